@@ -1,0 +1,43 @@
+r"""Exact, trainable Laplace-kernel matrices in O(n log n), never formed.
+
+The matrix
+    K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j),        i < n, j < k
+
+    a (n,)   row anchors, output side          phi (n,)   row phases, optional
+    b (k,)   column anchors, input side        psi (k,)   column phases, optional
+    tau      length scale, > 0
+
+A dense n x k matrix held as n + k numbers (2n + 2k with phases). For a = (0, 1, 2), b = (0, 1, 3), tau = 1, e = exp(-1):
+
+    K = [[1,   e,   e^3],
+         [e,   1,   e^2],
+         [e^2, e,   e  ]]
+
+The algorithm
+    Sort, then sum from the left and from the right. With  d_ij = exp(-|a_i - b_j| / tau),
+
+        L_i = sum over b_j < a_i of d_ij x_j         strictly left of a_i
+        R_i = sum over b_j > a_i of d_ij x_j         strictly right of a_i
+        T_i = sum over b_j = a_i of x_j              ties
+
+        even  E = L + T + R = K x                    odd  O = R - L = S x,   S_ij = sign(b_j - a_i) d_ij
+
+    L and R are one sweep each over the sorted anchors. Everything else is made of E and O: dK/da = S / tau, so
+    the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
+
+The tie rule
+    Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0| in the dense definition.
+
+Leading dimensions of the anchors are independent kernels. ``laplex.reference`` holds the dense definition: it is the oracle.
+"""
+
+from laplex import backends as backends
+from laplex import reference as reference
+from laplex._version import __version__ as __version__
+from laplex.functional import linear as linear
+from laplex.operator import LaplaceOperator as LaplaceOperator
+from laplex.plan import Plan as Plan
+from laplex.errors import StalePlanError as StalePlanError
+from laplex.ranks import rank as rank
+
+__all__ = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]

@@ -1,0 +1,193 @@
+r"""The derivative of the ordered scan, in terms of the ordered scan.
+
+Write t, s for the target and source anchors, and for one kernel, with d_ij = exp(-|t_i - s_j| / tau),
+
+    E = N + T,   N_ij = d_ij off ties (0 at ties),   T_ij = [t_i = s_j],   S_ij = sign(s_j - t_i) d_ij
+
+    scan(x; t, s) = (E x, S x)          swapped:  E(s, t) = E(t, s)^T,   S(s, t) = -S(t, s)^T
+
+Moving a target or a source changes the strict sums only; at a tie every derivative is 0:
+
+    dN/dt_i = S / tau      dS/dt_i = N / tau      dT/dt_i = 0          (row i)
+    dN/ds_j = -S / tau     dS/ds_j = -N / tau     dT/ds_j = 0          (column j)
+
+Hence, for cotangents (g, f) of (E x, S x), and with (Eg, Sg) = scan(g; s, t), (Ef, Sf) = scan(f; s, t), Nf = Ef - Tf:
+
+    x_bar = E^T g + S^T f                          =  Eg - Sf
+    t_bar = 1/tau sum over rows (g * S x + f * N x)
+    s_bar = -1/tau sum over rows x * (S^T g + N^T f)  =  1/tau sum over rows x * (Sg - Nf)
+
+f appears only when a derivative is differentiated again, so the first backward is one swapped scan. tau enters through
+t / tau and s / tau alone, so moving tau is moving all anchors (Euler):  dt = -t dtau / tau, ds = -s dtau / tau,
+
+    tau_bar = -1/tau (t . t_bar + s . s_bar)
+
+The kernel depends on differences of anchors, so a common centre may be subtracted from t and s there, and is: sum t_bar +
+sum s_bar = 0, and a large offset would cancel badly. Forward mode is the same two products:
+
+    d(E x) = E dx + 1/tau (dt * S x - S (ds * x))          d(S x) = S dx + 1/tau (dt * N x - N (ds * x))
+
+Every product below is a call of the same differentiable ``scan``, so all orders of derivative follow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _ops
+
+
+def scan(
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    source_index: Tensor,
+    odd: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Differentiable (E x, S x): x (h, m, k), target (h, n), source (h, k), tau (h,) -> (h, m, n) twice.
+
+    The second is (h, m, 0) unless ``odd``.
+    """
+    # torch.compile traces no Function with a jvp of its own, and has no forward mode to use it for.
+    function = _Scan if torch.compiler.is_compiling() else _ScanWithForwardMode
+    result: tuple[Tensor, Tensor] = function.apply(
+        x, target, source, tau, target_index, source_index, odd, backend
+    )
+    return result
+
+
+def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
+    """T x: x (h, m, k) -> (h, m, n), the sum of x over the sources equal to each target. Needed from second order on."""
+    n, m = target.shape[-1], x.shape[1]
+    values, order = torch.cat([target, source], -1).detach().sort(-1)
+    starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
+    group = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1))  # equal anchors share a number
+    group = group[:, None, :].expand(-1, m, -1)
+    sums = x.new_zeros(group.shape).scatter_add(-1, group[..., n:], x)
+    return sums.gather(-1, group[..., :n])
+
+
+class _Scan(torch.autograd.Function):
+    """Reverse mode, vmap; all orders."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        return _ops.scan(*arguments)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.odd, ctx.backend = inputs
+        ctx.set_materialize_grads(False)
+        if not ctx.odd:
+            ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, output[1])
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, t, s, tau, t_index, s_index, odd_x = ctx.saved_tensors
+        need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
+        need_t, need_s = need_t or need_tau, need_s or need_tau
+
+        def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
+            return scan(v, t, s, tau, t_index, s_index, odd, ctx.backend)
+
+        def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
+            return scan(v, s, t, tau, s_index, t_index, odd, ctx.backend)
+
+        if not ctx.odd:
+            f = None
+        if g is None and f is None:
+            return (None,) * 8
+        x_bar: Any = None
+        pull_t: Any = 0  # tau * t_bar before the sum over rows
+        pull_s: Any = 0
+        if g is not None:
+            if need_x or need_s:
+                x_bar, odd_g = swapped(g, odd=need_s)
+                pull_s = odd_g if need_s else 0
+            if need_t:
+                pull_t = g * (odd_x if ctx.odd else forward(x, odd=True)[1])
+        if f is not None:
+            even_f, odd_f = swapped(f, odd=True)
+            x_bar = -odd_f if x_bar is None else x_bar - odd_f
+            if need_s:
+                pull_s = pull_s - (even_f - ties(f, s, t))
+            if need_t:
+                pull_t = pull_t + f * (forward(x, odd=False)[0] - ties(x, t, s))
+        t_bar = _row_sum(pull_t, tau, t) if need_t else None
+        s_bar = _row_sum(x * pull_s, tau, s) if need_s else None
+        tau_bar = _tau_bar(t, s, tau, t_bar, s_bar) if need_tau else None
+        return x_bar if need_x else None, t_bar, s_bar, tau_bar, None, None, None, None
+
+    @staticmethod
+    def vmap(  # type: ignore[override]
+        info: Any, in_dims: tuple[int | None, ...], *arguments: Any
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        *tensors, odd, backend = arguments
+        size = info.batch_size
+        if all(dim is None for dim in in_dims[1:6]):  # only x is batched: more rows of the same kernels
+            x = tensors[0].movedim(in_dims[0], 1)
+            even, odd_part = scan(x.flatten(1, 2), *tensors[1:], odd, backend)
+            return (even.unflatten(1, (size, -1)), odd_part.unflatten(1, (size, -1))), (1, 1)
+        flat = [
+            (v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)).flatten(0, 1)
+            for v, dim in zip(tensors, in_dims, strict=False)
+        ]
+        even, odd_part = scan(*flat, odd, backend)  # type: ignore[misc]
+        return (even.unflatten(0, (size, -1)), odd_part.unflatten(0, (size, -1))), (0, 0)
+
+
+class _ScanWithForwardMode(_Scan):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        x, t, s, tau, t_index, s_index = ctx.saved_tensors
+        dx, dt, ds, dtau = tangents[:4]
+        if dtau is not None:
+            centre = _centre(t, s)
+            stretch = (dtau / tau)[:, None]
+            dt = (0 if dt is None else dt) - (t - centre) * stretch
+            ds = (0 if ds is None else ds) - (s - centre) * stretch
+
+        def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            even, odd = scan(v, t, s, tau, t_index, s_index, True, ctx.backend)
+            return even, odd, even - ties(v, t, s)
+
+        d_even: Any = 0
+        d_odd: Any = 0
+        if dx is not None:
+            d_even, d_odd, _ = product(dx)
+        rate = (1 / tau)[:, None, None]
+        if dt is not None:
+            _, odd, near = product(x)
+            push = (dt[:, None, :] * rate).to(x.dtype)
+            d_even, d_odd = d_even + push * odd, d_odd + push * near
+        if ds is not None:
+            _, odd, near = product((ds[:, None, :] * rate).to(x.dtype) * x)
+            d_even, d_odd = d_even - odd, d_odd - near
+        return d_even, d_odd if ctx.odd else None
+
+
+def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
+    return (pull.sum(1) / tau[:, None]).to(anchors.dtype)
+
+
+def _centre(t: Tensor, s: Tensor) -> Tensor:
+    """A point amid the anchors, (h, 1), to measure them from; any would do, so it is not differentiated."""
+    anchors = torch.cat([t, s], -1).detach()
+    return anchors.mean(-1, keepdim=True)
+
+
+def _tau_bar(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor | None, s_bar: Tensor | None) -> Tensor:
+    centre = _centre(t, s)
+    total: Any = 0
+    for anchors, bar in ((t, t_bar), (s, s_bar)):
+        if bar is not None:
+            total = total + ((anchors - centre).double() * bar.double()).sum(-1)
+    return -total / tau

@@ -1,0 +1,192 @@
+"""The ordered scan in plain torch, on any device: the readable algorithm.
+
+The state is float64 wherever the device has it, so float32 data loses nothing on the way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from laplex import _checks
+from laplex.errors import StalePlanError
+
+CHUNK = 32  # 2^20 sources are four levels of chunks; the best of 8..128 by a few per cent
+
+
+def plan(a: Tensor, b: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+    """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
+    for name, anchors in (("a", a), ("b", b)):
+        if not bool(torch.isfinite(anchors).all()):
+            raise ValueError(_checks.not_finite("laplex.Plan", name))
+    if layout == "short_rows":
+        a_sorted, a_order = a.sort(dim=-1, stable=True)
+        return _index(a_order), _index(*_counts(a_sorted, b))
+    if layout == "short_cols":
+        b_sorted, b_order = b.sort(dim=-1, stable=True)
+        return _index(*_counts(b_sorted, a)), _index(b_order)
+    (a_sorted, a_order), (b_sorted, b_order) = a.sort(dim=-1, stable=True), b.sort(dim=-1, stable=True)
+    return (
+        _index(a_order, *_counts(b_sorted, a_sorted)),
+        _index(b_order, *_counts(a_sorted, b_sorted)),
+    )
+
+
+def replan(a: Tensor, b: Tensor, layout: str, row_index: Tensor, col_index: Tensor) -> tuple[Tensor, Tensor]:
+    """The plan for anchors that moved: the old index tensors themselves if their order still stands."""
+    tau = a.new_ones(a.shape[0], dtype=torch.float64)
+    try:
+        scan(b.new_zeros((b.shape[0], 1, b.shape[1])), a, b, tau, row_index, col_index, odd=True)
+    except StalePlanError:
+        return plan(a, b, layout)
+    return row_index, col_index
+
+
+def scan(
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, target_index: Tensor, source_index: Tensor, odd: bool
+) -> tuple[Tensor, Tensor]:
+    """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
+    wide = x.dtype if x.device.type == "mps" else torch.float64
+    if not bool(((tau > 0) & (tau < torch.inf)).all()):
+        raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
+    t, s, rate = target.to(wide), source.to(wide), (1 / tau).to(wide)[:, None]
+    if source_index.shape[1] == 2:
+        left, tied, right = _collect(x.to(wide), t, s, rate, target_index, source_index)
+    else:
+        left, tied, right = _read(x.to(wide), t, s, rate, target_index, source_index)
+    even = (left + tied + right).to(x.dtype)
+    return even, (right - left).to(x.dtype) if odd else even.new_empty((*even.shape[:2], 0))
+
+
+def _read(
+    x: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scan the sorted sources, then read the states beside each target. Targets sorted (merged) or as they come."""
+    *target_order, below, upto = target_index.long().unbind(1)
+    order = source_index[:, 0].long()
+    t = t.gather(-1, target_order[0]) if target_order else t
+    s, x = s.gather(-1, order), _take(x, order)
+    from_left, from_right = _decayed_sums(s, x, rate), _decayed_sums(-s.flip(-1), x.flip(-1), rate).flip(-1)
+
+    edge = torch.inf
+    s_padded = pad(s, (1, 0), value=-edge), pad(s, (0, 1), value=edge)  # no source beyond the ends: decay 0
+    left_gap = t - s_padded[0].gather(-1, below)
+    right_gap = s_padded[1].gather(-1, upto) - t
+    tie = below < upto
+    holds = (left_gap > 0) & (right_gap > 0) & (tie == (s_padded[1].gather(-1, below) == t))
+    if not bool(holds.all() & _in_order(s)):
+        raise StalePlanError(_checks.stale_plan("laplex.linear"))
+    left = _take(pad(from_left, (1, 0)), below) * _decay(left_gap, rate)
+    right = _take(pad(from_right, (0, 1)), upto) * _decay(right_gap, rate)
+    tied = torch.where(tie[:, None], _take(pad(_group_sums(s, x), (0, 1)), below), 0.0)
+    if target_order:
+        return _put(left, target_order[0]), _put(tied, target_order[0]), _put(right, target_order[0])
+    return left, tied, right
+
+
+def _collect(
+    x: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum many sources, as they come, into the intervals between few sorted targets, then scan the targets.
+
+    A source between two targets gives to the right one (which it lies left of) and to the left one, each referred to
+    that target, so no exponent is positive. A tied source gives to its target alone.
+    """
+    below, upto = source_index.long().unbind(1)
+    order = target_index[:, 0].long()
+    t = t.gather(-1, order)
+    edges = pad(pad(t, (1, 0), value=-torch.inf), (0, 1), value=torch.inf)  # edges[q] is target q - 1
+    tie = below < upto
+    left_gap = s - edges.gather(-1, upto)  # to the target on the left; 0 at a tie
+    right_gap = edges.gather(-1, below + 1) - s
+    holds = (left_gap >= 0) & (right_gap >= 0) & (tie == (left_gap == 0)) & (tie == (right_gap == 0))
+    if not bool(holds.all() & _in_order(t)):
+        raise StalePlanError(_checks.stale_plan("laplex.linear"))
+    apart = x * ~tie[:, None]
+    into_left = _sum_into(apart * _decay(right_gap, rate), below, t.shape[-1] + 1)[..., :-1]
+    into_right = _sum_into(apart * _decay(left_gap, rate), upto, t.shape[-1] + 1)[..., 1:]
+    tied = _sum_into(x * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
+    # Target i has strictly on its left what went into intervals 0..i and the ties of the targets strictly below it.
+    left = _decayed_sums(t, into_left, rate) + _strict_sums(t, tied, rate)
+    right = (
+        _decayed_sums(-t.flip(-1), into_right.flip(-1), rate).flip(-1)
+        + _strict_sums(-t.flip(-1), tied.flip(-1), rate).flip(-1)
+    )
+    return _put(left, order), _put(_group_sums(t, tied), order), _put(right, order)
+
+
+def _decayed_sums(p: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+    """out_i = sum over j <= i of exp(-(p_i - p_j) rate) v_j, for p (h, k) in order, v (h, m, k).
+
+    Chunks are scanned by doubling; their totals are scanned in turn, each at the position of its chunk's last point. A
+    decay is always that of two positions, never a product of decays, and no exponent is positive.
+    """
+    k = p.shape[-1]
+    if k > CHUNK:
+        extra = -k % CHUNK
+        p = torch.cat([p, p[:, -1:].expand(-1, extra)], -1).unflatten(-1, (-1, CHUNK))
+        v = pad(v, (0, extra)).unflatten(-1, (-1, CHUNK))
+    else:
+        p, v = p[:, None, :], v[:, :, None, :]
+    v = v.clone()
+    step = 1
+    while step < p.shape[-1]:
+        decay = torch.exp((p[..., :-step] - p[..., step:]) * rate[..., None])
+        v[..., step:] += decay[:, None] * v[..., :-step]  # the product is formed before the sum is written
+        step *= 2
+    if p.shape[1] > 1:
+        ends = p[..., -1]
+        carry = _decayed_sums(ends, v[..., -1], rate)
+        decay = torch.exp((ends[:, :-1, None] - p[:, 1:]) * rate[..., None])
+        v[:, :, 1:] += decay[:, None] * carry[..., :-1, None]
+    return v.flatten(2)[..., :k]
+
+
+def _strict_sums(p: Tensor, v: Tensor, rate: Tensor) -> Tensor:
+    """The same over p_j < p_i only."""
+    start = _group_starts(p)
+    before = (start - 1).clamp(min=0)
+    sums = _take(_decayed_sums(p, v, rate), before) * _decay(p - p.gather(-1, before), rate)
+    return torch.where((start > 0)[:, None], sums, 0.0)
+
+
+def _group_starts(p: Tensor) -> Tensor:
+    """For p (h, k) in order: the first index of the run of equal values that each belongs to."""
+    index = torch.arange(p.shape[-1], device=p.device).expand_as(p)
+    return torch.where(pad(p[:, 1:] != p[:, :-1], (1, 0), value=True), index, 0).cummax(-1).values
+
+
+def _group_sums(p: Tensor, v: Tensor) -> Tensor:
+    """The sum of v over each run of equal p, at every member of the run."""
+    start = _group_starts(p)
+    return _take(_sum_into(v, start, p.shape[-1]), start)
+
+
+def _counts(in_order: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    below = torch.searchsorted(in_order, values, right=False)
+    return below, torch.searchsorted(in_order, values, right=True)
+
+
+def _index(*channels: Tensor) -> Tensor:
+    return torch.stack(channels, 1).to(torch.int32)
+
+
+def _in_order(p: Tensor) -> Tensor:
+    return (p[:, 1:] >= p[:, :-1]).all() & torch.isfinite(p).all()
+
+
+def _decay(gap: Tensor, rate: Tensor) -> Tensor:
+    return torch.exp(-gap * rate)[:, None]  # (h, 1, size)
+
+
+def _take(v: Tensor, index: Tensor) -> Tensor:
+    return v.gather(-1, index[:, None].expand(-1, v.shape[1], -1))
+
+
+def _put(v: Tensor, order: Tensor) -> Tensor:
+    return torch.empty_like(v).scatter_(-1, order[:, None].expand_as(v), v)
+
+
+def _sum_into(v: Tensor, index: Tensor, size: int) -> Tensor:
+    return v.new_zeros((*v.shape[:2], size)).scatter_add_(-1, index[:, None].expand_as(v), v)

@@ -1,0 +1,51 @@
+"""What can run here, what would run, and why.
+
+    torch    any device: plain torch, chunked
+    cpp      CPU: the compiled core
+    dense    any device: forms K; the fastest for small matrices
+
+The device and the sizes choose; ``backend=`` overrides; a request that cannot be met raises and says why.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex._kernels import cpp_scan
+
+NAMES = ("torch", "cpp", "dense")
+
+# Below these numbers of entries n * k the dense product is faster than the scan, measured by `laplex bench`
+# (suite cpu, rows "dispatch"): the compiled scan costs little more than its call, the torch scan is many small calls.
+DENSE_BELOW = {"cpp": 16 * 16, "torch": 512 * 512}
+
+
+def available() -> dict[str, str]:
+    """Each backend's name, and "yes" or what is missing and what to do."""
+    return {"torch": "yes", "cpp": cpp_scan.MISSING or "yes", "dense": "yes"}
+
+
+def which(x: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> str:
+    """The backend that ``laplex.linear(x, a, b, backend=backend)`` would run."""
+    return choose(x.device, a.shape[-1], b.shape[-1], backend)
+
+
+def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
+    """The backend for a product of size n x k on a device, or the one asked for if it can run."""
+    if backend is None:
+        scan = planner(device)
+        return "dense" if n * k < DENSE_BELOW[scan] else scan
+    if backend not in NAMES:
+        raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
+    if backend == "cpp":
+        if cpp_scan.MISSING:
+            raise RuntimeError(f"laplex: backend 'cpp' cannot run: {cpp_scan.MISSING}")
+        if device.type != "cpu":
+            raise RuntimeError(f"laplex: backend 'cpp' runs on the CPU, the tensors are on {device}; use backend='torch'")
+    return backend
+
+
+def planner(device: torch.device) -> str:
+    """The backend that sorts, and scans unless the matrix is small."""
+    return "cpp" if device.type == "cpu" and not cpp_scan.MISSING else "torch"

@@ -1,0 +1,99 @@
+"""Products with K(a, b), as functions: docstring, checks, plan, scan."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex import _checks, backends
+from laplex._autograd import scan
+from laplex._shapes import flat_anchors, flat_tau, fold, unfold
+from laplex.plan import Plan, build, choose_layout, no_index
+
+
+def linear(
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    tau: float | Tensor = 1.0,
+    *,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
+    plan: Plan | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    r"""y = x K^T, as ``torch.nn.functional.linear`` with the weight K(a, b), in O((n + k) log(n + k)).
+
+        K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
+
+    Differentiable to any order in x, a, b, tau, phi and psi, in reverse and forward mode. Where a_i = b_j the derivative
+    through |a_i - b_j| is 0.
+
+    Args:
+        x (..., k): what is multiplied: float16, bfloat16, float32, float64 or complex. With batched anchors (*H, m, k),
+            or anything that broadcasts to it.
+        a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
+        b (*H, k): column anchors, same dtype.
+        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel).
+        phi (*H, n), psi (*H, k): phases, both or neither.
+        plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
+        backend: "torch", "cpp" or "dense"; None lets device and sizes choose, see :func:`laplex.backends.which`.
+
+    Returns:
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64 for float32 x.
+
+    Example:
+        >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
+        >>> laplex.linear(x, a, b, tau=0.5).shape
+        torch.Size([8, 1000])
+    """
+    where = "laplex.linear"
+    _checks.anchor_pair(where, a, b)
+    _checks.length_scale(where, tau, a)
+    batch = _checks.batch_shape(where, a, b, tau)
+    _checks.phases(where, a, b, phi, psi)
+    _checks.operand(where, x, b, batch)
+    n, k = a.shape[-1], b.shape[-1]
+    chosen = backends.choose(x.device, n, k, backend)
+    rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
+    if plan is not None:
+        _checks.is_plan(where, plan)
+        plan.check_shape(where, (*batch, n, k), a.device)
+        index = plan.row_index, plan.col_index
+    elif chosen == "dense":
+        index = no_index(rows), no_index(cols)
+    else:
+        index = build(rows, cols, choose_layout(n, k))
+    folded, folding = fold(x, batch)
+    phase = None
+    if phi is not None and psi is not None:
+        phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
+    y = _product(folded, rows, cols, flat_tau(tau, batch, a.device), phase, index, chosen)
+    return unfold(y, folding)
+
+
+def _product(
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    tau: Tensor,
+    phase: tuple[Tensor, Tensor] | None,
+    index: tuple[Tensor, Tensor],
+    backend: str,
+) -> Tensor:
+    """x (h, m, k) -> (h, m, n) in the dtype of x. Complex parts and phases become rows around one scan."""
+    if x.is_complex():
+        parts = torch.cat([x.real, x.imag], 1)
+        real, imag = _product(parts, a, b, tau, phase, index, backend).chunk(2, 1)
+        return torch.complex(real, imag)
+    wide = x.to(torch.float32) if x.dtype.itemsize < 4 else x
+    if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
+        phi, psi = phase[0][:, None, :], phase[1][:, None, :]
+        cos_psi, sin_psi = psi.cos().to(wide.dtype), psi.sin().to(wide.dtype)
+        wide = torch.cat([wide * cos_psi, wide * sin_psi], 1)
+    odd = a.requires_grad or tau.requires_grad  # saved for their gradients; recomputed if it turns out to be needed
+    y, _ = scan(wide, a, b, tau, *index, odd, backend)
+    if phase is not None:
+        of_cos, of_sin = y.chunk(2, 1)
+        y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
+    return y.to(x.dtype)

@@ -1,0 +1,180 @@
+"""The kernel matrix as a lazy matrix: a thin, immutable view over laplex.linear."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from laplex import _checks, reference
+from laplex.functional import linear
+from laplex.plan import Plan
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
+
+Index = slice | int | list[int] | Tensor
+
+
+class LaplaceOperator:
+    """The n x k matrix K[i, j] = exp(-|a_i - b_j| / tau) cos(phi_i - psi_j), held as its anchors.
+
+    Args:
+        a (*H, n): row anchors.
+        b (*H, k): column anchors; None makes the symmetric matrix with b = a (and psi = phi).
+        tau: positive length scale, a number or a tensor that broadcasts over H.
+        phi (*H, n), psi (*H, k): phases, both or neither; with b=None, phi alone.
+        plan: a :class:`laplex.Plan` of the anchors; built here if None.
+
+    Example:
+        >>> K = LaplaceOperator(torch.randn(1000), torch.randn(500), tau=0.5)
+        >>> (K @ torch.randn(500, 3)).shape, (torch.randn(1000) @ K).shape
+        (torch.Size([1000, 3]), torch.Size([500]))
+    """
+
+    def __init__(
+        self,
+        a: Tensor,
+        b: Tensor | None = None,
+        tau: float | Tensor = 1.0,
+        *,
+        phi: Tensor | None = None,
+        psi: Tensor | None = None,
+        plan: Plan | None = None,
+    ) -> None:
+        where = "laplex.LaplaceOperator"
+        if b is None:
+            b = a
+            psi = phi if psi is None else psi
+        _checks.anchor_pair(where, a, b)
+        _checks.length_scale(where, tau, a)
+        self._batch = _checks.batch_shape(where, a, b, tau)
+        _checks.phases(where, a, b, phi, psi)
+        self.a, self.b, self.tau, self.phi, self.psi = a, b, tau, phi, psi
+        if plan is None:
+            plan = Plan(a.expand(*self._batch, a.shape[-1]), b.expand(*self._batch, b.shape[-1]))
+        else:
+            _checks.is_plan(where, plan)
+            plan.check_shape(where, (*self._batch, a.shape[-1], b.shape[-1]), a.device)
+        self.plan = plan
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self._batch, self.a.shape[-1], self.b.shape[-1]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.a.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.a.device
+
+    @property
+    def requires_grad(self) -> bool:
+        held = (self.a, self.b, self.tau, self.phi, self.psi)
+        return any(isinstance(value, Tensor) and value.requires_grad for value in held)
+
+    @property
+    def mT(self) -> LaplaceOperator:
+        """The transpose: rows and columns swapped, the plan shared."""
+        return LaplaceOperator(self.b, self.a, self.tau, phi=self.psi, psi=self.phi, plan=self.plan.mT)
+
+    @property
+    def T(self) -> LaplaceOperator:
+        if self._batch:
+            raise ValueError(f"LaplaceOperator.T: needs a single matrix, got batch shape {self._batch}; use .mT")
+        return self.mT
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """K @ x for x (k,) or (*H, k, m)."""
+        _checks.is_tensor("LaplaceOperator @ x", "x", x)
+        vector = x.dim() == 1
+        columns = x[:, None] if vector else x
+        self._check_inner("LaplaceOperator @ x", columns, columns.shape[-2] if x.dim() else -1, self.shape[-1])
+        y = linear(columns.mT, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self.plan).mT
+        return y[..., 0] if vector else y
+
+    def __rmatmul__(self, x: Tensor) -> Tensor:
+        """x @ K for x (n,) or (*H, m, n)."""
+        _checks.is_tensor("x @ LaplaceOperator", "x", x)
+        vector = x.dim() == 1
+        rows = x[None, :] if vector else x
+        self._check_inner("x @ LaplaceOperator", rows, rows.shape[-1] if x.dim() else -1, self.shape[-2])
+        y = linear(rows, self.b, self.a, self.tau, phi=self.psi, psi=self.phi, plan=self.plan.mT)
+        return y[..., 0, :] if vector else y
+
+    def _check_inner(self, where: str, x: Tensor, got: int, required: int) -> None:
+        if got != required:
+            raise ValueError(
+                f"{where}: the operator is {tuple(self.shape)} and `x` must have size {required} where they meet, "
+                f"got shape {tuple(x.shape)}"
+            )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
+        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__) and not kwargs:
+            left, right = args if func is not Tensor.__rmatmul__ else args[::-1]
+            return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
+        raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
+
+    def __getitem__(self, key: tuple[Index, Index]) -> LaplaceOperator:
+        """K[rows, cols], lazily: the same matrix over fewer anchors. Each index keeps its dimension; an int keeps one."""
+        if not isinstance(key, tuple) or len(key) != 2 or Ellipsis in key:
+            raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
+        rows, cols = (_as_selection(part) for part in key)
+        pick = lambda values, part: None if values is None else values[..., part]  # noqa: E731
+        return LaplaceOperator(
+            pick(self.a, rows), pick(self.b, cols), self.tau, phi=pick(self.phi, rows), psi=pick(self.psi, cols)
+        )
+
+    def diagonal(self) -> Tensor:
+        """The entries K[i, i], (*H, min(n, k)), in O(n)."""
+        size = min(self.shape[-2:])
+        a, b = self.a[..., :size], self.b[..., :size]
+        scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
+        entries = torch.exp(-(a - b).abs() / scale)
+        if self.phi is not None and self.psi is not None:
+            entries = entries * torch.cos(self.phi[..., :size] - self.psi[..., :size])
+        return entries
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, n * k numbers: for looking at, and for small sizes."""
+        return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
+
+    def aslinearoperator(self) -> LinearOperator:
+        """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""
+        if self._batch:
+            raise ValueError(f"aslinearoperator: needs a single matrix, got batch shape {self._batch}; index a and b")
+        try:
+            from scipy.sparse.linalg import LinearOperator
+        except ImportError:
+            raise RuntimeError("aslinearoperator: SciPy is not installed; pip install scipy") from None
+
+        def product(matrix: LaplaceOperator) -> Callable[[Any], Any]:
+            def apply(x: Any) -> Any:
+                with torch.no_grad():
+                    tensor = torch.as_tensor(x, device=self.device)
+                    return (matrix @ tensor.to(torch.promote_types(tensor.dtype, self.dtype))).cpu().numpy()
+
+            return apply
+
+        forward, adjoint = product(self), product(self.mT)
+        dtype = torch.empty((), dtype=self.dtype).numpy().dtype
+        return LinearOperator(
+            tuple(self.shape), matvec=forward, rmatvec=adjoint, matmat=forward, rmatmat=adjoint, dtype=dtype
+        )
+
+    def __repr__(self) -> str:
+        phased = ", phased" if self.phi is not None else ""
+        shape = " x ".join(map(str, self.shape))
+        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
+
+
+def _as_selection(part: Index) -> slice | list[int] | Tensor:
+    return [part] if isinstance(part, int) else part

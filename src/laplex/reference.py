@@ -1,0 +1,41 @@
+"""The dense definitions: short, slow, O(n k) memory, and the only oracle of the tests."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def kernel(
+    a: Tensor, b: Tensor, tau: float | Tensor = 1.0, *, phi: Tensor | None = None, psi: Tensor | None = None
+) -> Tensor:
+    """The matrix itself: K[i, j] = exp(-|a_i - b_j| / tau) cos(phi_i - psi_j).
+
+    Args:
+        a (*H, n): row anchors.
+        b (*H, k): column anchors.
+        tau: positive length scale, a number or a tensor that broadcasts over H.
+        phi (*H, n), psi (*H, k): phases, both or neither.
+
+    Returns:
+        K (*H, n, k), made of differentiable torch operations, so autograd through it defines every derivative.
+    """
+    scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
+    dense = torch.exp(-(a[..., :, None] - b[..., None, :]).abs() / scale)
+    if phi is not None and psi is not None:
+        dense = dense * torch.cos(phi[..., :, None] - psi[..., None, :])
+    return dense
+
+
+def linear(
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    tau: float | Tensor = 1.0,
+    *,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
+) -> Tensor:
+    """y = x K^T with K formed: x (..., k) -> (..., n), as :func:`laplex.linear`."""
+    dense = kernel(a, b, tau, phi=phi, psi=psi)
+    return x @ dense.mT.to(x.dtype)
