@@ -77,8 +77,18 @@ class _Scan(torch.autograd.Function):
     """Reverse mode, vmap; all orders."""
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
-        return _ops.scan(*arguments)  # type: ignore[no-any-return]
+    def forward(  # spelled out: torch.compile counts the parameters
+        x: Tensor,
+        target: Tensor,
+        source: Tensor,
+        tau: Tensor,
+        target_index: Tensor,
+        source_index: Tensor,
+        odd: bool,
+        backend: str,
+    ) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = _ops.scan(x, target, source, tau, target_index, source_index, odd, backend)
+        return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -1,0 +1,54 @@
+# From a bare checkout with Python 3.11 or newer: `make demo` or `make test`. Everything goes into .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Without the constraints pip takes the newest torch, which is gigabytes and not what was tested.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+TOOLS := $(VENV)/.tools-installed
+INSTALLED := $(VENV)/.laplex-installed
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install demo test check format bench-cpu clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+install: $(INSTALLED) ## create .venv and install laplex into it, editable, with its C++ core
+demo: $(INSTALLED) ## a quick benchmark on this machine
+	$(BIN)/laplex bench --quick
+
+test: $(INSTALLED) ## the tests
+	$(BIN)/python -m pytest
+
+check: $(INSTALLED) ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED) ## put the code into its form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench-cpu: $(INSTALLED) ## the whole CPU benchmark
+	$(BIN)/laplex bench --suite cpu
+
+clean: ## remove .venv, what was built, and caches
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The build tools live in .venv, so that the core is built without build isolation: pinned, and incremental in build/.
+$(TOOLS): constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "laplex: make needs Python 3.11 or newer, but PYTHON=$(PYTHON) is `$(PYTHON) --version 2>&1`." \
+	    "Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "laplex: could not create $(VENV); the venv module may be a package of its own (python3-venv)." >&2; exit 1; }
+	@echo "laplex: installing into $(VENV); the first time takes minutes"
+	@$(PIP_INSTALL) scikit-build-core nanobind cmake ninja setuptools
+	@touch $@
+
+$(INSTALLED): $(TOOLS) pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
+	@echo "laplex: building and installing"
+	@$(PIP_INSTALL) --no-build-isolation -C build-dir=build/editable -e '.[dev,cli,bench]'
+	@touch $@

@@ -1,0 +1,50 @@
+// The compiled core: what every instruction set provides. No torch headers, no Python.
+//
+// All arrays are contiguous. h independent kernels, each with n targets, k sources and m rows of x:
+//     x (h, m, k) -> even, odd (h, m, n)        target (h, n), source (h, k), tau (h,)
+// An index is (h, channels, size) int32; see laplex/_ops.py for what the channels hold.
+#pragma once
+
+#include <cstdint>
+
+namespace laplex {
+
+enum Status : int { OK = 0, STALE_PLAN = 1, BAD_TAU = 2, NOT_FINITE_A = 3, NOT_FINITE_B = 4, OUT_OF_MEMORY = 5 };
+
+struct Scan {
+    const void* x;
+    const void* target;
+    const void* source;
+    const double* tau;
+    const int32_t* target_index;
+    const int32_t* source_index;
+    void* even;
+    void* odd;  // null if not wanted
+    int64_t h, m, n, k;
+    int target_channels, source_channels;
+    int threads;
+};
+
+struct Order {
+    const void* a;
+    const void* b;
+    int32_t* a_index;
+    int32_t* b_index;
+    int64_t h, n, k;
+    int a_channels, b_channels;
+    bool from_old;  // the indices hold an earlier order, likely close to the new one
+    int threads;
+};
+
+// Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
+// library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
+#define LAPLEX_DECLARE(isa)                      \
+    namespace isa {                              \
+    template <class T> Status scan(const Scan&);   \
+    template <class T> Status order(const Order&); \
+    }
+LAPLEX_DECLARE(baseline)
+LAPLEX_DECLARE(avx2)
+LAPLEX_DECLARE(avx512)
+
+}  // namespace laplex

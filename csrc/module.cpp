@@ -1,0 +1,80 @@
+// laplex._core: the kernels for the best instruction set this processor has, called with addresses of contiguous arrays.
+// laplex/_kernels/cpp_scan.py is the only caller; it owns dtypes, contiguity and messages.
+#include <nanobind/nanobind.h>
+
+#include "laplex.h"
+
+namespace nb = nanobind;
+using namespace laplex;
+
+namespace {
+
+enum class Isa { baseline, avx2, avx512 };
+
+Isa detect() {
+#ifdef LAPLEX_X86
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+    const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+    if (avx2 && avx512) return Isa::avx512;
+    if (avx2) return Isa::avx2;
+#endif
+    return Isa::baseline;
+}
+
+const Isa isa = detect();
+
+template <class T>
+Status run_scan(const Scan& scan) {
+#ifdef LAPLEX_X86
+    if (isa == Isa::avx512) return avx512::scan<T>(scan);
+    if (isa == Isa::avx2) return avx2::scan<T>(scan);
+#endif
+    return baseline::scan<T>(scan);
+}
+
+template <class T>
+Status run_order(const Order& order) {
+#ifdef LAPLEX_X86
+    if (isa == Isa::avx512) return avx512::order<T>(order);
+    if (isa == Isa::avx2) return avx2::order<T>(order);
+#endif
+    return baseline::order<T>(order);
+}
+
+template <class P>
+P* address(uintptr_t value) {
+    return reinterpret_cast<P*>(value);
+}
+
+int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
+         uintptr_t even, uintptr_t odd, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
+         int source_channels, bool is_double, int threads) {
+    const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
+                    address<int32_t>(target_index), address<int32_t>(source_index), address<void>(even),
+                    address<void>(odd), h, m, n, k, target_channels, source_channels, threads};
+    nb::gil_scoped_release release;
+    return is_double ? run_scan<double>(args) : run_scan<float>(args);
+}
+
+int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, int64_t h, int64_t n, int64_t k,
+          int a_channels, int b_channels, bool from_old, bool is_double, int threads) {
+    const Order args{address<void>(a), address<void>(b), address<int32_t>(a_index), address<int32_t>(b_index),
+                     h, n, k, a_channels, b_channels, from_old, threads};
+    nb::gil_scoped_release release;
+    return is_double ? run_order<double>(args) : run_order<float>(args);
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+    m.attr("STALE_PLAN") = int(STALE_PLAN);
+    m.attr("BAD_TAU") = int(BAD_TAU);
+    m.attr("NOT_FINITE_A") = int(NOT_FINITE_A);
+    m.attr("NOT_FINITE_B") = int(NOT_FINITE_B);
+    m.attr("OUT_OF_MEMORY") = int(OUT_OF_MEMORY);
+    m.attr("ISA") = isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
+    m.def("scan", &scan);
+    m.def("order", &order);
+}

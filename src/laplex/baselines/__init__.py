@@ -1,0 +1,49 @@
+"""What laplex is compared with: one small file each, one shape.
+
+Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does what may be kept between calls (a
+matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
+the cost with the set-up kept, timing ``prepare(a, b, tau)(x)`` the cost of a whole call.
+
+Two of them, `fft` and `copy`, are yardsticks: they compute something else, and only say how fast the machine is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from laplex.baselines import celerite, copy, dense, fft, keops, logcumsumexp, toeplitz
+
+Apply = Callable[[Tensor], Tensor]
+Prepare = Callable[[Tensor, Tensor, float], Apply]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One thing to compare with, and what it can be asked."""
+
+    prepare: Prepare
+    what: str  # in words, for tables
+    keeps: str = ""  # what `prepare` leaves for later calls, in words
+    anchors: Literal["any", "sorted", "grid"] = "any"  # the anchors it is right on
+    dtype: torch.dtype | None = None  # the one dtype it takes; None: float32 and float64
+    yardstick: bool = False  # computes something else: a measure of the machine
+    needs: str | None = None  # the package it is made of, where that is not torch
+
+
+BASELINES: dict[str, Baseline] = {
+    "dense": Baseline(dense.prepare, "dense", keeps="K formed before"),
+    "toeplitz": Baseline(toeplitz.prepare, "Toeplitz-FFT", keeps="kernel's FFT kept", anchors="grid"),
+    "logcumsumexp": Baseline(logcumsumexp.prepare, "logcumsumexp", keeps="order kept"),
+    "celerite2": Baseline(
+        celerite.prepare, "celerite2", keeps="sorted input", anchors="sorted", dtype=torch.float64, needs="celerite2"
+    ),
+    "keops": Baseline(keops.prepare, "KeOps", keeps="formula compiled", needs="pykeops"),
+    "fft": Baseline(fft.prepare, "one torch.fft.fft", yardstick=True),
+    "fft-complex": Baseline(fft.prepare, "one torch.fft.fft of complex64", yardstick=True, dtype=torch.complex64),
+    "copy": Baseline(copy.prepare, "x.clone()", yardstick=True),
+}
+
+__all__ = ["BASELINES", "Apply", "Baseline", "Prepare"]

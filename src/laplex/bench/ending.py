@@ -1,0 +1,28 @@
+"""How a run ends, whichever front end started it."""
+
+import importlib.util
+
+from laplex.bench.report import SCRATCH, Report
+
+INTERRUPTED = "laplex bench: interrupted; what was finished is saved, and the same command with --resume goes on"
+FAULTS = ("wrong", "failed")
+
+
+def closing_lines(report: Report) -> list[str]:
+    """Draw the plots where matplotlib is there, and say where everything is."""
+    lines = [f"results: {report.path}"]
+    if importlib.util.find_spec("matplotlib") is None:
+        lines.append('plots: none, they need matplotlib: pip install "laplex[cli]"')
+    else:
+        from laplex.bench.page import save  # matplotlib takes a second to import, and may be missing
+
+        png, html = save(report)
+        lines += [f"plot:    {png}", f"page:    {html}"]
+    if report.path.parent == SCRATCH:
+        lines.append(f"({SCRATCH}/ is for looking: git ignores it)")
+    return lines
+
+
+def exit_code(report: Report) -> int:
+    """1 if an answer was wrong or a row failed. A missed bar is a result, not a fault."""
+    return int(any(result.status in FAULTS for result in report.results))

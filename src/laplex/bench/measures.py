@@ -1,0 +1,81 @@
+"""What a row measures: an error, a ratio of times behind a correctness gate, or the cost of an import."""
+
+import math
+
+import torch
+
+from laplex.bench.imports import measure_import
+from laplex.bench.inputs import make
+from laplex.bench.problems import Row, Side, Size, Suite
+from laplex.bench.results import Measured, Result, judge, without_value
+from laplex.bench.sides import Call, build, why_not
+from laplex.bench.timing import interleave
+
+ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,
+SAMPLED_ROWS = 512  # and over this many random rows beyond
+GATE_ROWS = 256  # rows looked at before a time is believed
+GATE = {torch.float32: 1e-6, torch.float64: 1e-13}  # laplex must be this close to be timed
+SAME_THING = 1e-2  # a baseline farther off computes another product; how close it really is, is recorded
+
+
+def measure(suite: Suite, row: Row, size: Size | None) -> Result:
+    """Run one row at one size (an import has none)."""
+    for side in _sides(row):
+        if reason := why_not(side):
+            return without_value(row, size, "skipped", f"{side.label}: {reason}")
+    try:
+        if size is None:
+            return measure_import(row)
+        return _error(suite, row, size) if row.measure == "error" else _ratio(suite, row, size)
+    except RuntimeError as error:  # out of memory, a kernel that failed: the rows after it still count
+        return without_value(row, size, "failed", str(error).splitlines()[0])
+
+
+def _sides(row: Row) -> list[Side]:
+    return [row.ours, *([] if row.against is None else [row.against]), *row.also]
+
+
+def _error(suite: Suite, row: Row, size: Size) -> Result:
+    """Our error; where the row names a baseline, ours must also be smaller than its."""
+    inputs = make(row, size, suite.device)
+    sample = ALL_ROWS_UP_TO if size.n <= ALL_ROWS_UP_TO else SAMPLED_ROWS
+    runnables = {side.label: build(side, inputs) for side in _sides(row)}
+    errors = {label: runnable.error(sample) for label, runnable in runnables.items()}
+    sides = {label: Measured(error=error, backend=runnables[label].backend) for label, error in errors.items()}
+    ours, theirs = errors[row.ours.label], errors.get(row.against.label) if row.against else None
+    if ours is None or math.isnan(ours):
+        return without_value(row, size, "wrong", f"{row.ours.label}: error {ours}", sides)
+    below = theirs is None or ours < theirs
+    return judge(row, size, ours, sides, "" if below else f"not below the baseline's {theirs:.1e}", met=below)
+
+
+def _ratio(suite: Suite, row: Row, size: Size) -> Result:
+    """Our time over the baseline's, after both have shown that they compute what they claim."""
+    inputs = make(row, size, suite.device)
+    runnables = {side.label: build(side, inputs) for side in _sides(row)}
+    errors = {label: runnable.error(GATE_ROWS) for label, runnable in runnables.items()}
+    sides = {label: Measured(error=error) for label, error in errors.items()}
+    for side in _sides(row):
+        bound = GATE[row.dtype] if side.method == "laplex" else SAME_THING
+        error = errors[side.label]
+        if error is not None and not error <= bound:
+            return without_value(row, size, "wrong", f"{side.label}: error {error:.1e} exceeds {bound:.0e}", sides)
+    calls = {label: runnable.call for label, runnable in runnables.items()}
+    peaks = {label: _peak_bytes(call) if suite.device == "cuda" else None for label, call in calls.items()}
+    times = interleave(calls, suite.device, suite.budget)
+    sides = {
+        label: Measured(errors[label], times[label], peaks[label], runnable.backend)
+        for label, runnable in runnables.items()
+    }
+    ratio = times[row.ours.label].median / times[(row.against or row.ours).label].median
+    return judge(row, size, ratio, sides)
+
+
+def _peak_bytes(call: Call) -> int:
+    """The most device memory held during one call, beyond what was held before it."""
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

@@ -1,0 +1,67 @@
+"""The truth: the dense definition in float64, summed in slices, for all rows or for a random sample of them.
+
+A slice of `laplex.reference.kernel` is all that is ever held, so a row of a 2^20 x 2^20 matrix can be checked too.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from laplex import reference
+from laplex.bench.inputs import Inputs
+
+SLICE = 1 << 22  # entries of K held at once: 32 MB
+BLOCK = 256  # columns summed by one product
+
+
+def rows_to_check(n: int, sample: int, device: torch.device) -> Tensor:
+    """All n rows where they are no more than `sample`, else that many random ones; the same ones every time."""
+    if n <= sample:
+        return torch.arange(n, device=device)
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))[:sample].sort().values.to(device)
+
+
+def product(inputs: Inputs, rows: Tensor) -> Tensor:
+    """(K x) at the given rows, float64: (batch, rows)."""
+    a, b, x = inputs.a[rows].double(), inputs.b.double(), inputs.x.double()
+    parts = a.split(_rows_per_slice(b))
+    return torch.cat([_sum(reference.kernel(part, b, inputs.tau), x) for part in parts], dim=-1)
+
+
+def gradients(inputs: Inputs, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of (cotangent * K x).sum(): for x at `cols`, for a at `rows`, for b at `cols`."""
+    # K(a, b)^T = K(b, a): columns are the rows of the problem with a and b, x and cotangent swapped.
+    swapped = Inputs(inputs.cotangent, inputs.b, inputs.a, inputs.tau, inputs.x)
+    return product(swapped, cols), _row_gradient(inputs, rows), _row_gradient(swapped, cols)
+
+
+def relative_error(got: Tensor, truth: Tensor) -> float:
+    """||got - truth|| / ||truth||, in float64."""
+    return float((got.double() - truth).norm() / truth.norm())
+
+
+def _row_gradient(inputs: Inputs, rows: Tensor) -> Tensor:
+    """The gradient for a at the given rows, by autograd through the definition: a_i moves row i alone."""
+    a, b, x, cotangent = (t.double() for t in (inputs.a[rows], inputs.b, inputs.x, inputs.cotangent[:, rows]))
+    step = _rows_per_slice(b)
+    grads = []
+    for part, weight in zip(a.split(step), cotangent.split(step, dim=-1), strict=True):
+        leaf = part.detach().requires_grad_()
+        y = _sum(reference.kernel(leaf, b, inputs.tau), x)
+        grads.append(torch.autograd.grad(y, leaf, weight)[0])
+    return torch.cat(grads)
+
+
+def _rows_per_slice(b: Tensor) -> int:
+    return max(1, SLICE // b.shape[0])
+
+
+def _sum(kernel: Tensor, x: Tensor) -> Tensor:
+    """x K^T (batch, rows) by short products and torch's pairwise sum over them.
+
+    One long product would round by about sqrt(k) eps, which at k = 2^20 is more than the error it is to judge.
+    """
+    pad = -x.shape[-1] % BLOCK
+    kernel = functional.pad(kernel, (0, pad)).unflatten(-1, (-1, BLOCK))  # (rows, blocks, BLOCK)
+    x = functional.pad(x, (0, pad)).unflatten(-1, (-1, BLOCK))  # (batch, blocks, BLOCK)
+    return torch.einsum("rjc,bjc->brj", kernel, x).sum(-1)

@@ -1,0 +1,143 @@
+"""The picture of a report: methods over size where there are no bars, claims against their bars where there are."""
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from laplex.bench.problems import power
+from laplex.bench.results import Measured, Result
+from laplex.bench.tables import value_of
+
+EPSILON = 2.0**-23  # float32
+GRID = "#e4e4e4"
+INK = "#444444"
+BLUE, RED = "#1f5fbf", "#c8382c"
+# By what a label starts with: a method keeps its colour in every picture.
+COLORS = {
+    "laplex": BLUE,
+    "dense": "#e07b00",
+    "Toeplitz-FFT": "#2a9d5c",
+    "logcumsumexp": "#b8408f",
+    "one torch.fft.fft": "#555555",
+}
+ERROR_COLORS = {"cpp": BLUE, "torch": "#2a9d5c"}
+MARKERS = {"normal": "o", "narrow": "s", "offset": "^"}
+
+
+def draw(results: list[Result], caption: str) -> Figure:
+    """One figure, whatever the suite."""
+    measured = [result for result in results if result.value is not None]
+    bars = any(result.bar is not None for result in results)
+    figure = _claims(measured) if bars else _side_by_side(measured)
+    figure.suptitle(caption, fontsize=9, color=INK)
+    return figure
+
+
+def _side_by_side(results: list[Result]) -> Figure:
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for label in dict.fromkeys(label for result in results for label in result.sides):
+        points = [(r.size.n, r.sides[label]) for r in results if r.size is not None and label in r.sides]
+        _time_curve(left, label, points)
+        checked = [(n, side.error) for n, side in points if side.error is not None]
+        right.plot(*_columns(checked), **_style(label))
+    _epsilon(right)
+    _size_axis(left, results, "Time of one product, ms (median; band: 20 % to 80 %)")
+    left.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:g}"))
+    _size_axis(right, results, "Relative error, against sums in float64")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _time_curve(axes: Axes, label: str, points: list[tuple[int, Measured]]) -> None:
+    timed = [(n, side.time) for n, side in points if side.time is not None]
+    sizes = [n for n, _ in timed]
+    style = _style(label)
+    axes.plot(sizes, [1e3 * time.median for _, time in timed], label=label, **style)
+    low, high = [1e3 * time.p20 for _, time in timed], [1e3 * time.p80 for _, time in timed]
+    axes.fill_between(sizes, low, high, color=style["color"], alpha=0.15, linewidth=0)
+
+
+def _claims(results: list[Result]) -> Figure:
+    errors = [result for result in results if result.unit == "relative error"]
+    times = [result for result in results if result.unit != "relative error"]
+    figure = Figure(figsize=(13, max(4.8, 1.2 + 0.27 * len(times))), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
+    _error_curves(left, errors)
+    _against_bars(right, times)
+    return figure
+
+
+def _error_curves(axes: Axes, results: list[Result]) -> None:
+    for row in dict.fromkeys(result.row for result in results):
+        mine = [(r.size.n, r.value) for r in results if r.row == row and r.size is not None]
+        name = row.removeprefix("error-").replace("-", " ")
+        axes.plot(*_columns(mine), label=name, **_error_style(row))
+    sides = [(r.size.n, label, side) for r in results if r.size is not None for label, side in r.sides.items()]
+    dense = [(n, side.error) for n, label, side in sides if label.startswith("dense")]
+    if dense:
+        axes.plot(*_columns(dense), label="float32 dense", color=COLORS["dense"], marker="o", markersize=4)
+    _epsilon(axes)
+    _size_axis(axes, results, "Relative error, against sums in float64")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _against_bars(axes: Axes, results: list[Result]) -> None:
+    """One dot a claim: how much of its bar it uses. Left of the line is kept, right of it is missed."""
+    shares = [(result.value or 0.0) / (result.bar or 1.0) for result in results]
+    places = range(len(results))
+    axes.hlines(places, 1.0, shares, color=GRID, linewidth=2, zorder=1)
+    axes.scatter(shares, places, color=[BLUE if r.status == "pass" else RED for r in results], s=28, zorder=2)
+    for place, share, result in zip(places, shares, results):
+        axes.annotate(value_of(result), (share, place), (0, 5), textcoords="offset points", ha="center", fontsize=7)
+    axes.axvline(1.0, color=INK, linewidth=1)
+    names = [f"{r.row.removeprefix('time-')}  {r.size or ''}" for r in results]
+    axes.set(xscale="log", title="Value as a share of its bar (the number is the value)")
+    axes.set_yticks(places, names, fontsize=8)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    _clean(axes)
+
+
+def _size_axis(axes: Axes, results: list[Result], title: str) -> None:
+    sizes = sorted({result.size.n for result in results if result.size is not None})
+    axes.set(xscale="log", yscale="log", xlabel="n = k", title=title)
+    axes.xaxis.set_major_locator(FixedLocator(sizes))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"$2^{{{power(int(n)).removeprefix('2^')}}}$"))
+    _clean(axes)
+
+
+def _epsilon(axes: Axes) -> None:
+    axes.axhline(EPSILON, color="#9a9a9a", linestyle=":", linewidth=1)
+    where = axes.get_yaxis_transform()
+    axes.annotate(
+        "float32 epsilon", (0.99, EPSILON), (0, 2), xycoords=where, textcoords="offset points", ha="right", fontsize=7
+    )
+
+
+def _clean(axes: Axes) -> None:
+    axes.title.set_fontsize(10)
+    axes.grid(True, color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _style(label: str) -> dict[str, Any]:
+    """A method's colour; a whole call is dashed where the kept one is solid."""
+    color = next((color for name, color in COLORS.items() if label.startswith(name)), INK)
+    line = "--" if label == "laplex, whole call" else "-"
+    return {"color": color, "linestyle": line, "marker": "o", "markersize": 4, "linewidth": 1.8}
+
+
+def _error_style(row: str) -> dict[str, Any]:
+    color = next((color for name, color in ERROR_COLORS.items() if name in row), INK)
+    marker = next((marker for name, marker in MARKERS.items() if row.endswith(name)), "o")
+    return {"color": color, "linestyle": "--" if "float64" in row else "-", "marker": marker, "markersize": 5}
+
+
+def _columns(points: list[tuple[int, Any]]) -> tuple[list[int], list[Any]]:
+    return [n for n, _ in points], [value for _, value in points]

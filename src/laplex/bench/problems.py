@@ -1,0 +1,95 @@
+"""What a benchmark row is: declared here, measured elsewhere.
+
+A `Row` says in words what it claims, lists its sizes, and names what is measured, what that is divided by, and the
+bar. A suite is a list of rows, so a new suite is a new list and no new code.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from laplex.baselines import BASELINES
+from laplex.bench.timing import Budget
+
+Anchors = Literal["normal", "narrow", "offset"]
+Mode = Literal["kept", "whole", "forward+backward"]
+
+ANCHORS: dict[Anchors, str] = {
+    "normal": "N(0, 1) anchors, in no order",
+    "narrow": "anchors in a span of 0.01",
+    "offset": "N(0, 1) anchors offset by 1e4",
+}
+LAPLEX_MODES: dict[Mode, str] = {
+    "kept": "plan kept",
+    "whole": "whole call",
+    "forward+backward": "forward and backward, plan kept",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """K is (n, k), x is (batch, k)."""
+
+    n: int
+    k: int
+    batch: int
+
+    def __str__(self) -> str:
+        """Powers of two written as such, since that is how sizes are chosen and read."""
+        axes = f"n = k = {power(self.n)}" if self.n == self.k else f"n = {power(self.n)}, k = {power(self.k)}"
+        return f"{axes}, B = {self.batch}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One thing that is run: laplex or a baseline, with its set-up kept, or whole, or with its derivative."""
+
+    method: str = "laplex"
+    mode: Mode = "kept"
+    backend: str | None = None  # laplex only; None: what laplex chooses
+
+    @property
+    def label(self) -> str:
+        """The name in tables; also the key in the results."""
+        if self.method == "laplex":
+            name = "laplex" if self.backend is None else f"laplex {self.backend}"
+            return f"{name}, {LAPLEX_MODES[self.mode]}"
+        baseline = BASELINES[self.method]
+        if baseline.yardstick:
+            return baseline.what
+        return f"{baseline.what}, {baseline.keeps if self.mode == 'kept' else 'whole call'}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a suite: a claim, at one or several sizes."""
+
+    name: str  # a slug: the key in the results, and what --only matches
+    says: str
+    sizes: tuple[Size, ...]
+    measure: Literal["error", "ratio", "import"]
+    bar: float | None = None  # the value must not exceed it; None: a figure without a bar
+    ours: Side = Side()
+    against: Side | None = None  # ratio: divided by its time; error: must also stay below its error
+    also: tuple[Side, ...] = ()  # timed in the same run for the record
+    dtype: torch.dtype = torch.float32
+    anchors: Anchors = "normal"
+    tau: float = 1.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Rows for one device, and how long each may be timed."""
+
+    name: str
+    device: Literal["cpu", "cuda"]
+    rows: tuple[Row, ...]
+    budget: Budget
+    committed: bool  # its results are for the repository, not for a look
+
+
+def power(size: int) -> str:
+    """1048576 -> 2^20; anything else in digits."""
+    exponent = size.bit_length() - 1
+    return f"2^{exponent}" if size == 1 << exponent and exponent >= 8 else str(size)

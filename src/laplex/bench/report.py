@@ -1,0 +1,131 @@
+"""The JSON behind every published figure: what was measured, on what machine, with what code."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import laplex
+from laplex.bench.results import FINISHED, Result, from_json, to_json
+
+COMMITTED = Path("benchmarks/results")
+SCRATCH = Path("laplex-bench")
+
+
+@dataclass
+class Report:
+    """The results of a suite so far; saved after every one, so that an interrupted run loses nothing."""
+
+    suite: str
+    path: Path
+    conditions: dict[str, Any]
+    date: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    results: list[Result] = field(default_factory=list)
+
+    def add(self, result: Result) -> None:
+        """Keep a result, in place of an earlier one of the same row and size, and save."""
+        self.results = [old for old in self.results if old.key != result.key] + [result]
+        self.save()
+
+    def save(self) -> None:
+        """Write the file whole or not at all."""
+        results = [to_json(result) for result in self.results]
+        content = {"suite": self.suite, "date": self.date, **self.conditions, "results": results}
+        partial = self.path.with_suffix(".partial")
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+        partial.replace(self.path)
+
+    def finished(self) -> set[str]:
+        """The keys of what need not be measured again."""
+        return {result.key for result in self.results if result.status in FINISHED}
+
+
+def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
+    """A new report, or with `resume` the one that is there, if it was made under the same conditions."""
+    conditions = {"machine": machine(device), "versions": versions(), "git": git()}
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{suite}-{slug(conditions['machine'])}.json"
+    if not resume or not path.exists():
+        return Report(suite, path, conditions)
+    saved = json.loads(path.read_text())
+    for name, now in conditions.items():
+        if saved[name] != now:
+            raise ValueError(
+                f"laplex bench: --resume would mix two conditions in one file: {name} was {saved[name]}, is {now}; "
+                "run without --resume to start over"
+            )
+    return Report(suite, path, conditions, saved["date"], [from_json(result) for result in saved["results"]])
+
+
+def default_folder(committed: bool) -> Path:
+    """benchmarks/results/ for a whole suite in a checkout; a scratch folder that git ignores for all else."""
+    if committed and COMMITTED.is_dir():
+        return COMMITTED
+    SCRATCH.mkdir(exist_ok=True)
+    (SCRATCH / ".gitignore").write_text("*\n")
+    return SCRATCH
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What ran it."""
+    described: dict[str, Any] = {
+        "device": device,
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if device == "cuda":
+        described["gpu"] = torch.cuda.get_device_name()
+    return described
+
+
+def versions() -> dict[str, str]:
+    """The versions that a figure depends on."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "laplex": laplex.__version__,
+    }
+
+
+def git() -> dict[str, Any]:
+    """The commit the code is from; None outside a checkout. Result files do not make a checkout dirty."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--", ":/", f":(top,exclude){COMMITTED}")
+    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+
+
+def slug(described: dict[str, Any]) -> str:
+    """A file name's worth of the machine."""
+    name = described.get("gpu") or f"{described['cpu']} {described['torch_threads']} threads"
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the package's folder; None where there is no git or no repository."""
+    command = ["git", "-C", str(Path(laplex.__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu_model() -> str:
+    """/proc/cpuinfo where there is one: platform.processor() says nothing on Linux."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
+        if found:
+            return found[1].strip()
+    return platform.processor() or platform.machine()

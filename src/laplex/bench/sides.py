@@ -1,0 +1,77 @@
+"""A `Side` made runnable: a call without arguments, and the error of what it returns."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+import laplex
+from laplex.baselines import BASELINES
+from laplex.bench import oracle
+from laplex.bench.inputs import Inputs, suited_to
+from laplex.bench.problems import Side
+
+Call = Callable[[], Tensor | tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Runnable:
+    """A call, and the problem it claims to solve (None: a yardstick)."""
+
+    call: Call
+    solves: Inputs | None
+    backend: str | None = None  # laplex's
+
+    def error(self, sample: int) -> float | None:
+        """The relative l2 error of one call over up to `sample` rows; of gradients, that of the worst."""
+        if self.solves is None:
+            return None
+        got, inputs = self.call(), self.solves
+        rows = oracle.rows_to_check(len(inputs.a), sample, inputs.a.device)
+        if isinstance(got, Tensor):
+            return oracle.relative_error(got[:, rows], oracle.product(inputs, rows))
+        cols = oracle.rows_to_check(len(inputs.b), sample, inputs.b.device)
+        grad_x, grad_a, grad_b = got
+        picked = grad_x[:, cols], grad_a[rows], grad_b[cols]
+        return max(map(oracle.relative_error, picked, oracle.gradients(inputs, rows, cols)))
+
+
+def why_not(side: Side) -> str | None:
+    """Why a side cannot run here; None if it can."""
+    if side.method == "laplex":
+        answer = "yes" if side.backend is None else laplex.backends.available()[side.backend]
+        return None if answer == "yes" else answer
+    needs = BASELINES[side.method].needs
+    if needs is None or importlib.util.find_spec(needs) is not None:
+        return None
+    return f'{needs} is not installed: pip install "{needs}"'
+
+
+def build(side: Side, inputs: Inputs) -> Runnable:
+    """Set the side up; what it may keep is made here, outside the call."""
+    return _laplex(side, inputs) if side.method == "laplex" else _baseline(side, inputs)
+
+
+def _laplex(side: Side, inputs: Inputs) -> Runnable:
+    x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
+    backend = laplex.backends.which(x, a, b, backend=side.backend)
+    if side.mode == "whole":
+        return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, backend)
+    plan = laplex.Plan(a, b)
+    if side.mode == "kept":
+        return Runnable(partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend), inputs, backend)
+    leaves = x, a, b = x.clone().requires_grad_(), a.clone().requires_grad_(), b.clone().requires_grad_()
+    product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
+    return Runnable(lambda: torch.autograd.grad(product(), leaves, inputs.cotangent), inputs, backend)
+
+
+def _baseline(side: Side, inputs: Inputs) -> Runnable:
+    baseline = BASELINES[side.method]
+    inputs = suited_to(inputs, baseline)
+    solves = None if baseline.yardstick else inputs
+    if side.mode == "whole":
+        return Runnable(lambda: baseline.prepare(inputs.a, inputs.b, inputs.tau)(inputs.x), solves)
+    return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves)

@@ -1,0 +1,159 @@
+"""The suites: what is claimed, row by row. README and docs quote figures from these and nothing else."""
+
+import torch
+
+from laplex.bench.problems import ANCHORS, Anchors, Row, Side, Size, Suite
+from laplex.bench.timing import Budget
+
+FULL = Budget(min_s=2.0, min_samples=20, max_s=20.0, turn_s=0.05)
+BRIEF = Budget(min_s=0.15, min_samples=5, max_s=1.0, turn_s=0.02)
+
+SMALL = (10, 11, 12, 13, 14)  # exponents of n = k at which every row can be checked against the dense matrix
+LARGE = (14, 18, 20)
+BACKENDS = ("cpp", "torch")
+
+
+def square(*exponents: int, batch: int) -> tuple[Size, ...]:
+    """n = k = 2^e for every exponent."""
+    return tuple(Size(1 << e, 1 << e, batch) for e in exponents)
+
+
+def small_error(backend: str, bar: float, against: Side | None) -> Row:
+    """float32 against the dense matrix in float64."""
+    below = "" if against is None else ", and below dense float32"
+    return Row(
+        f"error-float32-{backend}",
+        f"float32 error of `{backend}` against dense float64{below}",
+        square(*SMALL, batch=8),
+        "error",
+        bar,
+        ours=Side(backend=backend),
+        against=against,
+    )
+
+
+def large_error(backend: str, anchors: Anchors, tau: float) -> Row:
+    """float32 at 2^20, where conditioning and rounding of the anchors would show."""
+    return Row(
+        f"error-float32-{backend}-{anchors}",
+        f"float32 error of `{backend}`, 512 random rows, {ANCHORS[anchors]}, tau = {tau:g}",
+        square(20, batch=8),
+        "error",
+        2e-7,
+        ours=Side(backend=backend),
+        anchors=anchors,
+        tau=tau,
+    )
+
+
+def float64_error(backend: str) -> Row:
+    """float64, every row at the small sizes and 512 random rows at 2^20."""
+    return Row(
+        f"error-float64-{backend}",
+        f"float64 error of `{backend}` against direct sums",
+        square(*SMALL, 20, batch=8),
+        "error",
+        1e-14,
+        ours=Side(backend=backend),
+        dtype=torch.float64,
+    )
+
+
+CPU_ERRORS = (
+    small_error("cpp", 1e-7, Side("dense", "whole")),
+    small_error("torch", 2e-7, None),
+    *(large_error(backend, "normal", 1.0) for backend in BACKENDS),
+    *(large_error(backend, "narrow", 1.0) for backend in BACKENDS),
+    *(large_error(backend, "offset", 0.01) for backend in BACKENDS),
+    *(float64_error(backend) for backend in BACKENDS),
+)
+
+KEPT, WHOLE, BOTH_WAYS = Side(mode="kept"), Side(mode="whole"), Side(mode="forward+backward")
+
+CPU_TIMES = (
+    Row(
+        "time-fft",
+        "plan kept, against one torch.fft.fft of n real numbers",
+        square(*LARGE, batch=1),
+        "ratio",
+        1.0,
+        KEPT,
+        Side("fft"),
+        also=(Side("fft-complex"),),
+    ),
+    Row(
+        "time-toeplitz",
+        "plan kept, against Toeplitz-FFT on a uniform grid, its kernel's FFT kept",
+        square(*LARGE, batch=1),
+        "ratio",
+        0.4,
+        KEPT,
+        Side("toeplitz"),
+    ),
+    Row(
+        "time-celerite2",
+        "plan kept, against celerite2's general_matmul on sorted anchors (float64, all it has)",
+        square(*LARGE, batch=1),
+        "ratio",
+        0.25,
+        KEPT,
+        Side("celerite2"),
+    ),
+    Row(
+        "time-whole",
+        "whole call with planning, against Toeplitz-FFT whole",
+        square(20, batch=1),
+        "ratio",
+        1.2,
+        WHOLE,
+        Side("toeplitz", "whole"),
+    ),
+    Row(
+        "time-backward",
+        "forward and backward (x, a, b) over forward, plan kept",
+        (*square(*LARGE, batch=1), *square(*LARGE, batch=8)),
+        "ratio",
+        3.0,
+        BOTH_WAYS,
+        KEPT,
+    ),
+    Row(
+        "time-dense",
+        "plan kept, against dense, which forms K in every call",
+        square(14, batch=64),
+        "ratio",
+        0.01,
+        KEPT,
+        Side("dense", "whole"),
+        also=(Side("dense", "kept"),),
+    ),
+    Row(
+        "time-short-axis",
+        "one short axis, plan kept, against x.clone() of the long side",
+        (Size(1 << 20, 1024, 8), Size(1024, 1 << 20, 8)),
+        "ratio",
+        4.0,
+        KEPT,
+        Side("copy"),
+    ),
+    Row(
+        "time-dispatch",
+        "whole call of a small problem, against dense",
+        (*square(8, batch=1), *square(8, batch=64)),
+        "ratio",
+        1.3,
+        WHOLE,
+        Side("dense", "whole"),
+    ),
+    Row("time-import", "`import laplex` beyond `import torch`; compiles nothing, writes nothing", (), "import", 0.15),
+)
+
+LOOK = (KEPT, WHOLE, Side("toeplitz"), Side("logcumsumexp"), Side("fft"))
+
+QUICK_ROWS = (
+    Row("small", "one product", square(10, 12, batch=1), "ratio", ours=KEPT, also=(*LOOK[1:], Side("dense", "whole"))),
+    Row("large", "one product", square(14, 16, 18, batch=1), "ratio", ours=KEPT, also=LOOK[1:]),
+)
+
+QUICK = Suite("quick", "cpu", QUICK_ROWS, BRIEF, committed=False)
+SUITES = {"cpu": Suite("cpu", "cpu", (*CPU_ERRORS, *CPU_TIMES), FULL, committed=True)}

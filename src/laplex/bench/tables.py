@@ -1,0 +1,99 @@
+"""Results as tables of strings, which the plain text, the rich terminal and the HTML page all show."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from laplex.bench.problems import power
+from laplex.bench.results import Measured, Result
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def tables(results: list[Result]) -> list[Table]:
+    """Claims held against their bars; or, where there are no bars, methods side by side."""
+    if any(result.bar is not None for result in results):
+        return [Table("Claims", ("claim", "size", "value", "bar", "verdict", "measured"), list(map(claim, results)))]
+    return [
+        side_by_side("Time of one product y = K x", results, time_of),
+        side_by_side("Relative error of y, against sums in float64", results, error_of),
+    ]
+
+
+def claim(result: Result) -> tuple[str, ...]:
+    """One line of the table of claims."""
+    held = value_of(result), bar_of(result), result.status
+    return result.says, str(result.size or ""), *held, detail(result)
+
+
+def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str]) -> Table:
+    """One line a method, one column a size."""
+    measured = [result for result in results if result.sides and result.size is not None]
+    labels = list(dict.fromkeys(label for result in measured for label in result.sides))
+    header = "", *(f"n = {power(result.size.n)}" for result in measured if result.size is not None)
+    lines = [
+        (label, *(cell(result.sides[label]) if label in result.sides else "-" for result in measured))
+        for label in labels
+    ]
+    return Table(title, header, lines)
+
+
+def outcome(result: Result) -> str:
+    """In one line: value, bar and verdict, or why there is none."""
+    if result.status == "info":
+        return "done"
+    return " ".join(filter(None, [value_of(result), bar_of(result), result.status, result.note]))
+
+
+def value_of(result: Result) -> str:
+    """The figure that is held against the bar."""
+    if result.value is None:
+        return "-"
+    if result.unit == "s":
+        return seconds(result.value)
+    return f"{result.value:.1e}" if result.unit == "relative error" else f"{result.value:.3g}"
+
+
+def bar_of(result: Result) -> str:
+    """The bar, in the value's unit."""
+    if result.bar is None:
+        return ""
+    return f"<= {seconds(result.bar)}" if result.unit == "s" else f"<= {result.bar:g}"
+
+
+def detail(result: Result) -> str:
+    """Each side's median time, or its error where nothing was timed, and the note."""
+    parts = [f"{label}: {time_of(side) if side.time else error_of(side)}" for label, side in result.sides.items()]
+    return "; ".join([*parts, *([result.note] if result.note else [])])
+
+
+def time_of(side: Measured) -> str:
+    """The median time."""
+    return "-" if side.time is None else seconds(side.time.median)
+
+
+def error_of(side: Measured) -> str:
+    """The relative error; a yardstick has none."""
+    return "(not K x)" if side.error is None else f"{side.error:.1e}"
+
+
+def seconds(value: float) -> str:
+    """1.23 s, 4.56 ms or 7.89 us."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-6:.3g} us"
+
+
+def plain(table: Table) -> str:
+    """Aligned columns of text."""
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    return "\n".join([table.title, *("  " + line for line in text)])

@@ -1,0 +1,61 @@
+"""The commands and their options."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import laplex
+from laplex.bench.ending import INTERRUPTED, closing_lines, exit_code
+from laplex.bench.run import choose_suite, run
+from laplex.bench.suites import SUITES
+from laplex.bench.tables import tables
+from laplex.cli.doctor import examine
+from laplex.cli.show import RichProgress, rich_table
+
+app = typer.Typer(help="Exact, trainable Laplace-kernel matrices for PyTorch.", no_args_is_help=True)
+console = Console(highlight=False)
+
+
+@app.callback(invoke_without_command=True)
+def options(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """What every command shares."""
+    if version:
+        print(laplex.__version__)
+        raise typer.Exit
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Option(help=f"Which rows to run: {', '.join(SUITES)}.")] = "cpu",
+    quick: Annotated[bool, typer.Option("--quick", help="A look of under a minute instead of a suite.")] = False,
+    out: Annotated[Path | None, typer.Option(file_okay=False, help="The folder the results go to.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Skip what the result file already holds.")] = False,
+    only: Annotated[str | None, typer.Option(help="Only rows whose name contains this; * and ? are wild.")] = None,
+    threads: Annotated[int | None, typer.Option(help="How many threads torch uses.")] = None,
+) -> None:
+    """Measure error and speed here, against the dense matrix, FFTs and other libraries."""
+    try:
+        chosen = choose_suite(suite, quick)
+        with RichProgress(console) as progress:
+            report = run(chosen, progress, out=out, resume=resume, only=only, threads=threads)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    except KeyboardInterrupt:
+        console.print(INTERRUPTED)
+        raise typer.Exit(130) from None
+    for table in tables(report.results):
+        console.print(rich_table(table))
+    for line in closing_lines(report):
+        console.print(line, soft_wrap=True)
+    raise typer.Exit(exit_code(report))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what can run here, what cannot and why, and check a few products against the definition."""
+    findings = examine()
+    for table in findings.tables:
+        console.print(rich_table(table))
+    raise typer.Exit(0 if findings.healthy else 1)

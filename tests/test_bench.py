@@ -1,0 +1,318 @@
+"""The benchmark itself: its oracle, its gate, its file, its front ends. Times here are never looked at."""
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+import laplex
+from laplex import reference
+from laplex.bench import inputs, oracle, report, timing
+from laplex.bench.measures import measure
+from laplex.bench.problems import Row, Side, Size, Suite
+from laplex.bench.results import Measured, Result, from_json, to_json
+from laplex.bench.run import choose_suite, run
+from laplex.bench.suites import QUICK, SUITES
+from laplex.bench.tables import plain, tables
+
+INSTANT = timing.Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)
+SIZE = Size(70, 50, 2)
+ROW = Row("dense", "against dense", (SIZE,), "ratio", 1e9, against=Side("dense", "whole"))
+ERROR = Row("error", "an error", (SIZE, Size(300, 300, 1)), "error", 1e-6, Side(backend="torch"))
+SUITE = Suite("tiny", "cpu", (ERROR, ROW), INSTANT, committed=False)
+
+
+class Silent:
+    """A progress that remembers what it was told."""
+
+    def __init__(self, interrupt_at: int | None = None) -> None:
+        self.begun: list[str] = []
+        self.interrupt_at = interrupt_at
+
+    def start(self, report: report.Report, total: int) -> None:
+        self.total = total
+
+    def begin(self, what: str) -> None:
+        if len(self.begun) == self.interrupt_at:
+            raise KeyboardInterrupt
+        self.begun.append(what)
+
+    def done(self, result: Result) -> None:
+        pass
+
+
+def test_oracle_sums_are_right_to_the_last_bits() -> None:
+    made = inputs.make(replace(ROW, dtype=torch.float64), Size(5, 5000, 2), "cpu")
+    got = oracle.product(made, torch.tensor([3]))
+    a, b = float(made.a[3]), made.b.tolist()
+    for row in range(2):
+        terms = [math.exp(-abs(a - bj) / made.tau) * xj for bj, xj in zip(b, made.x[row].tolist())]
+        assert float(got[row, 0]) == pytest.approx(math.fsum(terms), rel=2e-15 * math.sqrt(len(b)))
+
+
+def test_oracle_gradients_are_those_of_the_definition() -> None:
+    made = inputs.make(replace(ROW, dtype=torch.float64), SIZE, "cpu")
+    leaves = [tensor.clone().requires_grad_() for tensor in (made.x, made.a, made.b)]
+    y = reference.linear(leaves[0], leaves[1], leaves[2], made.tau)
+    rows, cols = torch.tensor([0, 7, 69]), torch.tensor([1, 2, 49])
+    grad_x, grad_a, grad_b = torch.autograd.grad(y, leaves, made.cotangent)
+    for got, truth in zip(oracle.gradients(made, rows, cols), (grad_x[:, cols], grad_a[rows], grad_b[cols])):
+        torch.testing.assert_close(got, truth)
+
+
+def test_oracle_never_holds_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+    kernel = reference.kernel
+
+    def spy(a: torch.Tensor, b: torch.Tensor, tau: float) -> torch.Tensor:
+        held.append(a.numel() * b.numel())
+        return kernel(a, b, tau)
+
+    monkeypatch.setattr(oracle.reference, "kernel", spy)
+    monkeypatch.setattr(oracle, "SLICE", 1000)
+    oracle.product(inputs.make(ROW, Size(64, 300, 1), "cpu"), torch.arange(64))
+    assert max(held) <= 1000
+
+
+def test_every_declared_row_can_be_named_and_labelled() -> None:
+    for suite in (QUICK, *SUITES.values()):
+        names = [row.name for row in suite.rows]
+        assert len(set(names)) == len(names)
+        for row in suite.rows:
+            for side in (row.ours, row.against or row.ours, *row.also):
+                assert side.label
+
+
+def test_every_row_of_the_cpu_suite_runs_when_shrunk() -> None:
+    for row in SUITES["cpu"].rows:
+        if row.measure == "import":
+            continue
+        size = row.sizes[0]
+        small = Size(min(size.n, 64) * (1 if size.n <= size.k else 16), min(size.k, 64), 1)
+        if any(side is not None and side.method == "toeplitz" for side in (row.against, *row.also)):
+            small = Size(64, 64, 1)
+        result = measure(Suite("shrunk", "cpu", (), INSTANT, committed=False), row, small)
+        assert result.status in ("pass", "miss", "skipped"), result
+
+
+def test_a_right_answer_is_timed() -> None:
+    result = measure(SUITE, ROW, SIZE)
+    assert result.status == "pass"
+    ours = result.sides["laplex, plan kept"]
+    assert ours.time is not None
+    assert ours.time.p20 <= ours.time.median <= ours.time.p80
+    assert ours.error is not None
+    assert ours.error < 1e-6
+    assert ours.backend in laplex.backends.available()
+
+
+@pytest.mark.parametrize("spoil", [lambda y: 1.0001 * y, lambda y: y * math.nan])
+def test_a_wrong_answer_is_never_timed(monkeypatch: pytest.MonkeyPatch, spoil: object) -> None:
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda *args, **options: spoil(right(*args, **options)))  # type: ignore[operator]
+    result = measure(SUITE, ROW, SIZE)
+    assert result.status == "wrong"
+    assert result.value is None
+    assert all(side.time is None for side in result.sides.values())
+    assert "error" in result.note
+
+
+def test_wrong_gradients_are_never_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda x, a, *args, **options: right(x, a.detach() + 0 * a, *args, **options))
+    row = replace(ROW, ours=Side(mode="forward+backward"), against=Side())
+    assert measure(SUITE, row, SIZE).status == "wrong"
+
+
+def test_an_error_must_also_stay_below_the_named_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense = Side("dense", "whole")
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda *args, **options: right(*args, **options) * (1 + 1e-5))
+    result = measure(SUITE, replace(ERROR, bar=1e-4, against=dense), SIZE)
+    assert result.status == "miss"
+    assert "not below" in result.note
+
+
+def test_a_missing_package_skips_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "celerite2", None)
+    result = measure(SUITE, replace(ROW, against=Side("celerite2")), SIZE)
+    assert result.status == "skipped"
+    assert "pip install" in result.note
+
+
+def test_interleaving_takes_turns() -> None:
+    turns: list[str] = []
+    stats = timing.interleave({"a": partial(turns.append, "a"), "b": partial(turns.append, "b")}, "cpu", INSTANT)
+    assert turns[:4] == ["a", "a", "b", "b"]  # one untimed and one timed call each
+    assert stats["a"].samples == 2
+
+
+def test_percentiles() -> None:
+    stats = timing.Stats.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (stats.p20, stats.median, stats.p80) == pytest.approx((1.8, 3.0, 4.2))
+
+
+def test_results_survive_the_file(tmp_path: Path) -> None:
+    made = run(SUITE, Silent(), out=tmp_path)
+    saved = json.loads(made.path.read_text())
+    assert saved["machine"]["cpu"]
+    assert saved["versions"]["torch"] == torch.__version__
+    assert set(saved["git"]) == {"commit", "dirty"}
+    assert [from_json(result) for result in saved["results"]] == made.results
+    assert from_json(json.loads(json.dumps(to_json(made.results[0])))) == made.results[0]
+
+
+def test_ctrl_c_keeps_what_was_finished_and_resume_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(SUITE, Silent(interrupt_at=2), out=tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    assert len(json.loads(path.read_text())["results"]) == 2
+    second = Silent()
+    made = run(SUITE, second, out=tmp_path, resume=True)
+    assert second.begun == ["dense (n = 70, k = 50, B = 2)"]
+    assert len(made.results) == 3
+
+
+def test_resume_repeats_what_gave_no_figure() -> None:
+    results = [Result("r", "", None, "s", 1.0, status) for status in ("wrong", "failed", "skipped")]
+    assert report.Report("s", Path("unused"), {}, results=results).finished() == set()
+
+
+def test_resume_refuses_to_mix_conditions(tmp_path: Path) -> None:
+    made = run(SUITE, Silent(), out=tmp_path)
+    saved = json.loads(made.path.read_text())
+    saved["versions"]["torch"] = "0.0"
+    made.path.write_text(json.dumps(saved))
+    with pytest.raises(ValueError, match="--resume would mix"):
+        run(SUITE, Silent(), out=tmp_path, resume=True)
+
+
+def test_a_part_of_a_suite_stays_out_of_the_committed_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report.COMMITTED.mkdir(parents=True)
+    committed = replace(SUITE, committed=True)
+    assert run(committed, Silent(), only="err*").path.parent == report.SCRATCH
+    assert (report.SCRATCH / ".gitignore").read_text() == "*\n"
+    assert run(committed, Silent()).path.parent == report.COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"only": "nothing"}, "matches no row"), ({"threads": 0}, "--threads must be at least 1")]
+)
+def test_bad_requests_say_so(tmp_path: Path, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(SUITE, Silent(), out=tmp_path, **options)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_suite_names_those_there_are() -> None:
+    with pytest.raises(ValueError, match="there are: cpu"):
+        choose_suite("tpu", quick=False)
+
+
+def test_a_table_shows_every_result() -> None:
+    sides = {"laplex, plan kept": Measured(1e-8, timing.Stats(1e-3, 1e-3, 1e-3, 5))}
+    claim = Result("r", "a claim", SIZE, "ratio", 0.4, "miss", 0.5, "", sides)
+    assert "a claim" in plain(tables([claim])[0])
+    assert "<= 0.4" in plain(tables([claim])[0])
+    time, error = tables([replace(claim, bar=None, status="info")])
+    assert "1 ms" in plain(time)
+    assert "1.0e-08" in plain(error)
+
+
+def test_the_page_holds_its_picture_and_nothing_from_elsewhere(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from laplex.bench.page import save
+
+    for name, suite in {"bars": SUITE, "none": replace(SUITE, rows=(replace(ROW, bar=None),))}.items():
+        png, page = save(run(suite, Silent(), out=tmp_path / name))
+        assert png.read_bytes().startswith(b"\x89PNG")
+        text = page.read_text()
+        assert "data:image/png;base64," in text
+        assert "http" not in text
+
+
+BLOCKED = "import sys; sys.modules.update(typer=None, rich=None, matplotlib=None); "
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False)
+
+
+def test_the_plain_front_end_needs_nothing_but_torch() -> None:
+    done = python("from laplex.bench.__main__ import main; sys.argv = ['bench', '--help']; main()")
+    assert done.returncode == 0, done.stderr
+    assert "--resume" in done.stdout
+
+
+def test_the_command_without_its_extra_says_what_to_install() -> None:
+    done = python("from laplex.cli import main; main()")
+    assert done.returncode == 2
+    assert 'pip install "laplex[cli]"' in done.stderr
+
+
+def test_the_plain_front_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from laplex.bench.__main__ import main
+
+    monkeypatch.setitem(SUITES, "tiny", SUITE)
+    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tiny", "--out", str(tmp_path)])
+    assert main() == 0
+    assert "against dense" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tpu"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "no suite 'tpu'" in capsys.readouterr().err
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    """The exit status and the output of `laplex` with these arguments."""
+    pytest.importorskip("typer")
+    pytest.importorskip("rich")
+    from typer.testing import CliRunner
+
+    from laplex.cli.app import app
+
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, done.output
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "tiny", SUITE)
+    status, output = command("bench", "--suite", "tiny", "--out", str(tmp_path))
+    assert status == 0, output
+    assert list(tmp_path.glob("tiny-*.json"))
+    assert command("--version") == (0, laplex.__version__ + "\n")
+
+
+@pytest.mark.parametrize("arguments", [("--suite", "tpu"), ("--threads", "0"), ("--only", "nothing"), ("--nonsense",)])
+def test_the_command_refuses_bad_arguments(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output = command("bench", *arguments)
+    assert status == 2
+    assert arguments[-1].strip("-") in output
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_doctor_finds_every_backend_that_runs_healthy() -> None:
+    status, output = command("doctor")
+    assert status == 0, output
+    for name in laplex.backends.available():
+        assert name in output
+
+
+def test_the_doctor_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda *args, **options: 1.001 * right(*args, **options))
+    status, output = command("doctor")
+    assert status == 1
+    assert "wrong" in output
