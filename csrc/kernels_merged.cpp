@@ -3,20 +3,28 @@
 
 namespace laplex::LAPLEX_ISA {
 
-// Anchors in order; false if that order is not theirs, or they are not finite.
+// Anchors in order, into out; false if that order is not theirs, or they are not finite.
 template <class T>
 bool gather_in_order(const T* anchors, const int32_t* order, int64_t size, T* out, int threads) {
-    int holds = 1;
-#pragma omp parallel for num_threads(threads) reduction(& : holds) schedule(static)
-    for (int64_t from = 0; from < size; from += CHUNK) {
-        const int64_t to = smaller(size, from + CHUNK);
+    const bool holds = for_all(threads, (size + CHUNK - 1) / CHUNK, [&](int64_t c, int) {
+        const int64_t from = c * CHUNK, to = smaller(size, from + CHUNK);
         for (int64_t i = from; i < to; ++i) out[i] = anchors[order[i]];
-        T before = from > 0 ? anchors[order[from - 1]] : out[0];
-        int in_order = int(before <= out[from]);
+        int in_order = from == 0 || anchors[order[from - 1]] <= out[from];
         for (int64_t i = from + 1; i < to; ++i) in_order &= int(out[i - 1] <= out[i]);
-        holds &= in_order;
-    }
+        return in_order;
+    });
     return holds && is_finite(out[0]) && is_finite(out[size - 1]);
+}
+
+// Whether the anchors are, to the bit, those the plan was built from. To read all of both is far cheaper than to gather
+// them in order again, and unlike a version counter it cannot be fooled.
+template <class T>
+bool unmoved(const T* anchors, const T* built_from, int64_t size, int threads) {
+    constexpr int64_t PART = 1 << 14;
+    return for_all(size > 4 * PART ? threads : 1, (size + PART - 1) / PART, [&](int64_t part, int) {
+        const int64_t from = part * PART, count = smaller(PART, size - from);
+        return std::memcmp(anchors + from, built_from + from, sizeof(T) * count) == 0;
+    });
 }
 
 // The first target whose place among the sources is at least j. Places rise with the targets.
@@ -81,52 +89,40 @@ bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, i
     return holds;
 }
 
-// One group of at most ROWS rows, by `team` threads over the chunks.
-template <class T, int ROWS>
-bool merged_group(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int64_t row, int team) {
-    const int64_t rows = smaller<int64_t>(ROWS, p.m - row), chunks = src.chunks(p.k);
-    int holds = 1;
-#pragma omp parallel num_threads(team) reduction(& : holds)
-    {
-#pragma omp for schedule(static)
-        for (int64_t c = 0; c < chunks; ++c) chunk_totals(src, p.x + row * p.k, rows, p.source_order, c);
-#pragma omp single
-        carry(src);
-#pragma omp for schedule(static)
-        for (int64_t c = 0; c < chunks; ++c) holds &= int(serve_chunk(p, src, t, row, rows, c));
-    }
-    return holds;
-}
-
 // Threads over groups of rows if there are enough of them, else over the chunks of one group after another.
 template <class T, int ROWS>
 Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
-    const int64_t groups = (p.m + ROWS - 1) / ROWS, carries = (Sources<T, ROWS>::chunks(p.k) + 1) * ROWS;
+    const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Sources<T, ROWS>::chunks(p.k), carries = (chunks + 1) * ROWS;
     const int abreast = groups >= threads ? threads : 1, team = threads / abreast;
     Buffer<T> x(abreast * p.k * ROWS);
     Buffer<double> sums(abreast * 2 * carries);
     if (!x || !sums) return OUT_OF_MEMORY;
-    int holds = 1;
-#pragma omp parallel for num_threads(abreast) reduction(& : holds) schedule(static)
-    for (int64_t g = 0; g < groups; ++g) {
-        const int64_t mine = abreast > 1 ? thread_number() : 0;
-        double* sum = sums.get() + mine * 2 * carries;
-        const Sources<T, ROWS> src{s, p.k, p.rate, x.get() + mine * p.k * ROWS, sum, sum + carries};
-        holds &= int(merged_group(p, src, t, g * ROWS, team));
-    }
+    const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
+        double* sum = sums.get() + thread * 2 * carries;
+        const Sources<T, ROWS> src{s, p.k, p.rate, x.get() + thread * p.k * ROWS, sum, sum + carries};
+        const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
+        all_totals(src, p.x + row * p.k, rows, p.source_order, team);
+        carry(src);
+        return for_all(team, chunks, [&](int64_t c, int) { return serve_chunk(p, src, t, row, rows, c); });
+    });
     return holds ? OK : STALE_PLAN;
 }
 
 template <class T>
 Status merged(const Problem<T>& p, int threads) {
-    Buffer<T> s(p.k), t(p.n);
-    if (!s || !t) return OUT_OF_MEMORY;
-    if (!gather_in_order(p.source, p.source_order, p.k, s.get(), threads)) return STALE_PLAN;
-    if (!gather_in_order(p.target, p.target_order, p.n, t.get(), threads)) return STALE_PLAN;
-    if (p.m == 1) return merged_rows<T, 1>(p, s.get(), t.get(), threads);
-    if (p.m == 2) return merged_rows<T, 2>(p, s.get(), t.get(), threads);
-    if (p.m <= 4) return merged_rows<T, 4>(p, s.get(), t.get(), threads);
-    return merged_rows<T, 8>(p, s.get(), t.get(), threads);
+    const bool kept = p.target_values && p.source_values && unmoved(p.target, p.target_values, p.n, threads) &&
+                      unmoved(p.source, p.source_values, p.k, threads);
+    Buffer<T> gathered(kept ? 0 : p.k + p.n);
+    if (!gathered) return OUT_OF_MEMORY;
+    const T* s = kept ? p.source_values + p.k : gathered.get();
+    const T* t = kept ? p.target_values + p.n : gathered.get() + p.k;
+    if (!kept && !(gather_in_order(p.source, p.source_order, p.k, gathered.get(), threads) &&
+                   gather_in_order(p.target, p.target_order, p.n, gathered.get() + p.k, threads)))
+        return STALE_PLAN;
+    if (p.m == 1) return merged_rows<T, 1>(p, s, t, threads);
+    if (p.m == 2) return merged_rows<T, 2>(p, s, t, threads);
+    if (p.m <= 4) return merged_rows<T, 4>(p, s, t, threads);
+    return merged_rows<T, 8>(p, s, t, threads);
 }
 
 template Status merged<float>(const Problem<float>&, int);

@@ -22,6 +22,8 @@ Problem<T> problem(const Scan& scan, int64_t kernel) {
             static_cast<const T*>(scan.source) + kernel * scan.k,
             ti, t_counts, t_counts + scan.n,
             si, s_counts, s_counts + scan.k,
+            scan.target_values ? static_cast<const T*>(scan.target_values) + kernel * 2 * scan.n : nullptr,
+            scan.source_values ? static_cast<const T*>(scan.source_values) + kernel * 2 * scan.k : nullptr,
             static_cast<T*>(scan.even) + out,
             scan.odd ? static_cast<T*>(scan.odd) + out : nullptr,
             scan.m, scan.n, scan.k,
@@ -37,19 +39,22 @@ Status scan_one(const Scan& scan, int64_t kernel, int threads) {
     return merged(p, threads);
 }
 
+// Threads over kernels if there are enough of them, else within one kernel after another. The first fault is told.
 template <class T>
 Status scan(const Scan& scan) {
     const int64_t work = (scan.n + scan.k) * scan.m;
-    int status = OK;
-    if (scan.h >= scan.threads && scan.threads > 1) {
-        const int threads = int(smaller<int64_t>(scan.threads, larger<int64_t>(1, work * scan.h / WORTH_A_THREAD)));
-#pragma omp parallel for num_threads(threads) reduction(max : status) schedule(static)
-        for (int64_t i = 0; i < scan.h; ++i) status = larger(status, int(scan_one<T>(scan, i, 1)));
-    } else {
-        const int threads = int(smaller<int64_t>(scan.threads, larger<int64_t>(1, work / WORTH_A_THREAD)));
-        for (int64_t i = 0; i < scan.h; ++i) status = larger(status, int(scan_one<T>(scan, i, threads)));
-    }
-    return Status(status);
+    const bool over_kernels = scan.h >= scan.threads;
+    const int64_t worth = (over_kernels ? work * scan.h : work) / WORTH_A_THREAD;
+    const int threads = int(smaller<int64_t>(scan.threads, larger<int64_t>(1, worth)));
+    Buffer<Status> status(scan.h);
+    if (!status) return OUT_OF_MEMORY;
+    for_all(over_kernels ? threads : 1, scan.h, [&](int64_t i, int) {
+        status[i] = scan_one<T>(scan, i, over_kernels ? 1 : threads);
+        return true;
+    });
+    for (int64_t i = 0; i < scan.h; ++i)
+        if (status[i] != OK) return status[i];
+    return OK;
 }
 
 template Status scan<float>(const Scan&);

@@ -51,22 +51,17 @@ Status spread_rows(const Problem<T>& p, const T* edges, int threads) {
     Buffer<double> sums(2 * carries), left((p.k + 1) * ROWS), right((p.k + 1) * ROWS);
     if (!x || !sums || !left || !right) return OUT_OF_MEMORY;
     const Sources<T, ROWS> src{edges + 1, p.k, p.rate, x.get(), sums.get(), sums.get() + carries};
-    int holds = 1;
+    const int64_t blocks = (p.n + BLOCK - 1) / BLOCK;
+    bool holds = true;
     for (int64_t row = 0; row < p.m; row += ROWS) {
         const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
-#pragma omp parallel num_threads(threads) reduction(& : holds)
-        {
-#pragma omp for schedule(static)
-            for (int64_t c = 0; c < chunks; ++c) chunk_totals(src, p.x + row * p.k, rows, p.source_order, c);
-#pragma omp single
-            carry(src);
-#pragma omp single  // in turn: a chunk writes the sum that leaves it over the one that enters the next, its equal
-            for (int64_t c = 0; c < chunks; ++c)
-                chunk_states(src, c, left.get() + src.first(c) * ROWS, right.get() + src.first(c) * ROWS);
-#pragma omp for schedule(static)
-            for (int64_t begin = 0; begin < p.n; begin += BLOCK)
-                holds &= int(spread_block<T, ROWS>(p, edges, left.get(), right.get(), row, rows, begin));
-        }
+        all_totals(src, p.x + row * p.k, rows, p.source_order, threads);
+        carry(src);
+        for (int64_t c = 0; c < chunks; ++c)  // neighbours share a place, written by both, with the same sum
+            chunk_states(src, c, left.get() + src.first(c) * ROWS, right.get() + src.first(c) * ROWS);
+        holds &= for_all(threads, blocks, [&](int64_t block, int) {
+            return spread_block<T, ROWS>(p, edges, left.get(), right.get(), row, rows, block * BLOCK);
+        });
     }
     return holds ? OK : STALE_PLAN;
 }
@@ -163,17 +158,15 @@ Status collect_rows(const Problem<T>& p, const T* edges, int threads) {
     const int64_t size = Intervals<ROWS>::size(p.n);
     Buffer<double> sums(threads * size);
     if (!sums) return OUT_OF_MEMORY;
-    int holds = 1;
+    const int64_t blocks = (p.k + BLOCK - 1) / BLOCK;
+    bool holds = true;
     for (int64_t row = 0; row < p.m; row += ROWS) {
         const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
         std::memset(sums.get(), 0, sizeof(double) * threads * size);
-#pragma omp parallel num_threads(threads) reduction(& : holds)
-        {
-            const Intervals<ROWS> mine(sums.get() + thread_number() * size, p.n);
-#pragma omp for schedule(static)
-            for (int64_t begin = 0; begin < p.k; begin += BLOCK)
-                holds &= int(collect_block<T, ROWS>(p, edges, mine, row, rows, begin));
-        }
+        holds &= for_all(threads, blocks, [&](int64_t block, int thread) {
+            const Intervals<ROWS> mine(sums.get() + thread * size, p.n);
+            return collect_block<T, ROWS>(p, edges, mine, row, rows, block * BLOCK);
+        });
         for (int64_t thread = 1; thread < threads; ++thread)  // in this order, always
             for (int64_t i = 0; i < size; ++i) sums[i] += sums[thread * size + i];
         collect_targets<T, ROWS>(p, edges, Intervals<ROWS>(sums.get(), p.n), row, rows);

@@ -3,6 +3,8 @@
 
 namespace laplex::LAPLEX_ISA {
 
+constexpr int64_t WORTH_A_THREAD = 1 << 12;  // anchors; below, waking a thread costs more than it saves
+
 // Unsigned integers that compare as the floats do; -0 and 0 are one value, as they are to every comparison.
 inline uint32_t radix_key(float v) {
     v += 0.0f;
@@ -114,8 +116,7 @@ void merge(const T* first, int64_t n, const T* second, int64_t k, int32_t* below
 // How many of the few in order are < and <= each of the many.
 template <class T>
 void search(const T* few, int64_t size, const T* many, int64_t count, int32_t* below, int32_t* upto, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < count; ++i) {
+    for_all(threads, count, [=](int64_t i, int) {
         const T value = many[i];
         const T* base = few;
         for (int64_t length = size; length > 1;) {  // branch-free halving
@@ -135,7 +136,8 @@ void search(const T* few, int64_t size, const T* many, int64_t count, int32_t* b
             place = low;
         }
         upto[i] = int32_t(place);
-    }
+        return true;
+    });
 }
 
 template <class T>
@@ -162,33 +164,40 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
         if (status == OK) search(in_order.get(), size, many, count, counts, counts + count, threads);
         return status;
     }
-    Buffer<T> a_sorted(o.n), b_sorted(o.k);
-    if (!a_sorted || !b_sorted) return OUT_OF_MEMORY;
-    int status = OK;
-#pragma omp parallel for num_threads(smaller(threads, 2)) reduction(max : status) schedule(static)
-    for (int side = 0; side < 2; ++side) {
-        const Status one = side == 0 ? sort_side(a, o.n, ai, a_sorted.get(), o.from_old, NOT_FINITE_A)
-                                     : sort_side(b, o.k, bi, b_sorted.get(), o.from_old, NOT_FINITE_B);
-        status = larger(status, int(one));
-    }
-    if (status != OK) return Status(status);
+    T *a_values = static_cast<T*>(o.a_values) + kernel * 2 * o.n, *a_sorted = a_values + o.n;
+    T *b_values = static_cast<T*>(o.b_values) + kernel * 2 * o.k, *b_sorted = b_values + o.k;
+    std::memcpy(a_values, a, sizeof(T) * o.n);
+    std::memcpy(b_values, b, sizeof(T) * o.k);
+    Status of_a = OK, of_b = OK;
+    for_all(smaller(threads, 2), 2, [&](int64_t side, int) {
+        if (side == 0) of_a = sort_side(a, o.n, ai, a_sorted, o.from_old, NOT_FINITE_A);
+        else of_b = sort_side(b, o.k, bi, b_sorted, o.from_old, NOT_FINITE_B);
+        return true;
+    });
+    if (of_a != OK || of_b != OK) return of_a != OK ? of_a : of_b;
     int32_t *a_below = ai + o.n, *a_upto = a_below + o.n, *b_below = bi + o.k, *b_upto = b_below + o.k;
-#pragma omp parallel for num_threads(smaller(threads, 2)) schedule(static)
-    for (int tie = 0; tie < 2; ++tie) {
-        if (tie == 0) merge(a_sorted.get(), o.n, b_sorted.get(), o.k, a_below, b_upto);
-        else merge(b_sorted.get(), o.k, a_sorted.get(), o.n, b_below, a_upto);
-    }
+    for_all(smaller(threads, 2), 2, [&](int64_t side, int) {
+        if (side == 0) merge(a_sorted, o.n, b_sorted, o.k, a_below, b_upto);
+        else merge(b_sorted, o.k, a_sorted, o.n, b_below, a_upto);
+        return true;
+    });
     return OK;
 }
 
 template <class T>
 Status order(const Order& o) {
-    int status = OK;
-    const bool over_kernels = o.h >= o.threads && o.threads > 1 && o.h * (o.n + o.k) > (1 << 13);
-    const int threads = o.n + o.k > (1 << 13) ? o.threads : 1;
-#pragma omp parallel for num_threads(over_kernels ? o.threads : 1) reduction(max : status) schedule(static)
-    for (int64_t i = 0; i < o.h; ++i) status = larger(status, int(order_one<T>(o, i, over_kernels ? 1 : threads)));
-    return Status(status);
+    const bool over_kernels = o.h >= o.threads;
+    const int64_t worth = (over_kernels ? o.h : 1) * (o.n + o.k) / WORTH_A_THREAD;
+    const int threads = int(smaller<int64_t>(o.threads, larger<int64_t>(1, worth)));
+    Buffer<Status> status(o.h);
+    if (!status) return OUT_OF_MEMORY;
+    for_all(over_kernels ? threads : 1, o.h, [&](int64_t i, int) {
+        status[i] = order_one<T>(o, i, over_kernels ? 1 : threads);
+        return true;
+    });
+    for (int64_t i = 0; i < o.h; ++i)
+        if (status[i] != OK) return status[i];
+    return OK;
 }
 
 template Status order<float>(const Order&);

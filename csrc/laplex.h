@@ -18,6 +18,8 @@ struct Scan {
     const double* tau;
     const int32_t* target_index;
     const int32_t* source_index;
+    const void* target_values;  // (h, 2, n) or null: the anchors the plan was built from, as given and in order
+    const void* source_values;  // (h, 2, k) or null
     void* even;
     void* odd;  // null if not wanted
     int64_t h, m, n, k;
@@ -30,6 +32,8 @@ struct Order {
     const void* b;
     int32_t* a_index;
     int32_t* b_index;
+    void* a_values;  // as in Scan; null for a short-axis plan
+    void* b_values;
     int64_t h, n, k;
     int a_channels, b_channels;
     bool from_old;  // the indices hold an earlier order, likely close to the new one

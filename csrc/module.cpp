@@ -49,19 +49,19 @@ P* address(uintptr_t value) {
 }
 
 int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
-         uintptr_t even, uintptr_t odd, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
+         uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
          int source_channels, bool is_double, int threads) {
     const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
-                    address<int32_t>(target_index), address<int32_t>(source_index), address<void>(even),
-                    address<void>(odd), h, m, n, k, target_channels, source_channels, threads};
+                    address<int32_t>(target_index), address<int32_t>(source_index), address<void>(target_values),
+                    address<void>(source_values), address<void>(even), address<void>(odd), h, m, n, k, target_channels, source_channels, threads};
     nb::gil_scoped_release release;
     return is_double ? run_scan<double>(args) : run_scan<float>(args);
 }
 
-int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, int64_t h, int64_t n, int64_t k,
+int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, uintptr_t a_values, uintptr_t b_values, int64_t h, int64_t n, int64_t k,
           int a_channels, int b_channels, bool from_old, bool is_double, int threads) {
     const Order args{address<void>(a), address<void>(b), address<int32_t>(a_index), address<int32_t>(b_index),
-                     h, n, k, a_channels, b_channels, from_old, threads};
+                     address<void>(a_values), address<void>(b_values), h, n, k, a_channels, b_channels, from_old, threads};
     nb::gil_scoped_release release;
     return is_double ? run_order<double>(args) : run_order<float>(args);
 }

@@ -17,6 +17,7 @@ struct Problem {
     const T *x, *target, *source;
     const int32_t *target_order, *target_below, *target_upto;
     const int32_t *source_order, *source_below, *source_upto;
+    const T *target_values, *source_values;
     T *even, *odd;
     int64_t m, n, k;
     double rate;  // 1 / tau
@@ -39,7 +40,7 @@ struct Sources {
 
 // Gather `rows` rows of x, starting at x, into order (absent rows are 0), and sum the chunk from its ends.
 template <class T, int ROWS>
-void chunk_totals(const Sources<T, ROWS>& src, const T* x, int64_t rows, const int32_t* order, int64_t c) {
+void chunk_total(const Sources<T, ROWS>& src, const T* x, int64_t rows, const int32_t* order, int64_t c) {
     const int64_t from = src.first(c), to = src.last(c) + 1, size = to - from;
     T* out = src.x + from * ROWS;
     if (ROWS == 1) {
@@ -74,6 +75,14 @@ void chunk_totals(const Sources<T, ROWS>& src, const T* x, int64_t rows, const i
         src.left[(c + 1) * ROWS + r] = left[r];
         src.right[c * ROWS + r] = right[r];
     }
+}
+
+template <class T, int ROWS>
+void all_totals(const Sources<T, ROWS>& src, const T* x, int64_t rows, const int32_t* order, int threads) {
+    for_all(threads, src.chunks(src.k), [&](int64_t c, int) {
+        chunk_total(src, x, rows, order, c);
+        return true;
+    });
 }
 
 // Turn totals into what enters each chunk: left[c] is the sum up to the last source before chunk c, referred to it;

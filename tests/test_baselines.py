@@ -79,7 +79,7 @@ def test_logcumsumexp_on_the_example_where_the_theorem_of_the_paper_loses_column
 
 def test_yardsticks_run_on_the_long_side() -> None:
     inputs = draw(50, 20, torch.float32)
-    for name in ("fft", "fft-complex", "copy"):
+    for name in ("fft", "fft-complex", "copy", "copy-into"):
         baseline = BASELINES[name]
         fitted = suited_to(inputs, baseline)
         assert baseline.prepare(fitted.a, fitted.b, fitted.tau)(fitted.x).shape == (3, 50)

@@ -46,7 +46,9 @@ def scan(
     source: Tensor,
     tau: Tensor,
     target_index: Tensor,
+    target_values: Tensor,
     source_index: Tensor,
+    source_values: Tensor,
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
@@ -54,10 +56,14 @@ def scan(
 
     The second is (h, m, 0) unless ``odd``.
     """
-    # torch.compile traces no Function with a jvp of its own, and has no forward mode to use it for.
-    function = _Scan if torch.compiler.is_compiling() else _ScanWithForwardMode
+    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
+        function: type[torch.autograd.Function] = _Scan
+    elif torch._C._are_functorch_transforms_active():
+        function = _TransformableScan
+    else:
+        function = _EagerScan
     result: tuple[Tensor, Tensor] = function.apply(
-        x, target, source, tau, target_index, source_index, odd, backend
+        x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
     )
     return result
 
@@ -83,11 +89,15 @@ class _Scan(torch.autograd.Function):
         source: Tensor,
         tau: Tensor,
         target_index: Tensor,
+        target_values: Tensor,
         source_index: Tensor,
+        source_values: Tensor,
         odd: bool,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = _ops.scan(x, target, source, tau, target_index, source_index, odd, backend)
+        result: tuple[Tensor, Tensor] = _ops.scan(
+            x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
+        )
         return result
 
     @staticmethod
@@ -101,20 +111,21 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        x, t, s, tau, t_index, s_index, odd_x = ctx.saved_tensors
+        x, t, s, tau, *order, odd_x = ctx.saved_tensors
+        of_t, of_s = order[:2], order[2:]
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         need_t, need_s = need_t or need_tau, need_s or need_tau
 
         def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-            return scan(v, t, s, tau, t_index, s_index, odd, ctx.backend)
+            return scan(v, t, s, tau, *of_t, *of_s, odd, ctx.backend)
 
         def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-            return scan(v, s, t, tau, s_index, t_index, odd, ctx.backend)
+            return scan(v, s, t, tau, *of_s, *of_t, odd, ctx.backend)
 
         if not ctx.odd:
             f = None
         if g is None and f is None:
-            return (None,) * 8
+            return (None,) * 10
         x_bar: Any = None
         pull_t: Any = 0  # tau * t_bar before the sum over rows
         pull_s: Any = 0
@@ -134,7 +145,7 @@ class _Scan(torch.autograd.Function):
         t_bar = _row_sum(pull_t, tau, t) if need_t else None
         s_bar = _row_sum(x * pull_s, tau, s) if need_s else None
         tau_bar = _tau_bar(t, s, tau, t_bar, s_bar) if need_tau else None
-        return x_bar if need_x else None, t_bar, s_bar, tau_bar, None, None, None, None
+        return x_bar if need_x else None, t_bar, s_bar, tau_bar, *(None,) * 6
 
     @staticmethod
     def vmap(  # type: ignore[override]
@@ -142,7 +153,7 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         *tensors, odd, backend = arguments
         size = info.batch_size
-        if all(dim is None for dim in in_dims[1:6]):  # only x is batched: more rows of the same kernels
+        if all(dim is None for dim in in_dims[1:8]):  # only x is batched: more rows of the same kernels
             x = tensors[0].movedim(in_dims[0], 1)
             even, odd_part = scan(x.flatten(1, 2), *tensors[1:], odd, backend)
             return (even.unflatten(1, (size, -1)), odd_part.unflatten(1, (size, -1))), (1, 1)
@@ -154,10 +165,12 @@ class _Scan(torch.autograd.Function):
         return (even.unflatten(0, (size, -1)), odd_part.unflatten(0, (size, -1))), (0, 0)
 
 
-class _ScanWithForwardMode(_Scan):
+class _TransformableScan(_Scan):
+    """The same with forward mode, for torch.func."""
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
-        x, t, s, tau, t_index, s_index = ctx.saved_tensors
+        x, t, s, tau, *order = ctx.saved_tensors
         dx, dt, ds, dtau = tangents[:4]
         if dtau is not None:
             centre = _centre(t, s)
@@ -166,7 +179,7 @@ class _ScanWithForwardMode(_Scan):
             ds = (0 if ds is None else ds) - (s - centre) * stretch
 
         def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            even, odd = scan(v, t, s, tau, t_index, s_index, True, ctx.backend)
+            even, odd = scan(v, t, s, tau, *order, True, ctx.backend)
             return even, odd, even - ties(v, t, s)
 
         d_even: Any = 0
@@ -182,6 +195,18 @@ class _ScanWithForwardMode(_Scan):
             _, odd, near = product((ds[:, None, :] * rate).to(x.dtype) * x)
             d_even, d_odd = d_even - odd, d_odd - near
         return d_even, d_odd if ctx.odd else None
+
+
+class _EagerScan(_TransformableScan):
+    """The same, called in the older form: binding arguments for ``setup_context`` costs more than a small product."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        output: tuple[Tensor, Tensor] = _ops.scan(*inputs)
+        _Scan.setup_context(ctx, inputs, output)
+        return output
+
+    setup_context = torch.autograd.Function.setup_context
 
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
 """The two operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
 
-    laplex::plan(a, b, layout)                        -> row_index, col_index     the order of the anchors
-    laplex::scan(x, target, source, tau, ..., odd)    -> even, odd                the ordered scan
+    laplex::plan(a, b, layout)                        -> row_index, row_values, col_index, col_values
+    laplex::scan(x, target, source, tau, ..., odd)    -> even, odd
 
-An index is an int32 tensor (h, c, size); c tells what it holds:
+An index is an int32 tensor (h, c, size), the order of one side; c tells what it holds:
 
     3  order, below, upto    a side of a merged plan
     1  order                 the short side of a short-axis plan
@@ -11,7 +11,9 @@ An index is an int32 tensor (h, c, size); c tells what it holds:
     0  nothing               the dense backend needs no order
 
 ``order`` sorts the side. ``below`` and ``upto`` count the other side's anchors that are < and <= each anchor, so a tie is
-``below < upto``. ``scan`` multiplies by K(target, source): swap the two sides, with their indices, for the transpose.
+``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and in order, or (h, 0, size): a
+kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by K(target, source): swap the two
+sides, with what belongs to them, for the transpose.
 
 The kernels are opaque to autograd: derivatives are made of the same operators in ``_autograd``.
 """
@@ -20,24 +22,28 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_CHANNELS = {"merged": (3, 3), "short_rows": (1, 2), "short_cols": (2, 1)}
+_CHANNELS = {"merged": (3, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
+SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
 _MODULES = {
     "torch": "laplex._kernels.torch_scan",
     "cpp": "laplex._kernels.cpp_scan",
     "dense": "laplex._kernels.dense",
 }
+Planned = tuple[Tensor, Tensor, Tensor, Tensor]  # row_index, row_values, col_index, col_values
 
 _library = torch.library.Library("laplex", "DEF")
 _library.define(
-    "plan(Tensor a, Tensor b, str layout, str backend) -> (Tensor, Tensor)", tags=(torch.Tag.pt2_compliant_tag,)
+    "plan(Tensor a, Tensor b, str layout, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
-    "scan(Tensor x, Tensor target, Tensor source, Tensor tau, Tensor target_index, Tensor source_index, bool odd, "
-    "str backend) -> (Tensor, Tensor)",
+    "scan(Tensor x, Tensor target, Tensor source, Tensor tau, Tensor target_index, Tensor target_values, "
+    "Tensor source_index, Tensor source_values, bool odd, str backend) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -50,33 +56,38 @@ def kernels(backend: str) -> ModuleType:
     return importlib.import_module(_MODULES[backend])
 
 
+def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
+    """Tensors for the plan of a (h, n) and b (h, k), yet to be filled."""
+    made = []
+    for side, kind in zip((a, b), SIDES[layout], strict=True):
+        index, values = _CHANNELS[kind]
+        made.append(side.new_empty((side.shape[0], index, side.shape[1]), dtype=torch.int32))
+        made.append(side.new_empty((side.shape[0], values, side.shape[1])))
+    return made[0], made[1], made[2], made[3]
+
+
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
-def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> tuple[Tensor, Tensor]:
-    result: tuple[Tensor, Tensor] = kernels(backend).plan(a.detach(), b.detach(), layout)
+def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
+    result: Planned = kernels(backend).plan(a.detach(), b.detach(), layout)
     return result
 
 
 @torch.library.register_fake("laplex::plan", lib=_library)
-def _plan_fake(a: Tensor, b: Tensor, layout: str, backend: str) -> tuple[Tensor, Tensor]:
-    rows, cols = _CHANNELS[layout]
-    return (
-        a.new_empty((a.shape[0], rows, a.shape[1]), dtype=torch.int32),
-        a.new_empty((b.shape[0], cols, b.shape[1]), dtype=torch.int32),
-    )
+def _plan_fake(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
+    return empty_plan(a, b, layout)
 
 
 @torch.library.register_vmap("laplex::plan", lib=_library)
 def _plan_vmap(
-    info: object, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, layout: str, backend: str
-) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-    size = info.batch_size  # type: ignore[attr-defined]
+    info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, layout: str, backend: str
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    size = info.batch_size
     sides = [
         side.movedim(dim, 0) if dim is not None else side.expand(size, *side.shape)
         for side, dim in zip((a, b), in_dims, strict=False)
     ]
-    indices = plan(*(side.flatten(0, 1) for side in sides), layout, backend)
-    rows, cols = (index.unflatten(0, (size, -1)) for index in indices)
-    return (rows, cols), (0, 0)
+    made = plan(*(side.flatten(0, 1) for side in sides), layout, backend)
+    return tuple(tensor.unflatten(0, (size, -1)) for tensor in made), (0, 0, 0, 0)
 
 
 @torch.library.impl(_library, "scan", "CompositeExplicitAutograd")
@@ -86,17 +97,18 @@ def _scan(
     source: Tensor,
     tau: Tensor,
     target_index: Tensor,
+    target_values: Tensor,
     source_index: Tensor,
+    source_values: Tensor,
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     if x.numel() == 0 or target.numel() == 0:
         even = x.new_zeros((*x.shape[:2], target.shape[-1]))
         return even, torch.zeros_like(even) if odd else x.new_empty((*x.shape[:2], 0))
-    with torch.autocast(x.device.type, enabled=False):  # inside the kernels precision is ours to choose
-        result: tuple[Tensor, Tensor] = kernels(backend).scan(
-            x, target, source, tau, target_index, source_index, odd
-        )
+    result: tuple[Tensor, Tensor] = kernels(backend).scan(
+        x, target, source, tau, target_index, target_values, source_index, source_values, odd
+    )
     return result
 
 
@@ -107,7 +119,9 @@ def _scan_fake(
     source: Tensor,
     tau: Tensor,
     target_index: Tensor,
+    target_values: Tensor,
     source_index: Tensor,
+    source_values: Tensor,
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:

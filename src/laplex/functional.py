@@ -7,8 +7,9 @@ from torch import Tensor
 
 from laplex import _checks, backends
 from laplex._autograd import scan
+from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
-from laplex.plan import Plan, build, choose_layout, no_index
+from laplex.plan import Plan, build, choose_layout, no_order
 
 
 def linear(
@@ -59,16 +60,16 @@ def linear(
     if plan is not None:
         _checks.is_plan(where, plan)
         plan.check_shape(where, (*batch, n, k), a.device)
-        index = plan.row_index, plan.col_index
+        order = plan.order
     elif chosen == "dense":
-        index = no_index(rows), no_index(cols)
+        order = no_order(rows, cols)
     else:
-        index = build(rows, cols, choose_layout(n, k))
+        order = build(rows, cols, choose_layout(n, k))
     folded, folding = fold(x, batch)
     phase = None
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
-    y = _product(folded, rows, cols, flat_tau(tau, batch, a.device), phase, index, chosen)
+    y = _product(folded, rows, cols, flat_tau(tau, batch, a.device), phase, order, chosen)
     return unfold(y, folding)
 
 
@@ -78,13 +79,13 @@ def _product(
     b: Tensor,
     tau: Tensor,
     phase: tuple[Tensor, Tensor] | None,
-    index: tuple[Tensor, Tensor],
+    order: Planned,
     backend: str,
 ) -> Tensor:
     """x (h, m, k) -> (h, m, n) in the dtype of x. Complex parts and phases become rows around one scan."""
     if x.is_complex():
         parts = torch.cat([x.real, x.imag], 1)
-        real, imag = _product(parts, a, b, tau, phase, index, backend).chunk(2, 1)
+        real, imag = _product(parts, a, b, tau, phase, order, backend).chunk(2, 1)
         return torch.complex(real, imag)
     wide = x.to(torch.float32) if x.dtype.itemsize < 4 else x
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
@@ -92,7 +93,7 @@ def _product(
         cos_psi, sin_psi = psi.cos().to(wide.dtype), psi.sin().to(wide.dtype)
         wide = torch.cat([wide * cos_psi, wide * sin_psi], 1)
     odd = a.requires_grad or tau.requires_grad  # saved for their gradients; recomputed if it turns out to be needed
-    y, _ = scan(wide, a, b, tau, *index, odd, backend)
+    y, _ = scan(wide, a, b, tau, *order, odd, backend)
     if phase is not None:
         of_cos, of_sin = y.chunk(2, 1)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)

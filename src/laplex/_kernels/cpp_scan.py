@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex import _checks
+from laplex import _checks, _ops
 from laplex.errors import StalePlanError
 
-_core: ModuleType | None
+_core: Any
 try:
     from laplex import _core  # type: ignore[attr-defined, no-redef]
 
@@ -22,51 +22,55 @@ except ImportError as error:
         "pip install --force-reinstall --no-deps --no-binary laplex laplex"
     )
 
-_CHANNELS = {"merged": (3, 3), "short_rows": (1, 2), "short_cols": (2, 1)}
 
-
-def plan(a: Tensor, b: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
-    rows, cols = _CHANNELS[layout]
-    row_index = torch.empty((a.shape[0], rows, a.shape[1]), dtype=torch.int32)
-    col_index = torch.empty((b.shape[0], cols, b.shape[1]), dtype=torch.int32)
-    _order(a, b, row_index, col_index, from_old=False)
-    return row_index, col_index
+    made = _ops.empty_plan(a, b, layout)
+    _order(a, b, made, from_old=False)
+    return made
 
 
-def replan(a: Tensor, b: Tensor, layout: str, row_index: Tensor, col_index: Tensor) -> tuple[Tensor, Tensor]:
-    """The plan for anchors that moved: the old index tensors themselves if their order still stands."""
-    del layout  # the old indices tell
-    rows, cols = row_index.clone(), col_index.clone()
-    _order(a, b, rows, cols, from_old=True)
-    if torch.equal(rows, row_index) and torch.equal(cols, col_index):
-        return row_index, col_index
-    return rows, cols
+def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
+    """The plan for anchors that moved, sorted from the old order on."""
+    del layout  # the old plan tells
+    made = tuple(tensor.clone() for tensor in old)
+    _order(a, b, made, from_old=True)
+    return made
 
 
 def scan(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, target_index: Tensor, source_index: Tensor, odd: bool
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    odd: bool,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
+    order = target_index, target_values, source_index, source_values
     if x.dtype != target.dtype:  # one dtype in the kernels, the wider: nothing is lost
-        even, odd_part = scan(
-            x.double(), target.double(), source.double(), tau, target_index, source_index, odd
-        )
+        wider = (tensor.double() if tensor.is_floating_point() else tensor for tensor in order)
+        even, odd_part = scan(x.double(), target.double(), source.double(), tau, *wider, odd)
         return even.to(x.dtype), odd_part.to(x.dtype)
     x, target, source, tau = x.contiguous(), target.contiguous(), source.contiguous(), tau.contiguous()
-    target_index, source_index = target_index.contiguous(), source_index.contiguous()
+    target_index, target_values, source_index, source_values = (tensor.contiguous() for tensor in order)
     (h, m, k), n = x.shape, target.shape[1]
-    even = torch.empty((h, m, n), dtype=x.dtype)
-    odd_part = torch.empty((h, m, n if odd else 0), dtype=x.dtype)
-    status = _core.scan(  # type: ignore[union-attr]
+    even = x.new_empty((h, m, n))
+    odd_part = x.new_empty((h, m, n if odd else 0))
+    status = _core.scan(
         x.data_ptr(),
         target.data_ptr(),
         source.data_ptr(),
         tau.data_ptr(),
         target_index.data_ptr(),
         source_index.data_ptr(),
+        target_values.data_ptr(),  # 0 if there are none
+        source_values.data_ptr(),
         even.data_ptr(),
-        odd_part.data_ptr() if odd else 0,
+        odd_part.data_ptr(),
         h,
         m,
         n,
@@ -81,14 +85,17 @@ def scan(
     return even, odd_part
 
 
-def _order(a: Tensor, b: Tensor, row_index: Tensor, col_index: Tensor, from_old: bool) -> None:
-    """Fill the index tensors in place."""
+def _order(a: Tensor, b: Tensor, made: _ops.Planned, from_old: bool) -> None:
+    """Fill the plan's tensors in place."""
+    row_index, row_values, col_index, col_values = made
     a, b = a.contiguous(), b.contiguous()
-    status = _core.order(  # type: ignore[union-attr]
+    status = _core.order(
         a.data_ptr(),
         b.data_ptr(),
         row_index.data_ptr(),
         col_index.data_ptr(),
+        row_values.data_ptr(),
+        col_values.data_ptr(),
         a.shape[0],
         a.shape[1],
         b.shape[1],
@@ -103,10 +110,10 @@ def _order(a: Tensor, b: Tensor, row_index: Tensor, col_index: Tensor, from_old:
 
 
 def _raise(where: str, status: int, tau: Tensor | None) -> None:
-    if status == _core.STALE_PLAN:  # type: ignore[union-attr]
+    if status == _core.STALE_PLAN:
         raise StalePlanError(_checks.stale_plan(where))
-    if status == _core.BAD_TAU and tau is not None:  # type: ignore[union-attr]
+    if status == _core.BAD_TAU and tau is not None:
         raise ValueError(_checks.bad_tau(where, tau.tolist()))
-    if status in (_core.NOT_FINITE_A, _core.NOT_FINITE_B):  # type: ignore[union-attr]
-        raise ValueError(_checks.not_finite(where, "a" if status == _core.NOT_FINITE_A else "b"))  # type: ignore[union-attr]
+    if status in (_core.NOT_FINITE_A, _core.NOT_FINITE_B):
+        raise ValueError(_checks.not_finite(where, "a" if status == _core.NOT_FINITE_A else "b"))
     raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")

@@ -9,10 +9,12 @@ from laplex import _checks
 
 
 def scan(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, target_index: Tensor, source_index: Tensor, odd: bool
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, _1: Tensor, _2: Tensor, _3: Tensor, _4: Tensor, odd: bool
 ) -> tuple[Tensor, Tensor]:
-    """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
-    del target_index, source_index  # no order is needed
+    """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``.
+
+    The four arguments without a name are the plan's: no order is needed here.
+    """
     gap = source[:, None, :] - target[:, :, None]  # (h, n, k)
     if not bool(torch.isfinite(gap).all()):
         name = "a" if not bool(torch.isfinite(target).all()) else "b"
@@ -20,5 +22,7 @@ def scan(
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
     decay = torch.exp(-gap.abs() / tau[:, None, None].to(gap.dtype)).to(x.dtype)
-    even = x @ decay.mT
-    return even, x @ (gap.sign() * decay).mT.to(x.dtype) if odd else even.new_empty((*even.shape[:2], 0))
+    with torch.autocast(x.device.type, enabled=False):  # precision is ours to choose
+        even = x @ decay.mT
+        odd_part = x @ (gap.sign().to(x.dtype) * decay).mT if odd else even.new_empty((*even.shape[:2], 0))
+    return even, odd_part

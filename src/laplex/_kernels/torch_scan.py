@@ -9,44 +9,47 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from laplex import _checks
+from laplex import _checks, _ops
 from laplex.errors import StalePlanError
 
 CHUNK = 32  # 2^20 sources are four levels of chunks; the best of 8..128 by a few per cent
 
 
-def plan(a: Tensor, b: Tensor, layout: str) -> tuple[Tensor, Tensor]:
+def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.Plan", name))
-    if layout == "short_rows":
-        a_sorted, a_order = a.sort(dim=-1, stable=True)
-        return _index(a_order), _index(*_counts(a_sorted, b))
-    if layout == "short_cols":
-        b_sorted, b_order = b.sort(dim=-1, stable=True)
-        return _index(*_counts(b_sorted, a)), _index(b_order)
-    (a_sorted, a_order), (b_sorted, b_order) = a.sort(dim=-1, stable=True), b.sort(dim=-1, stable=True)
-    return (
-        _index(a_order, *_counts(b_sorted, a_sorted)),
-        _index(b_order, *_counts(a_sorted, b_sorted)),
-    )
+    made = row_index, row_values, col_index, col_values = _ops.empty_plan(a, b, layout)
+    row_kind, col_kind = _ops.SIDES[layout]
+    a_sorted, b_sorted = _fill_order(a, row_index, row_kind), _fill_order(b, col_index, col_kind)
+    _fill_counts(a_sorted, b_sorted, row_index, row_kind)
+    _fill_counts(b_sorted, a_sorted, col_index, col_kind)
+    if layout == "merged":
+        row_values[:, 0], row_values[:, 1] = a, a_sorted
+        col_values[:, 0], col_values[:, 1] = b, b_sorted
+    return made
 
 
-def replan(a: Tensor, b: Tensor, layout: str, row_index: Tensor, col_index: Tensor) -> tuple[Tensor, Tensor]:
-    """The plan for anchors that moved: the old index tensors themselves if their order still stands."""
-    tau = a.new_ones(a.shape[0], dtype=torch.float64)
-    try:
-        scan(b.new_zeros((b.shape[0], 1, b.shape[1])), a, b, tau, row_index, col_index, odd=True)
-    except StalePlanError:
-        return plan(a, b, layout)
-    return row_index, col_index
+def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
+    """The plan for anchors that moved."""
+    del old  # torch sorts from scratch
+    return plan(a, b, layout)
 
 
 def scan(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, target_index: Tensor, source_index: Tensor, odd: bool
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    odd: bool,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
+    del target_values, source_values  # gathered anew: the check of the order comes with it
     wide = x.dtype if x.device.type == "mps" else torch.float64
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
@@ -163,13 +166,19 @@ def _group_sums(p: Tensor, v: Tensor) -> Tensor:
     return _take(_sum_into(v, start, p.shape[-1]), start)
 
 
-def _counts(in_order: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    below = torch.searchsorted(in_order, values, right=False)
-    return below, torch.searchsorted(in_order, values, right=True)
+def _fill_order(anchors: Tensor, index: Tensor, kind: str) -> Tensor:
+    """The anchors as the index will have them: in order, or as they come on the long side."""
+    if kind == "long":
+        return anchors
+    values, index[:, 0] = anchors.sort(dim=-1, stable=True)
+    return values
 
 
-def _index(*channels: Tensor) -> Tensor:
-    return torch.stack(channels, 1).to(torch.int32)
+def _fill_counts(anchors: Tensor, others: Tensor, index: Tensor, kind: str) -> None:
+    if kind == "short":
+        return
+    index[:, -2] = torch.searchsorted(others, anchors, right=False)
+    index[:, -1] = torch.searchsorted(others, anchors, right=True)
 
 
 def _in_order(p: Tensor) -> Tensor:

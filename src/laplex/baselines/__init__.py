@@ -4,7 +4,7 @@ Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does w
 matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
 the cost with the set-up kept, timing ``prepare(a, b, tau)(x)`` the cost of a whole call.
 
-Two of them, `fft` and `copy`, are yardsticks: they compute something else, and only say how fast the machine is.
+`fft` and `copy` are yardsticks: they compute something else, and only say how fast the machine is.
 """
 
 from collections.abc import Callable
@@ -44,6 +44,7 @@ BASELINES: dict[str, Baseline] = {
     "fft": Baseline(fft.prepare, "one torch.fft.fft", yardstick=True),
     "fft-complex": Baseline(fft.prepare, "one torch.fft.fft of complex64", yardstick=True, dtype=torch.complex64),
     "copy": Baseline(copy.prepare, "x.clone()", yardstick=True),
+    "copy-into": Baseline(copy.prepare_into, "x copied into memory at hand", yardstick=True),
 }
 
 __all__ = ["BASELINES", "Apply", "Baseline", "Prepare"]

@@ -4,19 +4,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from laplex.bench.ending import INTERRUPTED, closing_lines, exit_code
 from laplex.bench.report import Report
 from laplex.bench.results import Result
 from laplex.bench.run import choose_suite, run
 from laplex.bench.tables import outcome, plain, tables
+from laplex.bench.words import INTERRUPTED, closing_lines, exit_code, opening_line
 
 
 class PlainProgress:
     """A line when a row starts, completed when it ends."""
 
     def start(self, report: Report, total: int) -> None:
-        """Name the file first: it is what an interrupted run leaves."""
-        print(f"{total} measurements to make; each is saved in {report.path}", flush=True)
+        """Say what is to come."""
+        print(opening_line(report, total), flush=True)
 
     def begin(self, what: str) -> None:
         """Say what is running, for slow rows."""

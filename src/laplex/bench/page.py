@@ -14,7 +14,9 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
 body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-p { color: #555; } img { max-width: 100%; }
+p { color: #555; }
+img { max-width: 100%; margin-top: 1rem; }
+td:not(:first-child):not(:last-child) { white-space: nowrap; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { padding: 0.3rem 0.8rem 0.3rem 0; text-align: left; vertical-align: top; border-bottom: 1px solid #e4e4e4; }
@@ -36,7 +38,7 @@ def save(report: Report) -> tuple[Path, Path]:
 def caption(report: Report) -> str:
     """Machine, versions, commit and date, in one line."""
     machine, versions, git = (report.conditions[name] for name in ("machine", "versions", "git"))
-    device = machine.get("gpu") or f"{machine['cpu']}, {machine['torch_threads']} threads"
+    device = machine.get("gpu") or f"{machine['cpu']}, torch threads: {machine['torch_threads']}"
     commit = f", commit {git['commit'][:10]}{' with changes' if git['dirty'] else ''}" if git["commit"] else ""
     return f"{device}; laplex {versions['laplex']}{commit}, torch {versions['torch']}; {report.date[:10]}"
 
@@ -46,8 +48,8 @@ def to_html(report: Report, png: bytes) -> str:
     picture = base64.b64encode(png).decode()
     title = f"laplex bench: {report.suite}"
     parts = [
-        f"<h1>{title}</h1><p>{html.escape(caption(report))}</p>",
-        f'<img alt="Plots of the tables below" src="data:image/png;base64,{picture}">',
+        f"<h1>{title}</h1>",
+        f'<img alt="{html.escape(caption(report))}" src="data:image/png;base64,{picture}">',
         *(_table(table) for table in tables(report.results)),
     ]
     head = f'<meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
@@ -57,7 +59,8 @@ def to_html(report: Report, png: bytes) -> str:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-    return f'<h2>{html.escape(table.title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    shown = f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    return f"<h2>{html.escape(table.title)}</h2>{shown}<p>{html.escape(table.note)}</p>"
 
 
 def _cell(text: str) -> str:

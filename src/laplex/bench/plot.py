@@ -1,5 +1,6 @@
 """The picture of a report: methods over size where there are no bars, claims against their bars where there are."""
 
+import re
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -22,8 +23,6 @@ COLORS = {
     "logcumsumexp": "#b8408f",
     "one torch.fft.fft": "#555555",
 }
-ERROR_COLORS = {"cpp": BLUE, "torch": "#2a9d5c"}
-MARKERS = {"normal": "o", "narrow": "s", "offset": "^"}
 
 
 def draw(results: list[Result], caption: str) -> Figure:
@@ -63,43 +62,53 @@ def _time_curve(axes: Axes, label: str, points: list[tuple[int, Measured]]) -> N
 def _claims(results: list[Result]) -> Figure:
     errors = [result for result in results if result.unit == "relative error"]
     times = [result for result in results if result.unit != "relative error"]
-    figure = Figure(figsize=(13, max(4.8, 1.2 + 0.27 * len(times))), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.15))
-    _error_curves(left, errors)
-    _against_bars(right, times)
+    lines = max(len(errors), len(times))
+    figure = Figure(figsize=(13, 1.8 + 0.27 * lines), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _against_bars(left, errors, "Errors, as a share of the bar")
+    _against_bars(right, times, "Ratios of times, as a share of the bar")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
-def _error_curves(axes: Axes, results: list[Result]) -> None:
-    for row in dict.fromkeys(result.row for result in results):
-        mine = [(r.size.n, r.value) for r in results if r.row == row and r.size is not None]
-        name = row.removeprefix("error-").replace("-", " ")
-        axes.plot(*_columns(mine), label=name, **_error_style(row))
-    sides = [(r.size.n, label, side) for r in results if r.size is not None for label, side in r.sides.items()]
-    dense = [(n, side.error) for n, label, side in sides if label.startswith("dense")]
-    if dense:
-        axes.plot(*_columns(dense), label="float32 dense", color=COLORS["dense"], marker="o", markersize=4)
-    _epsilon(axes)
-    _size_axis(axes, results, "Relative error, against sums in float64")
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _against_bars(axes: Axes, results: list[Result]) -> None:
-    """One dot a claim: how much of its bar it uses. Left of the line is kept, right of it is missed."""
-    shares = [(result.value or 0.0) / (result.bar or 1.0) for result in results]
-    places = range(len(results))
-    axes.hlines(places, 1.0, shares, color=GRID, linewidth=2, zorder=1)
-    axes.scatter(shares, places, color=[BLUE if r.status == "pass" else RED for r in results], s=28, zorder=2)
-    for place, share, result in zip(places, shares, results):
-        axes.annotate(value_of(result), (share, place), (0, 5), textcoords="offset points", ha="center", fontsize=7)
+def _against_bars(axes: Axes, results: list[Result], title: str) -> None:
+    """One dot a claim: how much of its bar it uses. Left of the line it holds, right of it it does not."""
+    met = [(place, r, r.value) for place, r in enumerate(results) if r.status == "pass"]
+    missed = [(place, r, r.value) for place, r in enumerate(results) if r.status != "pass"]
+    _dots(axes, met, BLUE, "laplex, bar met")
+    _dots(axes, missed, RED, "laplex, bar missed")
+    _dots(axes, [(place, r, _dense_error(r)) for place, r in enumerate(results)], COLORS["dense"], "dense float32")
+    for place, result in enumerate(results):
+        at = _share(result, result.value), place
+        axes.annotate(value_of(result), at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
     axes.axvline(1.0, color=INK, linewidth=1)
-    names = [f"{r.row.removeprefix('time-')}  {r.size or ''}" for r in results]
-    axes.set(xscale="log", title="Value as a share of its bar (the number is the value)")
-    axes.set_yticks(places, names, fontsize=8)
+    axes.set(xscale="log", title=title)
+    axes.set_yticks(range(len(results)), [_claim_name(result) for result in results], fontsize=8)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:g}"))
     axes.invert_yaxis()
     axes.margins(x=0.12)
     _clean(axes)
+
+
+def _dots(axes: Axes, points: list[tuple[int, Result, float | None]], color: str, label: str) -> None:
+    known = [(_share(result, value), place) for place, result, value in points if value is not None]
+    axes.scatter([share for share, _ in known], [place for _, place in known], color=color, label=label, s=28)
+
+
+def _share(result: Result, value: float | None) -> float:
+    return (value or 0.0) / (result.bar or 1.0)
+
+
+def _dense_error(result: Result) -> float | None:
+    """The error of the formed matrix, where the claim is about errors and compares with it."""
+    errors = [side.error for label, side in result.sides.items() if label.startswith("dense")]
+    return errors[0] if errors and result.unit == "relative error" else None
+
+
+def _claim_name(result: Result) -> str:
+    name = result.row.removeprefix("error-").removeprefix("time-").replace("-", " ")
+    size = re.sub(r"2\^(\d+)", r"$2^{\1}$", str(result.size or ""))
+    return f"{name}   {size}"
 
 
 def _size_axis(axes: Axes, results: list[Result], title: str) -> None:
@@ -131,12 +140,6 @@ def _style(label: str) -> dict[str, Any]:
     color = next((color for name, color in COLORS.items() if label.startswith(name)), INK)
     line = "--" if label == "laplex, whole call" else "-"
     return {"color": color, "linestyle": line, "marker": "o", "markersize": 4, "linewidth": 1.8}
-
-
-def _error_style(row: str) -> dict[str, Any]:
-    color = next((color for name, color in ERROR_COLORS.items() if name in row), INK)
-    marker = next((marker for name, marker in MARKERS.items() if row.endswith(name)), "o")
-    return {"color": color, "linestyle": "--" if "float64" in row else "-", "marker": marker, "markersize": 5}
 
 
 def _columns(points: list[tuple[int, Any]]) -> tuple[list[int], list[Any]]:

@@ -29,6 +29,7 @@ class Report:
     conditions: dict[str, Any]
     date: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
     results: list[Result] = field(default_factory=list)
+    load: float | None = field(default_factory=lambda: os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
 
     def add(self, result: Result) -> None:
         """Keep a result, in place of an earlier one of the same row and size, and save."""
@@ -38,7 +39,8 @@ class Report:
     def save(self) -> None:
         """Write the file whole or not at all."""
         results = [to_json(result) for result in self.results]
-        content = {"suite": self.suite, "date": self.date, **self.conditions, "results": results}
+        head = {"suite": self.suite, "date": self.date, "load_at_start": self.load}
+        content = {**head, **self.conditions, "results": results}
         partial = self.path.with_suffix(".partial")
         partial.write_text(json.dumps(content, indent=1) + "\n")
         partial.replace(self.path)

@@ -135,6 +135,7 @@ CPU_TIMES = (
         4.0,
         KEPT,
         Side("copy"),
+        also=(Side("copy-into"),),
     ),
     Row(
         "time-dispatch",

@@ -10,13 +10,16 @@ from rich.text import Text
 from laplex.bench.report import Report
 from laplex.bench.results import Result
 from laplex.bench.tables import Table, outcome
+from laplex.bench.words import opening_line
 
 VERDICTS = {"pass": "green", "miss": "red", "wrong": "bold red", "failed": "bold red", "skipped": "dim"}
 
 
 def rich_table(table: Table) -> RichTable:
     """The same cells; a verdict in its colour."""
-    shown = RichTable(*table.header, title=table.title, title_justify="left")
+    shown = RichTable(
+        *table.header, title=table.title, title_justify="left", caption=table.note or None, caption_justify="left"
+    )
     for row in table.rows:
         shown.add_row(*(Text(cell, style=VERDICTS.get(cell, "")) for cell in row))
     return shown
@@ -31,8 +34,8 @@ class RichProgress:
         self._task = self._progress.add_task("starting", total=None)
 
     def start(self, report: Report, total: int) -> None:
-        """Name the file first: it is what an interrupted run leaves."""
-        self._progress.console.print(f"{total} measurements to make; each is saved in {report.path}", soft_wrap=True)
+        """Say what is to come."""
+        self._progress.console.print(opening_line(report, total), soft_wrap=True)
         self._progress.update(self._task, total=total)
 
     def begin(self, what: str) -> None:

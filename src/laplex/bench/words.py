@@ -1,11 +1,20 @@
-"""How a run ends, whichever front end started it."""
+"""What every front end says when a run starts and when it ends."""
 
 import importlib.util
+import os
 
 from laplex.bench.report import SCRATCH, Report
 
 INTERRUPTED = "laplex bench: interrupted; what was finished is saved, and the same command with --resume goes on"
 FAULTS = ("wrong", "failed")
+
+
+def opening_line(report: Report, total: int) -> str:
+    """Name the file, which is what an interrupted run leaves, and warn if others use the machine."""
+    cores = os.cpu_count() or 1
+    busy = report.load is not None and report.load > 0.5 * cores
+    warning = f"; the machine is busy (load {report.load:.1f} on {cores} cores): times will be noisy" if busy else ""
+    return f"{total} measurements to make; each is saved in {report.path}{warning}"
 
 
 def closing_lines(report: Report) -> list[str]:

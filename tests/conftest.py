@@ -1,0 +1,91 @@
+"""Seeds, poisoned memory, the backend and dtype fixtures, and `--error-for-skips`."""
+
+import ctypes
+import sys
+
+import pytest
+import torch
+
+from laplex._kernels import cpp_scan
+
+NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--error-for-skips", action="store_true", help="a skipped test is a failure (for CI)")
+
+
+def pytest_collection_modifyitems(items):
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    counts = item.config.getoption("--error-for-skips") and not item.get_closest_marker("gpu")
+    if report.skipped and counts and not hasattr(report, "wasxfail"):
+        report.outcome, report.longrepr = "failed", f"skipped, which --error-for-skips forbids: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def poisoned_memory():
+    """What the library allocates without filling starts as NaN (the lowest integer), so that a hole shows."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(torch, "empty", _poisoned(torch.empty))
+    patch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
+    patch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
+    _perturb_malloc(0x100)  # the scratch arrays of the compiled core: bytes 0xff, which are NaN too
+    yield
+    _perturb_malloc(0)
+    patch.undo()
+
+
+def _poisoned(allocate):
+    def poisoned(*args, **kwargs):
+        made = allocate(*args, **kwargs)
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if caller.startswith("laplex") and not caller.startswith(NOT_POISONED):
+            made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).min)
+        return made
+
+    return poisoned
+
+
+def _perturb_malloc(value):
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's; others have none, or ignore it
+        if mallopt is not None:
+            mallopt(-6, value)  # M_PERTURB
+
+
+@pytest.fixture(scope="session", params=["torch", "cpp", "dense"])
+def backend(request):
+    require(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="session", params=["torch", "cpp"])
+def scan_backend(request):
+    """The backends that never form the matrix."""
+    require(request.param)
+    return request.param
+
+
+@pytest.fixture(scope="session", params=[torch.float32, torch.float64], ids=["float32", "float64"])
+def dtype(request):
+    return request.param
+
+
+def require(backend):
+    if backend == "cpp" and cpp_scan.MISSING:
+        pytest.fail(f"the tests need the compiled core (only test_imports does without): {cpp_scan.MISSING}")

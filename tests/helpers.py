@@ -1,0 +1,82 @@
+"""The oracle in float64, distances, and the two operators called by name."""
+
+import torch
+
+import laplex
+from laplex import reference
+
+LAYOUTS = ("merged", "short_rows", "short_cols")
+# Relative l2 errors. The dense backend rounds the exponents of float32 anchors to float32, the others nothing.
+TOLERANCE = {torch.float32: 2e-7, torch.float64: 1e-14}
+DENSE_TOLERANCE = {torch.float32: 2e-6, torch.float64: 1e-14}
+
+
+def tolerance(backend, dtype):
+    return (DENSE_TOLERANCE if backend == "dense" else TOLERANCE)[dtype]
+
+
+def wide(value):
+    """A tensor in double precision, detached; anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+
+
+def oracle(x, a, b, tau=1.0, phi=None, psi=None):
+    return reference.linear(wide(x), wide(a), wide(b), wide(tau), phi=wide(phi), psi=wide(psi))
+
+
+def odd_kernel(a, b, tau=1.0):
+    """S[i, j] = sign(b_j - a_i) exp(-|a_i - b_j| / tau)."""
+    a, b = wide(a), wide(b)
+    return (b[..., None, :] - a[..., :, None]).sign() * reference.kernel(a, b, wide(tau))
+
+
+def error(got, want, unphased=None):
+    """Relative l2 error; absolute where the truth is 0.
+
+    cos phi cos psi + sin phi sin psi is exact to eps of 1, not of the cosine: `unphased` is a second scale.
+    """
+    got, want = wide(got), wide(want)
+    assert got.shape == want.shape
+    scale = max(float(want.norm()), 0.0 if unphased is None else float(wide(unphased).norm()))
+    return float((got - want).norm()) / (scale if scale > 0 else 1.0)
+
+
+def rows_for(a, b, m, dtype=None):
+    """x (*H, m, k) for anchors that may be batched."""
+    return torch.randn(*b.shape[:-1], m, b.shape[-1], dtype=dtype or b.dtype)
+
+
+def phases_for(a, b):
+    return torch.randn_like(a), torch.randn_like(b)
+
+
+def make_plan(a, b, layout, backend):
+    return torch.ops.laplex.plan(a, b, layout, backend)
+
+
+def flat(a, b, tau):
+    """One kernel dimension, and tau as the operator wants it."""
+    a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
+    return a, b, torch.as_tensor(tau, dtype=torch.float64).expand(a.shape[0]).contiguous()
+
+
+def named_gradients(function, inputs, weight):
+    """The gradients of sum(weight * function(**inputs)) by name."""
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in inputs.items()}
+    total = (function(**leaves) * weight).sum()
+    return dict(zip(leaves, torch.autograd.grad(total, list(leaves.values()))))
+
+
+def inputs_for(a, b, tau, m=3, phased=True):
+    """Every differentiable argument of laplex.linear, by name."""
+    inputs = {"x": rows_for(a, b, m), "a": a, "b": b, "tau": torch.as_tensor(tau, dtype=a.dtype)}
+    if phased:
+        inputs["phi"], inputs["psi"] = phases_for(a, b)
+    return inputs
+
+
+def on(backend, **fixed):
+    """laplex.linear with its backend chosen."""
+    return lambda **arguments: laplex.linear(**arguments, **fixed, backend=backend)
