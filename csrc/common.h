@@ -7,6 +7,9 @@
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 #include "laplex.h"
 
@@ -34,11 +37,25 @@ bool for_all(int threads, int64_t count, F f) {
     return all;
 }
 
+// Ask for large pages under memory about to be written: first touches cost a fault a page, and random ones a look-up.
+inline void in_large_pages(void* data, int64_t bytes) {
+#ifdef __linux__
+    constexpr int64_t PAGE = 1 << 21;
+    const int64_t begin = (reinterpret_cast<int64_t>(data) + PAGE - 1) / PAGE * PAGE;
+    const int64_t end = (reinterpret_cast<int64_t>(data) + bytes) / PAGE * PAGE;
+    if (data != nullptr && end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
 // Uninitialised scratch memory. A failed allocation is a null pointer, so that no exception crosses a parallel region.
 template <class T>
 class Buffer {
 public:
-    explicit Buffer(int64_t size) : data_(static_cast<T*>(std::malloc(sizeof(T) * larger<int64_t>(size, 1)))) {}
+    explicit Buffer(int64_t size) : data_(static_cast<T*>(std::malloc(sizeof(T) * larger<int64_t>(size, 1)))) {
+        in_large_pages(data_, sizeof(T) * size);
+    }
     ~Buffer() { std::free(data_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;

@@ -38,13 +38,83 @@ inline int64_t first_target(const int32_t* below, int64_t n, int64_t j) {
     return low;
 }
 
-// Serve the targets of chunk c for rows [row, row + rows).
+// Where the sums of a target go. One number a target is put in its place at once; several are kept side by side, in order,
+// and fetched from there by `rows_out_of_order`, one random access for all of them.
+template <class T, int ROWS, bool ODD>
+struct Sink {
+    static constexpr int WIDTH = ROWS * (ODD ? 2 : 1);
+    T* in_order;  // (n, WIDTH): even, then odd; null if WIDTH is 1
+    T* even;
+    void put(int64_t i, int64_t caller, const double* from_left, const double* from_right) const {
+        if (WIDTH == 1) {
+            even[caller] = T(from_left[0] + from_right[0]);
+            return;
+        }
+        T* out = in_order + i * WIDTH;
+        for (int q = 0; q < ROWS; ++q) out[q] = T(from_left[q] + from_right[q]);
+        if (ODD)
+            for (int q = 0; q < ROWS; ++q) out[ROWS + q] = T(from_right[q] - from_left[q]);
+    }
+};
+
+template <class T, int ROWS, bool ODD>
+void rows_out_of_order(const Problem<T>& p, const T* in_order, int64_t row, int64_t rows, int threads) {
+    constexpr int WIDTH = Sink<T, ROWS, ODD>::WIDTH;
+    if (WIDTH == 1) return;
+    for_all(threads, (p.n + BLOCK - 1) / BLOCK, [&](int64_t block, int) {
+        const int64_t from = block * BLOCK, size = smaller(BLOCK, p.n - from);
+        T tile[BLOCK][WIDTH];
+        for (int64_t i = 0; i < size; ++i)
+            std::memcpy(tile[i], in_order + int64_t(p.target_rank[from + i]) * WIDTH, sizeof(T) * WIDTH);
+        for (int64_t q = 0; q < rows; ++q) {
+            T* even = p.even + (row + q) * p.n + from;
+            for (int64_t i = 0; i < size; ++i) even[i] = tile[i][q];
+            if (ODD && p.odd) {
+                T* odd = p.odd + (row + q) * p.n + from;
+                for (int64_t i = 0; i < size; ++i) odd[i] = tile[i][ROWS + q];
+            }
+            if (ODD && p.pull) {
+                const T* weight = p.weights + (row + q) * p.n + from;
+                for (int64_t i = 0; i < size; ++i) p.pull[from + i] += double(tile[i][ROWS + q]) * double(weight[i]);
+            }
+        }
+        return true;
+    });
+}
+
+// Mend a block's tied targets for the odd sums: what is strictly right of them starts after the run of ties, and so is no
+// part of the even sum's right side. False if a target is tied where the plan says it is not, or the other way round.
 template <class T, int ROWS>
-bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int64_t row, int64_t rows, int64_t c) {
+bool mend_ties(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int64_t begin, int64_t count, int64_t c,
+               const double* left, const double* right, const double* to_left, const Sink<T, ROWS, true>& sink) {
+    const int32_t *below = p.target_below + begin, *upto = p.target_upto + begin;
+    const int64_t from = src.first(c), to = src.last(c) + 1;
+    bool holds = true;
+    int64_t far_place = -1;  // a run of ties that leaves the chunk is looked up once
+    double far[ROWS] = {};
+    for (int64_t i = 0; i < count; ++i) {
+        const T here = t[begin + i];
+        const bool tied = below[i] < src.k && src.s[below[i]] == here;
+        holds &= tied == (upto[i] != below[i]);
+        if (!tied) continue;
+        if (upto[i] > to && upto[i] != far_place) right_state(src, far_place = upto[i], far);
+        const double *l = left + (below[i] - from) * ROWS, *r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;
+        const double gap = upto[i] < src.k ? double(src.s[upto[i]]) - double(here) : INFINITE;
+        holds &= gap > 0;
+        const double to_right = decay<T>(gap * p.rate);
+        T* odd = sink.in_order + (begin + i) * sink.WIDTH + ROWS;
+        for (int q = 0; q < ROWS; ++q) odd[q] = T(r[q] * to_right - l[q] * to_left[i]);
+    }
+    return holds;
+}
+
+// Serve the targets of chunk c.
+template <class T, int ROWS, bool ODD>
+bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const Sink<T, ROWS, ODD>& sink, int64_t c) {
     const int64_t from = src.first(c), size = src.last(c) + 1 - from, to = from + size;
-    const int64_t begin = c == 0 ? 0 : first_target(p.target_below, p.n, from);
-    const int64_t end = to == src.k ? p.n : first_target(p.target_below, p.n, to);
-    if (begin == end) return true;
+    const int64_t first = c == 0 ? 0 : first_target(p.target_below, p.n, from);
+    const int64_t last = to == src.k ? p.n : first_target(p.target_below, p.n, to);
+    if (first == last) return true;
 
     double left[(CHUNK + 1) * ROWS], right[(CHUNK + 1) * ROWS];
     chunk_states(src, c, left, right);
@@ -54,58 +124,57 @@ bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, i
     pos[size + 1] = to < src.k ? src.s[to] : T(INFINITE);
 
     bool holds = true;
-    int64_t far_place = -1;  // a run of ties that leaves the chunk is looked up once
-    double far[ROWS] = {};
-    for (int64_t block = begin; block < end; block += BLOCK) {
-        const int64_t count = smaller(BLOCK, end - block);
-        const int32_t *order = p.target_order + block, *below = p.target_below + block, *upto = p.target_upto + block;
+    for (int64_t begin = first; begin < last; begin += BLOCK) {
+        const int64_t count = smaller(BLOCK, last - begin);
+        const int32_t *order = p.target_order + begin, *below = p.target_below + begin;
         double to_left[BLOCK], to_right[BLOCK];
         holds &= beside(
-            count, [&](int64_t i) { return double(t[block + i]); }, [&](int64_t i) { return below[i] - from; }, pos,
+            count, [&](int64_t i) { return double(t[begin + i]); }, [&](int64_t i) { return below[i] - from; }, pos,
             p.rate, to_left, to_right);
         for (int64_t i = 0; i < count; ++i) {
             const double *l = left + (below[i] - from) * ROWS, *r = right + (below[i] - from) * ROWS;
-            for (int q = 0; q < ROWS; ++q)
-                if (q < rows) p.even[(row + q) * p.n + order[i]] = T(l[q] * to_left[i] + r[q] * to_right[i]);
+            double from_left[ROWS], from_right[ROWS];
+            for (int q = 0; q < ROWS; ++q) from_left[q] = l[q] * to_left[i];
+            for (int q = 0; q < ROWS; ++q) from_right[q] = r[q] * to_right[i];
+            sink.put(begin + i, order[i], from_left, from_right);
         }
-        if (p.odd == nullptr) continue;
-        for (int64_t i = 0; i < count; ++i) {
-            const double *l = left + (below[i] - from) * ROWS, *r = right + (below[i] - from) * ROWS;
-            double r_decay = to_right[i];
-            if (upto[i] != below[i]) {  // tied: what is strictly right starts after the run of ties
-                if (upto[i] > to && upto[i] != far_place) right_state(src, far_place = upto[i], far);
-                r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;
-                const double here = double(t[block + i]);
-                const double gap = upto[i] < src.k ? double(src.s[upto[i]]) - here : INFINITE;
-                holds &= gap > 0 && double(src.s[below[i]]) == here;
-                r_decay = decay<T>(gap * p.rate);
-            } else {
-                holds &= below[i] == src.k || double(src.s[below[i]]) != double(t[block + i]);
-            }
-            for (int q = 0; q < ROWS; ++q)
-                if (q < rows) p.odd[(row + q) * p.n + order[i]] = T(r[q] * r_decay - l[q] * to_left[i]);
-        }
+        if constexpr (ODD) holds &= mend_ties(p, src, t, begin, count, c, left, right, to_left, sink);
     }
     return holds;
 }
 
-// Threads over groups of rows if there are enough of them, else over the chunks of one group after another.
-template <class T, int ROWS>
+// Threads over groups of ROWS rows if there are enough of them, else over the chunks of one group after another.
+template <class T, int ROWS, bool ODD>
 Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
+    constexpr int WIDTH = Sink<T, ROWS, ODD>::WIDTH;
     const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Sources<T, ROWS>::chunks(p.k), carries = (chunks + 1) * ROWS;
-    const int abreast = groups >= threads ? threads : 1, team = threads / abreast;
-    Buffer<T> x(abreast * p.k * ROWS);
+    const int abreast = groups >= threads && !p.pull ? threads : 1, team = threads / abreast;  // all rows add to one pull
+    const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0;
+    Buffer<T> rows_of(abreast * (x_size + y_size));
     Buffer<double> sums(abreast * 2 * carries);
-    if (!x || !sums) return OUT_OF_MEMORY;
+    if (!rows_of || !sums) return OUT_OF_MEMORY;
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
+        T* x = rows_of.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
-        const Sources<T, ROWS> src{s, p.k, p.rate, x.get() + thread * p.k * ROWS, sum, sum + carries};
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
-        all_totals(src, p.x + row * p.k, rows, p.source_order, team);
+        const Sources<T, ROWS> src{s, p.k, p.rate, x, sum, sum + carries};
+        const Sink<T, ROWS, ODD> sink{x + x_size, p.even + row * p.n};
+        rows_in_order<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, p.source_rank, x, team);
+        all_totals(src, team);
         carry(src);
-        return for_all(team, chunks, [&](int64_t c, int) { return serve_chunk(p, src, t, row, rows, c); });
+        const bool served = for_all(team, chunks, [&](int64_t c, int) { return serve_chunk(p, src, t, sink, c); });
+        rows_out_of_order<T, ROWS, ODD>(p, sink.in_order, row, rows, team);
+        return served;
     });
     return holds ? OK : STALE_PLAN;
+}
+
+template <class T, bool ODD>
+Status merged_grouped(const Problem<T>& p, const T* s, const T* t, int threads) {
+    if (p.m == 1) return merged_rows<T, 1, ODD>(p, s, t, threads);
+    if (p.m == 2) return merged_rows<T, 2, ODD>(p, s, t, threads);
+    if (p.m <= 4) return merged_rows<T, 4, ODD>(p, s, t, threads);
+    return merged_rows<T, 8, ODD>(p, s, t, threads);
 }
 
 template <class T>
@@ -119,10 +188,7 @@ Status merged(const Problem<T>& p, int threads) {
     if (!kept && !(gather_in_order(p.source, p.source_order, p.k, gathered.get(), threads) &&
                    gather_in_order(p.target, p.target_order, p.n, gathered.get() + p.k, threads)))
         return STALE_PLAN;
-    if (p.m == 1) return merged_rows<T, 1>(p, s, t, threads);
-    if (p.m == 2) return merged_rows<T, 2>(p, s, t, threads);
-    if (p.m <= 4) return merged_rows<T, 4>(p, s, t, threads);
-    return merged_rows<T, 8>(p, s, t, threads);
+    return p.wants_odd() ? merged_grouped<T, true>(p, s, t, threads) : merged_grouped<T, false>(p, s, t, threads);
 }
 
 template Status merged<float>(const Problem<float>&, int);

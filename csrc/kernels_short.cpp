@@ -14,6 +14,12 @@ bool gather_with_edges(const T* anchors, const int32_t* order, int64_t size, T* 
     return holds && is_finite(edges[1]) && is_finite(edges[size]);
 }
 
+template <class T, int ROWS>
+void few_rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* order, T* out) {
+    for (int64_t r = 0; r < ROWS; ++r)
+        for (int64_t j = 0; j < k; ++j) out[j * ROWS + r] = r < rows ? x[r * k + order[j]] : T(0);
+}
+
 // --- short -> long: scan the few sources, then each target reads the sums on its two sides --------------------------
 
 template <class T, int ROWS>
@@ -32,7 +38,7 @@ bool spread_block(const Problem<T>& p, const T* edges, const double* left, const
         for (int q = 0; q < ROWS; ++q) out[q][i] = T(l[q] * to_left[i] + r[q] * to_right[i]);
     }
     for (int64_t q = 0; q < rows; ++q) std::memcpy(p.even + (row + q) * p.n + begin, out[q], sizeof(T) * count);
-    if (p.odd == nullptr) return holds;
+    if (!p.wants_odd()) return holds;
     for (int64_t i = 0; i < count; ++i) {
         const double *l = left + int64_t(below[i]) * ROWS, *r = right + int64_t(upto[i]) * ROWS;
         const double gap = double(edges[upto[i] + 1]) - double(t[i]);
@@ -40,7 +46,12 @@ bool spread_block(const Problem<T>& p, const T* edges, const double* left, const
         if (upto[i] != below[i]) to_right[i] = decay<T>(gap * p.rate);
         for (int q = 0; q < ROWS; ++q) out[q][i] = T(r[q] * to_right[i] - l[q] * to_left[i]);
     }
-    for (int64_t q = 0; q < rows; ++q) std::memcpy(p.odd + (row + q) * p.n + begin, out[q], sizeof(T) * count);
+    for (int64_t q = 0; q < rows; ++q) {
+        const int64_t at = (row + q) * p.n + begin;
+        if (p.odd) std::memcpy(p.odd + at, out[q], sizeof(T) * count);
+        if (p.pull)
+            for (int64_t i = 0; i < count; ++i) p.pull[begin + i] += double(out[q][i]) * double(p.weights[at + i]);
+    }
     return holds;
 }
 
@@ -55,7 +66,8 @@ Status spread_rows(const Problem<T>& p, const T* edges, int threads) {
     bool holds = true;
     for (int64_t row = 0; row < p.m; row += ROWS) {
         const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
-        all_totals(src, p.x + row * p.k, rows, p.source_order, threads);
+        few_rows_in_order<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, x.get());
+        all_totals(src, threads);
         carry(src);
         for (int64_t c = 0; c < chunks; ++c)  // neighbours share a place, written by both, with the same sum
             chunk_states(src, c, left.get() + src.first(c) * ROWS, right.get() + src.first(c) * ROWS);
@@ -147,8 +159,10 @@ void collect_targets(const Problem<T>& p, const T* edges, const Intervals<ROWS>&
             const double tied_after = last || same ? 0 : sums.tied[now + ROWS];
             right[q] = d * (right[q] + tied_after) + sums.to_left[now + ROWS];
             if (q >= rows) continue;
-            p.even[(row + q) * p.n + at] = T(left[now] + sums.tied[now] + right[q]);
-            if (p.odd) p.odd[(row + q) * p.n + at] = T(right[q] - left[now]);
+            const int64_t out = (row + q) * p.n + at;
+            p.even[out] = T(left[now] + sums.tied[now] + right[q]);
+            if (p.odd) p.odd[out] = T(right[q] - left[now]);
+            if (p.pull) p.pull[at] += (right[q] - left[now]) * double(p.weights[out]);
         }
     }
 }

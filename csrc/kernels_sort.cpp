@@ -68,9 +68,9 @@ bool mend(Item<Key>* items, int64_t size) {
     return true;
 }
 
-// Argsort one side: `order` and the values in order. Equal anchors keep the caller's order.
+// Argsort one side: `order`, the values in order, and, if wanted, each anchor's rank. Equal anchors keep the caller's order.
 template <class T>
-Status sort_side(const T* values, int64_t size, int32_t* order, T* in_order, bool from_old, Status not_finite) {
+Status sort_side(const T* values, int64_t size, int32_t* order, int32_t* rank, T* in_order, bool from_old, Status not_finite) {
     using Key = decltype(radix_key(T(0)));
     constexpr int MAX_COUNTS = 8 * (1 << 11);
     Buffer<Item<Key>> first(size), second(size);
@@ -94,6 +94,8 @@ Status sort_side(const T* values, int64_t size, int32_t* order, T* in_order, boo
         order[i] = items[i].index;
         in_order[i] = values[items[i].index];
     }
+    if (rank)
+        for (int64_t i = 0; i < size; ++i) rank[order[i]] = int32_t(i);
     return OK;
 }
 
@@ -158,7 +160,7 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
         const int64_t size = rows ? o.n : o.k, count = rows ? o.k : o.n;
         Buffer<T> in_order(size);
         if (!in_order) return OUT_OF_MEMORY;
-        Status status = sort_side(few, size, rows ? ai : bi, in_order.get(), o.from_old, rows ? NOT_FINITE_A : NOT_FINITE_B);
+        Status status = sort_side(few, size, rows ? ai : bi, nullptr, in_order.get(), o.from_old, rows ? NOT_FINITE_A : NOT_FINITE_B);
         if (status == OK) status = check_finite(many, count, rows ? NOT_FINITE_B : NOT_FINITE_A);
         int32_t* counts = rows ? bi : ai;
         if (status == OK) search(in_order.get(), size, many, count, counts, counts + count, threads);
@@ -170,12 +172,12 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
     std::memcpy(b_values, b, sizeof(T) * o.k);
     Status of_a = OK, of_b = OK;
     for_all(smaller(threads, 2), 2, [&](int64_t side, int) {
-        if (side == 0) of_a = sort_side(a, o.n, ai, a_sorted, o.from_old, NOT_FINITE_A);
-        else of_b = sort_side(b, o.k, bi, b_sorted, o.from_old, NOT_FINITE_B);
+        if (side == 0) of_a = sort_side(a, o.n, ai, ai + o.n, a_sorted, o.from_old, NOT_FINITE_A);
+        else of_b = sort_side(b, o.k, bi, bi + o.k, b_sorted, o.from_old, NOT_FINITE_B);
         return true;
     });
     if (of_a != OK || of_b != OK) return of_a != OK ? of_a : of_b;
-    int32_t *a_below = ai + o.n, *a_upto = a_below + o.n, *b_below = bi + o.k, *b_upto = b_below + o.k;
+    int32_t *a_below = ai + 2 * o.n, *a_upto = a_below + o.n, *b_below = bi + 2 * o.k, *b_upto = b_below + o.k;
     for_all(smaller(threads, 2), 2, [&](int64_t side, int) {
         if (side == 0) merge(a_sorted, o.n, b_sorted, o.k, a_below, b_upto);
         else merge(b_sorted, o.k, a_sorted, o.n, b_below, a_upto);

@@ -21,7 +21,9 @@ struct Scan {
     const void* target_values;  // (h, 2, n) or null: the anchors the plan was built from, as given and in order
     const void* source_values;  // (h, 2, k) or null
     void* even;
-    void* odd;  // null if not wanted
+    void* odd;            // null if not wanted
+    const void* weights;  // (h, m, n) or null: then the odd sums are not kept but pulled together,
+    void* pull;           // (h, n): sum over rows of weights * odd / tau
     int64_t h, m, n, k;
     int target_channels, source_channels;
     int threads;
@@ -40,12 +42,22 @@ struct Order {
     int threads;
 };
 
+struct RowDot {
+    const void* x;  // (h, m, n)
+    const void* y;  // (h, m, n)
+    const double* tau;
+    void* out;  // (h, n): sum over rows of x * y / tau
+    int64_t h, m, n;
+    int threads;
+};
+
 // Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
 // library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
-#define LAPLEX_DECLARE(isa)                      \
-    namespace isa {                              \
-    template <class T> Status scan(const Scan&);   \
-    template <class T> Status order(const Order&); \
+#define LAPLEX_DECLARE(isa)                           \
+    namespace isa {                                   \
+    template <class T> Status scan(const Scan&);      \
+    template <class T> Status order(const Order&);    \
+    template <class T> Status row_dot(const RowDot&); \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

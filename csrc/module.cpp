@@ -43,17 +43,28 @@ Status run_order(const Order& order) {
     return baseline::order<T>(order);
 }
 
+template <class T>
+Status run_row_dot(const RowDot& dot) {
+#ifdef LAPLEX_X86
+    if (isa == Isa::avx512) return avx512::row_dot<T>(dot);
+    if (isa == Isa::avx2) return avx2::row_dot<T>(dot);
+#endif
+    return baseline::row_dot<T>(dot);
+}
+
 template <class P>
 P* address(uintptr_t value) {
     return reinterpret_cast<P*>(value);
 }
 
 int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
-         uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
+         uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd,
+         uintptr_t weights, uintptr_t pull, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
          int source_channels, bool is_double, int threads) {
     const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
                     address<int32_t>(target_index), address<int32_t>(source_index), address<void>(target_values),
-                    address<void>(source_values), address<void>(even), address<void>(odd), h, m, n, k, target_channels, source_channels, threads};
+                    address<void>(source_values), address<void>(even), address<void>(odd),
+                    address<void>(weights), address<void>(pull), h, m, n, k, target_channels, source_channels, threads};
     nb::gil_scoped_release release;
     return is_double ? run_scan<double>(args) : run_scan<float>(args);
 }
@@ -64,6 +75,13 @@ int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, uintpt
                      address<void>(a_values), address<void>(b_values), h, n, k, a_channels, b_channels, from_old, threads};
     nb::gil_scoped_release release;
     return is_double ? run_order<double>(args) : run_order<float>(args);
+}
+
+int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, int64_t m, int64_t n, bool is_double,
+            int threads) {
+    const RowDot args{address<void>(x), address<void>(y), address<double>(tau), address<void>(out), h, m, n, threads};
+    nb::gil_scoped_release release;
+    return is_double ? run_row_dot<double>(args) : run_row_dot<float>(args);
 }
 
 }  // namespace
@@ -77,4 +95,5 @@ NB_MODULE(_core, m) {
     m.attr("ISA") = isa == Isa::avx512 ? "avx512" : isa == Isa::avx2 ? "avx2" : "baseline";
     m.def("scan", &scan);
     m.def("order", &order);
+    m.def("row_dot", &row_dot);
 }

@@ -15,12 +15,15 @@ constexpr int64_t CHUNK = 512;
 template <class T>
 struct Problem {
     const T *x, *target, *source;
-    const int32_t *target_order, *target_below, *target_upto;
-    const int32_t *source_order, *source_below, *source_upto;
+    const int32_t *target_order, *target_rank, *target_below, *target_upto;
+    const int32_t *source_order, *source_rank, *source_below, *source_upto;
     const T *target_values, *source_values;
     T *even, *odd;
+    const T* weights;
+    double* pull;  // (n,), to be added to; odd sums are wanted if this or odd is there
     int64_t m, n, k;
     double rate;  // 1 / tau
+    bool wants_odd() const { return odd || pull; }
 };
 
 // ROWS rows of x, in the order of the sources, and the sums that enter each chunk from the left and from the right.
@@ -38,17 +41,30 @@ struct Sources {
     int64_t last(int64_t c) const { return smaller(k, (c + 1) * CHUNK) - 1; }
 };
 
-// Gather `rows` rows of x, starting at x, into order (absent rows are 0), and sum the chunk from its ends.
+// Rows of x, starting at x, into the order of the sources, ROWS of them side by side (absent ones are 0). One row is
+// gathered; several are read along and put where they belong, one random access for all of them.
 template <class T, int ROWS>
-void chunk_total(const Sources<T, ROWS>& src, const T* x, int64_t rows, const int32_t* order, int64_t c) {
-    const int64_t from = src.first(c), to = src.last(c) + 1, size = to - from;
-    T* out = src.x + from * ROWS;
-    if (ROWS == 1) {
-        for (int64_t j = 0; j < size; ++j) out[j] = x[order[from + j]];
-    } else {
+void rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* order, const int32_t* rank, T* out, int threads) {
+    constexpr int64_t TILE = 256;
+    for_all(threads, (k + TILE - 1) / TILE, [=](int64_t block, int) {
+        const int64_t from = block * TILE, size = smaller(TILE, k - from);
+        if (ROWS == 1) {
+            for (int64_t j = from; j < from + size; ++j) out[j] = x[order[j]];
+            return true;
+        }
+        T tile[TILE][ROWS];
         for (int64_t r = 0; r < ROWS; ++r)
-            for (int64_t j = 0; j < size; ++j) out[j * ROWS + r] = r < rows ? x[r * src.k + order[from + j]] : T(0);
-    }
+            for (int64_t j = 0; j < size; ++j) tile[j][r] = r < rows ? x[r * k + from + j] : T(0);
+        for (int64_t j = 0; j < size; ++j) std::memcpy(out + int64_t(rank[from + j]) * ROWS, tile[j], sizeof(T) * ROWS);
+        return true;
+    });
+}
+
+// Sum a chunk, referred to its ends.
+template <class T, int ROWS>
+void chunk_total(const Sources<T, ROWS>& src, int64_t c) {
+    const int64_t from = src.first(c), size = src.last(c) + 1 - from;
+    const T* x = src.x + from * ROWS;
     const T *s = src.s + from, start = s[0], end = s[size - 1];
     double to_end[CHUNK], to_start[CHUNK];
     for (int64_t j = 0; j < size; ++j) {
@@ -60,15 +76,15 @@ void chunk_total(const Sources<T, ROWS>& src, const T* x, int64_t rows, const in
         double l = 0, r = 0;
 #pragma omp simd reduction(+ : l, r)
         for (int64_t j = 0; j < size; ++j) {
-            l += to_end[j] * double(out[j]);
-            r += to_start[j] * double(out[j]);
+            l += to_end[j] * double(x[j]);
+            r += to_start[j] * double(x[j]);
         }
         left[0] = l, right[0] = r;
     } else {
         for (int64_t j = 0; j < size; ++j)
             for (int r = 0; r < ROWS; ++r) {
-                left[r] += to_end[j] * double(out[j * ROWS + r]);
-                right[r] += to_start[j] * double(out[j * ROWS + r]);
+                left[r] += to_end[j] * double(x[j * ROWS + r]);
+                right[r] += to_start[j] * double(x[j * ROWS + r]);
             }
     }
     for (int r = 0; r < ROWS; ++r) {
@@ -78,9 +94,9 @@ void chunk_total(const Sources<T, ROWS>& src, const T* x, int64_t rows, const in
 }
 
 template <class T, int ROWS>
-void all_totals(const Sources<T, ROWS>& src, const T* x, int64_t rows, const int32_t* order, int threads) {
+void all_totals(const Sources<T, ROWS>& src, int threads) {
     for_all(threads, src.chunks(src.k), [&](int64_t c, int) {
-        chunk_total(src, x, rows, order, c);
+        chunk_total(src, c);
         return true;
     });
 }

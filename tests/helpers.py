@@ -52,8 +52,18 @@ def phases_for(a, b):
     return torch.randn_like(a), torch.randn_like(b)
 
 
-def make_plan(a, b, layout, backend):
+def make_order(a, b, layout, backend):
+    """What a plan holds: index and values of the rows, index and values of the columns."""
     return torch.ops.laplex.plan(a, b, layout, backend)
+
+
+def swapped(order):
+    return (*order[2:], *order[:2])
+
+
+def scan(x, target, source, tau, order, odd, backend):
+    """The even and the odd sums."""
+    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, backend)
 
 
 def flat(a, b, tau):

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from cases import BY_NAME, every, named
-from helpers import error, inputs_for, named_gradients, on, wide
 
 import laplex
+from cases import BY_NAME, every, named
+from helpers import error, inputs_for, named_gradients, on, wide
 from laplex import reference
 
 SIZES = [(5, 4), (2, 17), (17, 2)]  # merged, short rows, short columns
@@ -34,7 +34,9 @@ def positional(backend, x, a, b, tau, phi=None, psi=None, plan=None):
 @pytest.mark.parametrize("phased", [False, True])
 def test_gradcheck(n, k, phased, backend):
     inputs = checked(n, k, phased=phased)
-    assert torch.autograd.gradcheck(partial(positional, backend), inputs, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradcheck(
+        partial(positional, backend), inputs, check_forward_ad=True, check_batched_grad=True
+    )
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
@@ -157,7 +159,9 @@ def test_third_derivatives(anchors, backend):
     torch.testing.assert_close(third(on(backend)), third(reference.linear), atol=1e-12, rtol=1e-11)
 
 
-@named("generic", "ties_everywhere", "clustered", "short_rows", "short_cols_ties", "batched", "chunk_513", "long_tie_runs")
+@named(
+    "generic", "ties_everywhere", "clustered", "short_rows", "short_cols_ties", "batched", "chunk_513", "long_tie_runs"
+)
 def test_float32_gradients(case, backend):
     inputs = inputs_for(*case(torch.float32))
     exact = {name: wide(value) for name, value in inputs.items()}

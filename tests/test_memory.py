@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import rows_for
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import laplex
+from helpers import rows_for
 from laplex import _ops, backends
 
 SIZES = [(1201, 1301), (211, 2503), (2503, 211)]  # merged, short rows, short columns

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from helpers import LAYOUTS, make_plan
 
 import laplex  # noqa: F401  registers the operators
+from helpers import LAYOUTS, make_order
 
 PLAN, SCAN = "laplex::plan", "laplex::scan"
 SIZES = [(2, 3, 5, 4), (1, 1, 1, 1), (2, 3, 3, 40), (1, 2, 40, 3)]  # h, m, n, k
@@ -16,7 +16,11 @@ def permuted(value):
     return value.permute(*dims).contiguous().permute(*dims)
 
 
-MEMORY = {"contiguous": lambda value: value, "permuted": permuted, "strided": lambda v: v.repeat_interleave(2, -1)[..., ::2]}
+MEMORY = {
+    "contiguous": lambda value: value,
+    "permuted": permuted,
+    "strided": lambda v: v.repeat_interleave(2, -1)[..., ::2],
+}
 
 
 def operator(name):
@@ -38,14 +42,14 @@ def test_scan(memory, odd, h, m, n, k, backend, dtype):
     a, b, x = (torch.randn(*shape, dtype=dtype) for shape in ((h, n), (h, k), (h, m, k)))
     tau = torch.rand(h).double() + 0.5
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
-        index = make_plan(a, b, layout, "torch")
+        order = make_order(a, b, layout, "torch")
         tensors = [memory(value) for value in (x, a, b)]
-        torch.library.opcheck(operator(SCAN), (*tensors, tau, *map(memory, index), odd, backend))
+        torch.library.opcheck(operator(SCAN), (*tensors, tau, *map(memory, order), odd, backend))
 
 
 @pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
 @pytest.mark.parametrize("odd", [False, True])
 def test_scan_of_nothing(h, m, n, k, odd, scan_backend):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
-    index = make_plan(a, b, "merged", scan_backend)
-    torch.library.opcheck(operator(SCAN), (x, a, b, tau, *index, odd, scan_backend))
+    order = make_order(a, b, "merged", scan_backend)
+    torch.library.opcheck(operator(SCAN), (x, a, b, tau, *order, odd, scan_backend))

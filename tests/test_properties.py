@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from helpers import LAYOUTS, error, make_plan, odd_kernel, oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laplex
+from helpers import LAYOUTS, error, make_order, odd_kernel, oracle, scan
 from laplex import reference
 from laplex._kernels import cpp_scan, torch_scan
 
@@ -107,8 +107,8 @@ def test_all_layouts_agree(scan_backend, anchors, tau, seed):
     mass = oracle(x.abs(), a, b, tau)
     results = []
     for layout in LAYOUTS:
-        rows, cols = make_plan(a, b, layout, scan_backend)
-        results.append(torch.ops.laplex.scan(x, a, b, tau, rows, cols, True, scan_backend))
+        order = make_order(a, b, layout, scan_backend)
+        results.append(scan(x, a, b, tau, order, True, scan_backend))
     for even, odd in results[1:]:
         assert bool(((even - results[0][0]).abs() <= 1e-14 * mass).all())
         assert bool(((odd - results[0][1]).abs() <= 1e-14 * mass).all())
@@ -122,7 +122,7 @@ def test_an_updated_plan_is_as_good_as_a_new_one(kernels, layout, anchors, step,
     old = kernels.plan(a, b, layout)
     kept = [index.clone() for index in old]
     moved = [side + step * normal(seed, *side.shape).round(decimals=1) for side in (a, b)]
-    new = kernels.replan(*moved, layout, *old)
+    new = kernels.replan(*moved, layout, old)
     assert all(torch.equal(now, before) for now, before in zip(old, kept))
     x, tau = normal(seed, 1, 1, b.shape[1]), vector([1.0])
     even, odd = kernels.scan(x, *moved, tau, *new, True)
@@ -142,11 +142,11 @@ MOVES = st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, -0.5, 1.0]), min_size=12, 
 @given(GRID, GRID, MOVES, SEEDS)
 def test_a_kept_plan_raises_or_answers_rightly(scan_backend, layout, odd, a, b, moves, seed):
     a, b = a[None], b[None]
-    rows, cols = make_plan(a, b, layout, scan_backend)
+    order = make_order(a, b, layout, scan_backend)
     a, b = a + moves[: a.shape[1]], b + moves[-b.shape[1] :]
     x, tau = normal(seed, 1, 1, b.shape[1]), vector([1.0])
     try:
-        got = torch.ops.laplex.scan(x, a, b, tau, rows, cols, odd, scan_backend)
+        got = scan(x, a, b, tau, order, odd, scan_backend)
     except laplex.StalePlanError:
         return
     mass = oracle(x.abs(), a, b)

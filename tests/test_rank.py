@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from cases import every
 
 import laplex
+from cases import every
 from laplex import reference
 
 
@@ -54,9 +54,7 @@ def greedy(a, b):
     pairs, waiting = 0, None
     for value in sorted(kinds):
         here = kinds[value]
-        if len(here) == 2:
-            pairs, waiting = pairs + 1, None
-        elif waiting is not None and waiting not in here:
+        if len(here) == 2 or (waiting is not None and waiting not in here):
             pairs, waiting = pairs + 1, None
         else:
             waiting = next(iter(here))

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+
 from cases import SMALL, every
 from helpers import error
-
 from laplex import reference
 
 

@@ -112,40 +112,19 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         x, t, s, tau, *order, odd_x = ctx.saved_tensors
-        of_t, of_s = order[:2], order[2:]
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         need_t, need_s = need_t or need_tau, need_s or need_tau
-
-        def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-            return scan(v, t, s, tau, *of_t, *of_s, odd, ctx.backend)
-
-        def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-            return scan(v, s, t, tau, *of_s, *of_t, odd, ctx.backend)
-
-        if not ctx.odd:
-            f = None
+        f = f if ctx.odd else None
         if g is None and f is None:
             return (None,) * 10
-        x_bar: Any = None
-        pull_t: Any = 0  # tau * t_bar before the sum over rows
-        pull_s: Any = 0
-        if g is not None:
-            if need_x or need_s:
-                x_bar, odd_g = swapped(g, odd=need_s)
-                pull_s = odd_g if need_s else 0
-            if need_t:
-                pull_t = g * (odd_x if ctx.odd else forward(x, odd=True)[1])
-        if f is not None:
-            even_f, odd_f = swapped(f, odd=True)
-            x_bar = -odd_f if x_bar is None else x_bar - odd_f
-            if need_s:
-                pull_s = pull_s - (even_f - ties(f, s, t))
-            if need_t:
-                pull_t = pull_t + f * (forward(x, odd=False)[0] - ties(x, t, s))
-        t_bar = _row_sum(pull_t, tau, t) if need_t else None
-        s_bar = _row_sum(x * pull_s, tau, s) if need_s else None
+        once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+        if once and g is not None and f is None and (ctx.odd or not need_t):
+            x_bar, t_bar, s_bar = _ops.pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
+        else:
+            x_bar, t_bar, s_bar = _pullback(ctx, g, f, need_t, need_s)
         tau_bar = _tau_bar(t, s, tau, t_bar, s_bar) if need_tau else None
-        return x_bar if need_x else None, t_bar, s_bar, tau_bar, *(None,) * 6
+        wanted = zip((need_x, need_t, need_s), (x_bar, t_bar, s_bar), strict=True)
+        return *(bar if need else None for need, bar in wanted), tau_bar, *(None,) * 6
 
     @staticmethod
     def vmap(  # type: ignore[override]
@@ -163,6 +142,36 @@ class _Scan(torch.autograd.Function):
         ]
         even, odd_part = scan(*flat, odd, backend)  # type: ignore[misc]
         return (even.unflatten(0, (size, -1)), odd_part.unflatten(0, (size, -1))), (0, 0)
+
+
+def _pullback(
+    ctx: Any, g: Tensor | None, f: Tensor | None, need_t: bool, need_s: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """x_bar, t_bar, s_bar by differentiable products; ``_ops.pullback`` is the same for f = None, fused."""
+    x, t, s, tau, *order, odd_x = ctx.saved_tensors
+
+    def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
+        return scan(v, t, s, tau, *order, odd, ctx.backend)
+
+    def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
+        return scan(v, s, t, tau, *order[2:], *order[:2], odd, ctx.backend)
+
+    x_bar: Any = 0
+    pull_t: Any = 0  # tau * t_bar before the sum over rows
+    pull_s: Any = 0
+    if g is not None:
+        x_bar, odd_g = swapped(g, odd=need_s)
+        pull_s = odd_g if need_s else 0
+        if need_t:
+            pull_t = g * (odd_x if ctx.odd else forward(x, odd=True)[1])
+    if f is not None:
+        even_f, odd_f = swapped(f, odd=True)
+        x_bar = x_bar - odd_f
+        if need_s:
+            pull_s = pull_s - (even_f - ties(f, s, t))
+        if need_t:
+            pull_t = pull_t + f * (forward(x, odd=False)[0] - ties(x, t, s))
+    return x_bar, _row_sum(pull_t, tau, t) if need_t else None, _row_sum(x * pull_s, tau, s) if need_s else None
 
 
 class _TransformableScan(_Scan):
@@ -210,7 +219,8 @@ class _EagerScan(_TransformableScan):
 
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
-    return (pull.sum(1) / tau[:, None]).to(anchors.dtype)
+    total = pull.sum(1) if pull.shape[1] != 1 else pull[:, 0]
+    return total.to(anchors.dtype) / tau[:, None].to(anchors.dtype)
 
 
 def _centre(t: Tensor, s: Tensor) -> Tensor:

@@ -1,16 +1,17 @@
-"""The two operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
+"""The three operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
 
     laplex::plan(a, b, layout)                        -> row_index, row_values, col_index, col_values
     laplex::scan(x, target, source, tau, ..., odd)    -> even, odd
+    laplex::pullback(g, x, odd_x, target, ...)        -> x_bar, t_bar, s_bar      the first backward, fused
 
 An index is an int32 tensor (h, c, size), the order of one side; c tells what it holds:
 
-    3  order, below, upto    a side of a merged plan
-    1  order                 the short side of a short-axis plan
-    2  below, upto           the long side of a short-axis plan, in the caller's order
-    0  nothing               the dense backend needs no order
+    4  order, rank, below, upto    a side of a merged plan; below and upto in that order
+    1  order                       the short side of a short-axis plan
+    2  below, upto                 the long side of a short-axis plan, in the caller's order
+    0  nothing                     the dense backend needs no order
 
-``order`` sorts the side. ``below`` and ``upto`` count the other side's anchors that are < and <= each anchor, so a tie is
+``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and <= each anchor, so a tie is
 ``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and in order, or (h, 0, size): a
 kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by K(target, source): swap the two
 sides, with what belongs to them, for the transpose.
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CHANNELS = {"merged": (3, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
+_CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
 _MODULES = {
     "torch": "laplex._kernels.torch_scan",
@@ -46,9 +47,15 @@ _library.define(
     "Tensor source_index, Tensor source_values, bool odd, str backend) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_library.define(
+    "pullback(Tensor g, Tensor x, Tensor odd_x, Tensor target, Tensor source, Tensor tau, Tensor target_index, "
+    "Tensor target_values, Tensor source_index, Tensor source_values, str backend) -> (Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 
 plan = torch.ops.laplex.plan.default
 scan = torch.ops.laplex.scan.default
+pullback = torch.ops.laplex.pullback.default
 
 
 def kernels(backend: str) -> ModuleType:
@@ -128,3 +135,43 @@ def _scan_fake(
     h, m, _ = x.shape
     n = target.shape[-1]
     return x.new_empty((h, m, n)), x.new_empty((h, m, n if odd else 0))
+
+
+@torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
+def _pullback(
+    g: Tensor,
+    x: Tensor,
+    odd_x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    if g.numel() == 0 or x.numel() == 0:
+        return torch.zeros_like(x), target.new_zeros((target.shape[0], odd_x.shape[2])), torch.zeros_like(source)
+    result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(
+        g, x, odd_x, target, source, tau, target_index, target_values, source_index, source_values
+    )
+    return result
+
+
+@torch.library.register_fake("laplex::pullback", lib=_library)
+def _pullback_fake(
+    g: Tensor,
+    x: Tensor,
+    odd_x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    t_bar = target.new_empty((target.shape[0], odd_x.shape[2]))
+    return x.new_empty(x.shape), t_bar, source.new_empty(source.shape)

@@ -52,37 +52,65 @@ def scan(
     """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     if x.dtype != target.dtype:  # one dtype in the kernels, the wider: nothing is lost
-        wider = (tensor.double() if tensor.is_floating_point() else tensor for tensor in order)
-        even, odd_part = scan(x.double(), target.double(), source.double(), tau, *wider, odd)
+        even, odd_part = scan(*_widened(x, target, source), tau, *_widened(*order), odd)
         return even.to(x.dtype), odd_part.to(x.dtype)
-    x, target, source, tau = x.contiguous(), target.contiguous(), source.contiguous(), tau.contiguous()
-    target_index, target_values, source_index, source_values = (tensor.contiguous() for tensor in order)
+    even = x.new_empty((*x.shape[:2], target.shape[1]))
+    odd_part = x.new_empty((*x.shape[:2], target.shape[1] if odd else 0))
+    _run_scan(x, target, source, tau, order, even, odd_part, None, None)
+    return even, odd_part
+
+
+def pullback(
+    g: Tensor,
+    x: Tensor,
+    odd_x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (h, 0) without ``odd_x``."""
+    order = source_index, source_values, target_index, target_values
+    if g.dtype != target.dtype:
+        bars = pullback(*_widened(g, x, odd_x, target, source), tau, *_widened(*order[2:], *order[:2]))
+        return bars[0].to(x.dtype), bars[1].to(target.dtype), bars[2].to(source.dtype)
+    g, x, odd_x, tau = g.contiguous(), x.contiguous(), odd_x.contiguous(), tau.contiguous()
+    x_bar, s_bar = torch.empty_like(x), torch.empty_like(source, memory_format=torch.contiguous_format)
+    _run_scan(g, source, target, tau, order, x_bar, None, x, s_bar)
+    t_bar = target.new_empty((target.shape[0], odd_x.shape[2]))
+    if odd_x.numel() > 0:
+        addresses = (tensor.data_ptr() for tensor in (g, odd_x, tau, t_bar))
+        _core.row_dot(*addresses, *g.shape, g.dtype == torch.float64, torch.get_num_threads())
+    return x_bar, t_bar, s_bar
+
+
+def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors)
+
+
+def _run_scan(
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    order: _ops.Planned,
+    even: Tensor,
+    odd: Tensor | None,
+    weights: Tensor | None,
+    pull: Tensor | None,
+) -> None:
+    """Fill even, odd and pull. The core takes addresses: 0 for what is not there, as for a tensor without elements."""
+    arrays = [tensor.contiguous() for tensor in (x, target, source, tau, order[0], order[2], order[1], order[3])]
+    addresses = [array.data_ptr() for array in arrays]
+    addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull)]
     (h, m, k), n = x.shape, target.shape[1]
-    even = x.new_empty((h, m, n))
-    odd_part = x.new_empty((h, m, n if odd else 0))
-    status = _core.scan(
-        x.data_ptr(),
-        target.data_ptr(),
-        source.data_ptr(),
-        tau.data_ptr(),
-        target_index.data_ptr(),
-        source_index.data_ptr(),
-        target_values.data_ptr(),  # 0 if there are none
-        source_values.data_ptr(),
-        even.data_ptr(),
-        odd_part.data_ptr(),
-        h,
-        m,
-        n,
-        k,
-        target_index.shape[1],
-        source_index.shape[1],
-        x.dtype == torch.float64,
-        torch.get_num_threads(),
-    )
+    channels = order[0].shape[1], order[2].shape[1]
+    status = _core.scan(*addresses, h, m, n, k, *channels, x.dtype == torch.float64, torch.get_num_threads())
     if status:
         _raise("laplex.linear", status, tau)
-    return even, odd_part
 
 
 def _order(a: Tensor, b: Tensor, made: _ops.Planned, from_old: bool) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._kernels.torch_scan import pullback_from
 
 
 def scan(
@@ -26,3 +27,8 @@ def scan(
         even = x @ decay.mT
         odd_part = x @ (gap.sign().to(x.dtype) * decay).mT if odd else even.new_empty((*even.shape[:2], 0))
     return even, odd_part
+
+
+def pullback(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (h, 0) without ``odd_x``."""
+    return pullback_from(scan, *arguments)

@@ -5,6 +5,8 @@ The state is float64 wherever the device has it, so float32 data loses nothing o
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -62,11 +64,35 @@ def scan(
     return even, (right - left).to(x.dtype) if odd else even.new_empty((*even.shape[:2], 0))
 
 
+def pullback(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (h, 0) without ``odd_x``."""
+    return pullback_from(scan, *arguments)
+
+
+def pullback_from(
+    scan: Callable[..., tuple[Tensor, Tensor]],
+    g: Tensor,
+    x: Tensor,
+    odd_x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    x_bar, odd_g = scan(g, source, target, tau, source_index, source_values, target_index, target_values, True)
+    t_bar = (g * odd_x).sum(1) if odd_x.shape[2] else odd_x.sum(1)
+    rate = (1 / tau)[:, None]
+    return x_bar, (t_bar * rate).to(target.dtype), ((x * odd_g).sum(1) * rate).to(source.dtype)
+
+
 def _read(
     x: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scan the sorted sources, then read the states beside each target. Targets sorted (merged) or as they come."""
-    *target_order, below, upto = target_index.long().unbind(1)
+    *target_order, below, upto = target_index.long().unbind(1)  # order and rank, if the targets are sorted
     order = source_index[:, 0].long()
     t = t.gather(-1, target_order[0]) if target_order else t
     s, x = s.gather(-1, order), _take(x, order)
@@ -170,7 +196,10 @@ def _fill_order(anchors: Tensor, index: Tensor, kind: str) -> Tensor:
     """The anchors as the index will have them: in order, or as they come on the long side."""
     if kind == "long":
         return anchors
-    values, index[:, 0] = anchors.sort(dim=-1, stable=True)
+    values, order = anchors.sort(dim=-1, stable=True)
+    index[:, 0] = order
+    if kind == "merged":
+        index[:, 1] = order.argsort(-1)
     return values
 
 

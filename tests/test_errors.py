@@ -1,0 +1,345 @@
+"""Every message a user can get, by class and by what it says; and odd arguments that must raise, not crash."""
+
+import math
+import re
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import laplex
+from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex._kernels import cpp_scan
+
+A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
+
+
+def call(**changed):
+    return laplex.linear(**{"x": X, "a": A, "b": B, **changed})
+
+
+def raises(kind, *parts):
+    """All the parts in the message, in this order."""
+    return pytest.raises(kind, match=".*".join(re.escape(part) for part in parts))
+
+
+# --- tensors, dtypes and shapes --------------------------------------------------------------------------------------
+
+NOT_TENSORS = ["a string", None, [1.0, 2.0], np.zeros(5), 3.0, object()]
+
+
+@pytest.mark.parametrize("value", NOT_TENSORS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["x", "a", "b"])
+def test_not_a_tensor(name, value):
+    with raises(
+        TypeError, f"laplex.linear: `{name}` must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor"
+    ):
+        call(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["phi", "psi"])
+def test_phases_that_are_no_tensors(name):
+    phases = {"phi": torch.zeros(5), "psi": torch.zeros(6), name: [0.0]}
+    with raises(TypeError, f"`{name}` must be a torch.Tensor, got list"):
+        call(**phases)
+
+
+@pytest.mark.parametrize("name", ["x", "a", "b"])
+def test_sparse(name):
+    value = {"x": X, "a": A, "b": B}[name].to_sparse()
+    with raises(TypeError, f"`{name}` must be a dense tensor, got layout torch.sparse_coo; call .to_dense()"):
+        call(**{name: value})
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_anchor_dtypes(name, dtype):
+    value = {"a": A, "b": B}[name].to(dtype)
+    with raises(TypeError, f"`{name}` must be float32 or float64, got {dtype}; call .float()"):
+        call(**{name: value})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_anchors(dtype):
+    with raises(
+        TypeError, f"`a` must be float32 or float64, got {dtype}; half precision would tie most anchors together"
+    ):
+        call(a=A.to(dtype))
+    with raises(TypeError, f"`phi` must be float32 or float64, got {dtype}"):
+        call(phi=A.to(dtype), psi=B)
+
+
+def test_scalar_anchors():
+    with raises(ValueError, "`a` must have at least one dimension, got a scalar; use a.reshape(1)"):
+        call(a=torch.tensor(1.0))
+    with raises(ValueError, "`b` must have at least one dimension, got a scalar; use b.reshape(1)"):
+        call(b=torch.tensor(1.0))
+
+
+def test_anchors_of_two_dtypes():
+    with raises(TypeError, "`a` and `b` must have one dtype, got torch.float64 and torch.float32; cast one of them"):
+        call(a=A.double())
+
+
+@pytest.mark.parametrize(("name", "other"), [("x", "b"), ("b", "a"), ("tau", "a"), ("phi", "a"), ("psi", "b")])
+def test_two_devices(name, other):
+    values = {"x": X, "b": B, "tau": torch.tensor(1.0), "phi": A, "psi": B}
+    given = {key: values[key] for key in (("phi", "psi") if name in ("phi", "psi") else ())}
+    given[name] = values[name].to("meta")
+    with raises(
+        ValueError, f"`{name}` must be on the device of `{other}` (cpu), got meta; move it with {name}.to({other}"
+    ):
+        call(**given)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.uint8], ids=str)
+def test_dtypes_of_x(dtype):
+    with raises(TypeError, f"`x` must be floating point or complex, got {dtype}; call .float()"):
+        call(x=X.to(dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (2, 5), (6, 2), (0,)])
+def test_shapes_of_x(shape):
+    with raises(ValueError, "`x` must have size k = 6 in its last dimension to match `b`", f"got shape {shape}"):
+        call(x=torch.ones(shape))
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 2, 6), (4, 2, 6)])
+def test_shapes_of_x_with_batched_anchors(shape):
+    with raises(
+        ValueError, "with batched anchors of leading shape H = (3,), `x` must be (*H, m, k)", f"got shape {shape}"
+    ):
+        call(x=torch.ones(shape), a=A.expand(3, 5))
+
+
+@pytest.mark.parametrize("function", [laplex.linear, Plan, laplex.rank, LaplaceOperator])
+def test_batches_that_do_not_broadcast(function):
+    a, b = A.expand(3, 5), B.expand(2, 6)
+    arguments = (X, a, b) if function is laplex.linear else (a, b)
+    with raises(ValueError, "must broadcast together, got `a` (3, 5), `b` (2, 6)"):
+        function(*arguments)
+
+
+def test_a_tau_that_does_not_broadcast():
+    with raises(ValueError, "all dimensions of `tau` must broadcast together", "`tau` (4,)"):
+        call(a=A.expand(3, 5), tau=torch.ones(4))
+
+
+@pytest.mark.parametrize(("given", "missing"), [("phi", "psi"), ("psi", "phi")])
+def test_one_phase_without_the_other(given, missing):
+    with raises(
+        ValueError, f"`phi` and `psi` go together, got `{given}` without `{missing}`; pass zeros for `{missing}`"
+    ):
+        call(**{given: A if given == "phi" else B})
+
+
+def test_shapes_of_phases():
+    with raises(ValueError, "`phi` must have the shape of `a`, (5,), got (6,)"):
+        call(phi=B, psi=B)
+    with raises(ValueError, "`psi` must have the shape of `b`, (6,), got (1, 6)"):
+        call(phi=A, psi=B[None])
+
+
+# --- tau -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tau", [True, False, "1", None, [1.0], 1j, np.ones(1)], ids=repr)
+def test_kinds_of_tau(tau):
+    with raises(TypeError, f"`tau` must be a positive number or a tensor, got {type(tau).__name__}"):
+        call(tau=tau)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.complex64], ids=str)
+def test_dtypes_of_tau(dtype):
+    with raises(TypeError, f"`tau` must be float32 or float64, got {dtype}; call .float()"):
+        call(tau=torch.ones((), dtype=dtype))
+
+
+BAD_TAUS = [0, 0.0, -0.0, -1, -1.0, math.nan, math.inf, -math.inf, 10**400, Fraction(-1, 3)]
+
+
+@pytest.mark.parametrize("tau", BAD_TAUS, ids=lambda tau: repr(tau)[:20])
+@pytest.mark.parametrize("function", [lambda tau: call(tau=tau), lambda tau: LaplaceOperator(A, B, tau)])
+def test_values_of_tau(function, tau):
+    with raises(ValueError, "`tau` must be positive and finite, got ", "if it is learned, learn its logarithm"):
+        function(tau)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(("n", "k"), [(5, 6), (2, 40), (40, 2)])
+def test_values_of_a_tensor_tau(value, n, k, backend):
+    a, b, x = torch.randn(3, n), torch.randn(3, k), torch.randn(3, 2, k)
+    with raises(ValueError, "`tau` must be positive and finite, got ", "learn its logarithm"):
+        laplex.linear(x, a, b, torch.tensor([1.0, value, 2.0]), backend=backend)
+    with raises(ValueError, "`tau` must be positive and finite"):
+        laplex.linear(x, a, b, torch.tensor(value), backend=backend)
+
+
+@pytest.mark.parametrize("tau", [1, Fraction(1, 2), np.float32(0.5), np.float64(0.5), np.int64(2)], ids=repr)
+def test_numbers_that_are_good_for_tau(tau):
+    assert torch.equal(call(tau=tau), call(tau=float(tau)))
+
+
+def test_a_sparse_tau():
+    with pytest.raises((TypeError, ValueError), match="`tau`"):
+        call(tau=torch.tensor([1.0]).to_sparse())
+
+
+# --- values of anchors -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", ["a", "b"])
+@pytest.mark.parametrize(("n", "k"), [(5, 6), (2, 40), (40, 2)])
+def test_anchors_that_are_not_finite(value, name, n, k, backend):
+    anchors = {"a": torch.randn(n), "b": torch.randn(k)}
+    anchors[name][1] = value
+    with raises(ValueError, f"`{name}` must be finite, got NaN or infinity; find it with torch.isfinite({name})"):
+        laplex.linear(torch.randn(k), **anchors, backend=backend)
+    with raises(ValueError, f"laplex.Plan: `{name}` must be finite"):
+        Plan(**anchors)
+    with raises(ValueError, f"laplex.rank: `{name}` must be finite"):
+        laplex.rank(**anchors)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_torch_planner_finds_anchors_that_are_not_finite(name, monkeypatch):
+    monkeypatch.setattr(backends, "planner", lambda device: "torch")
+    anchors = {"a": A.clone(), "b": B.clone()}
+    anchors[name][1] = math.nan
+    with raises(ValueError, f"laplex.Plan: `{name}` must be finite"):
+        Plan(**anchors)
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_not_a_plan():
+    with raises(TypeError, "laplex.linear: `plan` must be a laplex.Plan or None, got str"):
+        call(plan="plan")
+    with raises(TypeError, "laplex.LaplaceOperator: `plan` must be a laplex.Plan or None, got Tensor"):
+        LaplaceOperator(A, B, plan=A)
+
+
+def test_a_plan_of_other_sizes():
+    message = ("`plan` was built for (*H, n, k) = (6, 5), the anchors here give (5, 6); build one for them",)
+    with raises(ValueError, "laplex.linear: ", *message):
+        call(plan=Plan(B, A))
+    with raises(ValueError, "laplex.LaplaceOperator: ", *message):
+        LaplaceOperator(A, B, plan=Plan(B, A))
+    with raises(ValueError, "Plan.update: ", *message):
+        Plan(B, A).update(A, B)
+    with raises(ValueError, "Plan.validate: ", *message):
+        Plan(B, A).validate(A, B)
+
+
+def test_a_plan_on_another_device():
+    with raises(ValueError, "`plan` is on meta, the anchors on cpu; use plan.to('cpu')"):
+        call(plan=Plan(A, B).to("meta"))
+
+
+def test_a_stale_plan(scan_backend):
+    with raises(
+        StalePlanError, "laplex.linear: `plan` does not describe the order of these anchors", "plan.update(a, b)"
+    ):
+        call(a=A.flip(0), plan=Plan(A, B), backend=scan_backend)
+
+
+@pytest.mark.parametrize("function", [Plan, laplex.rank, LaplaceOperator, Plan(A, B).update, Plan(A, B).validate])
+def test_every_entrance_checks_its_anchors(function):
+    with raises(TypeError, ": `a` must be a torch.Tensor, got list"):
+        function([1.0], B)
+    with raises(TypeError, ": `b` must be float32 or float64, got torch.int64"):
+        function(A, B.long())
+
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+K = LaplaceOperator(A, B)
+BATCHED = LaplaceOperator(A.expand(3, 5), B)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 2), (2, 5, 6)])
+def test_inner_sizes_on_the_right(shape):
+    with raises(
+        ValueError, "LaplaceOperator @ x: the operator is (5, 6) and `x` must have size 6 where they meet", "got shape"
+    ):
+        K @ torch.ones(shape)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (2, 6), (2, 5, 6)])
+def test_inner_sizes_on_the_left(shape):
+    with raises(
+        ValueError, "x @ LaplaceOperator: the operator is (5, 6) and `x` must have size 5 where they meet", "got shape"
+    ):
+        torch.ones(shape) @ K
+
+
+@pytest.mark.parametrize("value", [None, [1.0], np.zeros(6), 3, K], ids=lambda value: type(value).__name__)
+def test_products_with_what_is_no_tensor(value):
+    with raises(TypeError, "LaplaceOperator @ x: `x` must be a torch.Tensor"):
+        K @ value
+
+
+def test_other_functions_of_an_operator():
+    with raises(TypeError, "add is not defined for a LaplaceOperator; use .to_dense() if the matrix fits"):
+        torch.add(K, A)
+    with raises(TypeError, "is not defined for a LaplaceOperator"):
+        torch.linalg.svd(K)
+
+
+@pytest.mark.parametrize("key", [0, slice(None), (0, 1, 2), (..., 0), (0, ...), "rows", None], ids=repr)
+def test_indices(key):
+    with raises(TypeError, "LaplaceOperator: index with K[rows, cols], got ", "use K[rows, :] for whole rows"):
+        K[key]
+
+
+@pytest.mark.parametrize("key", [(99, 0), (slice(None), [0, 99]), (torch.tensor([-9]), 0)], ids=repr)
+def test_indices_out_of_range(key):
+    with pytest.raises(IndexError):
+        K[key]
+
+
+def test_only_single_matrices():
+    with raises(ValueError, "LaplaceOperator.T: needs a single matrix, got batch shape (3,); use .mT"):
+        _ = BATCHED.T
+    with raises(ValueError, "aslinearoperator: needs a single matrix, got batch shape (3,)"):
+        BATCHED.aslinearoperator()
+
+
+def test_scipy_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.sparse.linalg", None)
+    with raises(RuntimeError, "aslinearoperator: SciPy is not installed; pip install scipy"):
+        K.aslinearoperator()
+
+
+# --- backends --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "numpy", "CPP", 3])
+def test_unknown_backends(name):
+    with raises(ValueError, "laplex: `backend` must be one of torch, cpp", f" or None, got {name!r}"):
+        call(backend=name)
+    with raises(ValueError, "laplex: `backend` must be one of "):
+        backends.which(X, A, B, backend=name)
+
+
+def test_a_core_that_is_missing(monkeypatch):
+    monkeypatch.setattr(cpp_scan, "MISSING", "it was not built")
+    with raises(RuntimeError, "laplex: backend 'cpp' cannot run: it was not built"):
+        call(backend="cpp")
+    assert backends.available()["cpp"] == "it was not built"
+    assert backends.which(torch.ones(999), torch.ones(999), torch.ones(999)) == "torch"
+
+
+def test_the_core_on_another_device():
+    with raises(RuntimeError, "laplex: backend 'cpp' runs on the CPU, the tensors are on meta; use backend='torch'"):
+        laplex.linear(X.to("meta"), A.to("meta"), B.to("meta"), backend="cpp")
+
+
+def test_no_memory_for_the_core(monkeypatch):
+    monkeypatch.setattr(cpp_scan._core, "scan", lambda *_: cpp_scan._core.OUT_OF_MEMORY)
+    with raises(MemoryError, "laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches"):
+        call(backend="cpp")
