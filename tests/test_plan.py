@@ -242,20 +242,34 @@ def test_a_stale_order_raises(layout, change, scan_backend):
         laplex.linear(torch.randn(len(b)).double(), a, b, plan=plan, backend=scan_backend)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("mover", ["a", "b"])
-def test_a_run_of_ties_that_breaks_in_part(layout, mover, scan_backend):
-    """Some of several equal anchors leave, without passing any other: the first of the run still ties."""
-    a, b = torch.tensor([[0.0, 2.0, 2.0]]).double(), torch.tensor([[2.0, 2.0, 4.0]]).double()
+PARTIAL = {  # a, b, and the move of one anchor, which passes no other
+    "column_leaves_a_run_rightwards": ([0, 2, 2], [2, 2, 4], "b", 1, 0.5),
+    "column_leaves_a_run_leftwards": ([0, 2, 2], [2, 2, 4], "b", 0, -0.5),
+    "row_leaves_a_run_rightwards": ([0, 2, 2], [2, 2, 4], "a", 2, 0.5),
+    "row_leaves_a_run_leftwards": ([0, 2, 2], [2, 2, 4], "a", 1, -0.5),
+    "row_joins_a_tie_from_the_left": ([4, 5], [5], "a", 0, 1.0),
+    "row_joins_a_tie_from_the_right": ([5, 6], [5], "a", 1, -1.0),
+    "column_joins_a_tie_from_the_left": ([5], [4, 5], "b", 0, 1.0),
+    "column_joins_a_tie_from_the_right": ([5], [5, 6], "b", 1, -1.0),
+}
+
+
+@LAYOUT
+@pytest.mark.parametrize(("a", "b", "side", "place", "by"), PARTIAL.values(), ids=PARTIAL)
+def test_a_run_of_ties_that_changes_in_part(a, b, side, place, by, layout, scan_backend):
+    """The tie itself still stands; who takes part in it does not."""
+    a, b = torch.tensor([a]).double(), torch.tensor([b]).double()
     order = make_order(a, b, layout, scan_backend)
-    (a if mover == "a" else b)[0, 1] += 0.5
-    x, tau = torch.randn(1, 2, 3).double(), torch.ones(1).double()
-    try:
-        even, odd = scan(x, a, b, tau, order, True, scan_backend)
-    except StalePlanError:
-        return
-    assert error(even, oracle(x, a, b)) <= 1e-14
-    assert error(odd, x @ odd_kernel(a, b).mT) <= 1e-14
+    (a if side == "a" else b)[0, place] += by
+    x, tau = torch.randn(1, 2, b.shape[1]).double(), torch.ones(1).double()
+    for odd in (False, True):
+        try:
+            sums = scan(x, a, b, tau, order, odd, scan_backend)
+        except StalePlanError:
+            continue
+        assert error(sums[0], oracle(x, a, b)) <= 1e-14
+        if odd:
+            assert error(sums[1], x @ odd_kernel(a, b).mT) <= 1e-14
 
 
 @pytest.mark.parametrize("mover", ["a", "b"])

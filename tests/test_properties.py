@@ -132,13 +132,13 @@ def test_an_updated_plan_is_as_good_as_a_new_one(kernels, layout, anchors, step,
     assert bool(((odd - fresh_odd).abs() <= 1e-14 * mass).all())
 
 
-GRID = st.lists(st.integers(0, 5).map(float), min_size=1, max_size=6).map(vector)
-MOVES = st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, -0.5, 1.0]), min_size=12, max_size=12).map(vector)
+GRID = st.lists(st.integers(0, 2).map(float), min_size=1, max_size=4).map(vector)
+MOVES = st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.5, -0.5, 1.0, -1.0]), min_size=8, max_size=8).map(vector)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("odd", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=300)
 @given(GRID, GRID, MOVES, SEEDS)
 def test_a_kept_plan_raises_or_answers_rightly(scan_backend, layout, odd, a, b, moves, seed):
     a, b = a[None], b[None]

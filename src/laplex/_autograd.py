@@ -36,6 +36,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from laplex import _ops
 
@@ -56,16 +57,20 @@ def scan(
 
     The second is (h, m, 0) unless ``odd``.
     """
+    inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
     if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
-        function: type[torch.autograd.Function] = _Scan
-    elif torch._C._are_functorch_transforms_active():
-        function = _TransformableScan
-    else:
-        function = _EagerScan
-    result: tuple[Tensor, Tensor] = function.apply(
-        x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
-    )
-    return result
+        return _Scan.apply(*inputs)  # type: ignore[no-any-return]
+    if torch._C._are_functorch_transforms_active():
+        return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
+    if _differentiates(x, target, source, tau):
+        return _EagerScan.apply(*inputs)  # type: ignore[no-any-return]
+    return _ops.scan(*inputs)  # type: ignore[no-any-return]
+
+
+def _differentiates(*tensors: Tensor) -> bool:
+    """Whether autograd watches: in reverse mode, or, as dual numbers do not show from outside, possibly in forward mode."""
+    reverse = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return reverse or forward_ad._current_level >= 0
 
 
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
