@@ -7,7 +7,18 @@ import torch
 
 import laplex
 from cases import BY_NAME, every, named
-from helpers import error, inputs_for, named_gradients, on, wide
+from helpers import (
+    LAYOUTS,
+    TOLERANCE,
+    error,
+    flat,
+    inputs_for,
+    make_order,
+    named_gradients,
+    odd_kernel,
+    on,
+    wide,
+)
 from laplex import reference
 
 SIZES = [(5, 4), (2, 17), (17, 2)]  # merged, short rows, short columns
@@ -97,6 +108,28 @@ def cancellation_scales(inputs, weight):
     mass = float((gradients["x"] * positive["x"]).sum())
     rate = mass / float(inputs["tau"].min())
     return {"x": float(gradients["x"].norm()), "a": rate, "b": rate, "tau": rate, "phi": mass, "psi": mass}
+
+
+@every()
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_fused_pullback(case, layout, scan_backend, dtype):
+    a, b, tau = flat(*case(dtype))
+    h, n, k = *a.shape, b.shape[1]
+    order = make_order(a, b, layout, scan_backend)
+    g, x = torch.randn(h, 3, n, dtype=dtype), torch.randn(h, 3, k, dtype=dtype)
+    dense, odd = reference.kernel(wide(a), wide(b), tau), odd_kernel(a, b, tau)
+    odd_x = (wide(x) @ odd.mT).to(dtype)
+    got = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, scan_backend)
+    rate = (1 / tau)[:, None]
+    want = wide(g) @ dense, (wide(g) * wide(odd_x)).sum(1) * rate, (wide(x) * (wide(g) @ -odd)).sum(1) * rate
+    assert error(got[0], want[0]) <= TOLERANCE[dtype]
+    for bar, exact, terms in zip(got[1:], want[1:], (wide(odd_x) * wide(g), wide(x) * (wide(g) @ -odd))):
+        assert bar.dtype == dtype
+        assert float((wide(bar) - exact).norm()) <= TOLERANCE[dtype] * float((terms.abs().sum(1) * rate).norm())
+    none = torch.ops.laplex.pullback(g, x, odd_x[..., :0], a, b, tau, *order, scan_backend)
+    assert none[1].shape == (h, 0)
+    assert torch.equal(none[0], got[0])
+    assert torch.equal(none[2], got[2])
 
 
 def second_order(function, inputs, weight, direction):

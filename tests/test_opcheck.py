@@ -1,4 +1,4 @@
-"""torch.library.opcheck on the two operators: schema, fake kernels, dispatch, in any memory layout."""
+"""torch.library.opcheck on the three operators: schema, fake kernels, dispatch, in any memory layout."""
 
 import pytest
 import torch
@@ -6,8 +6,7 @@ import torch
 import laplex  # noqa: F401  registers the operators
 from helpers import LAYOUTS, make_order
 
-PLAN, SCAN = "laplex::plan", "laplex::scan"
-SIZES = [(2, 3, 5, 4), (1, 1, 1, 1), (2, 3, 3, 40), (1, 2, 40, 3)]  # h, m, n, k
+SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
 
 
 def permuted(value):
@@ -23,33 +22,43 @@ MEMORY = {
 }
 
 
-def operator(name):
-    return getattr(torch.ops.laplex, name.split("::")[1]).default
-
-
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("h", "m", "n", "k"), SIZES)
 def test_plan(memory, layout, h, m, n, k, scan_backend):
     a, b = memory(torch.randn(h, n)), memory(torch.randn(h, k))
-    torch.library.opcheck(operator(PLAN), (a, b, layout, scan_backend))
+    torch.library.opcheck(torch.ops.laplex.plan.default, (a, b, layout, scan_backend))
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
 @pytest.mark.parametrize("odd", [False, True])
 @pytest.mark.parametrize(("h", "m", "n", "k"), SIZES)
-def test_scan(memory, odd, h, m, n, k, backend, dtype):
-    a, b, x = (torch.randn(*shape, dtype=dtype) for shape in ((h, n), (h, k), (h, m, k)))
+def test_scan(memory, odd, h, m, n, k, backend):
+    a, b, x = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k)
     tau = torch.rand(h).double() + 0.5
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         order = make_order(a, b, layout, "torch")
         tensors = [memory(value) for value in (x, a, b)]
-        torch.library.opcheck(operator(SCAN), (*tensors, tau, *map(memory, order), odd, backend))
+        torch.library.opcheck(torch.ops.laplex.scan.default, (*tensors, tau, *map(memory, order), odd, backend))
+
+
+@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize(("h", "m", "n", "k"), SIZES)
+def test_pullback(memory, odd, h, m, n, k, backend):
+    a, b, x, g = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.randn(h, m, n)
+    tau, odd_x = torch.rand(h).double() + 0.5, torch.randn(h, m, n if odd else 0)
+    for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
+        tensors = [memory(value) for value in (g, x, odd_x, a, b)]
+        order = make_order(a, b, layout, "torch")
+        torch.library.opcheck(torch.ops.laplex.pullback.default, (*tensors, tau, *map(memory, order), backend))
 
 
 @pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
 @pytest.mark.parametrize("odd", [False, True])
-def test_scan_of_nothing(h, m, n, k, odd, scan_backend):
+def test_nothing(h, m, n, k, odd, scan_backend):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
+    g, odd_x = torch.randn(h, m, n), torch.randn(h, m, n if odd else 0)
     order = make_order(a, b, "merged", scan_backend)
-    torch.library.opcheck(operator(SCAN), (x, a, b, tau, *order, odd, scan_backend))
+    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend))
+    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend))

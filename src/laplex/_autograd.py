@@ -53,9 +53,9 @@ def scan(
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    """Differentiable (E x, S x): x (h, m, k), target (h, n), source (h, k), tau (h,) -> (h, m, n) twice.
+    """Differentiable (E x, S x): x (*X, k), target (*H, n), source (*H, k), tau H -> (*X, n) twice.
 
-    The second is (h, m, 0) unless ``odd``.
+    x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
     inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
     if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
@@ -74,14 +74,16 @@ def _differentiates(*tensors: Tensor) -> bool:
 
 
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
-    """T x: x (h, m, k) -> (h, m, n), the sum of x over the sources equal to each target. Needed from second order on."""
-    n, m = target.shape[-1], x.shape[1]
-    values, order = torch.cat([target, source], -1).detach().sort(-1)
+    """T x: x (*X, k) -> (*X, n), the sum of x over the sources equal to each target. Needed from second order on."""
+    n, k = target.shape[-1], source.shape[-1]
+    anchors = torch.cat([target, source], -1).detach().reshape(-1, n + k)
+    values, order = anchors.sort(-1)
     starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
     group = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1))  # equal anchors share a number
-    group = group[:, None, :].expand(-1, m, -1)
-    sums = x.new_zeros(group.shape).scatter_add(-1, group[..., n:], x)
-    return sums.gather(-1, group[..., :n])
+    rows = x.reshape(group.shape[0], -1, k)
+    group = group[:, None, :].expand(-1, rows.shape[1], -1)
+    sums = rows.new_zeros(group.shape).scatter_add(-1, group[..., n:], rows)
+    return sums.gather(-1, group[..., :n]).reshape(*x.shape[:-1], n)
 
 
 class _Scan(torch.autograd.Function):
@@ -137,16 +139,16 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         *tensors, odd, backend = arguments
         size = info.batch_size
-        if all(dim is None for dim in in_dims[1:8]):  # only x is batched: more rows of the same kernels
+        if all(dim is None for dim in in_dims[1:8]) and tensors[3].numel() > 1:  # x (h, m, k): more rows a kernel
             x = tensors[0].movedim(in_dims[0], 1)
-            even, odd_part = scan(x.flatten(1, 2), *tensors[1:], odd, backend)
-            return (even.unflatten(1, (size, -1)), odd_part.unflatten(1, (size, -1))), (1, 1)
-        flat = [
-            (v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)).flatten(0, 1)
+            return scan(x, *tensors[1:], odd, backend), (1, 1)
+        fronted = [
+            v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
-        even, odd_part = scan(*flat, odd, backend)  # type: ignore[misc]
-        return (even.unflatten(0, (size, -1)), odd_part.unflatten(0, (size, -1))), (0, 0)
+        if all(dim is None for dim in in_dims[1:8]):  # one kernel: more rows of it
+            fronted[1:] = tensors[1:]
+        return scan(*fronted, odd, backend), (0, 0)  # type: ignore[misc]
 
 
 def _pullback(
@@ -188,7 +190,7 @@ class _TransformableScan(_Scan):
         dx, dt, ds, dtau = tangents[:4]
         if dtau is not None:
             centre = _centre(t, s)
-            stretch = (dtau / tau)[:, None]
+            stretch = (dtau / tau)[..., None]
             dt = (0 if dt is None else dt) - (t - centre) * stretch
             ds = (0 if ds is None else ds) - (s - centre) * stretch
 
@@ -200,13 +202,12 @@ class _TransformableScan(_Scan):
         d_odd: Any = 0
         if dx is not None:
             d_even, d_odd, _ = product(dx)
-        rate = (1 / tau)[:, None, None]
         if dt is not None:
             _, odd, near = product(x)
-            push = (dt[:, None, :] * rate).to(x.dtype)
+            push = _to_rows(dt / tau[..., None], odd)
             d_even, d_odd = d_even + push * odd, d_odd + push * near
         if ds is not None:
-            _, odd, near = product((ds[:, None, :] * rate).to(x.dtype) * x)
+            _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
             d_even, d_odd = d_even - odd, d_odd - near
         return d_even, d_odd if ctx.odd else None
 
@@ -223,21 +224,28 @@ class _EagerScan(_TransformableScan):
     setup_context = torch.autograd.Function.setup_context
 
 
+def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
+    """(*H, n) to what multiplies rows (*X, n) that count as (h, m, n)."""
+    n = rows.shape[-1]
+    flat = of_anchors.to(rows.dtype).reshape(-1, 1, n)
+    h = flat.shape[0]
+    return flat.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h > 1 else flat.reshape(n)
+
+
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
-    total = pull.sum(1) if pull.shape[1] != 1 else pull[:, 0]
-    return total.to(anchors.dtype) / tau[:, None].to(anchors.dtype)
+    """(*X, n) to (*H, n): the sum over rows, over tau."""
+    total = pull.reshape(tau.numel(), -1, anchors.shape[-1]).sum(1).reshape(anchors.shape)
+    return total.to(anchors.dtype) / tau[..., None].to(anchors.dtype)
 
 
 def _centre(t: Tensor, s: Tensor) -> Tensor:
-    """A point amid the anchors, (h, 1), to measure them from; any would do, so it is not differentiated."""
+    """A point amid the anchors, (*H, 1), to measure them from; any would do, so it is not differentiated."""
     anchors = torch.cat([t, s], -1).detach()
     return anchors.mean(-1, keepdim=True)
 
 
-def _tau_bar(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor | None, s_bar: Tensor | None) -> Tensor:
+def _tau_bar(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
-    total: Any = 0
-    for anchors, bar in ((t, t_bar), (s, s_bar)):
-        if bar is not None:
-            total = total + ((anchors - centre).double() * bar.double()).sum(-1)
-    return -total / tau
+    of_t = ((t - centre).double() * t_bar.double()).sum(-1)
+    of_s = ((s - centre).double() * s_bar.double()).sum(-1)
+    return -(of_t + of_s) / tau

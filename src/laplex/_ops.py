@@ -16,7 +16,8 @@ An index is an int32 tensor (h, c, size), the order of one side; c tells what it
 kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by K(target, source): swap the two
 sides, with what belongs to them, for the transpose.
 
-The kernels are opaque to autograd: derivatives are made of the same operators in ``_autograd``.
+Anchors are (*H, n), tau is H, x is (*X, k) and counts as (h, m, k) with h = prod(H) kernels: the kernels fold what leads, so
+that autograd sees no reshaping. The kernels are opaque to autograd: derivatives are made of the same operators in ``_autograd``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from laplex._shapes import flat
 
 _CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
@@ -75,13 +78,13 @@ def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
 def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
-    result: Planned = kernels(backend).plan(a.detach(), b.detach(), layout)
+    result: Planned = kernels(backend).plan(flat(a, 2), flat(b, 2), layout)
     return result
 
 
 @torch.library.register_fake("laplex::plan", lib=_library)
 def _plan_fake(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
-    return empty_plan(a, b, layout)
+    return empty_plan(flat(a, 2), flat(b, 2), layout)
 
 
 @torch.library.register_vmap("laplex::plan", lib=_library)
@@ -93,7 +96,7 @@ def _plan_vmap(
         side.movedim(dim, 0) if dim is not None else side.expand(size, *side.shape)
         for side, dim in zip((a, b), in_dims, strict=False)
     ]
-    made = plan(*(side.flatten(0, 1) for side in sides), layout, backend)
+    made = plan(*(flat(side, 2) for side in sides), layout, backend)
     return tuple(tensor.unflatten(0, (size, -1)) for tensor in made), (0, 0, 0, 0)
 
 
@@ -110,9 +113,10 @@ def _scan(
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
+    lead = x.shape[:-1]
     if x.numel() == 0 or target.numel() == 0:
-        even = x.new_zeros((*x.shape[:2], target.shape[-1]))
-        return even, torch.zeros_like(even) if odd else x.new_empty((*x.shape[:2], 0))
+        even = x.new_zeros((*lead, target.shape[-1]))
+        return even, torch.zeros_like(even) if odd else x.new_empty((*lead, 0))
     result: tuple[Tensor, Tensor] = kernels(backend).scan(
         x, target, source, tau, target_index, target_values, source_index, source_values, odd
     )
@@ -132,9 +136,8 @@ def _scan_fake(
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    h, m, _ = x.shape
     n = target.shape[-1]
-    return x.new_empty((h, m, n)), x.new_empty((h, m, n if odd else 0))
+    return x.new_empty((*x.shape[:-1], n)), x.new_empty((*x.shape[:-1], n if odd else 0))
 
 
 @torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
@@ -152,7 +155,8 @@ def _pullback(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     if g.numel() == 0 or x.numel() == 0:
-        return torch.zeros_like(x), target.new_zeros((target.shape[0], odd_x.shape[2])), torch.zeros_like(source)
+        t_bar = target.new_zeros((*target.shape[:-1], odd_x.shape[-1]))
+        return torch.zeros_like(x), t_bar, torch.zeros_like(source)
     result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(
         g, x, odd_x, target, source, tau, target_index, target_values, source_index, source_values
     )
@@ -173,5 +177,5 @@ def _pullback_fake(
     source_values: Tensor,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    t_bar = target.new_empty((target.shape[0], odd_x.shape[2]))
+    t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     return x.new_empty(x.shape), t_bar, source.new_empty(source.shape)

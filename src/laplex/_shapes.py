@@ -1,4 +1,4 @@
-"""Fold any broadcast of batch and kernels into (kernels, rows, size) and back."""
+"""Fold any broadcast of batch and kernels into (kernels, rows, size) and back. One kernel needs no folding."""
 
 from __future__ import annotations
 
@@ -19,39 +19,47 @@ class Folding(NamedTuple):
 
 def fold(x: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Folding]:
     """x (*F, m, k) -> (h, rows, k), h = prod(H). A dimension in which the kernels do not differ becomes rows."""
-    k = x.shape[-1]
-    if not batch:
-        return x.reshape(1, math.prod(x.shape[:-1]), k), Folding(tuple(x.shape[:-1]), (), 0)
     lead = tuple(torch.broadcast_shapes(x.shape[:-2], batch))
     kernels = (1,) * (len(lead) - len(batch)) + batch
     front = tuple(sorted(range(len(lead)), key=lambda d: kernels[d] == 1))
     last = len(lead)
     rows = x.shape[-2] * math.prod(size for size, of in zip(lead, kernels, strict=True) if of == 1)
     folded = x.expand(*lead, *x.shape[-2:]).permute(*front, last, last + 1)
-    return folded.reshape(math.prod(batch), rows, k), Folding(lead, front, x.shape[-2])
+    return folded.reshape(math.prod(batch), rows, x.shape[-1]), Folding(lead, front, x.shape[-2])
 
 
 def unfold(y: Tensor, folding: Folding) -> Tensor:
     """(h, rows, n) -> (*F, m, n): the inverse of :func:`fold`, for another last size."""
     lead, front, m = folding
-    n = y.shape[-1]
-    if not front:
-        return y.reshape(*lead, n)
     back = sorted(range(len(front)), key=front.__getitem__)
     last = len(front)
-    return y.reshape(*(lead[d] for d in front), m, n).permute(*back, last, last + 1)
+    return y.reshape(*(lead[d] for d in front), m, y.shape[-1]).permute(*back, last, last + 1)
 
 
 def flat_anchors(values: Tensor, batch: tuple[int, ...]) -> Tensor:
-    """(*H', n) -> (h, n), where H' broadcasts to H."""
-    n = values.shape[-1]
+    """(*H', n) -> (h, n), where H' broadcasts to H; a single kernel's stay (n,)."""
     if not batch:
-        return values.reshape(1, n)
+        return values
+    n = values.shape[-1]
     return values.expand(*batch, n).reshape(math.prod(batch), n)
 
 
 def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
-    """(h,) in float64: a float32 tau is exact there, and a Python number loses nothing."""
+    """(h,), or () for a single kernel, in float64: a float32 tau is exact there, and a Python number loses nothing."""
+    shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
-        return tau.to(torch.float64).expand(batch).reshape(math.prod(batch))
-    return torch.full((math.prod(batch),), float(tau), dtype=torch.float64, device=device)
+        return tau.to(torch.float64).expand(batch).reshape(shape)
+    return torch.full(shape, float(tau), dtype=torch.float64, device=device)
+
+
+def flat(tensor: Tensor, dims: int) -> Tensor:
+    """(*H, ...) -> (h, ...), with ``dims`` dimensions in all."""
+    if tensor.dim() == dims:
+        return tensor
+    keep = tensor.dim() - dims + 1
+    return tensor.reshape(math.prod(tensor.shape[:keep]), *tensor.shape[keep:])
+
+
+def flat_rows(x: Tensor, tau: Tensor) -> Tensor:
+    """x (*X, k) -> (h, m, k) for tau of h elements."""
+    return x.reshape(tau.numel(), x.numel() // max(tau.numel() * x.shape[-1], 1), x.shape[-1])

@@ -65,12 +65,14 @@ def linear(
         order = no_order(rows, cols)
     else:
         order = build(rows, cols, choose_layout(n, k))
-    folded, folding = fold(x, batch)
     phase = None
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
-    y = _product(folded, rows, cols, flat_tau(tau, batch, a.device), phase, order, chosen)
-    return unfold(y, folding)
+    tau_flat = flat_tau(tau, batch, a.device)
+    if not batch:
+        return _product(x, rows, cols, tau_flat, phase, order, chosen)
+    folded, folding = fold(x, batch)
+    return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
 
 
 def _product(
@@ -82,19 +84,27 @@ def _product(
     order: Planned,
     backend: str,
 ) -> Tensor:
-    """x (h, m, k) -> (h, m, n) in the dtype of x. Complex parts and phases become rows around one scan."""
+    """x (h, m, k), or (..., k) for one kernel, to (..., n), in the dtype of x. Parts and phases stack around one scan."""
     if x.is_complex():
-        parts = torch.cat([x.real, x.imag], 1)
-        real, imag = _product(parts, a, b, tau, phase, order, backend).chunk(2, 1)
-        return torch.complex(real, imag)
+        parts = _stack(x.real, x.imag, a)
+        return torch.complex(*_unstack(_product(parts, a, b, tau, phase, order, backend), a))
     wide = x.to(torch.float32) if x.dtype.itemsize < 4 else x
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
-        phi, psi = phase[0][:, None, :], phase[1][:, None, :]
-        cos_psi, sin_psi = psi.cos().to(wide.dtype), psi.sin().to(wide.dtype)
-        wide = torch.cat([wide * cos_psi, wide * sin_psi], 1)
+        phi, psi = (part if a.dim() == 1 else part[:, None, :] for part in phase)
+        wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
     odd = a.requires_grad or tau.requires_grad  # saved for their gradients; recomputed if it turns out to be needed
     y, _ = scan(wide, a, b, tau, *order, odd, backend)
     if phase is not None:
-        of_cos, of_sin = y.chunk(2, 1)
+        of_cos, of_sin = _unstack(y, a)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
     return y.to(x.dtype)
+
+
+def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:
+    """Two operands as more rows of one: in front of (..., k) for one kernel, of m in (h, m, k) for several."""
+    return torch.stack([one, two], a.dim() - 1)
+
+
+def _unstack(y: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+    one, two = y.unbind(a.dim() - 1)
+    return one, two

@@ -58,7 +58,7 @@ class Plan:
         if a.dtype != self.order[1].dtype:
             return Plan(a, b)
         kernels = _ops.kernels(backends.planner(a.device))
-        return self._made(self.shape, self.layout, kernels.replan(rows, cols, self.layout, self.order))
+        return self._made(self.shape, self.layout, kernels.replan(rows.view(-1, shape[-2]), cols.view(-1, shape[-1]), self.layout, self.order))
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""
@@ -67,8 +67,8 @@ class Plan:
         for name, anchors in (("a", a), ("b", b)):
             if not bool(torch.isfinite(anchors).all()):
                 raise ValueError(_checks.not_finite("Plan.validate", name))
-        tau = rows.new_ones(rows.shape[0], dtype=torch.float64)
-        zeros = cols.new_zeros((cols.shape[0], 1, cols.shape[1]))
+        tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
+        zeros = torch.zeros_like(cols)
         _ops.scan(zeros, rows, cols, tau, *self.order, True, backends.planner(a.device))
 
     def check_shape(self, where: str, shape: tuple[int, ...], device: torch.device) -> None:
@@ -105,19 +105,19 @@ def choose_layout(n: int, k: int) -> str:
 
 
 def build(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
-    """The order of a (h, n) and b (h, k)."""
+    """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     result: _ops.Planned = _ops.plan(a.detach(), b.detach(), layout, backends.planner(a.device))
     return result
 
 
 def no_order(a: Tensor, b: Tensor) -> _ops.Planned:
     """In place of an order, for the backend that needs none."""
-    nothing = [side.new_empty((side.shape[0], 0, side.shape[1])) for side in (a, a, b, b)]
+    nothing = [side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1])) for side in (a, a, b, b)]
     return nothing[0], nothing[1], nothing[2], nothing[3]
 
 
 def _flat(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Checked anchors as (h, n) and (h, k), out of autograd's sight, and the matrix's shape (*H, n, k)."""
+    """Checked anchors, flat, out of autograd's sight, and the matrix's shape (*H, n, k)."""
     _checks.anchor_pair(where, a, b)
     batch = _checks.batch_shape(where, a, b, 1.0)
     shape = (*batch, a.shape[-1], b.shape[-1])

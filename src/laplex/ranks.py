@@ -29,7 +29,7 @@ def rank(a: Tensor, b: Tensor) -> int | Tensor:
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.rank", name))
     rows, cols = flat_anchors(a.detach(), batch), flat_anchors(b.detach(), batch)
-    ranks = [_rank(row, col) for row, col in zip(rows, cols, strict=True)]
+    ranks = [_rank(row, col) for row, col in zip(rows.reshape(-1, a.shape[-1]), cols.reshape(-1, b.shape[-1]), strict=True)]
     return torch.tensor(ranks, device=a.device).reshape(batch) if batch else ranks[0]
 
 

@@ -49,13 +49,13 @@ def scan(
     source_values: Tensor,
     odd: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
+    """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     if x.dtype != target.dtype:  # one dtype in the kernels, the wider: nothing is lost
         even, odd_part = scan(*_widened(x, target, source), tau, *_widened(*order), odd)
         return even.to(x.dtype), odd_part.to(x.dtype)
-    even = x.new_empty((*x.shape[:2], target.shape[1]))
-    odd_part = x.new_empty((*x.shape[:2], target.shape[1] if odd else 0))
+    lead, n = x.shape[:-1], target.shape[-1]
+    even, odd_part = x.new_empty((*lead, n)), x.new_empty((*lead, n if odd else 0))
     _run_scan(x, target, source, tau, order, even, odd_part, None, None)
     return even, odd_part
 
@@ -72,18 +72,19 @@ def pullback(
     source_index: Tensor,
     source_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (h, 0) without ``odd_x``."""
+    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
     if g.dtype != target.dtype:
         bars = pullback(*_widened(g, x, odd_x, target, source), tau, *_widened(*order[2:], *order[:2]))
         return bars[0].to(x.dtype), bars[1].to(target.dtype), bars[2].to(source.dtype)
     g, x, odd_x, tau = g.contiguous(), x.contiguous(), odd_x.contiguous(), tau.contiguous()
-    x_bar, s_bar = torch.empty_like(x), torch.empty_like(source, memory_format=torch.contiguous_format)
+    x_bar, s_bar = x.new_empty(x.shape), source.new_empty(source.shape)
     _run_scan(g, source, target, tau, order, x_bar, None, x, s_bar)
-    t_bar = target.new_empty((target.shape[0], odd_x.shape[2]))
-    if odd_x.numel() > 0:
-        addresses = (tensor.data_ptr() for tensor in (g, odd_x, tau, t_bar))
-        _core.row_dot(*addresses, *g.shape, g.dtype == torch.float64, torch.get_num_threads())
+    t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
+    if odd_x.shape[-1] > 0:
+        h, n = tau.numel(), g.shape[-1]
+        addresses = g.data_ptr(), odd_x.data_ptr(), tau.data_ptr(), t_bar.data_ptr()
+        _core.row_dot(*addresses, h, g.numel() // (h * n), n, g.dtype == torch.float64, torch.get_num_threads())
     return x_bar, t_bar, s_bar
 
 
@@ -106,8 +107,9 @@ def _run_scan(
     arrays = [tensor.contiguous() for tensor in (x, target, source, tau, order[0], order[2], order[1], order[3])]
     addresses = [array.data_ptr() for array in arrays]
     addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull)]
-    (h, m, k), n = x.shape, target.shape[1]
-    channels = order[0].shape[1], order[2].shape[1]
+    h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
+    m = x.numel() // (h * k)
+    channels = order[0].shape[-2], order[2].shape[-2]
     status = _core.scan(*addresses, h, m, n, k, *channels, x.dtype == torch.float64, torch.get_num_threads())
     if status:
         _raise("laplex.linear", status, tau)

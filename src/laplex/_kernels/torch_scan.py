@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex import _checks, _ops
+from laplex._shapes import flat, flat_rows
 from laplex.errors import StalePlanError
 
 CHUNK = 32  # 2^20 sources are four levels of chunks; the best of 8..128 by a few per cent
@@ -50,18 +51,17 @@ def scan(
     source_values: Tensor,
     odd: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(E x, S x) for K(target, source): x (h, m, k) -> (h, m, n), and the second (h, m, 0) unless ``odd``."""
+    """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     del target_values, source_values  # gathered anew: the check of the order comes with it
     wide = x.dtype if x.device.type == "mps" else torch.float64
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
-    t, s, rate = target.to(wide), source.to(wide), (1 / tau).to(wide)[:, None]
-    if source_index.shape[1] == 2:
-        left, tied, right = _collect(x.to(wide), t, s, rate, target_index, source_index)
-    else:
-        left, tied, right = _read(x.to(wide), t, s, rate, target_index, source_index)
-    even = (left + tied + right).to(x.dtype)
-    return even, (right - left).to(x.dtype) if odd else even.new_empty((*even.shape[:2], 0))
+    t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
+    rate = (1 / tau).to(wide).reshape(-1, 1)
+    sums = _collect if source_index.shape[-2] == 2 else _read
+    left, tied, right = sums(flat_rows(x, tau).to(wide), t, s, rate, flat(target_index, 3), flat(source_index, 3))
+    even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
+    return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
 
 
 def pullback(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -82,10 +82,15 @@ def pullback_from(
     source_index: Tensor,
     source_values: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """The same for any ``scan``."""
+
+    def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
+        return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype)
+
     x_bar, odd_g = scan(g, source, target, tau, source_index, source_values, target_index, target_values, True)
-    t_bar = (g * odd_x).sum(1) if odd_x.shape[2] else odd_x.sum(1)
-    rate = (1 / tau)[:, None]
-    return x_bar, (t_bar * rate).to(target.dtype), ((x * odd_g).sum(1) * rate).to(source.dtype)
+    wants_t = odd_x.shape[-1] > 0
+    t_bar = row_sum(g * odd_x, target).view(target.shape) if wants_t else target.new_empty((*target.shape[:-1], 0))
+    return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape)
 
 
 def _read(

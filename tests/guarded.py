@@ -1,0 +1,76 @@
+"""Run by test_bounds in a process of its own: every array ends at a page that may not be touched."""
+
+import ctypes
+import itertools
+import math
+import mmap
+
+import torch
+
+import laplex
+from laplex._kernels import cpp_scan
+
+LAYOUTS = ("merged", "short_rows", "short_cols")
+PAGE = mmap.PAGESIZE
+GUARD = 256 * PAGE
+libc = ctypes.CDLL(None, use_errno=True)
+new_empty, empty_like = torch.Tensor.new_empty, torch.empty_like
+
+
+def guarded(value):
+    """A copy of a tensor whose last byte is the last of a page, before pages without access."""
+    size = value.numel() * value.element_size()
+    if size == 0:
+        return value
+    pages = math.ceil(size / PAGE)
+    memory = mmap.mmap(-1, pages * PAGE + GUARD)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert libc.mprotect(ctypes.c_void_p(start + pages * PAGE), GUARD, 0) == 0
+    made = torch.frombuffer(memory, dtype=value.dtype, count=value.numel(), offset=pages * PAGE - size)
+    return made.view(value.shape).copy_(value)
+
+
+def guard_what_the_library_allocates():
+    torch.Tensor.new_empty = lambda *args, **kwargs: guarded(new_empty(*args, **kwargs))
+    torch.empty_like = lambda *args, **kwargs: guarded(empty_like(*args, **kwargs))
+
+
+def every_kernel(h, m, n, k, layout, dtype, tied):
+    draw = (lambda *shape: torch.randint(0, 5, shape)) if tied else torch.randn
+    a, b = guarded(draw(h, n).to(dtype)), guarded(draw(h, k).to(dtype))
+    x, g, tau = (
+        guarded(torch.randn(h, m, k, dtype=dtype)),
+        guarded(torch.randn(h, m, n, dtype=dtype)),
+        guarded(torch.ones(h).double()),
+    )
+    order = tuple(guarded(tensor) for tensor in cpp_scan.plan(a, b, layout))
+    cpp_scan.replan(a, b, layout, order)
+    odd_x = guarded(cpp_scan.scan(x, a, b, tau, *order, True)[1])
+    cpp_scan.scan(x, a, b, tau, *order, False)
+    cpp_scan.scan(g, b, a, tau, *order[2:], *order[:2], True)
+    cpp_scan.pullback(g, x, odd_x, a, b, tau, *order)
+    cpp_scan.scan(x, guarded(a + 1e-9), b, tau, *order, True) if not tied else None
+
+
+def plan_of_another_dtype(made_for, used_with):
+    a, b = torch.randn(3, 700).float().double(), torch.randn(3, 701).float().double()
+    plan = laplex.Plan(a.to(made_for), b.to(made_for))
+    plan = laplex.Plan._made(plan.shape, plan.layout, tuple(guarded(tensor) for tensor in plan.order))
+    a, b = guarded(a.to(used_with)), guarded(b.to(used_with))
+    x = guarded(torch.randn(3, 2, 701, dtype=used_with))
+    y = laplex.linear(x, a, b, plan=plan, backend="cpp")
+    assert torch.equal(y, laplex.linear(x, a, b, backend="cpp"))
+    assert torch.equal(y, laplex.linear(x, a, b, plan=plan.update(a, b), backend="cpp"))
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    guard_what_the_library_allocates()
+    sizes = [(1, 1), (1, 40), (40, 1), (7, 5), (255, 257), (512, 512), (513, 1025), (1025, 511), (20, 3000), (3000, 20)]
+    for (n, k), layout, dtype in itertools.product(sizes, LAYOUTS, (torch.float32, torch.float64)):
+        for h, m, tied in ((1, 1, False), (2, 2, True), (1, 3, False), (3, 9, True)):
+            every_kernel(h, m, n, k, layout, dtype, tied)
+    print("kernels done", flush=True)
+    plan_of_another_dtype(torch.float32, torch.float64)
+    plan_of_another_dtype(torch.float64, torch.float32)
+    print("plans done", flush=True)
