@@ -7,7 +7,8 @@ The matrix
     b (k,)   column anchors, input side        psi (k,)   column phases, optional
     tau      length scale, > 0
 
-A dense n x k matrix held as n + k numbers (2n + 2k with phases). For a = (0, 1, 2), b = (0, 1, 3), tau = 1, e = exp(-1):
+A dense n x k matrix held as n + k numbers (2n + 2k with phases). For a = (0, 1, 2), b = (0, 1, 3), tau = 1 and
+e = exp(-1):
 
     K = [[1,   e,   e^3],
          [e,   1,   e^2],
@@ -26,18 +27,19 @@ The algorithm
     the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
 
 The tie rule
-    Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0| in the dense definition.
+    Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0|
+    in the dense definition.
 
-Leading dimensions of the anchors are independent kernels. ``laplex.reference`` holds the dense definition: it is the oracle.
+Leading dimensions of the anchors are independent kernels. ``laplex.reference`` holds the dense definition, the oracle.
 """
 
 from laplex import backends as backends
 from laplex import reference as reference
 from laplex._version import __version__ as __version__
+from laplex.errors import StalePlanError as StalePlanError
 from laplex.functional import linear as linear
 from laplex.operator import LaplaceOperator as LaplaceOperator
 from laplex.plan import Plan as Plan
-from laplex.errors import StalePlanError as StalePlanError
 from laplex.ranks import rank as rank
 
 __all__ = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]

@@ -22,8 +22,8 @@ t / tau and s / tau alone, so moving tau is moving all anchors (Euler):  dt = -t
 
     tau_bar = -1/tau (t . t_bar + s . s_bar)
 
-The kernel depends on differences of anchors, so a common centre may be subtracted from t and s there, and is: sum t_bar +
-sum s_bar = 0, and a large offset would cancel badly. Forward mode is the same two products:
+The kernel depends on differences of anchors, so a common centre may be subtracted from t and s there, and is: sum t_bar
++ sum s_bar = 0, and a large offset would cancel badly. Forward mode is the same two products:
 
     d(E x) = E dx + 1/tau (dt * S x - S (ds * x))          d(S x) = S dx + 1/tau (dt * N x - N (ds * x))
 
@@ -50,6 +50,7 @@ def scan(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
+    *,
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
@@ -68,7 +69,7 @@ def scan(
 
 
 def _differentiates(*tensors: Tensor) -> bool:
-    """Whether autograd watches: in reverse mode, or, as dual numbers do not show from outside, possibly in forward mode."""
+    """Whether autograd watches: in reverse mode, or perhaps in forward mode, which does not show on a tensor."""
     reverse = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return reverse or forward_ad._current_level >= 0
 
@@ -117,7 +118,7 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
         x, t, s, tau, *order, odd_x = ctx.saved_tensors
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         need_t, need_s = need_t or need_tau, need_s or need_tau
@@ -134,21 +135,21 @@ class _Scan(torch.autograd.Function):
         return *(bar if need else None for need, bar in wanted), tau_bar, *(None,) * 6
 
     @staticmethod
-    def vmap(  # type: ignore[override]
+    def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        *tensors, odd, backend = arguments
+        tensors, odd, backend = list(arguments[:8]), arguments[8], arguments[9]
         size = info.batch_size
         if all(dim is None for dim in in_dims[1:8]) and tensors[3].numel() > 1:  # x (h, m, k): more rows a kernel
             x = tensors[0].movedim(in_dims[0], 1)
-            return scan(x, *tensors[1:], odd, backend), (1, 1)
+            return scan(x, *tensors[1:], odd=odd, backend=backend), (1, 1)
         fronted = [
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
         if all(dim is None for dim in in_dims[1:8]):  # one kernel: more rows of it
             fronted[1:] = tensors[1:]
-        return scan(*fronted, odd, backend), (0, 0)  # type: ignore[misc]
+        return scan(*fronted, odd=odd, backend=backend), (0, 0)
 
 
 def _pullback(
@@ -158,10 +159,10 @@ def _pullback(
     x, t, s, tau, *order, odd_x = ctx.saved_tensors
 
     def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, t, s, tau, *order, odd, ctx.backend)
+        return scan(v, t, s, tau, *order, odd=odd, backend=ctx.backend)
 
     def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, s, t, tau, *order[2:], *order[:2], odd, ctx.backend)
+        return scan(v, s, t, tau, *order[2:], *order[:2], odd=odd, backend=ctx.backend)
 
     x_bar: Any = 0
     pull_t: Any = 0  # tau * t_bar before the sum over rows
@@ -185,7 +186,7 @@ class _TransformableScan(_Scan):
     """The same with forward mode, for torch.func."""
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
         x, t, s, tau, *order = ctx.saved_tensors
         dx, dt, ds, dtau = tangents[:4]
         if dtau is not None:
@@ -195,7 +196,7 @@ class _TransformableScan(_Scan):
             ds = (0 if ds is None else ds) - (s - centre) * stretch
 
         def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            even, odd = scan(v, t, s, tau, *order, True, ctx.backend)
+            even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
             return even, odd, even - ties(v, t, s)
 
         d_even: Any = 0
@@ -216,7 +217,7 @@ class _EagerScan(_TransformableScan):
     """The same, called in the older form: binding arguments for ``setup_context`` costs more than a small product."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         output: tuple[Tensor, Tensor] = _ops.scan(*inputs)
         _Scan.setup_context(ctx, inputs, output)
         return output

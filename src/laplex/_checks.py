@@ -1,4 +1,4 @@
-"""Every check of shapes, types and devices, and its message: what was called, which argument, required, got, what to do.
+"""Every check of shapes, types and devices, and its message: what was called, which argument, required, got, to do.
 
 Values (finite anchors, tau > 0, a plan that still tells the truth) are checked where they are read anyway: in the
 kernels and in the plan. Their messages are here too, so that one file holds everything a user can be told.
@@ -57,7 +57,7 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
         same_device(where, "tau", tau, "a", a)
     elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    elif not 0.0 < tau < math.inf:
+    elif not 0.0 < float(tau) < math.inf:
         raise ValueError(bad_tau(where, tau))
 
 
@@ -80,7 +80,7 @@ def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[
         if isinstance(tau, Tensor):
             got += f", `tau` {tuple(tau.shape)}"
         raise ValueError(
-            f"{where}: the leading dimensions of `a`, `b` and all dimensions of `tau` must broadcast together, got {got}"
+            f"{where}: the leading dimensions of `a` and `b`, and all of `tau`, must broadcast together, got {got}"
         ) from None
 
 

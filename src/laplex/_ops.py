@@ -11,13 +11,14 @@ An index is an int32 tensor (h, c, size), the order of one side; c tells what it
     2  below, upto                 the long side of a short-axis plan, in the caller's order
     0  nothing                     the dense backend needs no order
 
-``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and <= each anchor, so a tie is
-``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and in order, or (h, 0, size): a
-kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by K(target, source): swap the two
-sides, with what belongs to them, for the transpose.
+``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and
+<= each anchor, so a tie is ``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and
+in order, or (h, 0, size): a kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by
+K(target, source): swap the two sides, with what belongs to them, for the transpose.
 
-Anchors are (*H, n), tau is H, x is (*X, k) and counts as (h, m, k) with h = prod(H) kernels: the kernels fold what leads, so
-that autograd sees no reshaping. The kernels are opaque to autograd: derivatives are made of the same operators in ``_autograd``.
+Anchors are (*H, n), tau is H, x is (*X, k) and counts as (h, m, k) with h = prod(H) kernels: the kernels fold what
+leads, so that autograd sees no reshaping. They are opaque to autograd: ``_autograd`` makes derivatives of the same
+operators.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _scan(
         even = x.new_zeros((*lead, target.shape[-1]))
         return even, torch.zeros_like(even) if odd else x.new_empty((*lead, 0))
     result: tuple[Tensor, Tensor] = kernels(backend).scan(
-        x, target, source, tau, target_index, target_values, source_index, source_values, odd
+        x, target, source, tau, target_index, target_values, source_index, source_values, odd=odd
     )
     return result
 

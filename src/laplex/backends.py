@@ -42,7 +42,9 @@ def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
         if cpp_scan.MISSING:
             raise RuntimeError(f"laplex: backend 'cpp' cannot run: {cpp_scan.MISSING}")
         if device.type != "cpu":
-            raise RuntimeError(f"laplex: backend 'cpp' runs on the CPU, the tensors are on {device}; use backend='torch'")
+            raise RuntimeError(
+                f"laplex: backend 'cpp' runs on the CPU, the tensors are on {device}; use backend='torch'"
+            )
     return backend
 
 

@@ -27,8 +27,8 @@ def linear(
 
         K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
 
-    Differentiable to any order in x, a, b, tau, phi and psi, in reverse and forward mode. Where a_i = b_j the derivative
-    through |a_i - b_j| is 0.
+    Differentiable to any order in x, a, b, tau, phi and psi, in reverse and forward mode. Where a_i = b_j the
+    derivative through |a_i - b_j| is 0.
 
     Args:
         x (..., k): what is multiplied: float16, bfloat16, float32, float64 or complex. With batched anchors (*H, m, k),
@@ -84,7 +84,7 @@ def _product(
     order: Planned,
     backend: str,
 ) -> Tensor:
-    """x (h, m, k), or (..., k) for one kernel, to (..., n), in the dtype of x. Parts and phases stack around one scan."""
+    """x (h, m, k), or (..., k) for one kernel, to (..., n) in the dtype of x. Parts and phases stack around a scan."""
     if x.is_complex():
         parts = _stack(x.real, x.imag, a)
         return torch.complex(*_unstack(_product(parts, a, b, tau, phase, order, backend), a))
@@ -93,7 +93,7 @@ def _product(
         phi, psi = (part if a.dim() == 1 else part[:, None, :] for part in phase)
         wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
     odd = a.requires_grad or tau.requires_grad  # saved for their gradients; recomputed if it turns out to be needed
-    y, _ = scan(wide, a, b, tau, *order, odd, backend)
+    y, _ = scan(wide, a, b, tau, *order, odd=odd, backend=backend)
     if phase is not None:
         of_cos, of_sin = _unstack(y, a)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)

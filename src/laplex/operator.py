@@ -124,14 +124,13 @@ class LaplaceOperator:
         raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
 
     def __getitem__(self, key: tuple[Index, Index]) -> LaplaceOperator:
-        """K[rows, cols], lazily: the same matrix over fewer anchors. Each index keeps its dimension; an int keeps one."""
+        """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too."""
         if not isinstance(key, tuple) or len(key) != 2 or Ellipsis in key:
             raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
         rows, cols = (_as_selection(part) for part in key)
-        pick = lambda values, part: None if values is None else values[..., part]  # noqa: E731
-        return LaplaceOperator(
-            pick(self.a, rows), pick(self.b, cols), self.tau, phi=pick(self.phi, rows), psi=pick(self.psi, cols)
-        )
+        phi = None if self.phi is None else self.phi[..., rows]
+        psi = None if self.psi is None else self.psi[..., cols]
+        return LaplaceOperator(self.a[..., rows], self.b[..., cols], self.tau, phi=phi, psi=psi)
 
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops, backends
-from laplex._shapes import flat_anchors
+from laplex._shapes import flat, flat_anchors
 
 SHORT_AXIS_RATIO = 8  # from this ratio of sizes on, sorting only the shorter side is faster
 
@@ -58,7 +58,8 @@ class Plan:
         if a.dtype != self.order[1].dtype:
             return Plan(a, b)
         kernels = _ops.kernels(backends.planner(a.device))
-        return self._made(self.shape, self.layout, kernels.replan(rows.view(-1, shape[-2]), cols.view(-1, shape[-1]), self.layout, self.order))
+        order = kernels.replan(flat(rows, 2), flat(cols, 2), self.layout, self.order)
+        return self._made(self.shape, self.layout, order)
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._shapes import flat_anchors
+from laplex._shapes import flat, flat_anchors
 
 
 def rank(a: Tensor, b: Tensor) -> int | Tensor:
@@ -28,8 +28,8 @@ def rank(a: Tensor, b: Tensor) -> int | Tensor:
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.rank", name))
-    rows, cols = flat_anchors(a.detach(), batch), flat_anchors(b.detach(), batch)
-    ranks = [_rank(row, col) for row, col in zip(rows.reshape(-1, a.shape[-1]), cols.reshape(-1, b.shape[-1]), strict=True)]
+    rows, cols = (flat(flat_anchors(side.detach(), batch), 2) for side in (a, b))
+    ranks = [_rank(row, col) for row, col in zip(rows, cols, strict=True)]
     return torch.tensor(ranks, device=a.device).reshape(batch) if batch else ranks[0]
 
 

@@ -33,7 +33,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
 def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
     """The plan for anchors that moved, sorted from the old order on."""
     del layout  # the old plan tells
-    made = tuple(tensor.clone() for tensor in old)
+    made = old[0].clone(), old[1].clone(), old[2].clone(), old[3].clone()
     _order(a, b, made, from_old=True)
     return made
 
@@ -47,12 +47,13 @@ def scan(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
+    *,
     odd: bool,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     if x.dtype != target.dtype:  # one dtype in the kernels, the wider: nothing is lost
-        even, odd_part = scan(*_widened(x, target, source), tau, *_widened(*order), odd)
+        even, odd_part = scan(*_widened(x, target, source, tau, *order), odd=odd)
         return even.to(x.dtype), odd_part.to(x.dtype)
     lead, n = x.shape[:-1], target.shape[-1]
     even, odd_part = x.new_empty((*lead, n)), x.new_empty((*lead, n if odd else 0))
@@ -75,7 +76,7 @@ def pullback(
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
     if g.dtype != target.dtype:
-        bars = pullback(*_widened(g, x, odd_x, target, source), tau, *_widened(*order[2:], *order[:2]))
+        bars = pullback(*_widened(g, x, odd_x, target, source, tau, *order[2:], *order[:2]))
         return bars[0].to(x.dtype), bars[1].to(target.dtype), bars[2].to(source.dtype)
     g, x, odd_x, tau = g.contiguous(), x.contiguous(), odd_x.contiguous(), tau.contiguous()
     x_bar, s_bar = x.new_empty(x.shape), source.new_empty(source.shape)
@@ -88,8 +89,8 @@ def pullback(
     return x_bar, t_bar, s_bar
 
 
-def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors)
+def _widened(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.double() if tensor.is_floating_point() else tensor for tensor in tensors]
 
 
 def _run_scan(

@@ -11,7 +11,7 @@ from laplex._shapes import flat, flat_rows
 
 
 def scan(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, _1: Tensor, _2: Tensor, _3: Tensor, _4: Tensor, odd: bool
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, _1: Tensor, _2: Tensor, _3: Tensor, _4: Tensor, *, odd: bool
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``.
 

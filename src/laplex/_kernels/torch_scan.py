@@ -49,6 +49,7 @@ def scan(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
+    *,
     odd: bool,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
@@ -87,7 +88,7 @@ def pullback_from(
     def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
         return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype)
 
-    x_bar, odd_g = scan(g, source, target, tau, source_index, source_values, target_index, target_values, True)
+    x_bar, odd_g = scan(g, source, target, tau, source_index, source_values, target_index, target_values, odd=True)
     wants_t = odd_x.shape[-1] > 0
     t_bar = row_sum(g * odd_x, target).view(target.shape) if wants_t else target.new_empty((*target.shape[:-1], 0))
     return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape)
@@ -143,10 +144,9 @@ def _collect(
     tied = _sum_into(x * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
     # Target i has strictly on its left what went into intervals 0..i and the ties of the targets strictly below it.
     left = _decayed_sums(t, into_left, rate) + _strict_sums(t, tied, rate)
-    right = (
-        _decayed_sums(-t.flip(-1), into_right.flip(-1), rate).flip(-1)
-        + _strict_sums(-t.flip(-1), tied.flip(-1), rate).flip(-1)
-    )
+    right = _decayed_sums(-t.flip(-1), into_right.flip(-1), rate).flip(-1) + _strict_sums(
+        -t.flip(-1), tied.flip(-1), rate
+    ).flip(-1)
     return _put(left, order), _put(_group_sums(t, tied), order), _put(right, order)
 
 
