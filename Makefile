@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.laplex-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench-cpu clean
+.PHONY: help install demo test check format bench-cpu readme clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ format: $(INSTALLED) ## put the code into its form
 
 bench-cpu: $(INSTALLED) ## the whole CPU benchmark
 	$(BIN)/laplex bench --suite cpu
+
+readme: $(INSTALLED) ## renew the README's tables from the committed results
+	$(BIN)/python -m laplex.bench.markdown
 
 clean: ## remove .venv, what was built, and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -67,6 +67,15 @@ def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
     return Report(suite, path, conditions, saved["date"], [from_json(result) for result in saved["results"]])
 
 
+def load(path: Path) -> tuple[str, list[Result]]:
+    """A saved report: a line on where it comes from, and its results."""
+    saved = json.loads(path.read_text())
+    host, used = saved["machine"], saved["versions"]
+    where = host.get("gpu") or f"{host['cpu']}, {host['torch_threads']} threads"
+    origin = f"{where}, torch {used['torch']}, {saved['date'][:10]}; from `{path.as_posix()}`."
+    return origin, [from_json(result) for result in saved["results"]]
+
+
 def default_folder(committed: bool) -> Path:
     """benchmarks/results/ for a whole suite in a checkout; a scratch folder that git ignores for all else."""
     if committed and COMMITTED.is_dir():

@@ -1,0 +1,43 @@
+"""The tables of README.md, made from the committed JSON: `make readme`. No figure there is typed by hand."""
+
+import re
+from itertools import groupby
+from pathlib import Path
+
+from laplex.bench.report import load
+from laplex.bench.results import Result
+from laplex.bench.tables import bar_of, value_of
+
+README = Path("README.md")
+RESULTS = Path("benchmarks/results")
+
+
+def table(results: list[Result]) -> str:
+    """One line a claim, with its figure at every size."""
+    lines = ["| claim | sizes | measured | bar | verdict |", "| --- | --- | --- | --- | --- |"]
+    for _, group in groupby(results, key=lambda result: result.row):
+        same = list(group)
+        sizes = "; ".join(str(result.size) for result in same if result.size is not None)
+        values = " / ".join(value_of(result) for result in same)
+        missed = sum(result.status != "pass" for result in same)
+        verdict = "met" if not missed else f"missed at {missed} of {len(same)}" if len(same) > 1 else "missed"
+        lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """The text with the table between each pair of markers `begin: NAME results` and `end: NAME results` renewed."""
+
+    def renew(match: re.Match[str]) -> str:
+        files = sorted(RESULTS.glob(f"{match['name']}-*.json"))
+        if not files:
+            return match[0]
+        machine, results = load(files[-1])
+        return f"{match['begin']}\n{table(results)}\n\n{machine}\n{match['end']}"
+
+    pattern = r"(?P<begin><!-- begin: (?P<name>\w+) results -->)\n.*?(?P<end><!-- end: \w+ results -->)"
+    return re.sub(pattern, renew, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    README.write_text(filled(README.read_text(encoding="utf-8")), encoding="utf-8")
