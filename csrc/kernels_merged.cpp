@@ -100,7 +100,7 @@ bool mend_ties(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int
         if (upto[i] > to && upto[i] != far_place) right_state(src, far_place = upto[i], far);
         const double *l = left + (below[i] - from) * ROWS, *r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;
         const double gap = upto[i] < src.k ? double(src.s[upto[i]]) - double(here) : INFINITE;
-        holds &= gap > 0;
+        holds &= gap > 0 && src.s[upto[i] - 1] == here;
         const double to_right = decay<T>(gap * p.rate);
         T* odd = sink.in_order + (begin + i) * sink.WIDTH + ROWS;
         for (int q = 0; q < ROWS; ++q) odd[q] = T(r[q] * to_right - l[q] * to_left[i]);

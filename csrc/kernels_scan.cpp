@@ -29,7 +29,7 @@ Problem<T> problem(const Scan& scan, int64_t kernel) {
             scan.weights ? static_cast<const T*>(scan.weights) + out : nullptr,
             nullptr,
             scan.m, scan.n, scan.k,
-            1.0 / scan.tau[kernel]};
+            smaller(1.0 / scan.tau[kernel], 1.7976931348623157e308)};  // finite: 0 * rate is 0
 }
 
 template <class T>

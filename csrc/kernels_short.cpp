@@ -42,7 +42,8 @@ bool spread_block(const Problem<T>& p, const T* edges, const double* left, const
     for (int64_t i = 0; i < count; ++i) {
         const double *l = left + int64_t(below[i]) * ROWS, *r = right + int64_t(upto[i]) * ROWS;
         const double gap = double(edges[upto[i] + 1]) - double(t[i]);
-        holds &= gap > 0 && (upto[i] != below[i]) == (edges[below[i] + 1] == t[i]);
+        const bool tied = upto[i] != below[i];
+        holds &= gap > 0 && tied == (edges[below[i] + 1] == t[i]) && tied == (edges[upto[i]] == t[i]);
         if (upto[i] != below[i]) to_right[i] = decay<T>(gap * p.rate);
         for (int q = 0; q < ROWS; ++q) out[q][i] = T(r[q] * to_right[i] - l[q] * to_left[i]);
     }
@@ -116,6 +117,7 @@ bool collect_block(const Problem<T>& p, const T* edges, const Intervals<ROWS>& s
     for (int64_t j = 0; j < count; ++j) {
         const int tie = below[j] != upto[j];
         holds &= int(to_right[j] >= 0) & int(to_left[j] >= 0) & int((to_right[j] == 0) == tie) & int((to_left[j] == 0) == tie);
+        holds &= int(edges[below[j]] < s[j]) & int(s[j] < edges[upto[j] + 1]);
     }
     for (int64_t j = 0; j < count; ++j) to_right[j] = decay<T>(to_right[j] * p.rate);
     for (int64_t j = 0; j < count; ++j) to_left[j] = decay<T>(to_left[j] * p.rate);

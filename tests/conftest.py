@@ -1,6 +1,7 @@
 """Seeds, poisoned memory, the backend and dtype fixtures, and `--error-for-skips`."""
 
 import ctypes
+import functools
 import sys
 
 import pytest
@@ -40,6 +41,9 @@ def seed():
 @pytest.fixture(autouse=True, scope="session")
 def poisoned_memory():
     """What the library allocates without filling starts as NaN (the lowest integer), so that a hole shows."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.get_torch_obj_rule_map()  # Dynamo knows functions by identity, those it finds now
     patch = pytest.MonkeyPatch()
     patch.setattr(torch, "empty", _poisoned(torch.empty))
     patch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
@@ -50,7 +54,15 @@ def poisoned_memory():
     patch.undo()
 
 
+@pytest.fixture
+def unpoisoned(monkeypatch):
+    """For what traces the library: Dynamo does not see through the poison."""
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        monkeypatch.setattr(owner, name, getattr(owner, name).__wrapped__)
+
+
 def _poisoned(allocate):
+    @functools.wraps(allocate)
     def poisoned(*args, **kwargs):
         made = allocate(*args, **kwargs)
         caller = sys._getframe(1).f_globals.get("__name__", "")

@@ -10,6 +10,8 @@ import torch
 import laplex
 from laplex._kernels import cpp_scan
 
+scan, pullback = torch.ops.laplex.scan, torch.ops.laplex.pullback
+
 LAYOUTS = ("merged", "short_rows", "short_cols")
 PAGE = mmap.PAGESIZE
 GUARD = 256 * PAGE
@@ -38,18 +40,16 @@ def guard_what_the_library_allocates():
 def every_kernel(h, m, n, k, layout, dtype, tied):
     draw = (lambda *shape: torch.randint(0, 5, shape)) if tied else torch.randn
     a, b = guarded(draw(h, n).to(dtype)), guarded(draw(h, k).to(dtype))
-    x, g, tau = (
-        guarded(torch.randn(h, m, k, dtype=dtype)),
-        guarded(torch.randn(h, m, n, dtype=dtype)),
-        guarded(torch.ones(h).double()),
-    )
-    order = tuple(guarded(tensor) for tensor in cpp_scan.plan(a, b, layout))
+    x, g = (guarded(torch.randn(h, m, size, dtype=dtype)) for size in (k, n))
+    tau = guarded(torch.ones(h).double())
+    order = tuple(guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp"))
     cpp_scan.replan(a, b, layout, order)
-    odd_x = guarded(cpp_scan.scan(x, a, b, tau, *order, True)[1])
-    cpp_scan.scan(x, a, b, tau, *order, False)
-    cpp_scan.scan(g, b, a, tau, *order[2:], *order[:2], True)
-    cpp_scan.pullback(g, x, odd_x, a, b, tau, *order)
-    cpp_scan.scan(x, guarded(a + 1e-9), b, tau, *order, True) if not tied else None
+    odd_x = guarded(scan(x, a, b, tau, *order, True, "cpp")[1])
+    scan(x, a, b, tau, *order, False, "cpp")
+    scan(g, b, a, tau, *order[2:], *order[:2], True, "cpp")
+    pullback(g, x, odd_x, a, b, tau, *order, "cpp")
+    if not tied:
+        scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order, True, "cpp")
 
 
 def plan_of_another_dtype(made_for, used_with):

@@ -169,7 +169,7 @@ def test_every_nesting_of_modes(inner, outer, backend):
 
 
 @pytest.fixture
-def compiled():
+def compiled(unpoisoned):
     torch.compiler.reset()
     yield partial(torch.compile, fullgraph=True)
     torch.compiler.reset()
@@ -246,6 +246,7 @@ class Layer(torch.nn.Module):
         return laplex.linear(x, self.a, self.b, self.log_tau.exp())
 
 
+@pytest.mark.usefixtures("unpoisoned")
 @pytest.mark.parametrize(("n", "k"), [(5, 6), (21, 22), (3, 60)])
 def test_export(n, k):
     layer, x = Layer(n, k), torch.randn(4, k)

@@ -36,9 +36,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
-from laplex import _ops
+from laplex import _checks, _ops
+from laplex._shapes import flat_rows
 
 
 def scan(
@@ -187,6 +189,8 @@ class _TransformableScan(_Scan):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
+        if [level.key() for level in get_interpreter_stack() or ()].count(TransformType.Jvp) > 1:
+            raise NotImplementedError(_checks.nested_forward_mode("laplex.linear"))
         x, t, s, tau, *order = ctx.saved_tensors
         dx, dt, ds, dtau = tangents[:4]
         if dtau is not None:
@@ -235,8 +239,8 @@ def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
     """(*X, n) to (*H, n): the sum over rows, over tau."""
-    total = pull.reshape(tau.numel(), -1, anchors.shape[-1]).sum(1).reshape(anchors.shape)
-    return total.to(anchors.dtype) / tau[..., None].to(anchors.dtype)
+    total = flat_rows(pull, tau).sum(1).reshape(anchors.shape)
+    return (total / tau[..., None]).to(anchors.dtype)
 
 
 def _centre(t: Tensor, s: Tensor) -> Tensor:

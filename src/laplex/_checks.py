@@ -6,8 +6,8 @@ kernels and in the plan. Their messages are here too, so that one file holds eve
 
 from __future__ import annotations
 
-import math
 import numbers
+import sys
 
 import torch
 from torch import Tensor
@@ -52,12 +52,13 @@ def same_device(where: str, name: str, value: Tensor, other: str, reference: Ten
 def length_scale(where: str, tau: object, a: Tensor) -> None:
     """A number is checked whole; a tensor's values are checked by the kernel that reads them."""
     if isinstance(tau, Tensor):
+        is_tensor(where, "tau", tau)
         if not tau.dtype.is_floating_point or tau.dtype.itemsize < 4:
             raise TypeError(f"{where}: `tau` must be float32 or float64, got {tau.dtype}; call .float()")
         same_device(where, "tau", tau, "a", a)
-    elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
+    elif isinstance(tau, bool) or not isinstance(tau, (int, float, numbers.Real)):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    elif not 0.0 < float(tau) < math.inf:
+    elif not 0.0 < tau < sys.float_info.max:  # also for an int that no float can hold
         raise ValueError(bad_tau(where, tau))
 
 
@@ -142,3 +143,10 @@ def stale_plan(where: str) -> str:
 def is_plan(where: str, plan: object) -> None:
     if type(plan).__name__ != "Plan":
         raise TypeError(f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}")
+
+
+def nested_forward_mode(where: str) -> str:
+    return (
+        f"{where}: forward mode inside forward mode is not possible: torch.autograd.Function would silently give zeros; "
+        "take one of the two in reverse mode, as torch.func.hessian does: jacfwd(jacrev(f))"
+    )

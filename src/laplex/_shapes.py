@@ -21,9 +21,10 @@ def fold(x: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Folding]:
     """x (*F, m, k) -> (h, rows, k), h = prod(H). A dimension in which the kernels do not differ becomes rows."""
     lead = tuple(torch.broadcast_shapes(x.shape[:-2], batch))
     kernels = (1,) * (len(lead) - len(batch)) + batch
-    front = tuple(sorted(range(len(lead)), key=lambda d: kernels[d] == 1))
+    axes = range(len(lead))
+    front = (*[d for d in axes if kernels[d] != 1], *[d for d in axes if kernels[d] == 1])
     last = len(lead)
-    rows = x.shape[-2] * math.prod(size for size, of in zip(lead, kernels, strict=True) if of == 1)
+    rows = x.shape[-2] * math.prod([size for size, of in zip(lead, kernels, strict=True) if of == 1])
     folded = x.expand(*lead, *x.shape[-2:]).permute(*front, last, last + 1)
     return folded.reshape(math.prod(batch), rows, x.shape[-1]), Folding(lead, front, x.shape[-2])
 
@@ -31,9 +32,9 @@ def fold(x: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Folding]:
 def unfold(y: Tensor, folding: Folding) -> Tensor:
     """(h, rows, n) -> (*F, m, n): the inverse of :func:`fold`, for another last size."""
     lead, front, m = folding
-    back = sorted(range(len(front)), key=front.__getitem__)
+    back = [front.index(d) for d in range(len(front))]
     last = len(front)
-    return y.reshape(*(lead[d] for d in front), m, y.shape[-1]).permute(*back, last, last + 1)
+    return y.reshape(*[lead[d] for d in front], m, y.shape[-1]).permute(*back, last, last + 1)
 
 
 def flat_anchors(values: Tensor, batch: tuple[int, ...]) -> Tensor:

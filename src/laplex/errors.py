@@ -3,3 +3,8 @@
 
 class StalePlanError(ValueError):
     """A plan was used with anchors whose order it does not describe. No result was computed."""
+
+
+def frozen(self: object, name: str, value: object) -> None:
+    """As ``__setattr__`` of a class whose instances are not to be changed once made."""
+    raise AttributeError(f"{type(self).__name__}.{name} cannot be set: it is immutable; make a new one")

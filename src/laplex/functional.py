@@ -90,7 +90,7 @@ def _product(
         return torch.complex(*_unstack(_product(parts, a, b, tau, phase, order, backend), a))
     wide = x.to(torch.float32) if x.dtype.itemsize < 4 else x
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
-        phi, psi = (part if a.dim() == 1 else part[:, None, :] for part in phase)
+        phi, psi = (_angle(part, a, wide) for part in phase)
         wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
     odd = a.requires_grad or tau.requires_grad  # saved for their gradients; recomputed if it turns out to be needed
     y, _ = scan(wide, a, b, tau, *order, odd=odd, backend=backend)
@@ -98,6 +98,12 @@ def _product(
         of_cos, of_sin = _unstack(y, a)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
     return y.to(x.dtype)
+
+
+def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
+    """Phases beside the rows of x, at least as precise as x."""
+    angle = phase.to(torch.promote_types(phase.dtype, x.dtype))
+    return angle if a.dim() == 1 else angle[:, None, :]
 
 
 def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import Tensor
 
 from laplex import _checks, reference
+from laplex.errors import frozen
 from laplex.functional import linear
 from laplex.plan import Plan
 
@@ -34,6 +36,15 @@ class LaplaceOperator:
         (torch.Size([1000, 3]), torch.Size([500]))
     """
 
+    a: Tensor
+    b: Tensor
+    tau: float | Tensor
+    phi: Tensor | None
+    psi: Tensor | None
+    plan: Plan
+    _batch: tuple[int, ...]
+    __setattr__ = frozen
+
     def __init__(
         self,
         a: Tensor,
@@ -50,15 +61,14 @@ class LaplaceOperator:
             psi = phi if psi is None else psi
         _checks.anchor_pair(where, a, b)
         _checks.length_scale(where, tau, a)
-        self._batch = _checks.batch_shape(where, a, b, tau)
+        batch = _checks.batch_shape(where, a, b, tau)
         _checks.phases(where, a, b, phi, psi)
-        self.a, self.b, self.tau, self.phi, self.psi = a, b, tau, phi, psi
         if plan is None:
-            plan = Plan(a.expand(*self._batch, a.shape[-1]), b.expand(*self._batch, b.shape[-1]))
+            plan = Plan(a.expand(*batch, a.shape[-1]), b.expand(*batch, b.shape[-1]))
         else:
             _checks.is_plan(where, plan)
-            plan.check_shape(where, (*self._batch, a.shape[-1], b.shape[-1]), a.device)
-        self.plan = plan
+            plan.check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+        self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
     def shape(self) -> torch.Size:
@@ -158,7 +168,7 @@ class LaplaceOperator:
         def product(matrix: LaplaceOperator) -> Callable[[Any], Any]:
             def apply(x: Any) -> Any:
                 with torch.no_grad():
-                    tensor = torch.as_tensor(x, device=self.device)
+                    tensor = torch.as_tensor(numpy.ascontiguousarray(x), device=self.device)
                     return (matrix @ tensor.to(torch.promote_types(tensor.dtype, self.dtype))).cpu().numpy()
 
             return apply

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from laplex import _checks, _ops, backends
 from laplex._shapes import flat, flat_anchors
+from laplex.errors import frozen
 
 SHORT_AXIS_RATIO = 8  # from this ratio of sizes on, sorting only the shorter side is faster
 
@@ -29,11 +30,15 @@ class Plan:
         b (*H, k): column anchors, same dtype and device.
     """
 
+    shape: tuple[int, ...]  # (*H, n, k)
+    layout: str  # "merged", "short_rows" or "short_cols"
+    order: _ops.Planned  # row and column index and values: laplex._ops
+    __setattr__ = frozen
+
     def __init__(self, a: Tensor, b: Tensor) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
-        self.shape = shape  # (*H, n, k)
-        self.layout = choose_layout(*shape[-2:])  # "merged", "short_rows" or "short_cols"
-        self.order = build(rows, cols, self.layout)  # row and column index and values: laplex._ops
+        layout = choose_layout(*shape[-2:])
+        self.__dict__.update(shape=shape, layout=layout, order=build(rows, cols, layout))
 
     @property
     def device(self) -> torch.device:
@@ -85,7 +90,7 @@ class Plan:
     @classmethod
     def _made(cls, shape: tuple[int, ...], layout: str, order: _ops.Planned) -> Plan:
         made = object.__new__(cls)
-        made.shape, made.layout, made.order = shape, layout, order
+        made.__dict__.update(shape=shape, layout=layout, order=order)
         return made
 
     def __repr__(self) -> str:

@@ -30,7 +30,7 @@ def rank(a: Tensor, b: Tensor) -> int | Tensor:
             raise ValueError(_checks.not_finite("laplex.rank", name))
     rows, cols = (flat(flat_anchors(side.detach(), batch), 2) for side in (a, b))
     ranks = [_rank(row, col) for row, col in zip(rows, cols, strict=True)]
-    return torch.tensor(ranks, device=a.device).reshape(batch) if batch else ranks[0]
+    return torch.tensor(ranks, dtype=torch.int64, device=a.device).reshape(batch) if batch else ranks[0]
 
 
 def _rank(a: Tensor, b: Tensor) -> int:

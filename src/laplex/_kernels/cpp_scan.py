@@ -107,6 +107,8 @@ def _run_scan(
     """Fill even, odd and pull. The core takes addresses: 0 for what is not there, as for a tensor without elements."""
     arrays = [tensor.contiguous() for tensor in (x, target, source, tau, order[0], order[2], order[1], order[3])]
     addresses = [array.data_ptr() for array in arrays]
+    if order[1].dtype != target.dtype:  # the plan is of anchors in another dtype: its order may stand, its values not
+        addresses[-2:] = 0, 0
     addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull)]
     h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
     m = x.numel() // (h * k)

@@ -17,13 +17,13 @@ def scan(
 
     The four arguments without a name are the plan's: no order is needed here.
     """
-    gap = flat(source, 2)[:, None, :] - flat(target, 2)[:, :, None]  # (h, n, k)
-    if not bool(torch.isfinite(gap).all()):
-        name = "a" if not bool(torch.isfinite(target).all()) else "b"
-        raise ValueError(_checks.not_finite("laplex.linear", name))
+    for name, anchors in (("a", target), ("b", source)):
+        if not bool(torch.isfinite(anchors).all()):
+            raise ValueError(_checks.not_finite("laplex.linear", name))
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
-    decay = torch.exp(-gap.abs() / tau.reshape(-1, 1, 1).to(gap.dtype)).to(x.dtype)
+    gap = flat(source, 2).double()[:, None, :] - flat(target, 2).double()[:, :, None]  # (h, n, k)
+    decay = torch.exp(-gap.abs() / tau.reshape(-1, 1, 1)).to(x.dtype)
     rows = flat_rows(x, tau)
     with torch.autocast(x.device.type, enabled=False):  # precision is ours to choose
         even = (rows @ decay.mT).view(*x.shape[:-1], -1)

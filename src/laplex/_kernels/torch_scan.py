@@ -58,7 +58,7 @@ def scan(
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
-    rate = (1 / tau).to(wide).reshape(-1, 1)
+    rate = (1 / tau).clamp(max=torch.finfo(wide).max).to(wide).reshape(-1, 1)  # finite: 0 * rate is 0
     sums = _collect if source_index.shape[-2] == 2 else _read
     left, tied, right = sums(flat_rows(x, tau).to(wide), t, s, rate, flat(target_index, 3), flat(source_index, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
@@ -109,7 +109,8 @@ def _read(
     left_gap = t - s_padded[0].gather(-1, below)
     right_gap = s_padded[1].gather(-1, upto) - t
     tie = below < upto
-    holds = (left_gap > 0) & (right_gap > 0) & (tie == (s_padded[1].gather(-1, below) == t))
+    tie_stands = (s_padded[1].gather(-1, below) == t) & (s_padded[0].gather(-1, upto) == t)
+    holds = (left_gap > 0) & (right_gap > 0) & (tie == tie_stands)
     if not bool(holds.all() & _in_order(s)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
     left = _take(pad(from_left, (1, 0)), below) * _decay(left_gap, rate)
@@ -136,6 +137,7 @@ def _collect(
     left_gap = s - edges.gather(-1, upto)  # to the target on the left; 0 at a tie
     right_gap = edges.gather(-1, below + 1) - s
     holds = (left_gap >= 0) & (right_gap >= 0) & (tie == (left_gap == 0)) & (tie == (right_gap == 0))
+    holds &= (edges.gather(-1, below) < s) & (s < edges.gather(-1, upto + 1))
     if not bool(holds.all() & _in_order(t)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
     apart = x * ~tie[:, None]
