@@ -232,8 +232,20 @@ def test_compile_complex_and_half(compiled):
 def test_compile_the_operator(compiled):
     a, b, x = drawn((21,), (22,), (22, 3))
     K = laplex.LaplaceOperator(a, b, 0.5)
-    got = compiled(lambda K, x: K @ x, backend="aot_eager")(K, x)
-    assert error(got, reference.kernel(a, b, 0.5) @ x) <= 1e-14
+    dense = reference.kernel(a, b, 0.5)
+    assert error(compiled(torch.matmul, backend="aot_eager")(K, x), dense @ x) <= 1e-14
+    assert (
+        error(
+            compiled(lambda x, K: torch.matmul(x, K), backend="aot_eager")(x.mT @ dense.mT, K), x.mT @ dense.mT @ dense
+        )
+        <= 1e-14
+    )
+
+
+def test_compile_does_not_transpose_the_operator(compiled):
+    K, x = laplex.LaplaceOperator(*drawn((7,), (7,))), drawn((7, 7))[0]
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=r"write torch.matmul\(K, x\)"):
+        compiled(lambda K, x: K @ x, backend="aot_eager")(K, x)
 
 
 class Layer(torch.nn.Module):

@@ -36,10 +36,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import TransformType, get_interpreter_stack
 from torch.autograd import forward_ad
 
-from laplex import _checks, _ops
+from laplex import _ops
 from laplex._shapes import flat_rows
 
 
@@ -189,32 +188,42 @@ class _TransformableScan(_Scan):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
-        if [level.key() for level in get_interpreter_stack() or ()].count(TransformType.Jvp) > 1:
-            raise NotImplementedError(_checks.nested_forward_mode("laplex.linear"))
-        x, t, s, tau, *order = ctx.saved_tensors
-        dx, dt, ds, dtau = tangents[:4]
-        if dtau is not None:
-            centre = _centre(t, s)
-            stretch = (dtau / tau)[..., None]
-            dt = (0 if dt is None else dt) - (t - centre) * stretch
-            ds = (0 if ds is None else ds) - (s - centre) * stretch
+        if torch._C._are_functorch_transforms_active():
+            # torch runs a Function's jvp with forward mode off, so an outer forward mode would silently see constants
+            # (pytorch#197867). Turned on again, the saved tensors must show their primal at this level.
+            with forward_ad._set_fwd_grad_enabled(True):
+                primals = [forward_ad.unpack_dual(v, level=0).primal for v in ctx.saved_tensors[:4]]
+                return _pushforward(ctx, primals, tangents)
+        return _pushforward(ctx, ctx.saved_tensors[:4], tangents)
 
-        def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
-            return even, odd, even - ties(v, t, s)
 
-        d_even: Any = 0
-        d_odd: Any = 0
-        if dx is not None:
-            d_even, d_odd, _ = product(dx)
-        if dt is not None:
-            _, odd, near = product(x)
-            push = _to_rows(dt / tau[..., None], odd)
-            d_even, d_odd = d_even + push * odd, d_odd + push * near
-        if ds is not None:
-            _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
-            d_even, d_odd = d_even - odd, d_odd - near
-        return d_even, d_odd if ctx.odd else None
+def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor | None]:
+    """The tangents of E x and S x."""
+    x, t, s, tau = primals
+    dx, dt, ds, dtau = tangents[:4]
+    order = ctx.saved_tensors[4:]
+    if dtau is not None:
+        centre = _centre(t, s)
+        stretch = (dtau / tau)[..., None]
+        dt = (0 if dt is None else dt) - (t - centre) * stretch
+        ds = (0 if ds is None else ds) - (s - centre) * stretch
+
+    def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
+        return even, odd, even - ties(v, t, s)
+
+    d_even: Any = 0
+    d_odd: Any = 0
+    if dx is not None:
+        d_even, d_odd, _ = product(dx)
+    if dt is not None:
+        _, odd, near = product(x)
+        push = _to_rows(dt / tau[..., None], odd)
+        d_even, d_odd = d_even + push * odd, d_odd + push * near
+    if ds is not None:
+        _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
+        d_even, d_odd = d_even - odd, d_odd - near
+    return d_even, d_odd if ctx.odd else None
 
 
 class _EagerScan(_TransformableScan):

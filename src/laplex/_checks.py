@@ -6,8 +6,8 @@ kernels and in the plan. Their messages are here too, so that one file holds eve
 
 from __future__ import annotations
 
+import math
 import numbers
-import sys
 
 import torch
 from torch import Tensor
@@ -56,10 +56,17 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
         if not tau.dtype.is_floating_point or tau.dtype.itemsize < 4:
             raise TypeError(f"{where}: `tau` must be float32 or float64, got {tau.dtype}; call .float()")
         same_device(where, "tau", tau, "a", a)
-    elif isinstance(tau, bool) or not isinstance(tau, (int, float, numbers.Real)):
+    elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    elif not 0.0 < tau < sys.float_info.max:  # also for an int that no float can hold
+    elif not 0.0 < _as_float(tau) < math.inf:
         raise ValueError(bad_tau(where, tau))
+
+
+def _as_float(number: numbers.Real) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # an int that no float can hold
+        return math.inf
 
 
 def bad_tau(where: str, got: object) -> str:
@@ -143,10 +150,3 @@ def stale_plan(where: str) -> str:
 def is_plan(where: str, plan: object) -> None:
     if type(plan).__name__ != "Plan":
         raise TypeError(f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}")
-
-
-def nested_forward_mode(where: str) -> str:
-    return (
-        f"{where}: forward mode inside forward mode is not possible: torch.autograd.Function would silently give zeros; "
-        "take one of the two in reverse mode, as torch.func.hessian does: jacfwd(jacrev(f))"
-    )

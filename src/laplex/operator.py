@@ -103,7 +103,7 @@ class LaplaceOperator:
         _checks.is_tensor("LaplaceOperator @ x", "x", x)
         vector = x.dim() == 1
         columns = x[:, None] if vector else x
-        self._check_inner("LaplaceOperator @ x", columns, columns.shape[-2] if x.dim() else -1, self.shape[-1])
+        self._check_inner("LaplaceOperator @ x", x, columns.shape[-2] if x.dim() else -1, self.shape[-1])
         y = linear(columns.mT, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self.plan).mT
         return y[..., 0] if vector else y
 
@@ -112,7 +112,7 @@ class LaplaceOperator:
         _checks.is_tensor("x @ LaplaceOperator", "x", x)
         vector = x.dim() == 1
         rows = x[None, :] if vector else x
-        self._check_inner("x @ LaplaceOperator", rows, rows.shape[-1] if x.dim() else -1, self.shape[-2])
+        self._check_inner("x @ LaplaceOperator", x, rows.shape[-1] if x.dim() else -1, self.shape[-2])
         y = linear(rows, self.b, self.a, self.tau, phi=self.psi, psi=self.phi, plan=self.plan.mT)
         return y[..., 0, :] if vector else y
 
@@ -128,10 +128,14 @@ class LaplaceOperator:
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
-        if func in (torch.matmul, Tensor.matmul, Tensor.__matmul__, Tensor.__rmatmul__) and not kwargs:
-            left, right = args if func is not Tensor.__rmatmul__ else args[::-1]
-            return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
-        raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
+        if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
+            raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
+        if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over K @ x as x @ K
+            raise TypeError(
+                "LaplaceOperator: inside torch.compile write torch.matmul(K, x) for K @ x, and so for x @ K"
+            )
+        left, right = args
+        return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
 
     def __getitem__(self, key: tuple[Index, Index]) -> LaplaceOperator:
         """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too."""

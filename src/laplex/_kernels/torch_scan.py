@@ -20,6 +20,7 @@ CHUNK = 32  # 2^20 sources are four levels of chunks; the best of 8..128 by a fe
 
 def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
+    a, b = a.contiguous(), b.contiguous()
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.Plan", name))
