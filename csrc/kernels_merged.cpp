@@ -150,17 +150,18 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
     const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Sources<T, ROWS>::chunks(p.k), carries = (chunks + 1) * ROWS;
     const int abreast = groups >= threads && !p.pull ? threads : 1, team = threads / abreast;  // all rows add to one pull
     const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0;
-    Buffer<T> rows_of(abreast * (x_size + y_size));
+    Buffer<T> scratch(abreast * (x_size + y_size));
     Buffer<double> sums(abreast * 2 * carries);
-    if (!rows_of || !sums) return OUT_OF_MEMORY;
+    if (!scratch || !sums) return OUT_OF_MEMORY;
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
-        T* x = rows_of.get() + thread * (x_size + y_size);
+        T* x = scratch.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
         const Sources<T, ROWS> src{s, p.k, p.rate, x, sum, sum + carries};
         const Sink<T, ROWS, ODD> sink{x + x_size, p.even + row * p.n};
-        rows_in_order<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, p.source_rank, x, team);
-        all_totals(src, team);
+        const T* rows_of_x = p.x + row * p.k;
+        if (ROWS > 1) rows_in_order<T, ROWS>(rows_of_x, rows, p.k, p.source_rank, x, team);
+        all_totals(src, ROWS > 1 ? nullptr : rows_of_x, p.source_order, team);
         carry(src);
         const bool served = for_all(team, chunks, [&](int64_t c, int) { return serve_chunk(p, src, t, sink, c); });
         rows_out_of_order<T, ROWS, ODD>(p, sink.in_order, row, rows, team);

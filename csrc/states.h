@@ -41,17 +41,13 @@ struct Sources {
     int64_t last(int64_t c) const { return smaller(k, (c + 1) * CHUNK) - 1; }
 };
 
-// Rows of x, starting at x, into the order of the sources, ROWS of them side by side (absent ones are 0). One row is
-// gathered; several are read along and put where they belong, one random access for all of them.
+// Several rows of x, starting at x, into the order of the sources, ROWS side by side (absent ones are 0): read along and put
+// where they belong, one random access for all of them.
 template <class T, int ROWS>
-void rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* order, const int32_t* rank, T* out, int threads) {
+void rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* rank, T* out, int threads) {
     constexpr int64_t TILE = 256;
     for_all(threads, (k + TILE - 1) / TILE, [=](int64_t block, int) {
         const int64_t from = block * TILE, size = smaller(TILE, k - from);
-        if (ROWS == 1) {
-            for (int64_t j = from; j < from + size; ++j) out[j] = x[order[j]];
-            return true;
-        }
         T tile[TILE][ROWS];
         for (int64_t r = 0; r < ROWS; ++r)
             for (int64_t j = 0; j < size; ++j) tile[j][r] = r < rows ? x[r * k + from + j] : T(0);
@@ -60,11 +56,13 @@ void rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* order, co
     });
 }
 
-// Sum a chunk, referred to its ends.
+// Sum a chunk, referred to its ends. With `row`, a single row of x in the caller's order, gather it into src.x first.
 template <class T, int ROWS>
-void chunk_total(const Sources<T, ROWS>& src, int64_t c) {
+void chunk_total(const Sources<T, ROWS>& src, const T* row, const int32_t* order, int64_t c) {
     const int64_t from = src.first(c), size = src.last(c) + 1 - from;
-    const T* x = src.x + from * ROWS;
+    T* x = src.x + from * ROWS;
+    if (ROWS == 1 && row)
+        for (int64_t j = 0; j < size; ++j) x[j] = row[order[from + j]];
     const T *s = src.s + from, start = s[0], end = s[size - 1];
     double to_end[CHUNK], to_start[CHUNK];
     for (int64_t j = 0; j < size; ++j) {
@@ -94,9 +92,9 @@ void chunk_total(const Sources<T, ROWS>& src, int64_t c) {
 }
 
 template <class T, int ROWS>
-void all_totals(const Sources<T, ROWS>& src, int threads) {
+void all_totals(const Sources<T, ROWS>& src, const T* row, const int32_t* order, int threads) {
     for_all(threads, src.chunks(src.k), [&](int64_t c, int) {
-        chunk_total(src, c);
+        chunk_total(src, row, order, c);
         return true;
     });
 }
