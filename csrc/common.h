@@ -49,14 +49,61 @@ inline void in_large_pages(void* data, int64_t bytes) {
 #endif
 }
 
+// Memory kept from one call to the next, for each thread its own: to touch fresh pages costs more than to scan them.
+class Kept {
+public:
+    ~Kept() {
+        for (const Block& block : blocks_) std::free(block.data);
+    }
+    // A block of at least `bytes`, or null.
+    void* take(int64_t bytes, int64_t& got) {
+        Block* best = nullptr;
+        for (Block& block : blocks_)
+            if (block.data && block.bytes >= bytes && (!best || block.bytes < best->bytes)) best = &block;
+        if (best) {
+            void* data = best->data;
+            got = best->bytes;
+            kept_ -= got;
+            *best = Block{};
+            return data;
+        }
+        void* data = std::malloc(got = bytes);
+        in_large_pages(data, bytes);
+        return data;
+    }
+    void give_back(void* data, int64_t bytes) {
+        for (Block& block : blocks_)
+            if (!block.data && kept_ + bytes <= MOST) {
+                block = Block{data, bytes};
+                kept_ += bytes;
+                return;
+            }
+        std::free(data);
+    }
+
+private:
+    struct Block {
+        void* data = nullptr;
+        int64_t bytes = 0;
+    };
+    static constexpr int64_t MOST = 64 << 20;
+    Block blocks_[8];
+    int64_t kept_ = 0;
+};
+
+inline Kept& kept() {
+    static thread_local Kept mine;
+    return mine;
+}
+
 // Uninitialised scratch memory. A failed allocation is a null pointer, so that no exception crosses a parallel region.
 template <class T>
 class Buffer {
 public:
-    explicit Buffer(int64_t size) : data_(static_cast<T*>(std::malloc(sizeof(T) * larger<int64_t>(size, 1)))) {
-        in_large_pages(data_, sizeof(T) * size);
+    explicit Buffer(int64_t size) {
+        data_ = static_cast<T*>(kept().take(sizeof(T) * larger<int64_t>(size, 1), bytes_));
     }
-    ~Buffer() { std::free(data_); }
+    ~Buffer() { kept().give_back(data_, bytes_); }
     Buffer(const Buffer&) = delete;
     Buffer& operator=(const Buffer&) = delete;
     T* get() const { return data_; }
@@ -65,6 +112,7 @@ public:
 
 private:
     T* data_;
+    int64_t bytes_;
 };
 
 // exp(-z) for z >= 0, without a branch, so that loops over it become vector code. 0 from z = 708.75 on, infinity too.

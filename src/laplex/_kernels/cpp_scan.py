@@ -105,14 +105,16 @@ def _run_scan(
     pull: Tensor | None,
 ) -> None:
     """Fill even, odd and pull. The core takes addresses: 0 for what is not there, as for a tensor without elements."""
-    arrays = [tensor.contiguous() for tensor in (x, target, source, tau, order[0], order[2], order[1], order[3])]
+    target_index, target_values, source_index, source_values = order
+    given = x, target, source, tau, target_index, source_index, target_values, source_values
+    arrays = [array.contiguous() for array in given]  # held until the core is done
     addresses = [array.data_ptr() for array in arrays]
-    if order[1].dtype != target.dtype:  # the plan is of anchors in another dtype: its order may stand, its values not
+    if target_values.dtype != target.dtype:  # a plan of anchors in another dtype: its order may stand, its values not
         addresses[-2:] = 0, 0
     addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull)]
     h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
     m = x.numel() // (h * k)
-    channels = order[0].shape[-2], order[2].shape[-2]
+    channels = target_index.shape[-2], source_index.shape[-2]
     status = _core.scan(*addresses, h, m, n, k, *channels, x.dtype == torch.float64, torch.get_num_threads())
     if status:
         _raise("laplex.linear", status, tau)
