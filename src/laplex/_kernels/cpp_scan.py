@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -10,10 +11,8 @@ from torch import Tensor
 from laplex import _checks, _ops
 from laplex.errors import StalePlanError
 
-_core: Any
 try:
-    from laplex import _core  # type: ignore[attr-defined, no-redef]
-
+    _core: Any = importlib.import_module("laplex._core")
     MISSING = ""
 except ImportError as error:
     _core = None
