@@ -1,6 +1,7 @@
 // Small things the kernels share; private to one instruction set (see laplex.h).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +19,7 @@ namespace laplex::LAPLEX_ISA {
 template <class T> inline T smaller(T a, T b) { return a < b ? a : b; }
 template <class T> inline T larger(T a, T b) { return a > b ? a : b; }
 
-constexpr double INFINITE = __builtin_inf();
+constexpr double INFINITE = HUGE_VAL;
 inline bool is_finite(double v) { return v - v == 0; }
 
 // f(i, thread) for all i < count, in equal shares of neighbouring i; true if all were. One thread is a plain loop: even a
@@ -72,6 +73,7 @@ public:
         return data;
     }
     void give_back(void* data, int64_t bytes) {
+        if (!data) return;
         for (Block& block : blocks_)
             if (!block.data && kept_ + bytes <= MOST) {
                 block = Block{data, bytes};
@@ -148,9 +150,9 @@ inline double decay(double z) {
         c = c * r + 0.5000000000000001;
     }
     const double p = (c * r + 1.0) * r + 1.0;
-    int64_t bits;
+    uint64_t bits;
     std::memcpy(&bits, &shifted, 8);
-    bits = (int64_t{1023} << 52) - (bits << 52);  // 2^-q
+    bits = (uint64_t{1023} << 52) - (bits << 52);  // 2^-q
     double scale;
     std::memcpy(&scale, &bits, 8);
     return p * scale;

@@ -96,7 +96,7 @@ bool mend_ties(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int
         const T here = t[begin + i];
         const bool tied = below[i] < src.k && src.s[below[i]] == here;
         holds &= tied == (upto[i] != below[i]);
-        if (!tied) continue;
+        if (!tied || upto[i] == below[i]) continue;
         if (upto[i] > to && upto[i] != far_place) right_state(src, far_place = upto[i], far);
         const double *l = left + (below[i] - from) * ROWS, *r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;
         const double gap = upto[i] < src.k ? double(src.s[upto[i]]) - double(here) : INFINITE;

@@ -172,6 +172,7 @@ void collect_targets(const Problem<T>& p, const T* edges, const Intervals<ROWS>&
 template <class T, int ROWS>
 Status collect_rows(const Problem<T>& p, const T* edges, int threads) {
     const int64_t size = Intervals<ROWS>::size(p.n);
+    threads = int(smaller<int64_t>(threads, 1 + p.k / (8 * (p.n + 1))));  // their sums are not to outgrow the sources
     Buffer<double> sums(threads * size);
     if (!sums) return OUT_OF_MEMORY;
     const int64_t blocks = (p.k + BLOCK - 1) / BLOCK;

@@ -68,6 +68,13 @@ bool mend(Item<Key>* items, int64_t size) {
     return true;
 }
 
+template <class T>
+Status check_finite(const T* values, int64_t size, Status not_finite) {
+    int finite = 1;
+    for (int64_t i = 0; i < size; ++i) finite &= int(is_finite(values[i]));
+    return finite ? OK : not_finite;
+}
+
 // Argsort one side: `order`, the values in order, and, if wanted, each anchor's rank. Equal anchors keep the caller's order.
 template <class T>
 Status sort_side(const T* values, int64_t size, int32_t* order, int32_t* rank, T* in_order, bool from_old, Status not_finite) {
@@ -76,9 +83,8 @@ Status sort_side(const T* values, int64_t size, int32_t* order, int32_t* rank, T
     Buffer<Item<Key>> first(size), second(size);
     Buffer<int32_t> counts(MAX_COUNTS);
     if (!first || !second || !counts) return OUT_OF_MEMORY;
-    int finite = 1;
-    for (int64_t i = 0; i < size; ++i) finite &= int(is_finite(values[i]));
-    if (!finite) return not_finite;
+    if (check_finite(values, size, not_finite) != OK) return not_finite;
+    if (size == 0) return OK;
     Item<Key>* items = first.get();
     bool sorted = false;
     if (from_old) {
@@ -99,8 +105,8 @@ Status sort_side(const T* values, int64_t size, int32_t* order, int32_t* rank, T
     return OK;
 }
 
-// Both counts of each side in the other, by merging: places[i] of `first` is how many of `second` lie before it when equal
-// ones of `first` go first, and the other way round for `second`.
+// Counts of each side in the other, by merging with equal ones of `first` first: how many of `second` lie below each of
+// `first`, and how many of `first` are up to each of `second`.
 template <class T>
 void merge(const T* first, int64_t n, const T* second, int64_t k, int32_t* below_first, int32_t* upto_second) {
     int64_t i = 0, j = 0;
@@ -140,13 +146,6 @@ void search(const T* few, int64_t size, const T* many, int64_t count, int32_t* b
         upto[i] = int32_t(place);
         return true;
     });
-}
-
-template <class T>
-Status check_finite(const T* values, int64_t size, Status not_finite) {
-    int finite = 1;
-    for (int64_t i = 0; i < size; ++i) finite &= int(is_finite(values[i]));
-    return finite ? OK : not_finite;
 }
 
 template <class T>

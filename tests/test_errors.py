@@ -108,9 +108,7 @@ def test_shapes_of_x(shape):
 
 @pytest.mark.parametrize("shape", [(6,), (2, 2, 6), (4, 2, 6)])
 def test_shapes_of_x_with_batched_anchors(shape):
-    with raises(
-        ValueError, "with batched anchors of leading shape H = (3,), `x` must be (*H, m, k)", f"got shape {shape}"
-    ):
+    with raises(ValueError, "`tau` lead with H = (3,), so `x` must be (*H, m, k)", f"got shape {shape}"):
         call(x=torch.ones(shape), a=A.expand(3, 5))
 
 
@@ -224,7 +222,7 @@ def test_not_a_plan():
 
 
 def test_a_plan_of_other_sizes():
-    message = ("`plan` was built for (*H, n, k) = (6, 5), the anchors here give (5, 6); build one for them",)
+    message = ("`plan` was built for (*H, n, k) = (6, 5), `a`, `b` and `tau` here give (5, 6); build one",)
     with raises(ValueError, "laplex.linear: ", *message):
         call(plan=Plan(B, A))
     with raises(ValueError, "laplex.LaplaceOperator: ", *message):

@@ -8,7 +8,7 @@ import torch
 
 import laplex
 from cases import every, named
-from helpers import LAYOUTS, error, make_order, odd_kernel, oracle, rows_for, scan, tolerance
+from helpers import LAYOUTS, TOLERANCE, error, make_order, odd_kernel, oracle, rows_for, scan
 from laplex import Plan, StalePlanError
 
 SIZES = {"merged": (7, 6), "short_rows": (3, 29), "short_cols": (29, 3)}
@@ -32,9 +32,9 @@ def test_a_plan_serves_both_products(case, backend, dtype):
     plan = Plan(a, b)
     x, y = rows_for(a, b, 2), rows_for(b, a, 2)
     forward = laplex.linear(x, a, b, tau, plan=plan, backend=backend)
-    assert error(forward, oracle(x, a, b, tau)) <= tolerance(backend, dtype)
+    assert error(forward, oracle(x, a, b, tau)) <= TOLERANCE[dtype]
     transposed = laplex.linear(y, b, a, tau, plan=plan.mT, backend=backend)
-    assert error(transposed, oracle(y, b, a, tau)) <= tolerance(backend, dtype)
+    assert error(transposed, oracle(y, b, a, tau)) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize(
@@ -332,9 +332,9 @@ def test_a_plan_of_anchors_of_another_dtype(layout, made_for, used_with, x_dtype
     plan = Plan(a.to(made_for), b.to(made_for))
     a, b, x = a.to(used_with), b.to(used_with), torch.randn(2, len(b), dtype=x_dtype)
     y = laplex.linear(x, a, b, plan=plan, backend=backend)
-    assert error(y, oracle(x, a, b)) <= tolerance(backend, torch.float32)
+    assert error(y, oracle(x, a, b)) <= TOLERANCE[torch.float32]
     y = laplex.linear(x, a, b, plan=plan.update(a, b), backend=backend)
-    assert error(y, oracle(x, a, b)) <= tolerance(backend, torch.float32)
+    assert error(y, oracle(x, a, b)) <= TOLERANCE[torch.float32]
 
 
 def test_a_plan_does_not_follow_its_anchors(scan_backend):
@@ -343,7 +343,7 @@ def test_a_plan_does_not_follow_its_anchors(scan_backend):
     plan = Plan(a, b)
     a += 0.25
     y = laplex.linear(x, a, b, plan=plan, backend=scan_backend)
-    assert error(y, oracle(x, a, b)) <= tolerance(scan_backend, torch.float32)
+    assert error(y, oracle(x, a, b)) <= TOLERANCE[torch.float32]
     a += 1.0
     with pytest.raises(StalePlanError, match="does not describe"):
         laplex.linear(x, a, b, plan=plan, backend=scan_backend)
@@ -366,4 +366,4 @@ def test_broadcast_anchors_with_a_plan(backend):
     plan = Plan(a, b)
     assert plan.shape == (3, 5, 6)
     y = laplex.linear(x, a, b, plan=plan, backend=backend)
-    assert error(y, oracle(x, a, b)) <= tolerance(backend, torch.float32)
+    assert error(y, oracle(x, a, b)) <= TOLERANCE[torch.float32]

@@ -9,7 +9,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import laplex
 from cases import named
-from helpers import error, inputs_for, oracle, tolerance, wide
+from helpers import TOLERANCE, error, inputs_for, oracle, wide
 from laplex import reference
 
 TIED = named("generic", "ties_everywhere", "short_rows_ties", "short_cols_ties")
@@ -284,7 +284,7 @@ def test_autocast_keeps_the_precision(x_dtype, backend):
     want = torch.autograd.grad(reference.linear(*exact).sum(), exact)
     bound = 4e-3 if x_dtype == torch.bfloat16 else 5e-6
     assert y.dtype == x_dtype
-    assert error(y, oracle(x, a, b, tau)) <= (4e-3 if x_dtype == torch.bfloat16 else tolerance(backend, x_dtype))
+    assert error(y, oracle(x, a, b, tau)) <= (4e-3 if x_dtype == torch.bfloat16 else TOLERANCE[x_dtype])
     assert all(error(one, other) <= bound for one, other in zip(first, want))
 
 
@@ -307,8 +307,8 @@ def test_without_gradients(mode, backend):
         y = laplex.linear(x, a, b, torch.tensor(0.5, requires_grad=True), backend=backend)
         assert not y.requires_grad
         K = laplex.LaplaceOperator(a, b, 0.5)
-        assert error(K @ x.mT, oracle(x, a, b, 0.5).mT) <= tolerance("dense", torch.float32)
-    assert error(y, oracle(x, a, b, 0.5)) <= tolerance(backend, torch.float32)
+        assert error(K @ x.mT, oracle(x, a, b, 0.5).mT) <= TOLERANCE[torch.float32]
+    assert error(y, oracle(x, a, b, 0.5)) <= TOLERANCE[torch.float32]
 
 
 def test_a_plan_made_in_inference_mode(backend):

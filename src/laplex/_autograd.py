@@ -32,6 +32,7 @@ Every product below is a call of the same differentiable ``scan``, so all orders
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -76,8 +77,10 @@ def _differentiates(*tensors: Tensor) -> bool:
 
 
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
-    """T x: x (*X, k) -> (*X, n), the sum of x over the sources equal to each target. Needed from second order on."""
+    """T x: x (*X, k) -> (*X, n), the sum of x over the sources equal to each target. For derivatives of S x only."""
     n, k = target.shape[-1], source.shape[-1]
+    if x.numel() == 0 or target.numel() == 0:
+        return x.new_zeros((*x.shape[:-1], n))
     anchors = torch.cat([target, source], -1).detach().reshape(-1, n + k)
     values, order = anchors.sort(-1)
     starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
@@ -127,7 +130,11 @@ class _Scan(torch.autograd.Function):
         if g is None and f is None:
             return (None,) * 10
         once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        if once and g is not None and f is None and (ctx.odd or not need_t):
+        t_bar: Any = None
+        s_bar: Any = None
+        if once and f is None and not (need_t or need_s):
+            x_bar, _ = _ops.scan(g, s, t, tau, *order[2:], *order[:2], False, ctx.backend)
+        elif once and g is not None and f is None and (ctx.odd or not need_t):
             x_bar, t_bar, s_bar = _ops.pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
         else:
             x_bar, t_bar, s_bar = _pullback(ctx, g, f, need_t, need_s)
@@ -140,16 +147,14 @@ class _Scan(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         tensors, odd, backend = list(arguments[:8]), arguments[8], arguments[9]
+        if all(dim is None for dim in in_dims[1:8]):  # only x is: more rows, behind the dimensions of the kernels
+            at = tensors[3].dim()
+            return scan(tensors[0].movedim(in_dims[0], at), *tensors[1:], odd=odd, backend=backend), (at, at)
         size = info.batch_size
-        if all(dim is None for dim in in_dims[1:8]) and tensors[3].numel() > 1:  # x (h, m, k): more rows a kernel
-            x = tensors[0].movedim(in_dims[0], 1)
-            return scan(x, *tensors[1:], odd=odd, backend=backend), (1, 1)
         fronted = [
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
-        if all(dim is None for dim in in_dims[1:8]):  # one kernel: more rows of it
-            fronted[1:] = tensors[1:]
         return scan(*fronted, odd=odd, backend=backend), (0, 0)
 
 
@@ -208,9 +213,9 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
         dt = (0 if dt is None else dt) - (t - centre) * stretch
         ds = (0 if ds is None else ds) - (s - centre) * stretch
 
-    def product(v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def product(v: Tensor) -> tuple[Tensor, Tensor, Any]:
         even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
-        return even, odd, even - ties(v, t, s)
+        return even, odd, even - ties(v, t, s) if ctx.odd else 0
 
     d_even: Any = 0
     d_odd: Any = 0
@@ -241,8 +246,8 @@ class _EagerScan(_TransformableScan):
 def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
     """(*H, n) to what multiplies rows (*X, n) that count as (h, m, n)."""
     n = rows.shape[-1]
-    flat = of_anchors.to(rows.dtype).reshape(-1, 1, n)
-    h = flat.shape[0]
+    h = math.prod(of_anchors.shape[:-1])
+    flat = of_anchors.to(rows.dtype).reshape(h, 1, n)
     return flat.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h > 1 else flat.reshape(n)
 
 

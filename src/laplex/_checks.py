@@ -39,6 +39,13 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
     if a.dtype != b.dtype:
         raise TypeError(f"{where}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
     same_device(where, "b", b, "a", a)
+    for name, side in (("a", a), ("b", b)):
+        if side.shape[-1] >= 2**31:
+            raise ValueError(
+                f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
+            )
+    if a.device.type == "mps":
+        raise ValueError(f"{where}: `a` must be on a device with float64, got mps; use .cpu()")
 
 
 def same_device(where: str, name: str, value: Tensor, other: str, reference: Tensor) -> None:
@@ -128,7 +135,7 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
         broadcasts = False
     if not broadcasts:
         raise ValueError(
-            f"{where}: with batched anchors of leading shape H = {batch}, `x` must be (*H, m, k) or broadcast to it, "
+            f"{where}: `a`, `b` and `tau` lead with H = {batch}, so `x` must be (*H, m, k) or broadcast to it, "
             f"got shape {tuple(x.shape)}; use x.unsqueeze(-2) for one vector a kernel"
         )
 
@@ -143,10 +150,10 @@ def not_finite(where: str, name: str) -> str:
 def stale_plan(where: str) -> str:
     return (
         f"{where}: `plan` does not describe the order of these anchors: they moved past one another, or onto one "
-        "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or plan.update(a, b)"
+        "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or plan.update(a, b), "
+        "or a new LaplaceOperator, which keeps a plan"
     )
 
 
-def is_plan(where: str, plan: object) -> None:
-    if type(plan).__name__ != "Plan":
-        raise TypeError(f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}")
+def not_a_plan(where: str, plan: object) -> str:
+    return f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}"

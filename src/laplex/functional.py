@@ -35,13 +35,13 @@ def linear(
             or anything that broadcasts to it.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
         b (*H, k): column anchors, same dtype.
-        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel).
+        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
         backend: "torch", "cpp" or "dense"; None lets device and sizes choose, see :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64 for float32 x.
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64.
 
     Example:
         >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
@@ -58,7 +58,8 @@ def linear(
     chosen = backends.choose(x.device, n, k, backend)
     rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
     if plan is not None:
-        _checks.is_plan(where, plan)
+        if not isinstance(plan, Plan):
+            raise TypeError(_checks.not_a_plan(where, plan))
         plan.check_shape(where, (*batch, n, k), a.device)
         order = plan.order
     elif chosen == "dense":
@@ -101,9 +102,9 @@ def _product(
 
 
 def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
-    """Phases beside the rows of x, at least as precise as x."""
+    """Phases beside the rows of x, (..., k) or (h, ..., k), at least as precise as x."""
     angle = phase.to(torch.promote_types(phase.dtype, x.dtype))
-    return angle if a.dim() == 1 else angle[:, None, :]
+    return angle if a.dim() == 1 else angle.reshape(a.shape[0], *[1] * (x.dim() - 2), phase.shape[-1])
 
 
 def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:

@@ -17,8 +17,6 @@ from laplex.plan import Plan
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-Index = slice | int | list[int] | Tensor
-
 
 class LaplaceOperator:
     """The n x k matrix K[i, j] = exp(-|a_i - b_j| / tau) cos(phi_i - psi_j), held as its anchors.
@@ -66,7 +64,8 @@ class LaplaceOperator:
         if plan is None:
             plan = Plan(a.expand(*batch, a.shape[-1]), b.expand(*batch, b.shape[-1]))
         else:
-            _checks.is_plan(where, plan)
+            if not isinstance(plan, Plan):
+                raise TypeError(_checks.not_a_plan(where, plan))
             plan.check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
@@ -137,9 +136,9 @@ class LaplaceOperator:
         left, right = args
         return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
 
-    def __getitem__(self, key: tuple[Index, Index]) -> LaplaceOperator:
+    def __getitem__(self, key: Any) -> LaplaceOperator:
         """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too."""
-        if not isinstance(key, tuple) or len(key) != 2 or Ellipsis in key:
+        if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis for part in key):
             raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
         rows, cols = (_as_selection(part) for part in key)
         phi = None if self.phi is None else self.phi[..., rows]
@@ -189,5 +188,9 @@ class LaplaceOperator:
         return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
 
 
-def _as_selection(part: Index) -> slice | list[int] | Tensor:
-    return [part] if isinstance(part, int) else part
+def _as_selection(part: Any) -> slice | Tensor:
+    """An index that keeps its dimension: an int, of Python's or NumPy's, as a list of one."""
+    if isinstance(part, slice):
+        return part
+    indices = torch.as_tensor(part)
+    return indices.reshape(1) if indices.dim() == 0 else indices

@@ -22,8 +22,9 @@ class Plan:
             y = laplex.linear(x, a, b, tau, plan=plan)
 
     A plan stays true while anchors move without passing one another, whatever tau does, and it serves the product, its
-    transpose and all their derivatives. Used with anchors in another order it raises :class:`laplex.StalePlanError`; it
-    never answers wrongly. :meth:`update` gives the plan for anchors that moved.
+    transpose and all their derivatives. Used with anchors whose order it does not describe, a product is still right or
+    raises :class:`laplex.StalePlanError`; it never answers wrongly. :meth:`update` gives the plan for anchors that
+    moved.
 
     Args:
         a (*H, n): row anchors, float32 or float64.
@@ -53,11 +54,14 @@ class Plan:
 
     def to(self, device: torch.device | str) -> Plan:
         """The plan on another device."""
-        row_index, row_values, col_index, col_values = (tensor.to(device) for tensor in self.order)
+        row_index, row_values, col_index, col_values = (tensor.to(device=device) for tensor in self.order)
         return self._made(self.shape, self.layout, (row_index, row_values, col_index, col_values))
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
-        """The plan for anchors that moved since this one was built. The less they moved, the less it costs."""
+        """The plan for anchors that moved since this one was built. The less they moved, the less it costs.
+
+        Not for use inside torch.compile or torch.func transforms: there, leave the plan out.
+        """
         rows, cols, shape = _flat("Plan.update", a, b)
         self.check_shape("Plan.update", shape, a.device)
         if a.dtype != self.order[1].dtype:
@@ -81,8 +85,8 @@ class Plan:
         """Raise unless the plan was built for these sizes on this device."""
         if self.shape != shape:
             raise ValueError(
-                f"{where}: `plan` was built for (*H, n, k) = {self.shape}, the anchors here give {shape}; "
-                "build one for them with laplex.Plan(a, b)"
+                f"{where}: `plan` was built for (*H, n, k) = {self.shape}, `a`, `b` and `tau` here give {shape}; "
+                "build one with laplex.Plan(a, b), of anchors expanded to H if `tau` alone is batched"
             )
         if self.device != device:
             raise ValueError(f"{where}: `plan` is on {self.device}, the anchors on {device}; use plan.to('{device}')")

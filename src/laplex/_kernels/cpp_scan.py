@@ -105,6 +105,10 @@ def _run_scan(
 ) -> None:
     """Fill even, odd and pull. The core takes addresses: 0 for what is not there, as for a tensor without elements."""
     target_index, target_values, source_index, source_values = order
+    if target_index.dtype != torch.int32 or source_index.dtype != torch.int32:
+        raise TypeError(
+            f"laplex.linear: a plan's index is int32, got {target_index.dtype}; build a new laplex.Plan(a, b)"
+        )
     given = x, target, source, tau, target_index, source_index, target_values, source_values
     arrays = [array.contiguous() for array in given]  # held until the core is done
     addresses = [array.data_ptr() for array in arrays]

@@ -23,13 +23,12 @@ def scan(
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
     gap = flat(source, 2).double()[:, None, :] - flat(target, 2).double()[:, :, None]  # (h, n, k)
-    decay = torch.exp(-gap.abs() / tau.reshape(-1, 1, 1)).to(x.dtype)
-    rows = flat_rows(x, tau)
-    with torch.autocast(x.device.type, enabled=False):  # precision is ours to choose
-        even = (rows @ decay.mT).view(*x.shape[:-1], -1)
-        if not odd:
-            return even, x.new_empty((*x.shape[:-1], 0))
-        return even, (rows @ (gap.sign().to(x.dtype) * decay).mT).view(even.shape)
+    decay = torch.exp(-gap.abs() / tau.reshape(-1, 1, 1))
+    rows = flat_rows(x, tau).double()
+    even = (rows @ decay.mT).to(x.dtype).view(*x.shape[:-1], -1)
+    if not odd:
+        return even, x.new_empty((*x.shape[:-1], 0))
+    return even, (rows @ (gap.sign() * decay).mT).to(x.dtype).view(even.shape)
 
 
 def pullback(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:

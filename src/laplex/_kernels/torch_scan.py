@@ -1,6 +1,6 @@
 """The ordered scan in plain torch, on any device: the readable algorithm.
 
-The state is float64 wherever the device has it, so float32 data loses nothing on the way.
+The state is float64, so float32 data loses nothing on the way.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     del target_values, source_values  # gathered anew: the check of the order comes with it
-    wide = x.dtype if x.device.type == "mps" else torch.float64
+    wide = torch.float64
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)

@@ -6,7 +6,7 @@ import platform
 import re
 import subprocess
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ class Report:
     suite: str
     path: Path
     conditions: dict[str, Any]
-    date: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="seconds"))
+    date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     results: list[Result] = field(default_factory=list)
     load: float | None = field(default_factory=lambda: os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
 
