@@ -27,9 +27,15 @@ bool unmoved(const T* anchors, const T* built_from, int64_t size, int threads) {
     });
 }
 
+constexpr int64_t MOST_IN_A_SHARE = 8 * CHUNK;
+
 // The first target whose place among the sources is at least j. Places rise with the targets.
 inline int64_t first_target(const int32_t* below, int64_t n, int64_t j) {
-    int64_t low = 0, high = n;
+    int64_t low = 0, high = smaller<int64_t>(n, CHUNK);
+    while (high < n && below[high - 1] < j) {  // it is likely near: look in steps that double
+        low = high;
+        high = smaller(n, 2 * high);
+    }
     while (low < high) {
         const int64_t middle = (low + high) / 2;
         if (below[middle] < j) low = middle + 1;
@@ -108,14 +114,26 @@ bool mend_ties(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int
     return holds;
 }
 
-// Serve the targets of chunk c.
-template <class T, int ROWS, bool ODD>
-bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const Sink<T, ROWS, ODD>& sink, int64_t c) {
-    const int64_t from = src.first(c), size = src.last(c) + 1 - from, to = from + size;
-    const int64_t first = c == 0 ? 0 : first_target(p.target_below, p.n, from);
-    const int64_t last = to == src.k ? p.n : first_target(p.target_below, p.n, to);
-    if (first == last) return true;
+// Some targets of one chunk of sources: a share of the work for a thread.
+struct Share {
+    int64_t chunk, first, last;
+};
 
+// Cut the targets by chunks, and where very many lie in one chunk into several shares, so that all threads have some.
+template <class T, int ROWS>
+int64_t cut_into_shares(const Problem<T>& p, const Sources<T, ROWS>& src, Share* shares) {
+    int64_t count = 0, first = 0;
+    for (int64_t c = 0; c < src.chunks(src.k); ++c) {
+        const int64_t to = src.last(c) + 1;
+        const int64_t last = to == src.k ? p.n : first + first_target(p.target_below + first, p.n - first, to);
+        for (; first < last; first = shares[count++].last) shares[count] = {c, first, smaller(last, first + MOST_IN_A_SHARE)};
+    }
+    return count;
+}
+
+template <class T, int ROWS, bool ODD>
+bool serve(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const Sink<T, ROWS, ODD>& sink, Share share) {
+    const int64_t c = share.chunk, from = src.first(c), size = src.last(c) + 1 - from, to = from + size;
     double left[(CHUNK + 1) * ROWS], right[(CHUNK + 1) * ROWS];
     chunk_states(src, c, left, right);
     T pos[CHUNK + 2];  // the source before the chunk, the chunk, the source after it
@@ -124,8 +142,8 @@ bool serve_chunk(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, c
     pos[size + 1] = to < src.k ? src.s[to] : T(INFINITE);
 
     bool holds = true;
-    for (int64_t begin = first; begin < last; begin += BLOCK) {
-        const int64_t count = smaller(BLOCK, last - begin);
+    for (int64_t begin = share.first; begin < share.last; begin += BLOCK) {
+        const int64_t count = smaller(BLOCK, share.last - begin);
         const int32_t *order = p.target_order + begin, *below = p.target_below + begin;
         double to_left[BLOCK], to_right[BLOCK];
         holds &= beside(
@@ -152,7 +170,9 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
     const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0;
     Buffer<T> scratch(abreast * (x_size + y_size));
     Buffer<double> sums(abreast * 2 * carries);
-    if (!scratch || !sums) return OUT_OF_MEMORY;
+    Buffer<Share> shares(chunks + p.n / MOST_IN_A_SHARE + 1);
+    if (!scratch || !sums || !shares) return OUT_OF_MEMORY;
+    const int64_t share_count = cut_into_shares(p, Sources<T, ROWS>{s, p.k}, shares.get());
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
         T* x = scratch.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
@@ -163,7 +183,7 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
         if (ROWS > 1) rows_in_order<T, ROWS>(rows_of_x, rows, p.k, p.source_rank, x, team);
         all_totals(src, ROWS > 1 ? nullptr : rows_of_x, p.source_order, team);
         carry(src);
-        const bool served = for_all(team, chunks, [&](int64_t c, int) { return serve_chunk(p, src, t, sink, c); });
+        const bool served = for_all(team, share_count, [&](int64_t i, int) { return serve(p, src, t, sink, shares[i]); });
         rows_out_of_order<T, ROWS, ODD>(p, sink.in_order, row, rows, team);
         return served;
     });

@@ -86,6 +86,6 @@ def test_large_sizes_never_choose_the_dense_backend(n, k, device):
 
 
 def test_small_sizes_choose_the_dense_backend():
-    a, b, x = torch.randn(3), torch.randn(4), torch.randn(4)
-    assert backends.which(x, a, b) == "dense"
-    assert backends.which(x, a, b, backend="torch") == "torch"
+    assert backends.choose(torch.device("cuda"), 30, 40, None) == "dense"
+    assert backends.choose(torch.device("cpu"), 30, 40, None) == "cpp"  # the compiled scan is faster at every size
+    assert backends.choose(torch.device("cuda"), 30, 40, "torch") == "torch"

@@ -100,3 +100,16 @@ def test_more_anchors_than_an_index_can_count():
     huge = torch.empty(1).expand(2**31)
     with pytest.raises(ValueError, match=r"`b` must have fewer than 2\^31 anchors"):
         laplex.Plan(torch.ones(3), huge)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_most_targets_in_one_chunk_of_sources(ties, scan_backend):
+    a, b = torch.rand(9000, dtype=torch.float64) + 0.4, torch.rand(2000, dtype=torch.float64) * 0.5
+    if ties:
+        a, b = (a * 64).round() / 64, (b * 64).round() / 64
+    x = torch.randn(2, 2000, dtype=torch.float64)
+    inputs = [value.requires_grad_() for value in (x, a, b)]
+    g = torch.randn(2, 9000, dtype=torch.float64)
+    got, want = (torch.autograd.grad(f(*inputs), inputs, g) for f in (product(scan_backend), dense))
+    assert error(product(scan_backend)(*inputs), dense(*inputs)) <= 1e-14
+    assert all(error(one, other) <= 1e-13 for one, other in zip(got, want, strict=True))

@@ -16,9 +16,9 @@ from laplex._kernels import cpp_scan
 
 NAMES = ("torch", "cpp", "dense")
 
-# Below these numbers of entries n * k the dense product is faster than the scan, measured by `laplex bench`
-# (suite cpu, rows "dispatch"): the compiled scan costs little more than its call, the torch scan is many small calls.
-DENSE_BELOW = {"cpp": 16 * 16, "torch": 512 * 512}
+# Below these numbers of entries n * k the dense product is the faster (benchmarks/crossover.py). The compiled scan is
+# never slower, whatever the size; the torch scan is many small calls.
+DENSE_BELOW = {"cpp": 0, "torch": 512 * 512}
 
 
 def available() -> dict[str, str]:

@@ -1,0 +1,84 @@
+"""Where one way becomes faster than another: the thresholds in laplex.backends and laplex.plan come from here.
+
+    python benchmarks/crossover.py            writes benchmarks/results/crossover-cpu.json
+
+Three sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
+    dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
+    short   n = 2^16, k = n / ratio, B = 8, both directions: only the short side sorted against both sides sorted
+    chunk   n = k = 2^18: the `torch` backend by the size of its chunks
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import laplex
+from laplex import _ops
+from laplex._kernels import torch_scan
+from laplex.bench.report import git, machine, versions
+
+OUT = Path(__file__).parent / "results" / "crossover-cpu.json"
+
+
+def medians(calls: dict[str, Callable[[], object]], seconds: float = 0.5) -> dict[str, float]:
+    """Median seconds of each call, taken in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    end = time.perf_counter() + seconds * len(calls)
+    while time.perf_counter() < end or len(next(iter(samples.values()))) < 5:
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call()
+            samples[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def dense(n: int) -> dict[str, float]:
+    a, b, x = torch.randn(n), torch.randn(n), torch.randn(1, n)
+    return medians({way: lambda way=way: laplex.linear(x, a, b, backend=way) for way in ("dense", "cpp", "torch")})
+
+
+def short_axis(ratio: int, forward: bool) -> dict[str, float]:
+    n = 1 << 16
+    a, b, tau = torch.randn(1, n), torch.randn(1, n // ratio), torch.ones(1, dtype=torch.float64)
+    calls = {}
+    for layout in ("merged", "short_cols"):
+        order = _ops.plan(a, b, layout, "cpp")
+        target, source, order = (a, b, order) if forward else (b, a, (*order[2:], *order[:2]))
+        x = torch.randn(1, 8, source.shape[1])
+        calls[layout] = lambda x=x, t=target, s=source, o=order: _ops.scan(x, t, s, tau, *o, False, "cpp")
+    return medians(calls)
+
+
+def chunk(size: int) -> float:
+    a, b, x = torch.randn(1 << 18), torch.randn(1 << 18), torch.randn(1, 1 << 18)
+    plan, kept = laplex.Plan(a, b), torch_scan.CHUNK
+    torch_scan.CHUNK = size
+    try:
+        return medians({"torch": lambda: laplex.linear(x, a, b, plan=plan, backend="torch")}, 1.0)["torch"]
+    finally:
+        torch_scan.CHUNK = kept
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    results = {
+        "machine": machine("cpu"),
+        "versions": versions(),
+        "git": git(),
+        "dense": {n: dense(n) for n in (4, 8, 16, 24, 32, 64, 128, 256, 384, 512, 768)},
+        "short to long": {ratio: short_axis(ratio, True) for ratio in (2, 4, 8, 16, 32)},
+        "long to short": {ratio: short_axis(ratio, False) for ratio in (2, 4, 8, 16, 32)},
+        "chunk": {size: chunk(size) for size in (8, 16, 32, 64, 128)},
+    }
+    OUT.write_text(json.dumps(results, indent=1) + "\n")
+    for sweep in ("dense", "short to long", "long to short", "chunk"):
+        print(sweep)
+        for point, times in results[sweep].items():
+            row = times if isinstance(times, dict) else {"torch": times}
+            print(f"  {point:>5}  " + "  ".join(f"{name} {1e6 * value:9.1f} us" for name, value in row.items()))
