@@ -196,7 +196,7 @@ def test_anchors_that_are_not_finite(value, name, n, k, backend):
     anchors[name][1] = value
     with raises(ValueError, f"`{name}` must be finite, got NaN or infinity; find it with torch.isfinite({name})"):
         laplex.linear(torch.randn(k), **anchors, backend=backend)
-    with raises(ValueError, f"laplex.Plan: `{name}` must be finite"):
+    with raises(ValueError, f"laplex: `{name}` must be finite"):
         Plan(**anchors)
     with raises(ValueError, f"laplex.rank: `{name}` must be finite"):
         laplex.rank(**anchors)
@@ -207,7 +207,7 @@ def test_the_torch_planner_finds_anchors_that_are_not_finite(name, monkeypatch):
     monkeypatch.setattr(backends, "planner", lambda device: "torch")
     anchors = {"a": A.clone(), "b": B.clone()}
     anchors[name][1] = math.nan
-    with raises(ValueError, f"laplex.Plan: `{name}` must be finite"):
+    with raises(ValueError, f"laplex: `{name}` must be finite"):
         Plan(**anchors)
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import laplex
+from laplex.bench import markdown
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -28,3 +29,9 @@ def test_docstring_examples(documented):
     for test in doctest.DocTestFinder(recurse=False).find(documented, globs=names):
         failed, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
         assert failed == 0
+
+
+def test_the_tables_are_those_of_the_committed_results(monkeypatch):
+    monkeypatch.chdir(README.parent)
+    text = README.read_text(encoding="utf-8")
+    assert markdown.filled(text) == text, "run `make readme`"

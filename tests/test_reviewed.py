@@ -113,3 +113,13 @@ def test_most_targets_in_one_chunk_of_sources(ties, scan_backend):
     got, want = (torch.autograd.grad(f(*inputs), inputs, g) for f in (product(scan_backend), dense))
     assert error(product(scan_backend)(*inputs), dense(*inputs)) <= 1e-14
     assert all(error(one, other) <= 1e-13 for one, other in zip(got, want, strict=True))
+
+
+def test_the_reference_wants_both_phases():
+    with pytest.raises(ValueError, match="`phi` and `psi` go together"):
+        reference.kernel(*drawn((3,), (4,)), phi=torch.ones(3))
+
+
+def test_which_of_no_tensors():
+    with pytest.raises(TypeError, match=r"laplex.backends.which: `x` must be a torch.Tensor, got int"):
+        laplex.backends.which(1, 2, 3)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex import _checks
 from laplex._kernels import cpp_scan
 
 NAMES = ("torch", "cpp", "dense")
@@ -28,6 +29,8 @@ def available() -> dict[str, str]:
 
 def which(x: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> str:
     """The backend that ``laplex.linear(x, a, b, backend=backend)`` would run."""
+    for name, tensor in (("x", x), ("a", a), ("b", b)):
+        _checks.is_tensor("laplex.backends.which", name, tensor)
     return choose(x.device, a.shape[-1], b.shape[-1], backend)
 
 

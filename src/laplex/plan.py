@@ -9,7 +9,7 @@ from laplex import _checks, _ops, backends
 from laplex._shapes import flat, flat_anchors
 from laplex.errors import frozen
 
-SHORT_AXIS_RATIO = 8  # from this ratio of sizes on only the shorter side is sorted (benchmarks/crossover.py)
+SHORT_AXIS_RATIO = 16  # from this ratio of sizes on only the shorter side is sorted (benchmarks/crossover.py)
 
 
 class Plan:

@@ -20,6 +20,8 @@ def kernel(
     Returns:
         K (*H, n, k), made of differentiable torch operations, so autograd through it defines every derivative.
     """
+    if (phi is None) != (psi is None):
+        raise ValueError("laplex.reference.kernel: `phi` and `psi` go together, got one without the other; pass zeros")
     scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
     dense = torch.exp(-(a[..., :, None] - b[..., None, :]).abs() / scale)
     if phi is not None and psi is not None:

@@ -144,7 +144,7 @@ def _order(a: Tensor, b: Tensor, made: _ops.Planned, from_old: bool) -> None:
         torch.get_num_threads(),
     )
     if status:
-        _raise("laplex.Plan", status, None)
+        _raise("laplex", status, None)
 
 
 def _raise(where: str, status: int, tau: Tensor | None) -> None:

@@ -23,7 +23,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     a, b = a.contiguous(), b.contiguous()
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
-            raise ValueError(_checks.not_finite("laplex.Plan", name))
+            raise ValueError(_checks.not_finite("laplex", name))
     made = row_index, row_values, col_index, col_values = _ops.empty_plan(a, b, layout)
     row_kind, col_kind = _ops.SIDES[layout]
     a_sorted, b_sorted = _fill_order(a, row_index, row_kind), _fill_order(b, col_index, col_kind)

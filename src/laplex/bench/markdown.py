@@ -19,8 +19,9 @@ def table(results: list[Result]) -> str:
         same = list(group)
         sizes = "; ".join(str(result.size) for result in same if result.size is not None)
         values = " / ".join(value_of(result) for result in same)
-        missed = sum(result.status != "pass" for result in same)
-        verdict = "met" if not missed else f"missed at {missed} of {len(same)}" if len(same) > 1 else "missed"
+        missed = sum(result.status == "miss" for result in same)
+        unmeasured = sorted({result.status for result in same} - {"pass", "miss"})
+        verdict = ", ".join([f"missed at {missed} of {len(same)}" if missed else "met", *unmeasured])
         lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
     return "\n".join(lines)
 

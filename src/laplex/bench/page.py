@@ -40,7 +40,8 @@ def caption(report: Report) -> str:
     machine, versions, git = (report.conditions[name] for name in ("machine", "versions", "git"))
     device = machine.get("gpu") or f"{machine['cpu']}, torch threads: {machine['torch_threads']}"
     commit = f", commit {git['commit'][:10]}{' with changes' if git['dirty'] else ''}" if git["commit"] else ""
-    return f"{device}; laplex {versions['laplex']}{commit}, torch {versions['torch']}; {report.date[:10]}"
+    line = f"{device}; laplex {versions['laplex']}{commit}, torch {versions['torch']}; {report.date[:10]}"
+    return "; ".join(filter(None, [line, report.busy()]))
 
 
 def to_html(report: Report, png: bytes) -> str:

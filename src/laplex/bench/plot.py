@@ -11,7 +11,7 @@ from laplex.bench.problems import power
 from laplex.bench.results import Measured, Result
 from laplex.bench.tables import value_of
 
-EPSILON = 2.0**-23  # float32
+ROUNDING = 2.0**-24  # of float32
 GRID = "#e4e4e4"
 INK = "#444444"
 BLUE, RED = "#1f5fbf", "#c8382c"
@@ -42,7 +42,7 @@ def _side_by_side(results: list[Result]) -> Figure:
         _time_curve(left, label, points)
         checked = [(n, side.error) for n, side in points if side.error is not None]
         right.plot(*_columns(checked), **_style(label))
-    _epsilon(right)
+    _rounding(right)
     _size_axis(left, results, "Time of one product, ms (median; band: 20 % to 80 %)")
     left.yaxis.set_major_formatter(FuncFormatter(lambda time, _: f"{time:g}"))
     _size_axis(right, results, "Relative error, against sums in float64")
@@ -120,11 +120,11 @@ def _size_axis(axes: Axes, results: list[Result], title: str) -> None:
     _clean(axes)
 
 
-def _epsilon(axes: Axes) -> None:
-    axes.axhline(EPSILON, color="#9a9a9a", linestyle=":", linewidth=1)
+def _rounding(axes: Axes) -> None:
+    axes.axhline(ROUNDING, color="#9a9a9a", linestyle=":", linewidth=1)
     where = axes.get_yaxis_transform()
     axes.annotate(
-        "float32 epsilon", (0.99, EPSILON), (0, 2), xycoords=where, textcoords="offset points", ha="right", fontsize=7
+        "float32 rounding", (0.99, ROUNDING), (0, 2), xycoords=where, textcoords="offset points", ha="right", fontsize=7
     )
 
 

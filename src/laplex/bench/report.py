@@ -45,6 +45,13 @@ class Report:
         partial.write_text(json.dumps(content, indent=1) + "\n")
         partial.replace(self.path)
 
+    def busy(self) -> str:
+        """A warning if others used the machine when the run began; else nothing."""
+        cores = os.cpu_count() or 1
+        if self.load is None or self.load <= 0.5 * cores:
+            return ""
+        return f"the machine is busy (load {self.load:.1f} on {cores} cores): times will be noisy"
+
     def finished(self) -> set[str]:
         """The keys of what need not be measured again."""
         return {result.key for result in self.results if result.status in FINISHED}
@@ -53,7 +60,10 @@ class Report:
 def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
     """A new report, or with `resume` the one that is there, if it was made under the same conditions."""
     conditions = {"machine": machine(device), "versions": versions(), "git": git()}
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"laplex bench: --out must be a folder that can be written, got {folder}: {error}") from None
     path = folder / f"{suite}-{slug(conditions['machine'])}.json"
     if not resume or not path.exists():
         return Report(suite, path, conditions)

@@ -1,7 +1,6 @@
 """What every front end says when a run starts and when it ends."""
 
 import importlib.util
-import os
 
 from laplex.bench.report import SCRATCH, Report
 
@@ -11,10 +10,7 @@ FAULTS = ("wrong", "failed")
 
 def opening_line(report: Report, total: int) -> str:
     """Name the file, which is what an interrupted run leaves, and warn if others use the machine."""
-    cores = os.cpu_count() or 1
-    busy = report.load is not None and report.load > 0.5 * cores
-    warning = f"; the machine is busy (load {report.load:.1f} on {cores} cores): times will be noisy" if busy else ""
-    return f"{total} measurements to make; each is saved in {report.path}{warning}"
+    return "; ".join(filter(None, [f"{total} measurements to make; each is saved in {report.path}", report.busy()]))
 
 
 def closing_lines(report: Report) -> list[str]:
