@@ -21,7 +21,7 @@ from helpers import (
 )
 from laplex import reference
 
-SIZES = [(5, 4), (2, 17), (17, 2)]  # merged, short rows, short columns
+SIZES = [(5, 4), (1, 17), (17, 1)]  # merged, short rows, short columns
 NAMES = ("x", "a", "b", "tau", "phi", "psi")
 
 

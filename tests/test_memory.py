@@ -9,7 +9,7 @@ import laplex
 from helpers import rows_for
 from laplex import _ops, backends
 
-SIZES = [(1201, 1301), (211, 2503), (2503, 211)]  # merged, short rows, short columns
+SIZES = [(1201, 1301), (151, 2503), (2503, 151)]  # merged, short rows, short columns
 
 
 INSIDE = {_ops.plan: _ops._plan, _ops.scan: _ops._scan, _ops.pullback: _ops._pullback}

@@ -11,7 +11,7 @@ from cases import every, named
 from helpers import LAYOUTS, TOLERANCE, error, make_order, odd_kernel, oracle, rows_for, scan
 from laplex import Plan, StalePlanError
 
-SIZES = {"merged": (7, 6), "short_rows": (3, 29), "short_cols": (29, 3)}
+SIZES = {"merged": (7, 6), "short_rows": (3, 49), "short_cols": (49, 3)}
 LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 
 
@@ -39,7 +39,7 @@ def test_a_plan_serves_both_products(case, backend, dtype):
 
 @pytest.mark.parametrize(
     ("n", "k", "layout"),
-    [(5, 5, "merged"), (5, 39, "merged"), (5, 40, "short_rows"), (40, 5, "short_cols"), (1, 1, "merged")],
+    [(5, 5, "merged"), (5, 79, "merged"), (5, 80, "short_rows"), (80, 5, "short_cols"), (1, 1, "merged")],
 )
 def test_the_layout_is_chosen_by_the_sizes(n, k, layout):
     assert Plan(torch.randn(n), torch.randn(k)).layout == layout
