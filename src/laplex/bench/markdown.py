@@ -4,6 +4,7 @@ import re
 from itertools import groupby
 from pathlib import Path
 
+from laplex.bench.problems import Size, power
 from laplex.bench.report import load
 from laplex.bench.results import Result
 from laplex.bench.tables import bar_of, value_of
@@ -17,13 +18,21 @@ def table(results: list[Result]) -> str:
     lines = ["| claim | sizes | measured | bar | verdict |", "| --- | --- | --- | --- | --- |"]
     for _, group in groupby(results, key=lambda result: result.row):
         same = list(group)
-        sizes = "; ".join(str(result.size) for result in same if result.size is not None)
+        sizes = in_words([result.size for result in same if result.size is not None])
         values = " / ".join(value_of(result) for result in same)
         missed = sum(result.status == "miss" for result in same)
         unmeasured = sorted({result.status for result in same} - {"pass", "miss"})
         verdict = ", ".join([f"missed at {missed} of {len(same)}" if missed else "met", *unmeasured])
         lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
     return "\n".join(lines)
+
+
+def in_words(sizes: list[Size]) -> str:
+    """n = k = 2^14, 2^18; B = 1: what sizes have in common is said once."""
+    if not all(size.n == size.k for size in sizes):
+        return "; ".join(map(str, sizes))
+    batches = groupby(sizes, key=lambda size: size.batch)
+    return " and ".join(f"n = k = {', '.join(power(size.n) for size in same)}; B = {b}" for b, same in batches)
 
 
 def filled(text: str) -> str:
