@@ -2,10 +2,12 @@
 
     python benchmarks/crossover.py            writes benchmarks/results/crossover-cpu.json
 
-Three sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
+Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
     short   n = 2^16, k = n / ratio, B = 8, both directions: only the short side sorted against both sides sorted
     chunk   n = k = 2^18: the `torch` backend by the size of its chunks
+    moved   n = k, B = 1: a plan kept with the anchors it was built from, whose values are compared with those it keeps,
+            against anchors that moved and kept their order (all doubled, tau too), which are gathered anew
 """
 
 import json
@@ -65,6 +67,17 @@ def chunk(size: int) -> float:
         torch_scan.CHUNK = kept
 
 
+def moved(n: int) -> dict[str, float]:
+    a, b, x = torch.randn(n), torch.randn(n), torch.randn(1, n)
+    plan, two_a, two_b = laplex.Plan(a, b), 2 * a, 2 * b
+    return medians(
+        {
+            "compared": lambda: laplex.linear(x, a, b, 1.0, plan=plan),
+            "gathered": lambda: laplex.linear(x, two_a, two_b, 2.0, plan=plan),
+        }
+    )
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     results = {
@@ -75,9 +88,10 @@ if __name__ == "__main__":
         "short to long": {ratio: short_axis(ratio, True) for ratio in (2, 4, 8, 16, 32)},
         "long to short": {ratio: short_axis(ratio, False) for ratio in (2, 4, 8, 16, 32)},
         "chunk": {size: chunk(size) for size in (8, 16, 32, 64, 128)},
+        "moved": {n: moved(n) for n in (1 << 14, 1 << 18, 1 << 20)},
     }
     OUT.write_text(json.dumps(results, indent=1) + "\n")
-    for sweep in ("dense", "short to long", "long to short", "chunk"):
+    for sweep in ("dense", "short to long", "long to short", "chunk", "moved"):
         print(sweep)
         for point, times in results[sweep].items():
             row = times if isinstance(times, dict) else {"torch": times}
