@@ -9,8 +9,8 @@ from laplex import _checks, _ops, backends
 from laplex._shapes import flat, flat_anchors
 from laplex.errors import frozen
 
-# From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on, long
-# -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains at any ratio.
+# From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
+# long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
 SHORT_AXIS_RATIO = 16
 
 
