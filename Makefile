@@ -19,7 +19,7 @@ demo: $(INSTALLED) ## a quick benchmark on this machine
 	$(BIN)/laplex bench --quick
 
 test: $(INSTALLED) ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -146,9 +146,7 @@ bool serve(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const S
         const int64_t count = smaller(BLOCK, share.last - begin);
         const int32_t *order = p.target_order + begin, *below = p.target_below + begin;
         double to_left[BLOCK], to_right[BLOCK];
-        holds &= beside(
-            count, [&](int64_t i) { return double(t[begin + i]); }, [&](int64_t i) { return below[i] - from; }, pos,
-            p.rate, to_left, to_right);
+        holds &= beside(count, t + begin, below, from, pos, p.rate, to_left, to_right);
         for (int64_t i = 0; i < count; ++i) {
             const double *l = left + (below[i] - from) * ROWS, *r = right + (below[i] - from) * ROWS;
             double from_left[ROWS], from_right[ROWS];

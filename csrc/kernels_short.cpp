@@ -29,9 +29,7 @@ bool spread_block(const Problem<T>& p, const T* edges, const double* left, const
     const int32_t *below = p.target_below + begin, *upto = p.target_upto + begin;
     const T* t = p.target + begin;
     double to_left[BLOCK], to_right[BLOCK];
-    bool holds = beside(
-        count, [&](int64_t i) { return double(t[i]); }, [&](int64_t i) { return int64_t(below[i]); }, edges, p.rate,
-        to_left, to_right);
+    bool holds = beside(count, t, below, 0, edges, p.rate, to_left, to_right);
     T out[ROWS][BLOCK];
     for (int64_t i = 0; i < count; ++i) {
         const double *l = left + int64_t(below[i]) * ROWS, *r = right + int64_t(below[i]) * ROWS;

@@ -16,19 +16,10 @@ def pytest_addoption(parser):
     parser.addoption("--error-for-skips", action="store_true", help="a skipped test is a failure (for CI)")
 
 
-def pytest_collection_modifyitems(items):
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    counts = item.config.getoption("--error-for-skips") and not item.get_closest_marker("gpu")
-    if report.skipped and counts and not hasattr(report, "wasxfail"):
+    if report.skipped and item.config.getoption("--error-for-skips"):
         report.outcome, report.longrepr = "failed", f"skipped, which --error-for-skips forbids: {report.longrepr}"
     return report
 
