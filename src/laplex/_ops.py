@@ -37,6 +37,7 @@ SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short
 _MODULES = {
     "torch": "laplex._kernels.torch_scan",
     "cpp": "laplex._kernels.cpp_scan",
+    "triton": "laplex._kernels.triton_scan",
     "dense": "laplex._kernels.dense",
 }
 Planned = tuple[Tensor, Tensor, Tensor, Tensor]  # row_index, row_values, col_index, col_values
@@ -75,6 +76,13 @@ def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
         made.append(side.new_empty((side.shape[0], index, side.shape[1]), dtype=torch.int32))
         made.append(side.new_empty((side.shape[0], values, side.shape[1])))
     return made[0], made[1], made[2], made[3]
+
+
+def empty_rows(x: Tensor, size: int) -> Tensor:
+    """A tensor (*X, size) for results, of the dtype of x (*X, k): as columns if x is the transpose of columns."""
+    if 2 <= x.dim() <= 3 and x.stride(-2) == 1 and x.stride(-1) != 1 and x.shape[-2] > 1:
+        return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
+    return x.new_empty((*x.shape[:-1], size))
 
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")

@@ -1,0 +1,495 @@
+"""The ordered scan on the GPU, in tiles of the merged order: reduce every tile, carry, scan every tile.
+
+A program stands over TILE points of the merged order and ROWS rows of x; a thread takes SERIAL neighbouring points, so
+that a scan is SERIAL additions and one scan over threads. The decay over a span is that of its end points, never a
+product of decays. Between tiles (position, sum) is carried in float64:
+
+    left of a tile:   the tiles before it, at the last position of the one before
+    right of a tile:  the tiles behind it, at the first position of the next
+
+Within a tile every sum is referred to one position, so that the scan is two plain cumulative sums and a point costs two
+exponentials; a tile that spans too many tau for that is scanned window by window.
+
+A fault (anchors or a tau that are not finite and positive, a plan that does not hold) is a NaN among the tiles'
+positions. It is carried to every tile: the whole output is NaN.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WORD = tl.constexpr(32)
+SERIAL = tl.constexpr(4)
+LOG2_E = tl.constexpr(1.4426950408889634)
+INFINITY = tl.constexpr(float("inf"))
+# Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
+NEAR = tl.constexpr(100.0)
+NEAR_EXACT = tl.constexpr(16.0)
+NARROW = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
+
+
+@triton.jit
+def _entries(entry, place, inside, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+    """Of merged places: whether a target's, and where the caller has it, as a target and as a source.
+
+    An entry is the row's index, or -1 - the column's. Where both sides came in order there are none, but a bit a point,
+    1 for a row, in words of 32 with the number of rows before each word.
+    """
+    if IN_ORDER:
+        shift = place % WORD
+        word = tl.load(entry + place // WORD, mask=place < padded, other=0)
+        below = word & ((tl.full([1, 1], 1, word.dtype) << shift) - 1)
+        rows_before = tl.load(entry + padded // WORD + place // WORD, mask=place < padded, other=0)
+        row = rows_before + _popcount(below.to(tl.int32))
+        is_row = ((word >> shift) & 1) != 0
+        col = place - row
+    else:
+        row = tl.load(entry + place, mask=place < padded, other=0)
+        is_row = row >= 0
+        col = -1 - row
+    if FIRST:
+        return inside & is_row, row, inside & ~is_row, col
+    else:
+        return inside & ~is_row, col, inside & is_row, row
+
+
+@triton.jit
+def _popcount(v):
+    v = v - ((v >> 1) & 0x55555555)
+    v = (v & 0x33333333) + ((v >> 2) & 0x33333333)
+    v = (v + (v >> 4)) & 0x0F0F0F0F
+    v = v + (v >> 8)
+    return (v + (v >> 16)) & 0x3F
+
+
+@triton.jit
+def _rate(tau):
+    """log2(e) / tau, finite, so that a gap of 0 decays by nothing; NaN unless tau is positive and finite."""
+    rate = tl.minimum(1.0 / tau * LOG2_E, 1.7e308)
+    return tl.where((tau > 0) & (tau < INFINITY), rate, float("nan"))
+
+
+@triton.jit
+def _narrow_powers(p, at, rate, span, EXACT: tl.constexpr):
+    """2^-e, 2^e of e = |p - at| * rate, and 2^-span, 2^span, where rate is in powers of two and e <= span <= NARROW."""
+    if EXACT:
+        exponent = tl.abs(p.to(tl.float64) - at) * rate
+        down, up, low, high = tl.exp2(-exponent), tl.exp2(exponent), tl.exp2(-span), tl.exp2(span)
+    else:
+        exponent = (tl.abs(p - at.to(p.dtype)) * rate.to(p.dtype)).to(tl.float32)
+        down, up = tl.exp2(-exponent), tl.exp2(exponent)
+        low, high = tl.exp2(-span.to(tl.float32)), tl.exp2(span.to(tl.float32))
+    return down, up, low, high
+
+
+@triton.jit
+def _powers(p, at, rate, EXACT: tl.constexpr):
+    """2^-e and 2^e of e = |p - at| * rate < 126. A float32 exponent would round; its fraction does not."""
+    exponent = tl.abs(p.to(tl.float64) - at) * rate
+    if EXACT:
+        down, up = tl.exp2(-exponent), tl.exp2(exponent)
+    else:
+        whole = tl.floor(exponent)
+        fraction = (exponent - whole).to(tl.float32)
+        shift = whole.to(tl.int32) << 23
+        down = (tl.exp2(-fraction).to(tl.int32, bitcast=True) - shift).to(tl.float32, bitcast=True)
+        up = (tl.exp2(fraction).to(tl.int32, bitcast=True) + shift).to(tl.float32, bitcast=True)
+    return down, up
+
+
+@triton.jit
+def _decay(gap, rate):
+    """The decay over a gap >= 0, in float64: for what is carried, which is few numbers."""
+    return tl.exp2(-gap * rate)
+
+
+@triton.jit
+def _fault(position, merged, rate):
+    """0, or NaN if the anchors at the ends (where a sort puts what is not finite) or tau are at fault."""
+    low, high = tl.load(position).to(tl.float64), tl.load(position + merged - 1).to(tl.float64)
+    return tl.where((tl.abs(low) < INFINITY) & (tl.abs(high) < INFINITY) & (rate > 0), 0.0, float("nan"))
+
+
+@triton.jit
+def refresh_kernel(
+    target, source, entry, position, faults, merged, padded, n, k, tiles,
+    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Anchors that may have moved, in the plan's order; a NaN in ``faults`` for every tile where they are not in it."""
+    tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    place = (tile.to(tl.int64) if WIDE else tile) * TILE + tl.arange(0, TILE)[None, :]
+    target, source = target + kernel * n, source + kernel * k
+    p, is_target, _ = _anchor_at(target, source, entry, place, merged, padded, FIRST, IN_ORDER)
+    following, _, next_is_source = _anchor_at(target, source, entry, place + 1, merged, padded, FIRST, IN_ORDER)
+    last = place + 1 >= merged
+    tl.store(position + kernel * padded + place, p, mask=place < padded)
+    turned = is_target if not FIRST else next_is_source == 0
+    turned = turned & ((next_is_source != 0) if not FIRST else ~is_target)
+    holds = (tl.abs(p) < INFINITY) & ((p < following) | ((p == following) & ~turned) | last)
+    fault = tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
+    tl.store(faults + kernel * tiles + tile, fault)
+
+
+@triton.jit
+def _anchor_at(target, source, entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+    inside = place < merged
+    is_target, t, is_source, s = _entries(entry, tl.minimum(place, merged - 1), inside, padded, FIRST, IN_ORDER)
+    p = tl.load(target + t, mask=is_target, other=0.0) + tl.load(source + s, mask=is_source, other=0.0)
+    return p, is_target, is_source.to(tl.int32)
+
+
+@triton.jit
+def reduce_kernel(
+    x, merged_x, tau, entry, position, faults, ends, totals,
+    m, merged, padded, tiles, x_kernel, x_row, x_col,
+    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
+    CHECKED: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A tile's end positions and its sums at them, from the right and from the left; and x in the merged order."""
+    tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    position += kernel * padded
+    start = (tile.to(tl.int64) if WIDE else tile) * TILE
+    place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    inside = place < merged
+    first = tl.load(position + start).to(tl.float64)
+    last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
+    rate = _rate(tl.load(tau + kernel))
+    fault = _fault(position, merged, rate)
+    if CHECKED:
+        fault += tl.load(faults + kernel * tiles + tile)
+    ends += kernel * 2 * tiles
+    tl.store(ends + tile, first + fault)
+    tl.store(ends + tiles + tile, last + fault)
+
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    _, _, is_source, at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    kept = (row < m)[:, None, None]
+    x += (kernel * x_kernel + row * x_row)[:, None, None]
+    v = tl.load(x + (at.to(tl.int64) * x_col)[None, :, :], mask=is_source[None, :, :] & kept, other=0.0)
+    if not IN_ORDER:
+        merged_x += ((kernel * m + row) * padded)[:, None, None]
+        tl.store(merged_x + place[None, :, :], v, mask=(place < padded)[None, :, :] & kept)
+    v = v.to(SUM)
+    p = tl.where(inside, p, last.to(p.dtype))
+    span = (last - first) * rate
+    if span <= NARROW:
+        at_first, up, low, _high = _narrow_powers(p, first, rate, span, EXACT)
+        at_last = up * low
+    else:
+        at_first = _decay(p.to(tl.float64) - first, rate).to(tl.float64 if EXACT else tl.float32)
+        at_last = _decay(last - p.to(tl.float64), rate).to(at_first.dtype)
+    totals += (kernel * m + row) * tiles + tile
+    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    tl.store(totals, _total(v * at_first.to(SUM)[None, :, :]), mask=row < m)
+    tl.store(totals + channel, _total(v * at_last.to(SUM)[None, :, :]), mask=row < m)
+    if ODD:
+        tied = p.to(tl.float64) == (first if FIRST else last)
+        tl.store(totals + 2 * channel, _total(tl.where(tied[None, :, :], v, 0.0)), mask=row < m)
+
+
+@triton.jit
+def _total(v):
+    return tl.sum(tl.sum(v, 1).to(tl.float64), 1)
+
+
+@triton.jit
+def group_kernel(
+    ends, totals, tau, group_ends, group_totals, m, tiles, groups, ODD: tl.constexpr, FIRST: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """GROUP tiles as if they were one: where there are too many to be carried at once."""
+    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    rate = _rate(tl.load(tau + kernel))
+    tile = group * GROUP + tl.arange(0, GROUP)
+    have = tile < tiles
+    ends += kernel * 2 * tiles
+    first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
+    at_first = tl.load(ends + group * GROUP)
+    at_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
+    fault = tl.sum(first * 0.0, 0)
+    tl.store(group_ends + kernel * 2 * groups + group, at_first + fault)
+    tl.store(group_ends + kernel * 2 * groups + groups + group, at_last + fault)
+    totals += (kernel * m + row) * tiles
+    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    right = tl.load(totals + tile, mask=have, other=0.0) * tl.where(have, _decay(first - at_first, rate), 0.0)
+    left = tl.load(totals + channel + tile, mask=have, other=0.0) * tl.where(have, _decay(at_last - last, rate), 0.0)
+    group_totals += (kernel * m + row) * groups + group
+    group_channel = tl.num_programs(2).to(tl.int64) * m * groups
+    tl.store(group_totals, tl.sum(right, 0))
+    tl.store(group_totals + group_channel, tl.sum(left, 0))
+    if ODD:
+        tied = have & ((first == at_first) if FIRST else (last == at_last))
+        tl.store(group_totals + 2 * group_channel, tl.sum(tl.load(totals + 2 * channel + tile, mask=tied, other=0.0), 0))
+
+
+@triton.jit
+def _add_decayed(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
+    """(position, sum, sum over ties at the position) of two neighbours, at the second's position."""
+    gap = tl.abs(p_1 - p_2)
+    return rate_2, p_2, v_1 * tl.exp2(-gap * rate_2) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+
+
+@triton.jit
+def carry_kernel(
+    ends, totals, tau, group_ends, group_totals, carries, m, tiles, groups, ODD: tl.constexpr, FIRST: tl.constexpr,
+    GROUP: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """What lies right and left of every tile of a group: at its own first and last position; at the nearer ends of the
+    neighbouring tiles; and the ties there."""
+    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    kernels = tl.num_programs(2).to(tl.int64)
+    rate = _rate(tl.load(tau + kernel))
+    low = group * GROUP
+    tile = low + tl.arange(0, GROUP)
+    have = tile < tiles
+    ends += kernel * 2 * tiles
+    totals += (kernel * m + row) * tiles
+    channel = kernels * m * tiles
+    rates = tl.zeros([GROUP], tl.float64) + rate
+    outer = tl.arange(0, GROUPS)
+    group_ends += kernel * 2 * groups
+    group_totals += (kernel * m + row) * groups
+    group_channel = kernels * m * groups
+    there = outer < groups
+    last = tl.load(ends + tiles + tile, mask=have, other=0.0)
+    if GROUPS == 1:
+        fault = tl.sum(last * 0.0, 0)
+    else:
+        fault = tl.sum(tl.load(group_ends + outer, mask=there, other=0.0) * 0.0, 0)
+
+    v = tl.load(totals + channel + tile, mask=have, other=0.0)
+    t = tl.load(totals + 2 * channel + tile, mask=have & (ODD and not FIRST), other=0.0)
+    _, _, left, left_tied = tl.associative_scan((rates, last, v, t), 0, _add_decayed)
+    ahead = outer < group
+    outer_at = tl.load(group_ends + groups + group - 1, mask=group > 0, other=-INFINITY)
+    outer_last = tl.load(group_ends + groups + outer, mask=ahead, other=0.0)
+    outer_v = tl.load(group_totals + group_channel + outer, mask=ahead, other=0.0)
+    before = tl.sum(tl.where(ahead, outer_v * _decay(outer_at - outer_last, rate), 0.0), 0)
+    left += before * _decay(last - outer_at, rate) + fault
+    carries += (kernel * m + row) * tiles
+    inward = tile + 1 < tiles
+    gap = tl.load(ends + tiles + tile + 1, mask=inward, other=0.0) - last
+    tl.store(carries + channel + tile + 1, left * _decay(gap, rate), mask=inward)
+    tl.store(carries + 3 * channel + tile + 1, left, mask=inward)
+    tl.store(carries + channel, fault, mask=group == 0)
+    tl.store(carries + 3 * channel, fault, mask=group == 0)
+
+    first = tl.load(ends + tile, mask=have, other=0.0)
+    first = tl.where(have, first, tl.load(ends + tiles - 1))
+    v = tl.load(totals + tile, mask=have, other=0.0)
+    t = tl.load(totals + 2 * channel + tile, mask=have & (ODD and FIRST), other=0.0)
+    _, _, right, right_tied = tl.associative_scan((rates, first, v, t), 0, _add_decayed, reverse=True)
+    beyond = there & (outer > group)
+    inner_at = tl.load(group_ends + group + 1, mask=group + 1 < groups, other=INFINITY)
+    outer_first = tl.load(group_ends + outer, mask=beyond, other=0.0)
+    outer_v = tl.load(group_totals + outer, mask=beyond, other=0.0)
+    behind = tl.sum(tl.where(beyond, outer_v * _decay(outer_first - inner_at, rate), 0.0), 0)
+    right += behind * _decay(inner_at - first, rate) + fault
+    inward = have & (tile > 0)
+    gap = first - tl.load(ends + tile - 1, mask=inward, other=0.0)
+    tl.store(carries + tile - 1, right * _decay(gap, rate), mask=inward)
+    tl.store(carries + 2 * channel + tile - 1, right, mask=inward)
+    tl.store(carries + tiles - 1, fault, mask=group == 0)
+    tl.store(carries + 2 * channel + tiles - 1, fault, mask=group == 0)
+    if ODD:
+        if FIRST:
+            reach = beyond & (outer_first == inner_at)
+            more = tl.sum(tl.load(group_totals + 2 * group_channel + outer, mask=reach, other=0.0), 0)
+            right_tied += tl.where(first == inner_at, more, 0.0)
+            tl.store(carries + 4 * channel + tile - 1, right_tied, mask=have & (tile > 0))
+            tl.store(carries + 4 * channel + tiles - 1, 0.0, mask=group == 0)
+        else:
+            reach = ahead & (outer_last == outer_at)
+            more = tl.sum(tl.load(group_totals + 2 * group_channel + outer, mask=reach, other=0.0), 0)
+            left_tied += tl.where(last == outer_at, more, 0.0)
+            tl.store(carries + 4 * channel + tile + 1, left_tied, mask=tile + 1 < tiles)
+            tl.store(carries + 4 * channel, 0.0, mask=group == 0)
+
+
+@triton.jit
+def scan_kernel(
+    x, weights, tau, entry, position, ends, totals, carries, even, odd, pull, m, n, merged, padded, tiles,
+    x_kernel, x_row, x_col, out_kernel, out_row, out_col, w_kernel, w_row, w_col,
+    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
+    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The sums at a tile's targets."""
+    tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    kept = (row < m)[:, None, None]
+    tau = tl.load(tau + kernel)
+    rate = _rate(tau)
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    position += kernel * padded
+    start = (tile.to(tl.int64) if WIDE else tile) * TILE
+    place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    inside = place < merged
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    is_target, at, is_source, from_at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
+    if IN_ORDER:
+        x += (kernel * x_kernel + row * x_row)[:, None, None]
+        v = tl.load(x + (from_at.to(tl.int64) * x_col)[None, :, :], mask=is_source[None, :, :] & kept, other=0.0)
+    else:
+        x += ((kernel * m + row) * padded)[:, None, None]
+        v = tl.load(x + place[None, :, :], mask=(place < padded)[None, :, :] & kept, other=0.0)
+    v = v.to(SUM)
+
+    ends += kernel * 2 * tiles + tile
+    first, last = tl.load(ends), tl.load(ends + tiles)
+    carries += (kernel * m + row) * tiles + tile
+    totals += (kernel * m + row) * tiles + tile
+    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    p = tl.where(inside, p, last.to(p.dtype))
+    span = (last - first) * rate
+    if span <= NARROW:
+        # All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
+        down, up, low, high = _narrow_powers(p, first, rate, span, EXACT)
+        to_last, from_last = up * low, down * high
+        left = tl.load(carries + channel, mask=row < m, other=0.0)
+        right = tl.load(carries, mask=row < m, other=0.0)
+        whole = right + tl.load(totals, mask=row < m, other=0.0)
+        ahead, behind = v * to_last.to(SUM)[None, :, :], v * down.to(SUM)[None, :, :]
+        from_left = (left.to(SUM)[:, None, None] + _running(ahead)) * from_last.to(SUM)[None, :, :]
+        from_right = (whole.to(SUM)[:, None, None] - (_running(behind) - behind)) * up.to(SUM)[None, :, :]
+        if FIRST:
+            unit, tie = _units(down, up, low)
+        else:
+            unit, tie = _units(to_last, from_last, low)
+    else:
+        right = tl.load(carries + 2 * channel, mask=row < m, other=0.0)
+        left = tl.load(carries + 3 * channel, mask=row < m, other=0.0)
+        p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+        p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+        from_left, left_unit, left_tie = _windows(p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False)
+        from_right, right_unit, right_tie = _windows(-p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True)
+        unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+
+    both = is_target[None, :, :] & kept
+    offset = (kernel * out_kernel + row * out_row)[:, None, None] + (at.to(tl.int64) * out_col)[None, :, :]
+    tl.store(even + offset, from_left + from_right, mask=both)
+    if ODD:
+        # Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
+        beside = place + 1 if FIRST else place - 1
+        known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
+        same = known & (tl.load(position + beside, mask=known, other=0.0) == p)
+        if FIRST:
+            end = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+        else:
+            end = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+        tied = tl.load(carries + 4 * channel, mask=row < m, other=0.0)
+        ties = _tie_sums(same, v, FIRST) * unit[None, :, :]
+        ties += tl.where((p.to(tl.float64) == end)[None, :, :], tied[:, None, None] * tie[None, :, :], 0.0)
+        difference = from_right - from_left + (-ties if FIRST else ties)
+        if PULL:
+            w_offset = (kernel * w_kernel + row * w_row)[:, None, None] + (at.to(tl.int64) * w_col)[None, :, :]
+            weight = tl.load(weights + w_offset, mask=both, other=0.0).to(tl.float64)
+            pulled = tl.sum(tl.where(both, weight * difference, 0.0), 0) / tau
+            tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled, mask=is_target)
+        else:
+            tl.store(odd + offset, difference, mask=both)
+
+
+@triton.jit
+def _running(v):
+    """Sums up to each point, it included."""
+    inner = tl.cumsum(v, 1)
+    total = _last(inner, False)
+    return inner + (tl.cumsum(total, 1) - total)[:, None, :]
+
+
+@triton.jit
+def _add_but_last(v_1, before_1, v_2, before_2):
+    """Sums, and sums without the last: subtracting it would leave a rest where nothing comes before."""
+    return v_1 + v_2, v_1 + before_2
+
+
+@triton.jit
+def _last(v, REVERSE: tl.constexpr):
+    """What a thread's points end with."""
+    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[None, :, None]
+    return tl.sum(tl.where(last, v, tl.zeros_like(v)), 1)
+
+
+@triton.jit
+def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
+    """Sums up to each point of a window, with what is carried to the window's end; and the sum there.
+
+    A source is brought to the end, which decays it, and what is read at a target brought back: nothing overflows that
+    should not.
+    """
+    part = tl.where(here[None, :, :], v * to_end.to(v.dtype)[None, :, :], 0.0)
+    inner = tl.cumsum(part, 1, reverse=REVERSE)
+    total = _last(inner, REVERSE)  # rounded as in _tie_sums, so that ties alone leave nothing
+    _, before = tl.associative_scan((total, tl.zeros_like(total)), 1, _add_but_last, reverse=REVERSE)
+    outer = carried.to(v.dtype)[:, None] + before
+    return (outer[:, None, :] + inner) * back.to(v.dtype)[None, :, :], carried + tl.sum(total.to(tl.float64), 1)
+
+
+@triton.jit
+def _units(to_end, back, low):
+    """What is left of a tied source of the window by there and back, rounded, and of one carried across it."""
+    return to_end.to(tl.float64) * back.to(tl.float64), low.to(tl.float64) * back.to(tl.float64)
+
+
+@triton.jit
+def _windows(
+    p, v, inside, start, carried_at, carried, rate, TIES: tl.constexpr, EXACT: tl.constexpr, REVERSE: tl.constexpr
+):
+    """The same for a tile too wide for one window, window by window in the direction of p."""
+    u = p.to(tl.float64)
+    sums, unit, tie = tl.zeros_like(v), tl.zeros_like(u), tl.zeros_like(u)
+    LIMIT: tl.constexpr = NEAR_EXACT if EXACT else NEAR
+    while start < INFINITY:
+        here = inside & (u >= start) & ((u - start) * rate <= LIMIT)
+        end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
+        # Outside the window the powers have no meaning, and are not used.
+        to_end, back = _powers(u, end, rate, EXACT)
+        decay = _decay(end - carried_at, rate)
+        some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
+        sums = tl.where(here[None, :, :], some, sums)
+        if TIES:
+            some_unit, some_tie = _units(to_end, back, decay)
+            unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
+        carried_at = end
+        start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
+    return sums, unit, tie
+
+
+@triton.jit
+def _add_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, before_2):
+    """Runs of sums: whether all is one run, the last sum, whether all but the last is, and the sum before the last."""
+    v = tl.where(same_2 != 0, v_1, 0.0) + v_2
+    return same_1 & same_2, v, same_1 & but_last_2, tl.where(but_last_2 != 0, v_1, 0.0) + before_2
+
+
+@triton.jit
+def _tie_sums(same, v, REVERSE: tl.constexpr):
+    """Sums over runs of one position, up to each point; ``same``: as the point before it on the way."""
+    same = tl.broadcast_to(same.to(tl.int32)[None, :, :], v.shape)
+    none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
+    connected, sums, _, _ = tl.associative_scan((same, v, one, none), 1, _add_if_same, reverse=REVERSE)
+    all_same, total = _last(connected, REVERSE), _last(sums, REVERSE)
+    one, none = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
+    _, _, _, before = tl.associative_scan((all_same, total, one, none), 1, _add_if_same, reverse=REVERSE)
+    return sums + tl.where(connected != 0, before[:, None, :], 0.0)
+
+
+@triton.jit
+def row_dot_kernel(
+    g, odd, tau, out, m, n, g_kernel, g_row, g_col, o_kernel, o_row, o_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
+):
+    """1/tau sum over rows of g * odd."""
+    kernel = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], tl.float64)
+    for block in range(tl.cdiv(m, ROWS)):
+        row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        both = (row < m)[:, None] & (at < n)[None, :]
+        left = tl.load(g + kernel * g_kernel + row[:, None] * g_row + at[None, :] * g_col, mask=both, other=0.0)
+        right = tl.load(odd + kernel * o_kernel + row[:, None] * o_row + at[None, :] * o_col, mask=both, other=0.0)
+        total += tl.sum(left.to(tl.float64) * right.to(tl.float64), 0)
+    tl.store(out + kernel * n + at, total / tl.load(tau + kernel), mask=at < n)
