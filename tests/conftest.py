@@ -2,10 +2,14 @@
 
 import ctypes
 import functools
+import os
 import sys
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
 from laplex._kernels import cpp_scan
 
@@ -14,6 +18,12 @@ NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
 
 def pytest_addoption(parser):
     parser.addoption("--error-for-skips", action="store_true", help="a skipped test is a failure (for CI)")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Tests marked `gpu` are not there without one; `-m gpu` runs them alone."""
+    if not torch.cuda.is_available():
+        items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
 
 
 @pytest.hookimpl(wrapper=True)

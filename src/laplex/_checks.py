@@ -40,10 +40,9 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
         raise TypeError(f"{where}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
     same_device(where, "b", b, "a", a)
     for name, side in (("a", a), ("b", b)):
-        if side.shape[-1] >= 2**31:
-            raise ValueError(
-                f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
-            )
+        if side.shape[-1] > 2**31 - (a.device.type == "cpu"):
+            most = "fewer than" if a.device.type == "cpu" else "at most"
+            raise ValueError(f"{where}: `{name}` must have {most} 2^31 anchors, got {side.shape[-1]}; use two kernels")
     if a.device.type == "mps":
         raise ValueError(f"{where}: `a` must be on a device with float64, got mps; use .cpu()")
 
@@ -152,6 +151,13 @@ def stale_plan(where: str) -> str:
         f"{where}: `plan` does not describe the order of these anchors: they moved past one another, or onto one "
         "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or plan.update(a, b), "
         "or a new LaplaceOperator, which keeps a plan"
+    )
+
+
+def other_backend(where: str, backend: str, of_plan: str) -> str:
+    return (
+        f"{where}: `plan` was built for backend '{of_plan}', got backend='{backend}', which needs an order of another "
+        f"form; leave the backend out, or build laplex.Plan(a, b, backend='{backend}')"
     )
 
 

@@ -11,6 +11,11 @@ An index is an int32 tensor (h, c, size), the order of one side; c tells what it
     2  below, upto                 the long side of a short-axis plan, in the caller's order
     0  nothing                     the dense backend needs no order
 
+The GPU has one order for both sides, kept with the rows (of the columns, size 0): an index (h, 1, n + k, padded to whole
+words of 32) of entries, a row's index or -1 - a column's, and values (h, 1, the same), the positions in that order.
+Where both sides came in order the index is bits in place of entries (``_kernels.triton_merged``). Values of size 0 are
+those of anchors that may have moved since: the kernels gather them anew and check the order.
+
 ``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and
 <= each anchor, so a tie is ``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and
 in order, or (h, 0, size): a kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by
@@ -32,6 +37,7 @@ from torch import Tensor
 
 from laplex._shapes import flat
 
+WORD = 32  # the GPU's order is padded to multiples of it
 _CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
 _MODULES = {
@@ -70,6 +76,11 @@ def kernels(backend: str) -> ModuleType:
 
 def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
     """Tensors for the plan of a (h, n) and b (h, k), yet to be filled."""
+    if layout in ("joined", "in_order"):
+        h, points = a.shape[0], padded(a.shape[1] + b.shape[1])
+        index = a.new_empty((h, 1, points if layout == "joined" else points // WORD * 2), dtype=torch.int32)
+        nothing = a.new_empty((h, 1, 0))
+        return index, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing
     made = []
     for side, kind in zip((a, b), SIDES[layout], strict=True):
         index, values = _CHANNELS[kind]
@@ -78,11 +89,22 @@ def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
     return made[0], made[1], made[2], made[3]
 
 
-def empty_rows(x: Tensor, size: int) -> Tensor:
-    """A tensor (*X, size) for results, of the dtype of x (*X, k): as columns if x is the transpose of columns."""
-    if 2 <= x.dim() <= 3 and x.stride(-2) == 1 and x.stride(-1) != 1 and x.shape[-2] > 1:
+def padded(points: int) -> int:
+    """Whole words of points: the GPU's vector loads need no mask then."""
+    return -(-points // WORD) * WORD
+
+
+def empty_even(x: Tensor, size: int, backend: str) -> Tensor:
+    """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (*X, k) is one."""
+    columns = 2 <= x.dim() <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
+    if backend == "triton" and columns:
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
+
+
+def empty_odd(x: Tensor, size: int) -> Tensor:
+    """(*X, size) for S x, at least float32: it is saved for gradients of anchors, which are."""
+    return x.new_empty((*x.shape[:-1], size), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
@@ -122,10 +144,9 @@ def _scan(
     odd: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
-    lead = x.shape[:-1]
     if x.numel() == 0 or target.numel() == 0:
-        even = x.new_zeros((*lead, target.shape[-1]))
-        return even, torch.zeros_like(even) if odd else x.new_empty((*lead, 0))
+        even = empty_even(x, target.shape[-1], backend)
+        return even.zero_(), empty_odd(x, target.shape[-1] if odd else 0).zero_()
     result: tuple[Tensor, Tensor] = kernels(backend).scan(
         x, target, source, tau, target_index, target_values, source_index, source_values, odd=odd
     )
@@ -146,7 +167,7 @@ def _scan_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     n = target.shape[-1]
-    return x.new_empty((*x.shape[:-1], n)), x.new_empty((*x.shape[:-1], n if odd else 0))
+    return empty_even(x, n, backend), empty_odd(x, n if odd else 0)
 
 
 @torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
@@ -187,4 +208,4 @@ def _pullback_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
-    return x.new_empty(x.shape), t_bar, source.new_empty(source.shape)
+    return empty_even(x, x.shape[-1], backend), t_bar, source.new_empty(source.shape)

@@ -2,6 +2,7 @@
 
     torch    any device: plain torch, chunked
     cpp      CPU: the compiled core
+    triton   CUDA: kernels in Triton
     dense    any device: forms K; the fastest for small matrices
 
 The device and the sizes choose; ``backend=`` overrides; a request that cannot be met raises and says why.
@@ -13,18 +14,29 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._kernels import cpp_scan
+from laplex._kernels import cpp_scan, triton_scan
 
-NAMES = ("torch", "cpp", "dense")
+NAMES = ("torch", "cpp", "triton", "dense")
 
 # Below these numbers of entries n * k the dense product is the faster (benchmarks/crossover.py). The compiled scan is
 # never slower, whatever the size; the torch scan is many small calls.
-DENSE_BELOW = {"cpp": 0, "torch": 512 * 512}
+DENSE_BELOW = {"cpp": 0, "torch": 512 * 512, "triton": 0}
 
 
 def available() -> dict[str, str]:
     """Each backend's name, and "yes" or what is missing and what to do."""
-    return {"torch": "yes", "cpp": cpp_scan.MISSING or "yes", "dense": "yes"}
+    return {
+        "torch": "yes",
+        "cpp": cpp_scan.MISSING or "yes",
+        "triton": triton_scan.MISSING or _no_gpu() or "yes",
+        "dense": "yes",
+    }
+
+
+def _no_gpu() -> str:
+    if torch.cuda.is_available() or triton_scan.interpreted():
+        return ""
+    return "torch sees no CUDA device"
 
 
 def which(x: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> str:
@@ -48,9 +60,23 @@ def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
             raise RuntimeError(
                 f"laplex: backend 'cpp' runs on the CPU, the tensors are on {device}; use backend='torch'"
             )
+    if backend == "triton":
+        if triton_scan.MISSING:
+            raise RuntimeError(f"laplex: backend 'triton' cannot run: {triton_scan.MISSING}")
+        if device.type != "cuda" and not triton_scan.interpreted():
+            raise RuntimeError(
+                f"laplex: backend 'triton' runs on CUDA, the tensors are on {device}; use backend='torch' or .cuda()"
+            )
     return backend
 
 
 def planner(device: torch.device) -> str:
     """The backend that sorts, and scans unless the matrix is small."""
+    if device.type == "cuda" and not triton_scan.MISSING:
+        return "triton"
+    return planner_of_sides(device)
+
+
+def planner_of_sides(device: torch.device) -> str:
+    """The backend that sorts each side by itself."""
     return "cpp" if device.type == "cpu" and not cpp_scan.MISSING else "torch"

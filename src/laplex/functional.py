@@ -38,10 +38,12 @@ def linear(
         tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: "torch", "cpp" or "dense"; None lets device and sizes choose, see :func:`laplex.backends.which`.
+        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose, see :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64.
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64. On CUDA nothing
+        waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
+        whole of y is NaN instead of an error.
 
     Example:
         >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
@@ -55,17 +57,18 @@ def linear(
     _checks.phases(where, a, b, phi, psi)
     _checks.operand(where, x, b, batch)
     n, k = a.shape[-1], b.shape[-1]
-    chosen = backends.choose(x.device, n, k, backend)
     rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
     if plan is not None:
         if not isinstance(plan, Plan):
             raise TypeError(_checks.not_a_plan(where, plan))
         plan.check_shape(where, (*batch, n, k), a.device)
-        order = plan.order
-    elif chosen == "dense":
-        order = no_order(rows, cols)
+        chosen = backends.choose(x.device, n, k, backend or plan.backend)
+        if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
+            raise ValueError(_checks.other_backend(where, chosen, plan.backend))
+        order = plan.order_for(a, b)
     else:
-        order = build(rows, cols, choose_layout(n, k))
+        chosen = backends.choose(x.device, n, k, backend)
+        order = no_order(rows, cols) if chosen == "dense" else build(rows, cols, choose_layout(n, k, chosen), chosen)
     phase = None
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
@@ -89,7 +92,7 @@ def _product(
     if x.is_complex():
         parts = _stack(x.real, x.imag, a)
         return torch.complex(*_unstack(_product(parts, a, b, tau, phase, order, backend), a))
-    wide = x.to(torch.float32) if x.dtype.itemsize < 4 else x
+    wide = x.to(torch.float32) if x.dtype.itemsize < 4 and (phase is not None or backend != "triton") else x
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
         phi, psi = (_angle(part, a, wide) for part in phase)
         wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)

@@ -7,11 +7,29 @@ from torch import Tensor
 
 from laplex import _checks, _ops, backends
 from laplex._shapes import flat, flat_anchors
-from laplex.errors import frozen
+from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
 SHORT_AXIS_RATIO = 16
+
+
+class Known:
+    """Anchors as a plan saw them: by where they lie and by the count of what was written to them since."""
+
+    def __init__(self, anchors: Tensor) -> None:
+        self.tensor = anchors.detach()  # holds the memory, so that no other tensor can come to lie there
+        self.version = -1 if anchors.is_inference() else anchors._version
+
+    def still(self, anchors: Tensor) -> bool:
+        """Whether these are they, unchanged. Never while a graph is made, which will run with what they are then."""
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or anchors.is_inference():
+            return False
+        known = self.tensor
+        if self.version < 0 or anchors.data_ptr() != known.data_ptr() or anchors._version != self.version:
+            return False
+        same = known._version == self.version and anchors.shape == known.shape and anchors.stride() == known.stride()
+        return same and not (anchors.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 class Plan:
@@ -26,22 +44,42 @@ class Plan:
     A plan stays true while anchors move without passing one another, whatever tau does, and it serves the product, its
     transpose and all their derivatives. Used with anchors whose order it does not describe, a product is still right or
     raises :class:`laplex.StalePlanError`; it never answers wrongly. :meth:`update` gives the plan for anchors that
-    moved.
+    moved. On CUDA a product does not wait for the device: there it is NaN throughout instead, and :meth:`validate`
+    waits and raises. Anchors that are the tensors the plan was built from, unchanged since, are not checked again.
 
     Args:
         a (*H, n): row anchors, float32 or float64.
         b (*H, k): column anchors, same dtype and device.
+        backend: the backend it is for; None lets the device choose.
     """
 
     shape: tuple[int, ...]  # (*H, n, k)
-    layout: str  # "merged", "short_rows" or "short_cols"
+    layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
     order: _ops.Planned  # row and column index and values: laplex._ops
+    anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
     __setattr__ = frozen
 
-    def __init__(self, a: Tensor, b: Tensor) -> None:
+    def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
-        layout = choose_layout(*shape[-2:])
-        self.__dict__.update(shape=shape, layout=layout, order=build(rows, cols, layout))
+        chosen = backends.choose(a.device, *shape[-2:], backend or backends.planner(a.device))
+        layout = choose_layout(*shape[-2:], chosen)
+        anchors = None
+        if layout == "joined":
+            layout = "in_order" if _in_order(a, b) else layout  # waits, and raises
+            anchors = Known(a), Known(b)
+        self.__dict__.update(shape=shape, layout=layout, order=build(rows, cols, layout, chosen), anchors=anchors)
+
+    @property
+    def backend(self) -> str:
+        """The backend the order was made for; "torch" and "cpp" have theirs in common."""
+        return "triton" if self.anchors is not None else backends.planner_of_sides(self.device)
+
+    def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
+        """The order, without its values if these anchors may be others than those it was built from."""
+        if self.anchors is None or (self.anchors[0].still(a) and self.anchors[1].still(b)):
+            return self.order
+        row_index, row_values, col_index, col_values = self.order
+        return row_index, row_values[..., :0], col_index, col_values[..., :0]
 
     @property
     def device(self) -> torch.device:
@@ -52,12 +90,18 @@ class Plan:
         """The plan of the transpose: the same order, with rows and columns swapped. Nothing is copied."""
         *batch, n, k = self.shape
         layout = {"short_rows": "short_cols", "short_cols": "short_rows"}.get(self.layout, self.layout)
-        return self._made((*batch, k, n), layout, (*self.order[2:], *self.order[:2]))
+        anchors = None if self.anchors is None else self.anchors[::-1]
+        return self._made((*batch, k, n), layout, (*self.order[2:], *self.order[:2]), anchors)
 
     def to(self, device: torch.device | str) -> Plan:
         """The plan on another device."""
+        if self.anchors is not None and torch.device(device).type != self.device.type:
+            raise ValueError(
+                f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "
+                f"{device}; build laplex.Plan(a, b) of anchors moved there"
+            )
         row_index, row_values, col_index, col_values = (tensor.to(device=device) for tensor in self.order)
-        return self._made(self.shape, self.layout, (row_index, row_values, col_index, col_values))
+        return self._made(self.shape, self.layout, (row_index, row_values, col_index, col_values), self.anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. The less they moved, the less it costs.
@@ -66,11 +110,11 @@ class Plan:
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self.check_shape("Plan.update", shape, a.device)
-        if a.dtype != self.order[1].dtype:
-            return Plan(a, b)
-        kernels = _ops.kernels(backends.planner(a.device))
+        if a.dtype != self.order[1].dtype or self.anchors is not None:
+            return Plan(a, b, backend=self.backend)
+        kernels = _ops.kernels(backends.planner_of_sides(a.device))
         order = kernels.replan(flat(rows, 2), flat(cols, 2), self.layout, self.order)
-        return self._made(self.shape, self.layout, order)
+        return self._made(self.shape, self.layout, order, None)
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""
@@ -81,7 +125,14 @@ class Plan:
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
         zeros = torch.zeros_like(cols)
-        _ops.scan(zeros, rows, cols, tau, *self.order, True, backends.planner(a.device))
+        if self.anchors is None:
+            _ops.scan(zeros, rows, cols, tau, *self.order, True, self.backend)
+            return
+        row_index, row_values, col_index, col_values = self.order
+        unchecked = row_index, row_values[..., :0], col_index, col_values[..., :0]
+        even, _ = _ops.scan(zeros, rows, cols, tau, *unchecked, True, self.backend)
+        if bool(even.isnan().any()):
+            raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
     def check_shape(self, where: str, shape: tuple[int, ...], device: torch.device) -> None:
         """Raise unless the plan was built for these sizes on this device."""
@@ -94,9 +145,11 @@ class Plan:
             raise ValueError(f"{where}: `plan` is on {self.device}, the anchors on {device}; use plan.to('{device}')")
 
     @classmethod
-    def _made(cls, shape: tuple[int, ...], layout: str, order: _ops.Planned) -> Plan:
+    def _made(
+        cls, shape: tuple[int, ...], layout: str, order: _ops.Planned, anchors: tuple[Known, Known] | None
+    ) -> Plan:
         made = object.__new__(cls)
-        made.__dict__.update(shape=shape, layout=layout, order=order)
+        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors)
         return made
 
     def __repr__(self) -> str:
@@ -105,21 +158,38 @@ class Plan:
             "merged": "merged: both sides sorted",
             "short_rows": f"short axis: the {n} rows sorted",
             "short_cols": f"short axis: the {k} columns sorted",
+            "joined": "joined: one order of both sides",
+            "in_order": "joined: both sides came in order",
         }
         kernels = f", batch={tuple(batch)}" if batch else ""
         return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self.layout]})"
 
 
-def choose_layout(n: int, k: int) -> str:
+def choose_layout(n: int, k: int, backend: str) -> str:
+    if backend == "triton":
+        return "joined"
     if k >= SHORT_AXIS_RATIO * n:
         return "short_rows"
     return "short_cols" if n >= SHORT_AXIS_RATIO * k else "merged"
 
 
-def build(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
+def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
-    result: _ops.Planned = _ops.plan(a.detach(), b.detach(), layout, backends.planner(a.device))
+    if backend == "dense":  # has none of its own
+        backend = backends.planner_of_sides(a.device)
+    result: _ops.Planned = _ops.plan(a.detach(), b.detach(), layout, backend)
     return result
+
+
+def _in_order(a: Tensor, b: Tensor) -> bool:
+    """Whether both sides are in order, which is found while they are looked through for what is not finite."""
+    asked = [torch.isfinite(a).all(), torch.isfinite(b).all()]
+    asked += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
+    a_finite, b_finite, a_sorted, b_sorted = torch.stack(asked).tolist()
+    for name, finite in (("a", a_finite), ("b", b_finite)):
+        if not finite:
+            raise ValueError(_checks.not_finite("laplex", name))
+    return bool(a_sorted and b_sorted and a.shape[-1] and b.shape[-1])
 
 
 def no_order(a: Tensor, b: Tensor) -> _ops.Planned:

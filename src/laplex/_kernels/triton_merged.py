@@ -312,12 +312,13 @@ def carry_kernel(
 
 @triton.jit
 def scan_kernel(
-    x, weights, tau, entry, position, ends, totals, carries, even, odd, pull, m, n, merged, padded, tiles,
-    x_kernel, x_row, x_col, out_kernel, out_row, out_col, w_kernel, w_row, w_col,
+    x, odd, tau, entry, position, ends, totals, carries, even, pull, m, n, merged, padded, tiles,
+    x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
     EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
     IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at a tile's targets."""
+    """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
+    and ``pull`` takes the products' sum over the rows of this program, over tau."""
     tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     kept = (row < m)[:, None, None]
@@ -369,8 +370,8 @@ def scan_kernel(
         unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
 
     both = is_target[None, :, :] & kept
-    offset = (kernel * out_kernel + row * out_row)[:, None, None] + (at.to(tl.int64) * out_col)[None, :, :]
-    tl.store(even + offset, from_left + from_right, mask=both)
+    even += (kernel * even_kernel + row * even_row)[:, None, None] + (at.to(tl.int64) * even_col)[None, :, :]
+    tl.store(even, from_left + from_right, mask=both)
     if ODD:
         # Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
         beside = place + 1 if FIRST else place - 1
@@ -384,13 +385,13 @@ def scan_kernel(
         ties = _tie_sums(same, v, FIRST) * unit[None, :, :]
         ties += tl.where((p.to(tl.float64) == end)[None, :, :], tied[:, None, None] * tie[None, :, :], 0.0)
         difference = from_right - from_left + (-ties if FIRST else ties)
+        odd += (kernel * odd_kernel + row * odd_row)[:, None, None] + (at.to(tl.int64) * odd_col)[None, :, :]
         if PULL:
-            w_offset = (kernel * w_kernel + row * w_row)[:, None, None] + (at.to(tl.int64) * w_col)[None, :, :]
-            weight = tl.load(weights + w_offset, mask=both, other=0.0).to(tl.float64)
+            weight = tl.load(odd, mask=both, other=0.0).to(tl.float64)
             pulled = tl.sum(tl.where(both, weight * difference, 0.0), 0) / tau
             tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled, mask=is_target)
         else:
-            tl.store(odd + offset, difference, mask=both)
+            tl.store(odd, difference, mask=both)
 
 
 @triton.jit

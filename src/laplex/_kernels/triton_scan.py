@@ -6,6 +6,7 @@ No launch waits for the device, none is tuned at run time, none uses atomics: bi
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -14,12 +15,18 @@ from torch import Tensor
 from laplex import _ops
 from laplex._shapes import flat_rows
 
-MISSING = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
+MISSING = (
+    "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's builds for CUDA on Linux"
+)
 MERGE_TILE = 1024
-WORD = 32
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 PRECISE_TILES = 64  # float32 sums within a tile do not show in the result where there are at least so many tiles
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels, on any device: for tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _kernels() -> Any:
@@ -98,7 +105,7 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
     """Anchors in order, of which the first ``rows`` are rows."""
     h, size = anchors.shape
     values, order = anchors.sort(dim=-1, stable=True)
-    padded = _padded(size)
+    padded = _ops.padded(size)
     position, entry = values.new_empty((h, padded)), order.new_empty((h, padded), dtype=torch.int32)
     arguments = [values, order, position, entry, rows, size, padded, first_row, first_col]
     _launch(_order().encode_kernel, (-(-padded // MERGE_TILE), h), arguments, {"WIDTH": MERGE_TILE}, 4)
@@ -114,10 +121,10 @@ def _all_merged(runs: list[Run]) -> Run:
 def _merged(one: Run, two: Run, *, words: bool) -> Run:
     """Two runs as one, the first before the second where they tie; as words: laplex._kernels.triton_merged."""
     h, size = one.position.shape[0], one.size + two.size
-    padded, pieces = _padded(size), -(-size // MERGE_TILE)
+    padded, pieces = _ops.padded(size), -(-size // MERGE_TILE)
     splits = one.position.new_empty((h, pieces + 1), dtype=torch.int64)
     position = one.position.new_empty((h, padded))
-    entry = one.position.new_empty((h, padded // WORD * 2 if words else padded), dtype=torch.int32)
+    entry = one.position.new_empty((h, padded // _ops.WORD * 2 if words else padded), dtype=torch.int32)
     lengths = one.position.shape[1], two.position.shape[1]
     steps = max(one.size, two.size).bit_length() + 1
     arguments = [one.position, two.position, splits, one.size, two.size, *lengths, pieces, steps]
@@ -128,11 +135,6 @@ def _merged(one: Run, two: Run, *, words: bool) -> Run:
     constants = {"WORDS": words, "TILE": MERGE_TILE}
     _launch(_order().merge_kernel, (-(-padded // MERGE_TILE), h), arguments, constants, 4)
     return Run(position, entry, size)
-
-
-def _padded(size: int) -> int:
-    """Whole words of points: vector loads need no mask then."""
-    return -(-size // WORD) * WORD
 
 
 def scan(
@@ -150,8 +152,7 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     n = target.shape[-1]
-    even = _ops.empty_rows(x, n)
-    odd_part = _ops.empty_rows(x, n) if odd else x.new_empty((*x.shape[:-1], 0))
+    even, odd_part = _ops.empty_even(x, n, "triton"), _ops.empty_odd(x, n if odd else 0)
     _run(x, target, source, tau, order, even, odd_part if odd else None, None)
     return even, odd_part
 
@@ -170,7 +171,7 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
-    x_bar = _ops.empty_rows(x, x.shape[-1])
+    x_bar = _ops.empty_even(x, x.shape[-1], "triton")
     s_bar = _run(g, source, target, tau, order, x_bar, None, x).to(source.dtype).view(source.shape)
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
@@ -215,7 +216,7 @@ def _run(
     kernels = _kernels()
     rows, out = flat_rows(x, tau), flat_rows(even, tau)
     (h, m, k), n = rows.shape, out.shape[-1]
-    merged, padded = n + k, _padded(n + k)
+    merged, padded = n + k, _ops.padded(n + k)
     first = order[0].shape[-1] > 0  # the rows hold the plan, and come first at ties
     entry, position = order[:2] if first else order[2:]
     in_order = entry.shape[-1] < padded
@@ -247,9 +248,9 @@ def _run(
     _launch(kernels.reduce_kernel, grid, arguments, constants, warps)
     carries = _carry(ends, totals, tau, first)
     pull = even if weights is None else x.new_empty((h, row_blocks, n), dtype=torch.float64)
-    w = out if weights is None else flat_rows(weights, tau)
-    arguments = [merged_x, w, tau, entry, position, ends, totals, carries, out, out if odd is None else odd, pull]
-    arguments += [m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *w.stride()]
+    other = flat_rows(weights if odd is None else odd, tau) if wants_odd else out  # type: ignore[arg-type]
+    arguments = [merged_x, other, tau, entry, position, ends, totals, carries, out, pull]
+    arguments += [m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()]
     constants = flags | {"PULL": weights is not None, "FIRST": first, "IN_ORDER": in_order}
     constants |= {"WIDE": layout["WIDE"], "TILE": tile, "ROWS": rows_each}
     _launch(kernels.scan_kernel, grid, arguments, constants, warps)
