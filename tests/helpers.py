@@ -60,6 +60,32 @@ def scan(x, target, source, tau, order, odd, backend):
     return torch.ops.laplex.scan(x, target, source, tau, *order, odd, backend)
 
 
+def assert_sums(x, target, source, tau, order, backend):
+    """Both sums are those of the dense definition; returned."""
+    even, odd = scan(x, target, source, tau, order, True, backend)
+    assert error(even, oracle(x, target, source, tau)) <= TOLERANCE[x.dtype]
+    assert error(odd, wide(x) @ odd_kernel(target, source, tau).mT) <= TOLERANCE[x.dtype]
+    return even, odd
+
+
+def assert_pullback(g, x, a, b, tau, order, backend):
+    """x_bar, t_bar and s_bar are those of the dense definition; returned."""
+    dense, odd, rate = reference.kernel(wide(a), wide(b), tau), odd_kernel(a, b, tau), (1 / tau)[:, None]
+    odd_x = (wide(x) @ odd.mT).to(x.dtype)
+    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, backend)
+    assert error(bars[0], wide(g) @ dense) <= TOLERANCE[x.dtype]
+    for bar, terms in zip(bars[1:], (wide(odd_x) * wide(g), wide(x) * (wide(g) @ -odd))):
+        exact, mass = terms.sum(1) * rate, terms.abs().sum(1) * rate
+        assert bar.dtype == a.dtype
+        assert float((wide(bar) - exact).norm()) <= TOLERANCE[a.dtype] * float(mass.norm())
+    return bars
+
+
+def emptied(order):
+    """A GPU's order as it is for anchors that may have moved: without values, so that the kernels check it."""
+    return tuple(tensor[..., :0] if tensor.is_floating_point() else tensor for tensor in order)
+
+
 def flat(a, b, tau):
     """One kernel dimension, and tau as the operator wants it."""
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])

@@ -97,7 +97,7 @@ def padded(points: int) -> int:
 def empty_even(x: Tensor, size: int, backend: str) -> Tensor:
     """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (*X, k) is one."""
     columns = 2 <= x.dim() <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
-    if backend == "triton" and columns:
+    if columns and (backend == "triton" or (backend == "dense" and x.is_cuda)):
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
 

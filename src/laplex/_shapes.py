@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -50,7 +51,16 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
         return tau.to(torch.float64).expand(batch).reshape(shape)
+    plain = not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled())
+    if device.type == "cuda" and plain and not torch.cuda.is_current_stream_capturing():
+        return _number_on(float(tau), device).expand(shape).contiguous()
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
+
+
+@functools.lru_cache(maxsize=64)
+def _number_on(value: float, device: torch.device) -> Tensor:
+    """A number on a device, kept: to fill it in anew would be one launch more in every call."""
+    return torch.full((), value, dtype=torch.float64, device=device)
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

@@ -3,7 +3,7 @@
     torch    any device: plain torch, chunked
     cpp      CPU: the compiled core
     triton   CUDA: kernels in Triton
-    dense    any device: forms K; the fastest for small matrices
+    dense    any device: every pair of anchors; the fastest for small matrices
 
 The device and the sizes choose; ``backend=`` overrides; a request that cannot be met raises and says why.
 """
@@ -19,8 +19,8 @@ from laplex._kernels import cpp_scan, triton_scan
 NAMES = ("torch", "cpp", "triton", "dense")
 
 # Below these numbers of entries n * k the dense product is the faster (benchmarks/crossover.py). The compiled scan is
-# never slower, whatever the size; the torch scan is many small calls.
-DENSE_BELOW = {"cpp": 0, "torch": 512 * 512, "triton": 0}
+# never slower, whatever the size; the torch scan is many small calls, the triton scan several launches.
+DENSE_BELOW = {"cpp": 0, "torch": 512 * 512, "triton": 1024 * 1024}
 
 
 def available() -> dict[str, str]:

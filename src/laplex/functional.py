@@ -62,7 +62,9 @@ def linear(
         if not isinstance(plan, Plan):
             raise TypeError(_checks.not_a_plan(where, plan))
         plan.check_shape(where, (*batch, n, k), a.device)
-        chosen = backends.choose(x.device, n, k, backend or plan.backend)
+        chosen = backends.choose(x.device, n, k, backend)
+        if backend is None and chosen != "dense":
+            chosen = plan.backend
         if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
             raise ValueError(_checks.other_backend(where, chosen, plan.backend))
         order = plan.order_for(a, b)

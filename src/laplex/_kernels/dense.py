@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._kernels import triton_scan
 from laplex._kernels.torch_scan import pullback_from
 from laplex._shapes import flat, flat_rows
 
@@ -15,8 +16,10 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``.
 
-    The four arguments without a name are the plan's: no order is needed here.
+    The four arguments without a name are the plan's: no order is needed here. On CUDA K is not even formed.
     """
+    if target.is_cuda and not triton_scan.MISSING:
+        return triton_scan.direct(x, target, source, tau, odd=odd)
     for name, anchors in (("a", target), ("b", source)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.linear", name))

@@ -22,11 +22,14 @@ import triton.language as tl
 WORD = tl.constexpr(32)
 SERIAL = tl.constexpr(4)
 LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 INFINITY = tl.constexpr(float("inf"))
 # Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
 NEAR = tl.constexpr(100.0)
 NEAR_EXACT = tl.constexpr(16.0)
-NARROW = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
+# Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
+NARROW = tl.constexpr(4.0)
+TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
 
 
 @triton.jit
@@ -74,12 +77,15 @@ def _rate(tau):
 def _narrow_powers(p, at, rate, span, EXACT: tl.constexpr):
     """2^-e, 2^e of e = |p - at| * rate, and 2^-span, 2^span, where rate is in powers of two and e <= span <= NARROW."""
     if EXACT:
-        exponent = tl.abs(p.to(tl.float64) - at) * rate
-        down, up, low, high = tl.exp2(-exponent), tl.exp2(exponent), tl.exp2(-span), tl.exp2(span)
-    else:
+        down, up = _powers(p, at, rate, EXACT)
+        low, high = tl.exp2(-span), tl.exp2(span)
+    elif span <= TINY:
         exponent = (tl.abs(p - at.to(p.dtype)) * rate.to(p.dtype)).to(tl.float32)
         down, up = tl.exp2(-exponent), tl.exp2(exponent)
         low, high = tl.exp2(-span.to(tl.float32)), tl.exp2(span.to(tl.float32))
+    else:
+        down, up = _powers(p, at, rate, EXACT)
+        low, high = tl.exp2(-span).to(tl.float32), tl.exp2(span).to(tl.float32)
     return down, up, low, high
 
 
@@ -99,9 +105,23 @@ def _powers(p, at, rate, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _decay(gap, rate):
-    """The decay over a gap >= 0, in float64: for what is carried, which is few numbers."""
-    return tl.exp2(-gap * rate)
+def _decay(gap, rate, EXACT: tl.constexpr):
+    """The decay over a gap >= 0, in float64: for what is carried, which is few numbers.
+
+    For float32 data a polynomial, to 2e-10: Taylor's of 2^f, |f| <= 1/2. The carries are one long chain of decays.
+    """
+    exponent = gap * rate
+    if EXACT:
+        power = tl.exp2(-exponent)
+    else:
+        whole = tl.floor(tl.minimum(exponent, 1000.0) + 0.5)
+        f = (whole - tl.minimum(exponent, 1000.0)) * LN_2
+        power = 1.0 + f * (1.0 / 7.0) * (1.0 + f * 0.125)
+        power = 1.0 + f * (1.0 / 5.0) * (1.0 + f * (1.0 / 6.0) * power)
+        power = 1.0 + f * (1.0 + f * 0.5 * (1.0 + f * (1.0 / 3.0) * (1.0 + f * 0.25 * power)))
+        power = (power.to(tl.int64, bitcast=True) - (whole.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
+        power = tl.where(exponent < 1000.0, power, 0.0)
+    return power
 
 
 @triton.jit
@@ -111,39 +131,37 @@ def _fault(position, merged, rate):
     return tl.where((tl.abs(low) < INFINITY) & (tl.abs(high) < INFINITY) & (rate > 0), 0.0, float("nan"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["target", "source"])
 def refresh_kernel(
-    target, source, entry, position, faults, merged, padded, n, k, tiles,
+    target, source, entry, position, merged, padded, n, k,
     FIRST: tl.constexpr, IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Anchors that may have moved, in the plan's order; a NaN in ``faults`` for every tile where they are not in it."""
+    """Anchors that may have moved, in the plan's order; whether they are in it, ``reduce_kernel`` sees."""
     tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     place = (tile.to(tl.int64) if WIDE else tile) * TILE + tl.arange(0, TILE)[None, :]
-    target, source = target + kernel * n, source + kernel * k
-    p, is_target, _ = _anchor_at(target, source, entry, place, merged, padded, FIRST, IN_ORDER)
-    following, _, next_is_source = _anchor_at(target, source, entry, place + 1, merged, padded, FIRST, IN_ORDER)
-    last = place + 1 >= merged
+    taken = tl.minimum(place, merged - 1)  # what is padded repeats the last
+    is_target, t, is_source, s = _entries(entry, taken, place < padded, padded, FIRST, IN_ORDER)
+    p = tl.load(target + kernel * n + t, mask=is_target, other=0.0)
+    p += tl.load(source + kernel * k + s, mask=is_source, other=0.0)
     tl.store(position + kernel * padded + place, p, mask=place < padded)
-    turned = is_target if not FIRST else next_is_source == 0
-    turned = turned & ((next_is_source != 0) if not FIRST else ~is_target)
-    holds = (tl.abs(p) < INFINITY) & ((p < following) | ((p == following) & ~turned) | last)
-    fault = tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
-    tl.store(faults + kernel * tiles + tile, fault)
 
 
 @triton.jit
-def _anchor_at(target, source, entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    inside = place < merged
-    is_target, t, is_source, s = _entries(entry, tl.minimum(place, merged - 1), inside, padded, FIRST, IN_ORDER)
-    p = tl.load(target + t, mask=is_target, other=0.0) + tl.load(source + s, mask=is_source, other=0.0)
-    return p, is_target, is_source.to(tl.int32)
+def _broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+    """NaN if the positions are not finite and in order, or tie with the second side before the first; else 0."""
+    following = place + 1
+    known = following < merged
+    _, _, next_is_source, _ = _entries(entry, tl.minimum(following, merged - 1), known, padded, FIRST, IN_ORDER)
+    next_p = tl.load(position + following, mask=known, other=INFINITY)
+    turned = ~is_target & ~next_is_source if FIRST else is_target & next_is_source
+    holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~turned) | ~known)
+    return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def reduce_kernel(
-    x, merged_x, tau, entry, position, faults, ends, totals,
-    m, merged, padded, tiles, x_kernel, x_row, x_col,
+    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, x_kernel, x_row, x_col,
     EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     CHECKED: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -158,14 +176,14 @@ def reduce_kernel(
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
     rate = _rate(tl.load(tau + kernel))
     fault = _fault(position, merged, rate)
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    is_target, _, is_source, at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
     if CHECKED:
-        fault += tl.load(faults + kernel * tiles + tile)
-    ends += kernel * 2 * tiles
+        fault += _broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
+    kernels = tl.num_programs(2).to(tl.int64)
+    ends = scratch + kernel * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
-
-    p = tl.load(position + place, mask=place < padded, other=0.0)
-    _, _, is_source, at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     kept = (row < m)[:, None, None]
     x += (kernel * x_kernel + row * x_row)[:, None, None]
@@ -180,10 +198,10 @@ def reduce_kernel(
         at_first, up, low, _high = _narrow_powers(p, first, rate, span, EXACT)
         at_last = up * low
     else:
-        at_first = _decay(p.to(tl.float64) - first, rate).to(tl.float64 if EXACT else tl.float32)
-        at_last = _decay(last - p.to(tl.float64), rate).to(at_first.dtype)
-    totals += (kernel * m + row) * tiles + tile
-    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+        at_first = _decay(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
+        at_last = _decay(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
+    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
+    channel = kernels * m * tiles
     tl.store(totals, _total(v * at_first.to(SUM)[None, :, :]), mask=row < m)
     tl.store(totals + channel, _total(v * at_last.to(SUM)[None, :, :]), mask=row < m)
     if ODD:
@@ -198,27 +216,28 @@ def _total(v):
 
 @triton.jit
 def group_kernel(
-    ends, totals, tau, group_ends, group_totals, m, tiles, groups, ODD: tl.constexpr, FIRST: tl.constexpr,
-    GROUP: tl.constexpr,
+    scratch, tau, grouped, m, tiles, groups,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """GROUP tiles as if they were one: where there are too many to be carried at once."""
     group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     rate = _rate(tl.load(tau + kernel))
     tile = group * GROUP + tl.arange(0, GROUP)
     have = tile < tiles
-    ends += kernel * 2 * tiles
+    kernels = tl.num_programs(2).to(tl.int64)
+    ends, totals = scratch + kernel * 2 * tiles, scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
     first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
     at_first = tl.load(ends + group * GROUP)
     at_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
     fault = tl.sum(first * 0.0, 0)
-    tl.store(group_ends + kernel * 2 * groups + group, at_first + fault)
-    tl.store(group_ends + kernel * 2 * groups + groups + group, at_last + fault)
-    totals += (kernel * m + row) * tiles
-    channel = tl.num_programs(2).to(tl.int64) * m * tiles
-    right = tl.load(totals + tile, mask=have, other=0.0) * tl.where(have, _decay(first - at_first, rate), 0.0)
-    left = tl.load(totals + channel + tile, mask=have, other=0.0) * tl.where(have, _decay(at_last - last, rate), 0.0)
-    group_totals += (kernel * m + row) * groups + group
-    group_channel = tl.num_programs(2).to(tl.int64) * m * groups
+    tl.store(grouped + kernel * 2 * groups + group, at_first + fault)
+    tl.store(grouped + kernel * 2 * groups + groups + group, at_last + fault)
+    channel = kernels * m * tiles
+    right = tl.load(totals + tile, mask=have, other=0.0) * _decay(tl.where(have, first - at_first, 0.0), rate, EXACT)
+    left = tl.load(totals + channel + tile, mask=have, other=0.0)
+    left *= _decay(tl.where(have, at_last - last, 0.0), rate, EXACT)
+    group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups + group
+    group_channel = kernels * m * groups
     tl.store(group_totals, tl.sum(right, 0))
     tl.store(group_totals + group_channel, tl.sum(left, 0))
     if ODD:
@@ -230,100 +249,100 @@ def group_kernel(
 def _add_decayed(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
     """(position, sum, sum over ties at the position) of two neighbours, at the second's position."""
     gap = tl.abs(p_1 - p_2)
-    return rate_2, p_2, v_1 * tl.exp2(-gap * rate_2) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+    return rate_2, p_2, v_1 * _decay(gap, rate_2, False) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+
+
+@triton.jit
+def _add_decayed_exactly(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
+    gap = tl.abs(p_1 - p_2)
+    return rate_2, p_2, v_1 * _decay(gap, rate_2, True) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
 
 
 @triton.jit
 def carry_kernel(
-    ends, totals, tau, group_ends, group_totals, carries, m, tiles, groups, ODD: tl.constexpr, FIRST: tl.constexpr,
-    GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    scratch, tau, grouped, m, tiles, groups,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
-    """What lies right and left of every tile of a group: at its own first and last position; at the nearer ends of the
-    neighbouring tiles; and the ties there."""
-    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
+    position, at the nearer end of its neighbour, and the ties there.
+
+    Tiles and groups are counted in the direction of the sum: each carries to the next on the way.
+    """
+    group, row, kernel = tl.program_id(0), tl.program_id(1) // 2, tl.program_id(2).to(tl.int64)
+    side = tl.program_id(1) % 2  # 0: from the right, 1: from the left
     kernels = tl.num_programs(2).to(tl.int64)
     rate = _rate(tl.load(tau + kernel))
-    low = group * GROUP
-    tile = low + tl.arange(0, GROUP)
-    have = tile < tiles
-    ends += kernel * 2 * tiles
-    totals += (kernel * m + row) * tiles
+    low = tl.where(side == 0, groups - 1 - group, group) * GROUP
+    high = tl.minimum(low + GROUP, tiles)
+    way = tl.arange(0, GROUP)
+    have = way < high - low
+    tile = tl.where(side == 0, high - 1 - way, low + way)
+    ends = scratch + kernel * 2 * tiles + side * tiles
+    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
     channel = kernels * m * tiles
+    carries = totals + (3 if ODD else 2) * channel
+    at = tl.load(ends + tile, mask=have, other=0.0)
+    v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
+    has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
+    t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
     rates = tl.zeros([GROUP], tl.float64) + rate
-    outer = tl.arange(0, GROUPS)
-    group_ends += kernel * 2 * groups
-    group_totals += (kernel * m + row) * groups
-    group_channel = kernels * m * groups
-    there = outer < groups
-    last = tl.load(ends + tiles + tile, mask=have, other=0.0)
-    if GROUPS == 1:
-        fault = tl.sum(last * 0.0, 0)
+    if EXACT:
+        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed_exactly)
     else:
-        fault = tl.sum(tl.load(group_ends + outer, mask=there, other=0.0) * 0.0, 0)
-
-    v = tl.load(totals + channel + tile, mask=have, other=0.0)
-    t = tl.load(totals + 2 * channel + tile, mask=have & (ODD and not FIRST), other=0.0)
-    _, _, left, left_tied = tl.associative_scan((rates, last, v, t), 0, _add_decayed)
-    ahead = outer < group
-    outer_at = tl.load(group_ends + groups + group - 1, mask=group > 0, other=-INFINITY)
-    outer_last = tl.load(group_ends + groups + outer, mask=ahead, other=0.0)
-    outer_v = tl.load(group_totals + group_channel + outer, mask=ahead, other=0.0)
-    before = tl.sum(tl.where(ahead, outer_v * _decay(outer_at - outer_last, rate), 0.0), 0)
-    left += before * _decay(last - outer_at, rate) + fault
-    carries += (kernel * m + row) * tiles
-    inward = tile + 1 < tiles
-    gap = tl.load(ends + tiles + tile + 1, mask=inward, other=0.0) - last
-    tl.store(carries + channel + tile + 1, left * _decay(gap, rate), mask=inward)
-    tl.store(carries + 3 * channel + tile + 1, left, mask=inward)
-    tl.store(carries + channel, fault, mask=group == 0)
-    tl.store(carries + 3 * channel, fault, mask=group == 0)
-
-    first = tl.load(ends + tile, mask=have, other=0.0)
-    first = tl.where(have, first, tl.load(ends + tiles - 1))
-    v = tl.load(totals + tile, mask=have, other=0.0)
-    t = tl.load(totals + 2 * channel + tile, mask=have & (ODD and FIRST), other=0.0)
-    _, _, right, right_tied = tl.associative_scan((rates, first, v, t), 0, _add_decayed, reverse=True)
-    beyond = there & (outer > group)
-    inner_at = tl.load(group_ends + group + 1, mask=group + 1 < groups, other=INFINITY)
-    outer_first = tl.load(group_ends + outer, mask=beyond, other=0.0)
-    outer_v = tl.load(group_totals + outer, mask=beyond, other=0.0)
-    behind = tl.sum(tl.where(beyond, outer_v * _decay(outer_first - inner_at, rate), 0.0), 0)
-    right += behind * _decay(inner_at - first, rate) + fault
-    inward = have & (tile > 0)
-    gap = first - tl.load(ends + tile - 1, mask=inward, other=0.0)
-    tl.store(carries + tile - 1, right * _decay(gap, rate), mask=inward)
-    tl.store(carries + 2 * channel + tile - 1, right, mask=inward)
-    tl.store(carries + tiles - 1, fault, mask=group == 0)
-    tl.store(carries + 2 * channel + tiles - 1, fault, mask=group == 0)
-    if ODD:
-        if FIRST:
-            reach = beyond & (outer_first == inner_at)
-            more = tl.sum(tl.load(group_totals + 2 * group_channel + outer, mask=reach, other=0.0), 0)
-            right_tied += tl.where(first == inner_at, more, 0.0)
-            tl.store(carries + 4 * channel + tile - 1, right_tied, mask=have & (tile > 0))
-            tl.store(carries + 4 * channel + tiles - 1, 0.0, mask=group == 0)
-        else:
-            reach = ahead & (outer_last == outer_at)
-            more = tl.sum(tl.load(group_totals + 2 * group_channel + outer, mask=reach, other=0.0), 0)
-            left_tied += tl.where(last == outer_at, more, 0.0)
-            tl.store(carries + 4 * channel + tile + 1, left_tied, mask=tile + 1 < tiles)
-            tl.store(carries + 4 * channel, 0.0, mask=group == 0)
+        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed)
+    if GROUPS == 1:
+        fault = tl.sum(at * 0.0, 0)
+    else:  # what the groups before it bring along
+        outer = tl.arange(0, GROUPS)
+        there = outer < groups
+        before = outer < group
+        other = tl.where(side == 0, groups - 1 - outer, outer)
+        near = tl.where(side == 0, groups - group, group - 1)
+        group_ends = grouped + kernel * 2 * groups + side * groups
+        group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups
+        fault = tl.sum(tl.load(group_ends + other, mask=there, other=0.0) * 0.0, 0)
+        edge = tl.load(group_ends + near, mask=group > 0, other=0.0)
+        outer_at = tl.load(group_ends + other, mask=before, other=0.0)
+        outer_v = tl.load(group_totals + side * kernels * m * groups + other, mask=before, other=0.0)
+        brought = tl.sum(tl.where(before, outer_v * _decay(tl.abs(edge - outer_at), rate, EXACT), 0.0), 0)
+        sums += tl.where(group > 0, brought * _decay(tl.abs(at - edge), rate, EXACT), 0.0)
+        if ODD:
+            reach = before & (outer_at == edge)
+            more = tl.sum(tl.load(group_totals + 2 * kernels * m * groups + other, mask=reach, other=0.0), 0)
+            tied += tl.where(has_ties & (group > 0) & (at == edge), more, 0.0)
+    sums += fault
+    onward = tl.where(side == 0, tile - 1, tile + 1)
+    inward = have & (onward >= 0) & (onward < tiles)
+    gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
+    tl.store(carries + side * channel + onward, sums * _decay(gap, rate, EXACT), mask=inward)
+    tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
+    tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
+    start = tl.where(side == 0, tiles - 1, 0)
+    tl.store(carries + side * channel + start, fault, mask=group == 0)
+    tl.store(carries + (2 + side) * channel + start, fault, mask=group == 0)
+    tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ODD & ((side == 0) if FIRST else (side == 1)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
 def scan_kernel(
-    x, odd, tau, entry, position, ends, totals, carries, even, pull, m, n, merged, padded, tiles,
+    x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
-    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, NARROWLY: tl.constexpr,
+    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
-    and ``pull`` takes the products' sum over the rows of this program, over tau."""
+    and ``pull`` takes the products' sum over the rows of this program, over tau. Narrow tiles have a launch of their
+    own, which so needs few registers."""
     tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    kept = (row < m)[:, None, None]
     tau = tl.load(tau + kernel)
     rate = _rate(tau)
+    ends = scratch + kernel * 2 * tiles + tile
+    first, last = tl.load(ends), tl.load(ends + tiles)
+    span = (last - first) * rate
+    if (span <= NARROW) != NARROWLY:
+        return
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    kept = (row < m)[:, None, None]
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     start = (tile.to(tl.int64) if WIDE else tile) * TILE
@@ -338,21 +357,17 @@ def scan_kernel(
         x += ((kernel * m + row) * padded)[:, None, None]
         v = tl.load(x + place[None, :, :], mask=(place < padded)[None, :, :] & kept, other=0.0)
     v = v.to(SUM)
-
-    ends += kernel * 2 * tiles + tile
-    first, last = tl.load(ends), tl.load(ends + tiles)
-    carries += (kernel * m + row) * tiles + tile
-    totals += (kernel * m + row) * tiles + tile
-    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    kernels = tl.num_programs(2).to(tl.int64)
+    channel = kernels * m * tiles
+    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
+    carries = totals + (3 if ODD else 2) * channel
     p = tl.where(inside, p, last.to(p.dtype))
-    span = (last - first) * rate
-    if span <= NARROW:
+    if NARROWLY:
         # All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
         down, up, low, high = _narrow_powers(p, first, rate, span, EXACT)
         to_last, from_last = up * low, down * high
         left = tl.load(carries + channel, mask=row < m, other=0.0)
-        right = tl.load(carries, mask=row < m, other=0.0)
-        whole = right + tl.load(totals, mask=row < m, other=0.0)
+        whole = tl.load(carries, mask=row < m, other=0.0) + tl.load(totals, mask=row < m, other=0.0)
         ahead, behind = v * to_last.to(SUM)[None, :, :], v * down.to(SUM)[None, :, :]
         from_left = (left.to(SUM)[:, None, None] + _running(ahead)) * from_last.to(SUM)[None, :, :]
         from_right = (whole.to(SUM)[:, None, None] - (_running(behind) - behind)) * up.to(SUM)[None, :, :]
@@ -367,6 +382,7 @@ def scan_kernel(
         p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
         from_left, left_unit, left_tie = _windows(p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False)
         from_right, right_unit, right_tie = _windows(-p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True)
+        from_left += tl.where(left == left, 0.0, left).to(SUM)[:, None, None]  # a fault's NaN, which opens no window
         unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
 
     both = is_target[None, :, :] & kept
@@ -449,7 +465,7 @@ def _windows(
         end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
         # Outside the window the powers have no meaning, and are not used.
         to_end, back = _powers(u, end, rate, EXACT)
-        decay = _decay(end - carried_at, rate)
+        decay = _decay(end - carried_at, rate, EXACT)
         some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
         sums = tl.where(here[None, :, :], some, sums)
         if TIES:
@@ -479,7 +495,7 @@ def _tie_sums(same, v, REVERSE: tl.constexpr):
     return sums + tl.where(connected != 0, before[:, None, :], 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])
 def row_dot_kernel(
     g, odd, tau, out, m, n, g_kernel, g_row, g_col, o_kernel, o_row, o_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):

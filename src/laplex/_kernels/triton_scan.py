@@ -35,6 +35,23 @@ def _kernels() -> Any:
     return triton_merged
 
 
+def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool) -> tuple[Tensor, Tensor]:
+    """(E x, S x) as :func:`scan` gives them, pair by pair: for small matrices, one launch and no order."""
+    from laplex._kernels import triton_direct
+
+    n = target.shape[-1]
+    even, odd_part = _ops.empty_even(x, n, "triton"), _ops.empty_odd(x, n if odd else 0)
+    rows, out = flat_rows(x, tau), flat_rows(even, tau)
+    h, m, k = rows.shape
+    targets, rows_each = 16, min(4, _power(m))
+    tensors = rows, target.contiguous(), source.contiguous(), tau, out, odd_part
+    sizes = m, n, k, *rows.stride(), *out.stride()
+    grid = -(-n // targets), -(-m // rows_each), h
+    flags = x.dtype == torch.float64, odd, targets, 64, rows_each
+    _launch(triton_direct.direct_kernel, grid, tensors, sizes, flags, 4)
+    return even, odd_part
+
+
 def _order() -> Any:
     from laplex._kernels import triton_order
 
@@ -42,28 +59,28 @@ def _order() -> Any:
 
 
 _compiled: dict[Any, Any] = {}
+_COMPILED_KEPT = 4096
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], arguments: list[Any], constants: dict[str, Any], warps: int) -> None:
-    """Launch a kernel that was compiled before for such arguments with less Python than Triton's own look-up takes.
+def _launch(
+    kernel: Any, grid: tuple[int, ...], tensors: tuple[Tensor, ...], sizes: tuple[int, ...], flags: Any, warps: int
+) -> None:
+    """Launch a kernel that was launched before with such arguments, with less Python than Triton's own look-up takes.
 
-    The key repeats what Triton specialises on: dtypes and alignment of pointers, and of numbers 1, multiples of 16 and
-    more than 32 bits. Under Triton's interpreter nothing is compiled.
+    What Triton specialises on is in the key: dtypes and numbers; alignment is that of our own tensors, for others the
+    kernels do not ask. Under Triton's interpreter nothing is compiled.
     """
-    key: list[Any] = [kernel, warps, torch.cuda.current_device() if torch.cuda.is_available() else None]
-    for value in arguments:
-        if isinstance(value, int):
-            key.append((value == 1, value % 16 == 0, value >= 2**31))
-        else:
-            key.append((value.dtype, value.data_ptr() % 16 == 0))
-    key += constants.values()
-    found = _compiled.get(name := tuple(key))
+    key = kernel, grid, sizes, flags, warps, tensors[0].device, *[tensor.dtype for tensor in tensors]
+    found = _compiled.get(key)
     if found is not None:
-        found[(*grid, 1, 1)[:3]](*arguments, *constants.values())
+        found[grid](*tensors, *sizes, *flags)
         return
-    made = kernel[grid](*arguments, **constants, num_warps=warps)
+    names = kernel.arg_names[-len(flags) :]
+    made = kernel[grid](*tensors, *sizes, **dict(zip(names, flags, strict=True)), num_warps=warps)
     if made is not None:
-        _compiled[name] = made
+        if len(_compiled) >= _COMPILED_KEPT:
+            _compiled.clear()
+        _compiled[key] = made
 
 
 class Run(NamedTuple):
@@ -107,8 +124,8 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
     values, order = anchors.sort(dim=-1, stable=True)
     padded = _ops.padded(size)
     position, entry = values.new_empty((h, padded)), order.new_empty((h, padded), dtype=torch.int32)
-    arguments = [values, order, position, entry, rows, size, padded, first_row, first_col]
-    _launch(_order().encode_kernel, (-(-padded // MERGE_TILE), h), arguments, {"WIDTH": MERGE_TILE}, 4)
+    grid, sizes = (-(-padded // MERGE_TILE), h, 1), (rows, size, padded, first_row, first_col)
+    _launch(_order().encode_kernel, grid, (values, order, position, entry), sizes, (MERGE_TILE,), 4)
     return Run(position, entry, size)
 
 
@@ -127,13 +144,12 @@ def _merged(one: Run, two: Run, *, words: bool) -> Run:
     entry = one.position.new_empty((h, padded // _ops.WORD * 2 if words else padded), dtype=torch.int32)
     lengths = one.position.shape[1], two.position.shape[1]
     steps = max(one.size, two.size).bit_length() + 1
-    arguments = [one.position, two.position, splits, one.size, two.size, *lengths, pieces, steps]
-    constants = {"TILE": MERGE_TILE, "LANES": 128}
-    _launch(_order().split_kernel, (-(-(pieces + 1) // 128), h), arguments, constants, 4)
-    arguments = [one.position, two.position, one.entry, two.entry, splits, position, entry]
-    arguments += [one.size, two.size, *lengths, padded, pieces, MERGE_TILE.bit_length()]
-    constants = {"WORDS": words, "TILE": MERGE_TILE}
-    _launch(_order().merge_kernel, (-(-padded // MERGE_TILE), h), arguments, constants, 4)
+    runs = one.position, two.position
+    sizes = one.size, two.size, *lengths, pieces, steps
+    _launch(_order().split_kernel, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (MERGE_TILE, 128), 4)
+    sizes = one.size, two.size, *lengths, padded, pieces, MERGE_TILE.bit_length()
+    tensors = *runs, one.entry, two.entry, splits, position, entry
+    _launch(_order().merge_kernel, (-(-padded // MERGE_TILE), h, 1), tensors, sizes, (words, MERGE_TILE), 4)
     return Run(position, entry, size)
 
 
@@ -184,17 +200,17 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     g, odd_x = flat_rows(g, tau), flat_rows(odd_x, tau)
     h, m, n = g.shape
     width = 512
-    arguments = [g, odd_x, tau, t_bar, m, n, *g.stride(), *odd_x.stride()]
-    _launch(_kernels().row_dot_kernel, (-(-n // width), h), arguments, {"WIDTH": width, "ROWS": min(8, _power(m))}, 4)
+    sizes = m, n, *g.stride(), *odd_x.stride()
+    grid = -(-n // width), h, 1
+    _launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, _power(m))), 4)
 
 
-def tiling(merged: int, m: int, h: int) -> tuple[int, int, int]:
+def tiling(merged: int, m: int, h: int, odd: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    rows = 1
-    tile = 2048
-    while tile > 512 and -(-merged // tile) * -(-m // rows) * h < 256:  # few programs: smaller ones
+    tile = 1024 if odd else 2048
+    while tile > 512 and -(-merged // tile) * m * h < 256:  # few programs: smaller ones
         tile //= 2
-    return tile, rows, max(1, tile // 512)
+    return tile, 1, tile // (256 if odd else 512)
 
 
 def _power(size: int) -> int:
@@ -220,57 +236,42 @@ def _run(
     first = order[0].shape[-1] > 0  # the rows hold the plan, and come first at ties
     entry, position = order[:2] if first else order[2:]
     in_order = entry.shape[-1] < padded
-    tile, rows_each, warps = tiling(merged, m, h)
+    wants_odd = odd is not None or weights is not None
+    tile, rows_each, warps = tiling(merged, m, h, wants_odd)
     tiles, row_blocks = -(-merged // tile), -(-m // rows_each)
-    layout = {"FIRST": first, "IN_ORDER": in_order, "WIDE": padded >= 2**31, "TILE": tile}
-    checked = position.shape[-1] == 0
-    faults = position
+    exact, wide, checked = x.dtype == torch.float64, padded >= 2**31, position.shape[-1] == 0
     if checked:
         position = target.new_empty((h, 1, padded))
-        faults = target.new_empty((h, tiles), dtype=torch.float64)
-        arguments = [target.contiguous(), source.contiguous(), entry, position, faults, merged, padded, n, k, tiles]
-        _launch(kernels.refresh_kernel, (tiles, h), arguments, layout, 4)
-    wants_odd = odd is not None or weights is not None
-    exact = x.dtype == torch.float64
+        tensors = target.contiguous(), source.contiguous(), entry, position
+        _launch(kernels.refresh_kernel, (tiles, h, 1), tensors, (merged, padded, n, k), (first, in_order, wide, tile), 4)
     precise = exact or wants_odd or tiles < PRECISE_TILES
-    flags = {
-        "EXACT": exact,
-        "SUM": kernels.tl.float64 if precise else kernels.tl.float32,
-        "ODD": wants_odd,
-    }
-    ends = x.new_empty((h, 2, tiles), dtype=torch.float64)
-    totals = x.new_empty((3 if wants_odd else 2, h, m, tiles), dtype=torch.float64)
+    sums = kernels.tl.float64 if precise else kernels.tl.float32
+    channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
+    scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
     merged_x = rows if in_order else x.new_empty((h, m, padded))
-    grid = tiles, row_blocks, h
-    arguments = [rows, merged_x, tau, entry, position, faults, ends, totals, m, merged, padded, tiles, *rows.stride()]
-    constants = flags | {"FIRST": first, "IN_ORDER": in_order, "CHECKED": checked}
-    constants |= {"WIDE": layout["WIDE"], "TILE": tile, "ROWS": rows_each}
-    _launch(kernels.reduce_kernel, grid, arguments, constants, warps)
-    carries = _carry(ends, totals, tau, first)
-    pull = even if weights is None else x.new_empty((h, row_blocks, n), dtype=torch.float64)
-    other = flat_rows(weights if odd is None else odd, tau) if wants_odd else out  # type: ignore[arg-type]
-    arguments = [merged_x, other, tau, entry, position, ends, totals, carries, out, pull]
-    arguments += [m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()]
-    constants = flags | {"PULL": weights is not None, "FIRST": first, "IN_ORDER": in_order}
-    constants |= {"WIDE": layout["WIDE"], "TILE": tile, "ROWS": rows_each}
-    _launch(kernels.scan_kernel, grid, arguments, constants, warps)
+    tensors = rows, merged_x, tau, entry, position, scratch
+    sizes: tuple[int, ...] = m, merged, padded, tiles, *rows.stride()
+    flags: tuple[Any, ...] = exact, sums, wants_odd, first, in_order, checked, wide, tile, rows_each
+    _launch(kernels.reduce_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
+    _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
+    pull = scratch if weights is None else x.new_empty((h, row_blocks, n), dtype=torch.float64)
+    other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
+    tensors = merged_x, other, tau, entry, position, scratch, out, pull
+    sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
+    for narrowly in (True, False):
+        flags = exact, sums, wants_odd, weights is not None, narrowly, first, in_order, wide, tile, rows_each
+        _launch(kernels.scan_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
     return pull.sum(1) if weights is not None else even
 
 
-def _carry(ends: Tensor, totals: Tensor, tau: Tensor, first: bool) -> Tensor:
-    """What lies left and right of every tile."""
+def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
+    """Add to the scratch memory what lies left and right of every tile."""
     kernels = _kernels()
-    channels, h, m, tiles = totals.shape
-    odd = channels == 3
-    carries = totals.new_empty((channels + 2, h, m, tiles))
-    group, groups = min(max(64, _power(tiles)), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
-    group_ends, group_totals = ends, totals
-    flags = {"ODD": odd, "FIRST": first, "GROUP": group}
+    group, groups = min(max(_power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
+    grouped, sizes = scratch, (m, tiles, groups)
     warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
     if groups > 1:
-        group_ends, group_totals = ends.new_empty((h, 2, groups)), totals.new_empty((channels, h, m, groups))
-        arguments = [ends, totals, tau, group_ends, group_totals, m, tiles, groups]
-        _launch(kernels.group_kernel, (groups, m, h), arguments, flags, warps)
-    arguments = [ends, totals, tau, group_ends, group_totals, carries, m, tiles, groups]
-    _launch(kernels.carry_kernel, (groups, m, h), arguments, flags | {"GROUPS": _power(groups)}, warps)
-    return carries
+        grouped = scratch.new_empty(2 * h * groups + 3 * h * m * groups)
+        _launch(kernels.group_kernel, (groups, m, h), (scratch, tau, grouped), sizes, (*flags, group), warps)
+    flags_ = *flags, group, _power(groups)
+    _launch(kernels.carry_kernel, (groups, 2 * m, h), (scratch, tau, grouped), sizes, flags_, warps)

@@ -1,0 +1,49 @@
+"""Small products on the GPU without an order: every target looks at every source, in one launch."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from laplex._kernels.triton_merged import INFINITY, _decay, _rate
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "target", "source", "tau", "even", "odd"])
+def direct_kernel(
+    x, target, source, tau, even, odd, m, n, k, x_kernel, x_row, x_col, even_kernel, even_row, even_col,
+    EXACT: tl.constexpr, ODD: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """(E x, S x) at TARGETS targets for ROWS rows; NaN throughout if any anchor or tau is at fault."""
+    kernel = tl.program_id(2).to(tl.int64)
+    at = tl.program_id(0) * TARGETS + tl.arange(0, TARGETS)
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    target, source = target + kernel * n, source + kernel * k
+    t = tl.load(target + at, mask=at < n, other=0.0).to(tl.float64)
+    rate = _rate(tl.load(tau + kernel))
+    sums = tl.zeros([ROWS, TARGETS], tl.float64)
+    differences = tl.zeros([ROWS, TARGETS], tl.float64)
+    fault = tl.where(rate > 0, 0.0, float("nan")) + tl.zeros([SOURCES], tl.float64)
+    lane = tl.arange(0, SOURCES)
+    for start in range(0, k, SOURCES):
+        j = start + lane
+        s = tl.load(source + j, mask=j < k, other=0.0).to(tl.float64)
+        fault += tl.where(tl.abs(s) < INFINITY, 0.0, float("nan"))
+        gap = s[None, :] - t[:, None]  # (target, source)
+        decay = _decay(tl.abs(gap), rate, EXACT)
+        both = (row < m)[:, None] & (j < k)[None, :]
+        v = tl.load(x + kernel * x_kernel + row[:, None] * x_row + j[None, :].to(tl.int64) * x_col, mask=both, other=0.0)
+        v = v.to(tl.float64)[:, None, :]
+        sums += tl.sum(v * decay[None, :, :], 2)
+        if ODD:
+            turned = tl.where(gap > 0, decay, tl.where(gap < 0, -decay, 0.0))
+            differences += tl.sum(v * turned[None, :, :], 2)
+    for start in range(0, n, SOURCES):
+        i = start + lane
+        other = tl.load(target + i, mask=i < n, other=0.0).to(tl.float64)
+        fault += tl.where(tl.abs(other) < INFINITY, 0.0, float("nan"))
+    fault = tl.sum(fault, 0)
+    both = (row < m)[:, None] & (at < n)[None, :]
+    offset = kernel * even_kernel + row[:, None] * even_row + at[None, :].to(tl.int64) * even_col
+    tl.store(even + offset, sums + fault, mask=both)
+    if ODD:
+        tl.store(odd + (kernel * m + row)[:, None] * n + at[None, :], differences + fault, mask=both)
