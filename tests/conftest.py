@@ -11,7 +11,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
-from laplex._kernels import cpp_scan
+from laplex._kernels import cpp_scan, triton_scan
 
 NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
 
@@ -102,3 +102,16 @@ def dtype(request):
 def require(backend):
     if backend == "cpp" and cpp_scan.MISSING:
         pytest.fail(f"the tests need the compiled core (only test_imports does without): {cpp_scan.MISSING}")
+
+
+@pytest.fixture
+def tiles(monkeypatch):
+    """Tiles of Triton's kernels so small that few points cross many; call it for others: points, rows of x, at once."""
+
+    def of(points, rows=1, carried=1024):
+        monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
+        monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", carried)
+
+    of(32)
+    monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
+    return of

@@ -17,8 +17,8 @@ from laplex.bench import inputs, oracle, report, timing
 from laplex.bench.measures import measure
 from laplex.bench.problems import Row, Side, Size, Suite
 from laplex.bench.results import Measured, Result, from_json, to_json
-from laplex.bench.run import choose_suite, run
-from laplex.bench.suites import QUICK, SUITES
+from laplex.bench.run import SUITES, choose_suite, run
+from laplex.bench.suites import QUICK
 from laplex.bench.tables import plain, tables
 
 INSTANT = timing.Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)

@@ -1,8 +1,5 @@
 """The Triton backend under Triton's interpreter, in tiles so small that few points cross many of them."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 
@@ -21,41 +18,24 @@ from helpers import (
     on,
     oracle,
     phases_for,
-    rows_for,
     scan,
     swapped,
     wide,
 )
-from laplex import Plan, StalePlanError, backends, reference
+from laplex import Plan, reference
 from laplex._kernels import triton_scan
 from test_grad import cancellation_scales, second_order
-from test_plan import ALL_CHANGES, grid
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")  # NumPy's, of overflows meant to be
+pytestmark = [
+    pytest.mark.usefixtures("tiles"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
+]
 FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 100]
 TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros", "batched_ties", "batched_short_rows")
 linear = on("triton")
-
-
-@pytest.fixture(autouse=True)
-def tiles(monkeypatch):
-    """Small ones, and a way to other ones: points, and rows of x, of a program."""
-
-    def set_to(points, rows=1):
-        monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, 1))
-
-    set_to(32)
-    monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
-    return set_to
-
-
-@pytest.fixture
-def groups_of_two(monkeypatch):
-    """Tiles are carried in groups of two."""
-    monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", 2)
 
 
 def drawn(h, m, size, dtype):
@@ -73,12 +53,13 @@ def assert_sums_both_ways(a, b, tau, order, dtype, m=1):
 
 
 @every(FEW)
-def test_even_and_odd_sums_both_ways(case, dtype):
+def test_even_and_odd_sums_both_ways(case, dtype, tiles):
+    tiles(32, 2)
     a, b, tau = flat(*case(dtype))
     assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype, m=2)
 
 
-@every(FEW)
+@named("generic", "sorted", *TIED)
 def test_what_is_checked_gives_the_bits_of_what_is_trusted(case, tiles):
     tiles(64)
     a, b, tau = flat(*case(torch.float32))
@@ -90,7 +71,7 @@ def test_what_is_checked_gives_the_bits_of_what_is_trusted(case, tiles):
 
 @every(FEW)
 def test_the_fused_pullback(case, tiles):
-    tiles(64, 2)
+    tiles(64, 4)
     a, b, tau = flat(*case(torch.float32))
     order = make_order(a, b, "joined", "triton")
     g, x = drawn(len(a), 3, a.shape[1], torch.float32), drawn(len(a), 3, b.shape[1], torch.float32)
@@ -117,16 +98,15 @@ def test_any_number_of_rows(m, rows, tiles):
     assert error(linear(x=x, a=a, b=b, tau=0.4), oracle(x, a, b, 0.4)) <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("tau", [1.0, 0.9, 0.05, 0.005, 0.0005], ids=str)
+@pytest.mark.parametrize("tau", [1.0, 0.05, 0.005], ids=str)
 def test_tiles_of_any_width(tau, dtype):
-    """A tile spans about 0.5 / tau powers of two: one sum for all, one window, several, a window a point."""
-    a, b = torch.rand(2, 48, dtype=torch.float64).to(dtype), torch.rand(2, 48, dtype=torch.float64).to(dtype)
-    a[1], b[1] = a[1].square(), b[1].square()  # narrow and wide tiles side by side
+    """A tile spans about 0.5 / tau powers of two: one sum for all, one window, several; side by side."""
+    a, b = torch.rand(1, 48, dtype=dtype).square(), torch.rand(1, 48, dtype=dtype).square()
     assert_sums_both_ways(*flat(a, b, tau), make_order(a, b, "joined", "triton"), dtype)
 
 
 @pytest.mark.parametrize("tau", [1e3, 0.3], ids=["narrow_tiles", "wide_tiles"])
-@pytest.mark.parametrize("run", [7, 24, 40, 80], ids=lambda run: f"runs_of_{2 * run}")
+@pytest.mark.parametrize("run", [7, 40, 80], ids=lambda run: f"runs_of_{2 * run}")
 def test_ties_across_tiles(run, tau, dtype):
     """Runs that a tile's border cuts, that cover whole tiles, that fill all of them."""
     a, b = torch.arange(80).div(run, rounding_mode="floor"), torch.arange(72).div(run, rounding_mode="floor")
@@ -140,17 +120,17 @@ def test_ties_alone_leave_no_odd_sum(dtype):
     assert float(odd.abs().max()) <= {torch.float32: 1e-6, torch.float64: 1e-13}[dtype]
 
 
-@pytest.mark.parametrize("tau", [100.0, 0.5, 1e-3], ids=str)
-@pytest.mark.usefixtures("groups_of_two")
-def test_tiles_carried_in_groups(tau, dtype):
-    a, b = torch.randn(1, 100, dtype=dtype), torch.randn(1, 90, dtype=dtype)
+@pytest.mark.parametrize("tau", [100.0, 0.5], ids=str)
+def test_tiles_carried_in_groups(tau, dtype, tiles):
+    tiles(32, carried=2)
+    a, b = torch.randn(1, 90, dtype=dtype), torch.randn(1, 80, dtype=dtype)
     a, b, tau = flat(a, b, tau)
     assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype)
 
 
 @pytest.mark.parametrize("run", [30, 200])
-@pytest.mark.usefixtures("groups_of_two")
-def test_ties_across_groups(run):
+def test_ties_across_groups(run, tiles):
+    tiles(32, carried=2)
     a, b = torch.arange(110).div(run, rounding_mode="floor"), torch.arange(100).div(run, rounding_mode="floor")
     a, b, tau = flat(a.double(), b.double(), 0.7)
     order = make_order(a, b, "joined", "triton")
@@ -175,12 +155,12 @@ def test_the_tiles_that_a_gpu_gets(case, monkeypatch):
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, order, "triton")
 
 
-def test_the_same_bits_every_time(dtype):
-    inputs = inputs_for(torch.randn(45, dtype=dtype), torch.randn(44, dtype=dtype), 0.3, m=2, phased=False)
-    first = named_gradients(linear, inputs, 1.0), linear(**inputs)
-    again = named_gradients(linear, inputs, 1.0), linear(**inputs)
-    assert torch.equal(first[1], again[1])
-    assert all(torch.equal(first[0][name], again[0][name]) for name in inputs)
+def test_the_same_bits_every_time(tiles):
+    tiles(32, 2)
+    inputs = inputs_for(torch.randn(45), torch.randn(44), 0.3, m=2, phased=False)
+    first, again = (named_gradients(linear, inputs, 1.0) for _ in range(2))
+    assert torch.equal(linear(**inputs), linear(**inputs))
+    assert all(torch.equal(first[name], again[name]) for name in inputs)
 
 
 # --- orders ---------------------------------------------------------------------------------------------------------
@@ -197,11 +177,13 @@ def test_anchors_in_order_have_the_same_positions(case, dtype):
     joined, words = (make_order(a, b, layout, "triton") for layout in ("joined", "in_order"))
     assert torch.equal(words[1], joined[1])
     bits = (words[0][:, 0, : words[0].shape[-1] // 2, None] >> torch.arange(32)) & 1
-    assert torch.equal(bits.flatten(1)[:, : a.shape[1] + b.shape[1]] != 0, joined[0][:, 0, : a.shape[1] + b.shape[1]] >= 0)
+    points = a.shape[1] + b.shape[1]
+    assert torch.equal(bits.flatten(1)[:, :points] != 0, joined[0][:, 0, :points] >= 0)
 
 
 @named("generic", "one_point", *TIED)
-def test_sums_and_pullback_of_anchors_in_order(case):
+def test_sums_and_pullback_of_anchors_in_order(case, tiles):
+    tiles(64, 2)
     a, b, tau = in_order(case, torch.float32)
     order = make_order(a, b, "in_order", "triton")
     assert_sums_both_ways(a, b, tau, order, torch.float32, m=2)
@@ -209,13 +191,12 @@ def test_sums_and_pullback_of_anchors_in_order(case):
     assert_pullback(g, x, a, b, tau, emptied(order), "triton")
 
 
-@every([*FEW, BY_NAME["clustered"], BY_NAME["chunk_513"]])
-@pytest.mark.parametrize("at_once", [8, 64])
-def test_runs_merge_into_the_order_of_one_sort(case, at_once, dtype, monkeypatch):
+@every([*FEW, BY_NAME["clustered"], BY_NAME["short_rows_ties"]])
+def test_runs_merge_into_the_order_of_one_sort(case, dtype, monkeypatch):
     a, b, _ = flat(*case(dtype))
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", at_once)
+    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 24)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
     assert torch.equal(merged[1], whole[1])
@@ -240,7 +221,8 @@ def test_empty(n, k, lead):
 
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
 @pytest.mark.parametrize("phased", [False, True])
-def test_x_of_any_dtype(x_dtype, phased, dtype):
+def test_x_of_any_dtype(x_dtype, phased, dtype, tiles):
+    tiles(64, 8)
     a, b, x = torch.randn(21, dtype=dtype), torch.randn(17, dtype=dtype), torch.randn(2, 17, dtype=x_dtype)
     phi, psi = phases_for(a, b) if phased else (None, None)
     y = linear(x=x, a=a, b=b, tau=0.5, phi=phi, psi=psi)
@@ -270,7 +252,8 @@ SHAPES = [  # H of a, of b, of tau, leading dimensions of x
 
 
 @pytest.mark.parametrize(("of_a", "of_b", "of_tau", "of_x"), SHAPES)
-def test_broadcasting(of_a, of_b, of_tau, of_x):
+def test_broadcasting(of_a, of_b, of_tau, of_x, tiles):
+    tiles(32, 4)
     a, b, x, tau = torch.randn(*of_a, 5), torch.randn(*of_b, 4), torch.randn(*of_x, 4), torch.rand(of_tau) + 0.5
     assert error(linear(x=x, a=a, b=b, tau=tau), oracle(x, a, b, tau)) <= TOLERANCE[torch.float32]
 
@@ -293,8 +276,9 @@ def test_any_strides_of_x(name):
 
 
 @pytest.mark.parametrize("kernels", [(), (2,)])
-def test_columns_stay_columns(kernels):
+def test_columns_stay_columns(kernels, tiles):
     """K @ x for x (k, m) neither reads nor writes a transposed copy; nor does its gradient."""
+    tiles(32, 2)
     a, b = torch.randn(*kernels, 31), torch.randn(*kernels, 27)
     x = torch.randn(*kernels, 27, 3).mT.requires_grad_()
     y = linear(x=x, a=a, b=b)
@@ -306,7 +290,8 @@ def test_columns_stay_columns(kernels):
     assert error(x_bar, oracle(weight, b, a)) <= TOLERANCE[torch.float32]
 
 
-def test_any_strides_of_anchors_and_tau():
+def test_any_strides_of_anchors_and_tau(tiles):
+    tiles(64, 2)
     a, b = torch.randn(2, 31, 2).mT[:, 0], torch.randn(27).expand(2, 27)
     x, tau = torch.randn(2, 2, 27), torch.rand(4)[::2] + 0.5
     for scale in (tau, tau.double(), torch.tensor(0.7).expand(2), torch.tensor(0.7)):
@@ -386,7 +371,8 @@ def test_second_order_is_the_dense_one(tiles):
     assert all(error(got[name], want[name]) <= 1e-11 for name in inputs)
 
 
-def test_forward_mode_of_half_precision_x():
+def test_forward_mode_of_half_precision_x(tiles):
+    tiles(32, 2)
     a, b, x = torch.randn(9), torch.randn(7), torch.randn(2, 7).half()
     along = torch.randn(9)
     y, tangent = torch.func.jvp(lambda a: linear(x=x, a=a, b=b, tau=0.7), (a,), (along,))

@@ -11,9 +11,9 @@ An index is an int32 tensor (h, c, size), the order of one side; c tells what it
     2  below, upto                 the long side of a short-axis plan, in the caller's order
     0  nothing                     the dense backend needs no order
 
-The GPU has one order for both sides, kept with the rows (of the columns, size 0): an index (h, 1, n + k, padded to whole
+The GPU has one order for both sides, kept with the rows (of the columns, size 0): an index (h, 1, n + k padded to whole
 words of 32) of entries, a row's index or -1 - a column's, and values (h, 1, the same), the positions in that order.
-Where both sides came in order the index is bits in place of entries (``_kernels.triton_merged``). Values of size 0 are
+Where both sides came in order the index is bits in place of entries (``_kernels.triton_points``). Values of size 0 are
 those of anchors that may have moved since: the kernels gather them anew and check the order.
 
 ``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and
@@ -78,9 +78,9 @@ def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
     """Tensors for the plan of a (h, n) and b (h, k), yet to be filled."""
     if layout in ("joined", "in_order"):
         h, points = a.shape[0], padded(a.shape[1] + b.shape[1])
-        index = a.new_empty((h, 1, points if layout == "joined" else points // WORD * 2), dtype=torch.int32)
+        entries = a.new_empty((h, 1, points if layout == "joined" else points // WORD * 2), dtype=torch.int32)
         nothing = a.new_empty((h, 1, 0))
-        return index, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing
+        return entries, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing
     made = []
     for side, kind in zip((a, b), SIDES[layout], strict=True):
         index, values = _CHANNELS[kind]

@@ -38,7 +38,7 @@ def linear(
         tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose, see :func:`laplex.backends.which`.
+        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
 
     Returns:
         y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64. On CUDA nothing

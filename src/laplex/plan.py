@@ -61,8 +61,9 @@ class Plan:
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
-        chosen = backends.choose(a.device, *shape[-2:], backend or backends.planner(a.device))
-        layout = choose_layout(*shape[-2:], chosen)
+        n, k = shape[-2:]
+        chosen = backends.choose(a.device, n, k, backend or backends.planner(a.device))
+        layout = choose_layout(n, k, chosen)
         anchors = None
         if layout == "joined":
             layout = "in_order" if _in_order(a, b) else layout  # waits, and raises

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_merged import INFINITY, _decay, _rate
+from laplex._kernels.triton_points import INFINITY, decay_over, rate_of
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "target", "source", "tau", "even", "odd"])
@@ -19,7 +19,7 @@ def direct_kernel(
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     target, source = target + kernel * n, source + kernel * k
     t = tl.load(target + at, mask=at < n, other=0.0).to(tl.float64)
-    rate = _rate(tl.load(tau + kernel))
+    rate = rate_of(tl.load(tau + kernel))
     sums = tl.zeros([ROWS, TARGETS], tl.float64)
     differences = tl.zeros([ROWS, TARGETS], tl.float64)
     fault = tl.where(rate > 0, 0.0, float("nan")) + tl.zeros([SOURCES], tl.float64)
@@ -29,10 +29,10 @@ def direct_kernel(
         s = tl.load(source + j, mask=j < k, other=0.0).to(tl.float64)
         fault += tl.where(tl.abs(s) < INFINITY, 0.0, float("nan"))
         gap = s[None, :] - t[:, None]  # (target, source)
-        decay = _decay(tl.abs(gap), rate, EXACT)
+        decay = decay_over(tl.abs(gap), rate, EXACT)
         both = (row < m)[:, None] & (j < k)[None, :]
-        v = tl.load(x + kernel * x_kernel + row[:, None] * x_row + j[None, :].to(tl.int64) * x_col, mask=both, other=0.0)
-        v = v.to(tl.float64)[:, None, :]
+        offset = kernel * x_kernel + row[:, None] * x_row + j[None, :].to(tl.int64) * x_col
+        v = tl.load(x + offset, mask=both, other=0.0).to(tl.float64)[:, None, :]
         sums += tl.sum(v * decay[None, :, :], 2)
         if ODD:
             turned = tl.where(gap > 0, decay, tl.where(gap < 0, -decay, 0.0))

@@ -19,116 +19,23 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-WORD = tl.constexpr(32)
-SERIAL = tl.constexpr(4)
-LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
-INFINITY = tl.constexpr(float("inf"))
+from laplex._kernels.triton_points import (
+    INFINITY,
+    SERIAL,
+    WORD,
+    decay_over,
+    entries_at,
+    fault_at_ends,
+    narrow_powers,
+    powers_of_two,
+    rate_of,
+)
+
+# Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
+NARROW = tl.constexpr(4.0)
 # Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
 NEAR = tl.constexpr(100.0)
 NEAR_EXACT = tl.constexpr(16.0)
-# Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
-NARROW = tl.constexpr(4.0)
-TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
-
-
-@triton.jit
-def _entries(entry, place, inside, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    """Of merged places: whether a target's, and where the caller has it, as a target and as a source.
-
-    An entry is the row's index, or -1 - the column's. Where both sides came in order there are none, but a bit a point,
-    1 for a row, in words of 32 with the number of rows before each word.
-    """
-    if IN_ORDER:
-        shift = place % WORD
-        word = tl.load(entry + place // WORD, mask=place < padded, other=0)
-        below = word & ((tl.full([1, 1], 1, word.dtype) << shift) - 1)
-        rows_before = tl.load(entry + padded // WORD + place // WORD, mask=place < padded, other=0)
-        row = rows_before + _popcount(below.to(tl.int32))
-        is_row = ((word >> shift) & 1) != 0
-        col = place - row
-    else:
-        row = tl.load(entry + place, mask=place < padded, other=0)
-        is_row = row >= 0
-        col = -1 - row
-    if FIRST:
-        return inside & is_row, row, inside & ~is_row, col
-    else:
-        return inside & ~is_row, col, inside & is_row, row
-
-
-@triton.jit
-def _popcount(v):
-    v = v - ((v >> 1) & 0x55555555)
-    v = (v & 0x33333333) + ((v >> 2) & 0x33333333)
-    v = (v + (v >> 4)) & 0x0F0F0F0F
-    v = v + (v >> 8)
-    return (v + (v >> 16)) & 0x3F
-
-
-@triton.jit
-def _rate(tau):
-    """log2(e) / tau, finite, so that a gap of 0 decays by nothing; NaN unless tau is positive and finite."""
-    rate = tl.minimum(1.0 / tau * LOG2_E, 1.7e308)
-    return tl.where((tau > 0) & (tau < INFINITY), rate, float("nan"))
-
-
-@triton.jit
-def _narrow_powers(p, at, rate, span, EXACT: tl.constexpr):
-    """2^-e, 2^e of e = |p - at| * rate, and 2^-span, 2^span, where rate is in powers of two and e <= span <= NARROW."""
-    if EXACT:
-        down, up = _powers(p, at, rate, EXACT)
-        low, high = tl.exp2(-span), tl.exp2(span)
-    elif span <= TINY:
-        exponent = (tl.abs(p - at.to(p.dtype)) * rate.to(p.dtype)).to(tl.float32)
-        down, up = tl.exp2(-exponent), tl.exp2(exponent)
-        low, high = tl.exp2(-span.to(tl.float32)), tl.exp2(span.to(tl.float32))
-    else:
-        down, up = _powers(p, at, rate, EXACT)
-        low, high = tl.exp2(-span).to(tl.float32), tl.exp2(span).to(tl.float32)
-    return down, up, low, high
-
-
-@triton.jit
-def _powers(p, at, rate, EXACT: tl.constexpr):
-    """2^-e and 2^e of e = |p - at| * rate < 126. A float32 exponent would round; its fraction does not."""
-    exponent = tl.abs(p.to(tl.float64) - at) * rate
-    if EXACT:
-        down, up = tl.exp2(-exponent), tl.exp2(exponent)
-    else:
-        whole = tl.floor(exponent)
-        fraction = (exponent - whole).to(tl.float32)
-        shift = whole.to(tl.int32) << 23
-        down = (tl.exp2(-fraction).to(tl.int32, bitcast=True) - shift).to(tl.float32, bitcast=True)
-        up = (tl.exp2(fraction).to(tl.int32, bitcast=True) + shift).to(tl.float32, bitcast=True)
-    return down, up
-
-
-@triton.jit
-def _decay(gap, rate, EXACT: tl.constexpr):
-    """The decay over a gap >= 0, in float64: for what is carried, which is few numbers.
-
-    For float32 data a polynomial, to 2e-10: Taylor's of 2^f, |f| <= 1/2. The carries are one long chain of decays.
-    """
-    exponent = gap * rate
-    if EXACT:
-        power = tl.exp2(-exponent)
-    else:
-        whole = tl.floor(tl.minimum(exponent, 1000.0) + 0.5)
-        f = (whole - tl.minimum(exponent, 1000.0)) * LN_2
-        power = 1.0 + f * (1.0 / 7.0) * (1.0 + f * 0.125)
-        power = 1.0 + f * (1.0 / 5.0) * (1.0 + f * (1.0 / 6.0) * power)
-        power = 1.0 + f * (1.0 + f * 0.5 * (1.0 + f * (1.0 / 3.0) * (1.0 + f * 0.25 * power)))
-        power = (power.to(tl.int64, bitcast=True) - (whole.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
-        power = tl.where(exponent < 1000.0, power, 0.0)
-    return power
-
-
-@triton.jit
-def _fault(position, merged, rate):
-    """0, or NaN if the anchors at the ends (where a sort puts what is not finite) or tau are at fault."""
-    low, high = tl.load(position).to(tl.float64), tl.load(position + merged - 1).to(tl.float64)
-    return tl.where((tl.abs(low) < INFINITY) & (tl.abs(high) < INFINITY) & (rate > 0), 0.0, float("nan"))
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
@@ -141,7 +48,7 @@ def refresh_kernel(
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     place = (tile.to(tl.int64) if WIDE else tile) * TILE + tl.arange(0, TILE)[None, :]
     taken = tl.minimum(place, merged - 1)  # what is padded repeats the last
-    is_target, t, is_source, s = _entries(entry, taken, place < padded, padded, FIRST, IN_ORDER)
+    is_target, t, is_source, s = entries_at(entry, taken, place < padded, padded, FIRST, IN_ORDER)
     p = tl.load(target + kernel * n + t, mask=is_target, other=0.0)
     p += tl.load(source + kernel * k + s, mask=is_source, other=0.0)
     tl.store(position + kernel * padded + place, p, mask=place < padded)
@@ -152,7 +59,7 @@ def _broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.cons
     """NaN if the positions are not finite and in order, or tie with the second side before the first; else 0."""
     following = place + 1
     known = following < merged
-    _, _, next_is_source, _ = _entries(entry, tl.minimum(following, merged - 1), known, padded, FIRST, IN_ORDER)
+    _, _, next_is_source, _ = entries_at(entry, tl.minimum(following, merged - 1), known, padded, FIRST, IN_ORDER)
     next_p = tl.load(position + following, mask=known, other=INFINITY)
     turned = ~is_target & ~next_is_source if FIRST else is_target & next_is_source
     holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~turned) | ~known)
@@ -174,10 +81,10 @@ def reduce_kernel(
     inside = place < merged
     first = tl.load(position + start).to(tl.float64)
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
-    rate = _rate(tl.load(tau + kernel))
-    fault = _fault(position, merged, rate)
+    rate = rate_of(tl.load(tau + kernel))
+    fault = fault_at_ends(position, merged, rate)
     p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, _, is_source, at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
+    is_target, _, is_source, at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
     if CHECKED:
         fault += _broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
     kernels = tl.num_programs(2).to(tl.int64)
@@ -195,11 +102,11 @@ def reduce_kernel(
     p = tl.where(inside, p, last.to(p.dtype))
     span = (last - first) * rate
     if span <= NARROW:
-        at_first, up, low, _high = _narrow_powers(p, first, rate, span, EXACT)
+        at_first, up, low, _high = narrow_powers(p, first, rate, span, EXACT)
         at_last = up * low
     else:
-        at_first = _decay(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
-        at_last = _decay(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
+        at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
+        at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
     totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
     channel = kernels * m * tiles
     tl.store(totals, _total(v * at_first.to(SUM)[None, :, :]), mask=row < m)
@@ -214,115 +121,6 @@ def _total(v):
     return tl.sum(tl.sum(v, 1).to(tl.float64), 1)
 
 
-@triton.jit
-def group_kernel(
-    scratch, tau, grouped, m, tiles, groups,
-    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """GROUP tiles as if they were one: where there are too many to be carried at once."""
-    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
-    rate = _rate(tl.load(tau + kernel))
-    tile = group * GROUP + tl.arange(0, GROUP)
-    have = tile < tiles
-    kernels = tl.num_programs(2).to(tl.int64)
-    ends, totals = scratch + kernel * 2 * tiles, scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
-    first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
-    at_first = tl.load(ends + group * GROUP)
-    at_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
-    fault = tl.sum(first * 0.0, 0)
-    tl.store(grouped + kernel * 2 * groups + group, at_first + fault)
-    tl.store(grouped + kernel * 2 * groups + groups + group, at_last + fault)
-    channel = kernels * m * tiles
-    right = tl.load(totals + tile, mask=have, other=0.0) * _decay(tl.where(have, first - at_first, 0.0), rate, EXACT)
-    left = tl.load(totals + channel + tile, mask=have, other=0.0)
-    left *= _decay(tl.where(have, at_last - last, 0.0), rate, EXACT)
-    group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups + group
-    group_channel = kernels * m * groups
-    tl.store(group_totals, tl.sum(right, 0))
-    tl.store(group_totals + group_channel, tl.sum(left, 0))
-    if ODD:
-        tied = have & ((first == at_first) if FIRST else (last == at_last))
-        tl.store(group_totals + 2 * group_channel, tl.sum(tl.load(totals + 2 * channel + tile, mask=tied, other=0.0), 0))
-
-
-@triton.jit
-def _add_decayed(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
-    """(position, sum, sum over ties at the position) of two neighbours, at the second's position."""
-    gap = tl.abs(p_1 - p_2)
-    return rate_2, p_2, v_1 * _decay(gap, rate_2, False) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
-
-
-@triton.jit
-def _add_decayed_exactly(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
-    gap = tl.abs(p_1 - p_2)
-    return rate_2, p_2, v_1 * _decay(gap, rate_2, True) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
-
-
-@triton.jit
-def carry_kernel(
-    scratch, tau, grouped, m, tiles, groups,
-    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
-):  # fmt: skip
-    """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
-    position, at the nearer end of its neighbour, and the ties there.
-
-    Tiles and groups are counted in the direction of the sum: each carries to the next on the way.
-    """
-    group, row, kernel = tl.program_id(0), tl.program_id(1) // 2, tl.program_id(2).to(tl.int64)
-    side = tl.program_id(1) % 2  # 0: from the right, 1: from the left
-    kernels = tl.num_programs(2).to(tl.int64)
-    rate = _rate(tl.load(tau + kernel))
-    low = tl.where(side == 0, groups - 1 - group, group) * GROUP
-    high = tl.minimum(low + GROUP, tiles)
-    way = tl.arange(0, GROUP)
-    have = way < high - low
-    tile = tl.where(side == 0, high - 1 - way, low + way)
-    ends = scratch + kernel * 2 * tiles + side * tiles
-    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
-    channel = kernels * m * tiles
-    carries = totals + (3 if ODD else 2) * channel
-    at = tl.load(ends + tile, mask=have, other=0.0)
-    v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
-    has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
-    t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
-    rates = tl.zeros([GROUP], tl.float64) + rate
-    if EXACT:
-        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed_exactly)
-    else:
-        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed)
-    if GROUPS == 1:
-        fault = tl.sum(at * 0.0, 0)
-    else:  # what the groups before it bring along
-        outer = tl.arange(0, GROUPS)
-        there = outer < groups
-        before = outer < group
-        other = tl.where(side == 0, groups - 1 - outer, outer)
-        near = tl.where(side == 0, groups - group, group - 1)
-        group_ends = grouped + kernel * 2 * groups + side * groups
-        group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups
-        fault = tl.sum(tl.load(group_ends + other, mask=there, other=0.0) * 0.0, 0)
-        edge = tl.load(group_ends + near, mask=group > 0, other=0.0)
-        outer_at = tl.load(group_ends + other, mask=before, other=0.0)
-        outer_v = tl.load(group_totals + side * kernels * m * groups + other, mask=before, other=0.0)
-        brought = tl.sum(tl.where(before, outer_v * _decay(tl.abs(edge - outer_at), rate, EXACT), 0.0), 0)
-        sums += tl.where(group > 0, brought * _decay(tl.abs(at - edge), rate, EXACT), 0.0)
-        if ODD:
-            reach = before & (outer_at == edge)
-            more = tl.sum(tl.load(group_totals + 2 * kernels * m * groups + other, mask=reach, other=0.0), 0)
-            tied += tl.where(has_ties & (group > 0) & (at == edge), more, 0.0)
-    sums += fault
-    onward = tl.where(side == 0, tile - 1, tile + 1)
-    inward = have & (onward >= 0) & (onward < tiles)
-    gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
-    tl.store(carries + side * channel + onward, sums * _decay(gap, rate, EXACT), mask=inward)
-    tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
-    tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
-    start = tl.where(side == 0, tiles - 1, 0)
-    tl.store(carries + side * channel + start, fault, mask=group == 0)
-    tl.store(carries + (2 + side) * channel + start, fault, mask=group == 0)
-    tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ODD & ((side == 0) if FIRST else (side == 1)))
-
-
 @triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
 def scan_kernel(
     x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
@@ -335,7 +133,7 @@ def scan_kernel(
     own, which so needs few registers."""
     tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     tau = tl.load(tau + kernel)
-    rate = _rate(tau)
+    rate = rate_of(tau)
     ends = scratch + kernel * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
     span = (last - first) * rate
@@ -349,7 +147,7 @@ def scan_kernel(
     place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
     inside = place < merged
     p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, at, is_source, from_at = _entries(entry, place, inside, padded, FIRST, IN_ORDER)
+    is_target, at, is_source, from_at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
     if IN_ORDER:
         x += (kernel * x_kernel + row * x_row)[:, None, None]
         v = tl.load(x + (from_at.to(tl.int64) * x_col)[None, :, :], mask=is_source[None, :, :] & kept, other=0.0)
@@ -364,7 +162,7 @@ def scan_kernel(
     p = tl.where(inside, p, last.to(p.dtype))
     if NARROWLY:
         # All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
-        down, up, low, high = _narrow_powers(p, first, rate, span, EXACT)
+        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)
         to_last, from_last = up * low, down * high
         left = tl.load(carries + channel, mask=row < m, other=0.0)
         whole = tl.load(carries, mask=row < m, other=0.0) + tl.load(totals, mask=row < m, other=0.0)
@@ -380,8 +178,12 @@ def scan_kernel(
         left = tl.load(carries + 3 * channel, mask=row < m, other=0.0)
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
         p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-        from_left, left_unit, left_tie = _windows(p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False)
-        from_right, right_unit, right_tie = _windows(-p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True)
+        from_left, left_unit, left_tie = _windows(
+            p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+        )
+        from_right, right_unit, right_tie = _windows(
+            -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+        )
         from_left += tl.where(left == left, 0.0, left).to(SUM)[:, None, None]  # a fault's NaN, which opens no window
         unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
 
@@ -464,8 +266,8 @@ def _windows(
         here = inside & (u >= start) & ((u - start) * rate <= LIMIT)
         end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
         # Outside the window the powers have no meaning, and are not used.
-        to_end, back = _powers(u, end, rate, EXACT)
-        decay = _decay(end - carried_at, rate, EXACT)
+        to_end, back = powers_of_two(u, end, rate, EXACT)
+        decay = decay_over(end - carried_at, rate, EXACT)
         some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
         sums = tl.where(here[None, :, :], some, sums)
         if TIES:

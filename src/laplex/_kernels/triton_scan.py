@@ -15,9 +15,7 @@ from torch import Tensor
 from laplex import _ops
 from laplex._shapes import flat_rows
 
-MISSING = (
-    "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's builds for CUDA on Linux"
-)
+MISSING = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
@@ -131,7 +129,8 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
 
 def _all_merged(runs: list[Run]) -> Run:
     while len(runs) > 1:
-        runs = [_merged(*runs[i : i + 2], words=False) if i + 1 < len(runs) else runs[i] for i in range(0, len(runs), 2)]
+        pairs = [runs[i : i + 2] for i in range(0, len(runs), 2)]
+        runs = [_merged(*pair, words=False) if len(pair) == 2 else pair[0] for pair in pairs]
     return runs[0]
 
 
@@ -145,7 +144,7 @@ def _merged(one: Run, two: Run, *, words: bool) -> Run:
     lengths = one.position.shape[1], two.position.shape[1]
     steps = max(one.size, two.size).bit_length() + 1
     runs = one.position, two.position
-    sizes = one.size, two.size, *lengths, pieces, steps
+    sizes: tuple[int, ...] = one.size, two.size, *lengths, pieces, steps
     _launch(_order().split_kernel, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (MERGE_TILE, 128), 4)
     sizes = one.size, two.size, *lengths, padded, pieces, MERGE_TILE.bit_length()
     tensors = *runs, one.entry, two.entry, splits, position, entry
@@ -242,14 +241,15 @@ def _run(
     exact, wide, checked = x.dtype == torch.float64, padded >= 2**31, position.shape[-1] == 0
     if checked:
         position = target.new_empty((h, 1, padded))
-        tensors = target.contiguous(), source.contiguous(), entry, position
-        _launch(kernels.refresh_kernel, (tiles, h, 1), tensors, (merged, padded, n, k), (first, in_order, wide, tile), 4)
+        anchors = target.contiguous(), source.contiguous(), entry, position
+        how = first, in_order, wide, tile
+        _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, 4)
     precise = exact or wants_odd or tiles < PRECISE_TILES
     sums = kernels.tl.float64 if precise else kernels.tl.float32
     channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
     scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
     merged_x = rows if in_order else x.new_empty((h, m, padded))
-    tensors = rows, merged_x, tau, entry, position, scratch
+    tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     sizes: tuple[int, ...] = m, merged, padded, tiles, *rows.stride()
     flags: tuple[Any, ...] = exact, sums, wants_odd, first, in_order, checked, wide, tile, rows_each
     _launch(kernels.reduce_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
@@ -266,7 +266,8 @@ def _run(
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
     """Add to the scratch memory what lies left and right of every tile."""
-    kernels = _kernels()
+    from laplex._kernels import triton_carry as kernels
+
     group, groups = min(max(_power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
     grouped, sizes = scratch, (m, tiles, groups)
     warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain

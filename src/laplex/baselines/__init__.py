@@ -35,6 +35,7 @@ class Baseline:
 
 BASELINES: dict[str, Baseline] = {
     "dense": Baseline(dense.prepare, "dense", keeps="K formed before"),
+    "dense-autograd": Baseline(dense.prepare_differentiable, "dense"),
     "toeplitz": Baseline(toeplitz.prepare, "Toeplitz-FFT", keeps="kernel's FFT kept", anchors="grid"),
     "logcumsumexp": Baseline(logcumsumexp.prepare, "logcumsumexp", keeps="order kept"),
     "celerite2": Baseline(

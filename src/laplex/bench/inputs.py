@@ -8,6 +8,8 @@ from torch import Tensor
 from laplex.baselines import Baseline
 from laplex.bench.problems import Row, Size
 
+DRAWN_ON_CPU = 1 << 24  # numbers
+
 
 @dataclass(frozen=True)
 class Inputs:
@@ -21,16 +23,18 @@ class Inputs:
 
 
 def make(row: Row, size: Size, device: str) -> Inputs:
-    """Draw on the CPU, then move, so that devices agree."""
-    generator = torch.Generator().manual_seed(0)
+    """Draw on the CPU, then move, so that devices agree; what would take the CPU long is drawn where it is used."""
+    drawn_on = device if size.batch * max(size.n, size.k) > DRAWN_ON_CPU else "cpu"
+    generator = torch.Generator(drawn_on).manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=row.dtype)
+        return torch.randn(*shape, generator=generator, dtype=row.dtype, device=drawn_on)
 
     def anchors(count: int) -> Tensor:
         if row.anchors == "narrow":
-            return 0.01 * torch.rand(count, generator=generator, dtype=row.dtype)
-        return normal(count) + (1e4 if row.anchors == "offset" else 0.0)
+            return 0.01 * torch.rand(count, generator=generator, dtype=row.dtype, device=drawn_on)
+        drawn = normal(count) + (1e4 if row.anchors == "offset" else 0.0)
+        return drawn.sort().values if row.anchors == "in order" else drawn
 
     tensors = normal(size.batch, size.k), anchors(size.n), anchors(size.k), normal(size.batch, size.n)
     x, a, b, cotangent = (t.to(device) for t in tensors)

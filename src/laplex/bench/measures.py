@@ -4,6 +4,7 @@ import math
 
 import torch
 
+from laplex.bench import traffic
 from laplex.bench.imports import measure_import
 from laplex.bench.inputs import make
 from laplex.bench.problems import Row, Side, Size, Suite
@@ -15,6 +16,7 @@ ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,
 SAMPLED_ROWS = 512  # and over this many random rows beyond
 GATE_ROWS = 256  # rows looked at before a time is believed
 GATE = {torch.float32: 1e-6, torch.float64: 1e-13}  # laplex must be this close to be timed
+HUGE, HUGE_ROWS = 1 << 46, 8  # entries of K from which on fewer rows are looked at
 SAME_THING = 1e-2  # a baseline farther off computes another product; how close it really is, is recorded
 
 
@@ -26,7 +28,7 @@ def measure(suite: Suite, row: Row, size: Size | None) -> Result:
     try:
         if size is None:
             return measure_import(row)
-        return _error(suite, row, size) if row.measure == "error" else _ratio(suite, row, size)
+        return _error(suite, row, size) if row.measure == "error" else _cost(suite, row, size)
     except RuntimeError as error:  # out of memory, a kernel that failed: the rows after it still count
         return without_value(row, size, "failed", str(error).splitlines()[0])
 
@@ -49,11 +51,12 @@ def _error(suite: Suite, row: Row, size: Size) -> Result:
     return judge(row, size, ours, sides, "" if below else f"not below the baseline's {theirs:.1e}", met=below)
 
 
-def _ratio(suite: Suite, row: Row, size: Size) -> Result:
-    """Our time over the baseline's, after both have shown that they compute what they claim."""
+def _cost(suite: Suite, row: Row, size: Size) -> Result:
+    """Our time or memory, or its ratio to the baseline's, after both have shown that they compute what they claim."""
     inputs = make(row, size, suite.device)
     runnables = {side.label: build(side, inputs) for side in _sides(row)}
-    errors = {label: runnable.error(GATE_ROWS) for label, runnable in runnables.items()}
+    sample = GATE_ROWS if size.n * size.k < HUGE else HUGE_ROWS
+    errors = {label: runnable.error(sample) for label, runnable in runnables.items()}
     sides = {label: Measured(error=error) for label, error in errors.items()}
     for side in _sides(row):
         bound = GATE[row.dtype] if side.method == "laplex" else SAME_THING
@@ -67,8 +70,18 @@ def _ratio(suite: Suite, row: Row, size: Size) -> Result:
         label: Measured(errors[label], times[label], peaks[label], runnable.backend)
         for label, runnable in runnables.items()
     }
-    ratio = times[row.ours.label].median / times[(row.against or row.ours).label].median
-    return judge(row, size, ratio, sides)
+    ours, against = sides[row.ours.label], sides[(row.against or row.ours).label]
+    note = traffic.note(row, size, times[row.ours.label].median) if suite.device == "cuda" else ""
+    return judge(row, size, _value(row.measure, ours, against), sides, note)
+
+
+def _value(measure: str, ours: Measured, against: Measured) -> float:
+    """What is held against the bar."""
+    if measure.startswith("memory"):
+        held, other = float(ours.peak_bytes or 0), float(against.peak_bytes or 0)
+    else:
+        held, other = (side.time.median if side.time else math.nan for side in (ours, against))
+    return held / other if measure.endswith("ratio") else held
 
 
 def _peak_bytes(call: Call) -> int:

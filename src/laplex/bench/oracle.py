@@ -11,6 +11,7 @@ from laplex import reference
 from laplex.bench.inputs import Inputs
 
 SLICE = 1 << 22  # entries of K held at once: 32 MB
+COLUMNS = 1 << 26  # of K looked at together
 BLOCK = 256  # columns summed by one product
 
 
@@ -23,9 +24,12 @@ def rows_to_check(n: int, sample: int, device: torch.device) -> Tensor:
 
 def product(inputs: Inputs, rows: Tensor) -> Tensor:
     """(K x) at the given rows, float64: (batch, rows)."""
-    a, b, x = inputs.a[rows].double(), inputs.b.double(), inputs.x.double()
-    parts = a.split(_rows_per_slice(b))
-    return torch.cat([_sum(reference.kernel(part, b, inputs.tau), x) for part in parts], dim=-1)
+    a, total = inputs.a[rows].double(), torch.zeros((), dtype=torch.float64, device=inputs.a.device)
+    for b, x in zip(inputs.b.split(COLUMNS), inputs.x.split(COLUMNS, dim=-1), strict=True):
+        b, x = b.double(), x.double()
+        parts = a.split(_rows_per_slice(b))
+        total = total + torch.cat([_sum(reference.kernel(part, b, inputs.tau), x) for part in parts], dim=-1)
+    return total
 
 
 def gradients(inputs: Inputs, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor, Tensor]:

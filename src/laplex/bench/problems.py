@@ -12,18 +12,22 @@ import torch
 from laplex.baselines import BASELINES
 from laplex.bench.timing import Budget
 
-Anchors = Literal["normal", "narrow", "offset"]
-Mode = Literal["kept", "whole", "forward+backward"]
+Anchors = Literal["normal", "narrow", "offset", "in order"]
+Mode = Literal["kept", "whole", "graph", "forward+backward", "forward+backward whole"]
+Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
 
 ANCHORS: dict[Anchors, str] = {
     "normal": "N(0, 1) anchors, in no order",
     "narrow": "anchors in a span of 0.01",
     "offset": "N(0, 1) anchors offset by 1e4",
+    "in order": "N(0, 1) anchors, in order",
 }
 LAPLEX_MODES: dict[Mode, str] = {
     "kept": "plan kept",
     "whole": "whole call",
+    "graph": "plan kept, as a CUDA graph",
     "forward+backward": "forward and backward, plan kept",
+    "forward+backward whole": "forward and backward with planning",
 }
 
 
@@ -58,6 +62,8 @@ class Side:
         baseline = BASELINES[self.method]
         if baseline.yardstick:
             return baseline.what
+        if self.mode == "forward+backward whole":
+            return f"{baseline.what}, forward and backward"
         return f"{baseline.what}, {baseline.keeps if self.mode == 'kept' else 'whole call'}"
 
 
@@ -68,10 +74,10 @@ class Row:
     name: str  # a slug: the key in the results, and what --only matches
     says: str
     sizes: tuple[Size, ...]
-    measure: Literal["error", "ratio", "import"]
+    measure: Measure
     bar: float | None = None  # the value must not exceed it; None: a figure without a bar
     ours: Side = Side()
-    against: Side | None = None  # ratio: divided by its time; error: must also stay below its error
+    against: Side | None = None  # ratios: divided by its time or memory; error: must also stay below its error
     also: tuple[Side, ...] = ()  # timed in the same run for the record
     dtype: torch.dtype = torch.float32
     anchors: Anchors = "normal"

@@ -3,9 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from laplex.bench.problems import Row, Size
+from laplex.bench.problems import Measure, Row, Size
 from laplex.bench.timing import Stats
 
+Unit = Literal["relative error", "ratio", "s", "bytes"]
 Status = Literal["pass", "miss", "info", "wrong", "failed", "skipped"]
 
 FINISHED: tuple[Status, ...] = ("pass", "miss", "info")  # measured: --resume need not repeat it
@@ -28,7 +29,7 @@ class Result:
     row: str
     says: str
     size: Size | None
-    unit: Literal["relative error", "ratio", "s"]
+    unit: Unit
     bar: float | None
     status: Status
     value: float | None = None
@@ -78,4 +79,11 @@ def _measured(data: dict[str, Any]) -> Measured:
     return Measured(**{**data, "time": time})
 
 
-UNITS: dict[str, Literal["relative error", "ratio", "s"]] = {"error": "relative error", "ratio": "ratio", "import": "s"}
+UNITS: dict[Measure, Unit] = {
+    "error": "relative error",
+    "ratio": "ratio",
+    "time": "s",
+    "memory": "bytes",
+    "memory ratio": "ratio",
+    "import": "s",
+}

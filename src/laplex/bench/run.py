@@ -11,7 +11,10 @@ from laplex.bench.measures import measure
 from laplex.bench.problems import Row, Size, Suite
 from laplex.bench.report import Report, default_folder, open_report
 from laplex.bench.results import Result, key
-from laplex.bench.suites import QUICK, SUITES
+from laplex.bench.suites import CPU, QUICK
+from laplex.bench.suites_gpu import GPU
+
+SUITES = {suite.name: suite for suite in (CPU, GPU)}
 
 
 class Progress(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import laplex
-from laplex.baselines import BASELINES
+from laplex.baselines import BASELINES, Baseline
 from laplex.bench import oracle
 from laplex.bench.inputs import Inputs, suited_to
 from laplex.bench.problems import Side
@@ -60,18 +60,47 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     backend = laplex.backends.which(x, a, b, backend=side.backend)
     if side.mode == "whole":
         return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, backend)
-    plan = laplex.Plan(a, b)
-    if side.mode == "kept":
-        return Runnable(partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend), inputs, backend)
-    leaves = x, a, b = x.clone().requires_grad_(), a.clone().requires_grad_(), b.clone().requires_grad_()
-    product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
+    if side.mode in ("kept", "graph"):
+        plan = laplex.Plan(a, b)
+        product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
+        return Runnable(product if side.mode == "kept" else _graph(product), inputs, backend)
+    leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
+    kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
+    product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
     return Runnable(lambda: torch.autograd.grad(product(), leaves, inputs.cotangent), inputs, backend)
+
+
+def _graph(product: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """The call captured in a CUDA graph, and replayed."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(3):
+            product()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        y = product()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return y
+
+    return replay
 
 
 def _baseline(side: Side, inputs: Inputs) -> Runnable:
     baseline = BASELINES[side.method]
     inputs = suited_to(inputs, baseline)
     solves = None if baseline.yardstick else inputs
+    if side.mode == "forward+backward whole":
+        leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (inputs.x, inputs.a, inputs.b))
+        y = partial(_whole, baseline, x, a, b, inputs.tau)
+        return Runnable(lambda: torch.autograd.grad(y(), leaves, inputs.cotangent), solves)
     if side.mode == "whole":
-        return Runnable(lambda: baseline.prepare(inputs.a, inputs.b, inputs.tau)(inputs.x), solves)
+        return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves)
     return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves)
+
+
+def _whole(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
+    return baseline.prepare(a, b, tau)(x)

@@ -4,12 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from laplex.bench.problems import power
-from laplex.bench.results import Measured, Result
+from laplex.bench.results import Measured, Result, Unit
 
 ABOUT_TIMES = (
     "laplex and logcumsumexp have anchors in no order; Toeplitz-FFT is right on a uniform grid only. "
     "One FFT is a yardstick: it computes something else."
 )
+SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
+    "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
+}
 ABOUT_ERRORS = "The smaller the better; float32 itself rounds to 6e-08."
 
 
@@ -62,8 +66,8 @@ def value_of(result: Result) -> str:
     """The figure that is held against the bar."""
     if result.value is None:
         return "-"
-    if result.unit == "s":
-        return seconds(result.value)
+    if result.unit in SCALES:
+        return scaled(result.value, result.unit)
     return f"{result.value:.1e}" if result.unit == "relative error" else f"{result.value:.3g}"
 
 
@@ -71,7 +75,7 @@ def bar_of(result: Result) -> str:
     """The bar, in the value's unit."""
     if result.bar is None:
         return ""
-    return f"<= {seconds(result.bar)}" if result.unit == "s" else f"<= {result.bar:g}"
+    return f"<= {scaled(result.bar, result.unit) if result.unit in SCALES else f'{result.bar:g}'}"
 
 
 def detail(result: Result) -> str:
@@ -82,7 +86,7 @@ def detail(result: Result) -> str:
 
 def time_of(side: Measured) -> str:
     """The median time."""
-    return "-" if side.time is None else seconds(side.time.median)
+    return "-" if side.time is None else scaled(side.time.median, "s")
 
 
 def error_of(side: Measured) -> str:
@@ -90,12 +94,13 @@ def error_of(side: Measured) -> str:
     return "(not K x)" if side.error is None else f"{side.error:.1e}"
 
 
-def seconds(value: float) -> str:
-    """1.23 s, 4.56 ms or 7.89 us."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+def scaled(value: float, unit: Unit) -> str:
+    """1.23 s, 4.56 ms or 7.89 us; 1.23 GB, 4.56 MB or 7.89 kB."""
+    *larger, (smallest, last) = SCALES[unit]
+    for scale, name in larger:
         if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value / 1e-6:.3g} us"
+            return f"{value / scale:.3g} {name}"
+    return f"{value / smallest:.3g} {last}"
 
 
 def plain(table: Table) -> str:

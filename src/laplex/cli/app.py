@@ -7,8 +7,7 @@ import typer
 from rich.console import Console
 
 import laplex
-from laplex.bench.run import choose_suite, run
-from laplex.bench.suites import SUITES
+from laplex.bench.run import SUITES, choose_suite, run
 from laplex.bench.tables import tables
 from laplex.bench.words import INTERRUPTED, closing_lines, exit_code
 from laplex.cli.doctor import examine

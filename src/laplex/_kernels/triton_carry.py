@@ -1,0 +1,120 @@
+"""Carries between tiles: what lies left and right of each, in float64."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from laplex._kernels.triton_points import decay_over, rate_of
+
+
+@triton.jit
+def group_kernel(
+    scratch, tau, grouped, m, tiles, groups,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """GROUP tiles as if they were one: where there are too many to be carried at once."""
+    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    rate = rate_of(tl.load(tau + kernel))
+    tile = group * GROUP + tl.arange(0, GROUP)
+    have = tile < tiles
+    kernels = tl.num_programs(2).to(tl.int64)
+    ends, totals = scratch + kernel * 2 * tiles, scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
+    first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
+    at_first = tl.load(ends + group * GROUP)
+    at_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
+    fault = tl.sum(first * 0.0, 0)
+    tl.store(grouped + kernel * 2 * groups + group, at_first + fault)
+    tl.store(grouped + kernel * 2 * groups + groups + group, at_last + fault)
+    channel = kernels * m * tiles
+    right = tl.load(totals + tile, mask=have, other=0.0) * decay_over(
+        tl.where(have, first - at_first, 0.0), rate, EXACT
+    )
+    left = tl.load(totals + channel + tile, mask=have, other=0.0)
+    left *= decay_over(tl.where(have, at_last - last, 0.0), rate, EXACT)
+    group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups + group
+    group_channel = kernels * m * groups
+    tl.store(group_totals, tl.sum(right, 0))
+    tl.store(group_totals + group_channel, tl.sum(left, 0))
+    if ODD:
+        tied = have & ((first == at_first) if FIRST else (last == at_last))
+        v = tl.load(totals + 2 * channel + tile, mask=tied, other=0.0)
+        tl.store(group_totals + 2 * group_channel, tl.sum(v, 0))
+
+
+@triton.jit
+def _add_decayed(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
+    """(position, sum, sum over ties at the position) of two neighbours, at the second's position."""
+    gap = tl.abs(p_1 - p_2)
+    return rate_2, p_2, v_1 * decay_over(gap, rate_2, False) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+
+
+@triton.jit
+def _add_decayed_exactly(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
+    gap = tl.abs(p_1 - p_2)
+    return rate_2, p_2, v_1 * decay_over(gap, rate_2, True) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+
+
+@triton.jit
+def carry_kernel(
+    scratch, tau, grouped, m, tiles, groups,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+):  # fmt: skip
+    """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
+    position, at the nearer end of its neighbour, and the ties there.
+
+    Tiles and groups are counted in the direction of the sum: each carries to the next on the way.
+    """
+    group, row, kernel = tl.program_id(0), tl.program_id(1) // 2, tl.program_id(2).to(tl.int64)
+    side = tl.program_id(1) % 2  # 0: from the right, 1: from the left
+    kernels = tl.num_programs(2).to(tl.int64)
+    rate = rate_of(tl.load(tau + kernel))
+    low = tl.where(side == 0, groups - 1 - group, group) * GROUP
+    high = tl.minimum(low + GROUP, tiles)
+    way = tl.arange(0, GROUP)
+    have = way < high - low
+    tile = tl.where(side == 0, high - 1 - way, low + way)
+    ends = scratch + kernel * 2 * tiles + side * tiles
+    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
+    channel = kernels * m * tiles
+    carries = totals + (3 if ODD else 2) * channel
+    at = tl.load(ends + tile, mask=have, other=0.0)
+    v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
+    has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
+    t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
+    rates = tl.zeros([GROUP], tl.float64) + rate
+    if EXACT:
+        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed_exactly)
+    else:
+        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed)
+    if GROUPS == 1:
+        fault = tl.sum(at * 0.0, 0)
+    else:  # what the groups before it bring along
+        outer = tl.arange(0, GROUPS)
+        there = outer < groups
+        before = outer < group
+        other = tl.where(side == 0, groups - 1 - outer, outer)
+        near = tl.where(side == 0, groups - group, group - 1)
+        group_ends = grouped + kernel * 2 * groups + side * groups
+        group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups
+        fault = tl.sum(tl.load(group_ends + other, mask=there, other=0.0) * 0.0, 0)
+        edge = tl.load(group_ends + near, mask=group > 0, other=0.0)
+        outer_at = tl.load(group_ends + other, mask=before, other=0.0)
+        outer_v = tl.load(group_totals + side * kernels * m * groups + other, mask=before, other=0.0)
+        brought = tl.sum(tl.where(before, outer_v * decay_over(tl.abs(edge - outer_at), rate, EXACT), 0.0), 0)
+        sums += tl.where(group > 0, brought * decay_over(tl.abs(at - edge), rate, EXACT), 0.0)
+        if ODD:
+            reach = before & (outer_at == edge)
+            more = tl.sum(tl.load(group_totals + 2 * kernels * m * groups + other, mask=reach, other=0.0), 0)
+            tied += tl.where(has_ties & (group > 0) & (at == edge), more, 0.0)
+    sums += fault
+    onward = tl.where(side == 0, tile - 1, tile + 1)
+    inward = have & (onward >= 0) & (onward < tiles)
+    gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
+    tl.store(carries + side * channel + onward, sums * decay_over(gap, rate, EXACT), mask=inward)
+    tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
+    tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
+    start = tl.where(side == 0, tiles - 1, 0)
+    tl.store(carries + side * channel + start, fault, mask=group == 0)
+    tl.store(carries + (2 + side) * channel + start, fault, mask=group == 0)
+    tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ODD & ((side == 0) if FIRST else (side == 1)))

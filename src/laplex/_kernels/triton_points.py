@@ -1,0 +1,112 @@
+"""What the kernels of the merged order share: entries, powers of two, and the look for a fault."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WORD = tl.constexpr(32)
+SERIAL = tl.constexpr(4)  # neighbouring points that a thread takes
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+INFINITY = tl.constexpr(float("inf"))
+TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
+
+
+@triton.jit
+def entries_at(entry, place, inside, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+    """Of merged places: whether a target's, and where the caller has it, as a target and as a source.
+
+    An entry is the row's index, or -1 - the column's. Where both sides came in order there are none, but a bit a point,
+    1 for a row, in words of 32 with the number of rows before each word.
+    """
+    if IN_ORDER:
+        shift = place % WORD
+        word = tl.load(entry + place // WORD, mask=place < padded, other=0)
+        below = word & ((tl.full([1, 1], 1, word.dtype) << shift) - 1)
+        rows_before = tl.load(entry + padded // WORD + place // WORD, mask=place < padded, other=0)
+        row = rows_before + _popcount(below.to(tl.int32))
+        is_row = ((word >> shift) & 1) != 0
+        col = place - row
+    else:
+        row = tl.load(entry + place, mask=place < padded, other=0)
+        is_row = row >= 0
+        col = -1 - row
+    if FIRST:
+        return inside & is_row, row, inside & ~is_row, col
+    else:
+        return inside & ~is_row, col, inside & is_row, row
+
+
+@triton.jit
+def _popcount(v):
+    v = v - ((v >> 1) & 0x55555555)
+    v = (v & 0x33333333) + ((v >> 2) & 0x33333333)
+    v = (v + (v >> 4)) & 0x0F0F0F0F
+    v = v + (v >> 8)
+    return (v + (v >> 16)) & 0x3F
+
+
+@triton.jit
+def rate_of(tau):
+    """log2(e) / tau, finite, so that a gap of 0 decays by nothing; NaN unless tau is positive and finite."""
+    rate = tl.minimum(1.0 / tau * LOG2_E, 1.7e308)
+    return tl.where((tau > 0) & (tau < INFINITY), rate, float("nan"))
+
+
+@triton.jit
+def narrow_powers(p, at, rate, span, EXACT: tl.constexpr):
+    """2^-e, 2^e of e = |p - at| * rate, and 2^-span, 2^span, where rate is in powers of two and e <= span <= NARROW."""
+    if EXACT:
+        down, up = powers_of_two(p, at, rate, EXACT)
+        low, high = tl.exp2(-span), tl.exp2(span)
+    elif span <= TINY:
+        exponent = (tl.abs(p - at.to(p.dtype)) * rate.to(p.dtype)).to(tl.float32)
+        down, up = tl.exp2(-exponent), tl.exp2(exponent)
+        low, high = tl.exp2(-span.to(tl.float32)), tl.exp2(span.to(tl.float32))
+    else:
+        down, up = powers_of_two(p, at, rate, EXACT)
+        low, high = tl.exp2(-span).to(tl.float32), tl.exp2(span).to(tl.float32)
+    return down, up, low, high
+
+
+@triton.jit
+def powers_of_two(p, at, rate, EXACT: tl.constexpr):
+    """2^-e and 2^e of e = |p - at| * rate < 126. A float32 exponent would round; its fraction does not."""
+    exponent = tl.abs(p.to(tl.float64) - at) * rate
+    if EXACT:
+        down, up = tl.exp2(-exponent), tl.exp2(exponent)
+    else:
+        whole = tl.floor(exponent)
+        fraction = (exponent - whole).to(tl.float32)
+        shift = whole.to(tl.int32) << 23
+        down = (tl.exp2(-fraction).to(tl.int32, bitcast=True) - shift).to(tl.float32, bitcast=True)
+        up = (tl.exp2(fraction).to(tl.int32, bitcast=True) + shift).to(tl.float32, bitcast=True)
+    return down, up
+
+
+@triton.jit
+def decay_over(gap, rate, EXACT: tl.constexpr):
+    """The decay over a gap >= 0, in float64: for what is carried, which is few numbers.
+
+    For float32 data a polynomial, to 2e-10: Taylor's of 2^f, |f| <= 1/2. The carries are one long chain of decays.
+    """
+    exponent = gap * rate
+    if EXACT:
+        power = tl.exp2(-exponent)
+    else:
+        whole = tl.floor(tl.minimum(exponent, 1000.0) + 0.5)
+        f = (whole - tl.minimum(exponent, 1000.0)) * LN_2
+        power = 1.0 + f * (1.0 / 7.0) * (1.0 + f * 0.125)
+        power = 1.0 + f * (1.0 / 5.0) * (1.0 + f * (1.0 / 6.0) * power)
+        power = 1.0 + f * (1.0 + f * 0.5 * (1.0 + f * (1.0 / 3.0) * (1.0 + f * 0.25 * power)))
+        power = (power.to(tl.int64, bitcast=True) - (whole.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
+        power = tl.where(exponent < 1000.0, power, 0.0)
+    return power
+
+
+@triton.jit
+def fault_at_ends(position, merged, rate):
+    """0, or NaN if the anchors at the ends (where a sort puts what is not finite) or tau are at fault."""
+    low, high = tl.load(position).to(tl.float64), tl.load(position + merged - 1).to(tl.float64)
+    return tl.where((tl.abs(low) < INFINITY) & (tl.abs(high) < INFINITY) & (rate > 0), 0.0, float("nan"))

@@ -1,0 +1,373 @@
+"""Plans of the Triton backend, faults that become NaN, messages and operators; under Triton's interpreter."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import laplex
+from cases import named
+from helpers import TOLERANCE, emptied, error, make_order, on, oracle, rows_for, scan
+from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex._kernels import triton_scan
+from test_opcheck import MEMORY
+from test_plan import ALL_CHANGES, grid
+
+if not triton_scan.interpreted():
+    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.usefixtures("tiles"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
+]
+WIDTHS = pytest.mark.parametrize("tau", [1e3, 1e-3], ids=["narrow_tiles", "wide_tiles"])
+LAYOUTS = pytest.mark.parametrize("layout", ["joined", "in_order"])
+linear = on("triton")
+
+
+def planned(a, b):
+    return Plan(a, b, backend="triton")
+
+
+def points(layout, n=60, k=50):
+    """Anchors no two of which are near or tie; in order if the plan's layout is to be."""
+    values = torch.randperm(n + k).double()
+    a, b = values[:n].clone(), values[n:].clone()
+    return (a.sort().values, b.sort().values) if layout == "in_order" else (a, b)
+
+
+def all_nan(*tensors):
+    return all(bool(tensor.isnan().all()) and tensor.numel() > 0 for tensor in tensors)
+
+
+def product_and_gradients(a, b, tau, plan=None):
+    leaves = [torch.randn(2, b.shape[-1]).to(a.dtype), a.clone(), b.clone(), torch.as_tensor(tau, dtype=a.dtype)]
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    y = laplex.linear(*leaves, plan=plan, backend="triton")
+    return y, *torch.autograd.grad(y.sum(), leaves)
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+def test_repr():
+    a, b = torch.tensor([0.0, 2, 1]), torch.tensor([0.5, 1.5])
+    assert repr(planned(a, b)) == "Plan(n=3, k=2, device=cpu, joined: one order of both sides)"
+    assert repr(planned(a.sort().values, b)) == "Plan(n=3, k=2, device=cpu, joined: both sides came in order)"
+    assert "batch=(4,)" in repr(planned(a.expand(4, 3), b))
+    assert "joined" in repr(LaplaceOperator(a, b, plan=planned(a, b)))
+
+
+@LAYOUTS
+def test_a_plan_serves_both_products(layout):
+    a, b = points(layout)
+    plan, x, y = planned(a, b), torch.randn(1, 50).double(), torch.randn(1, 60).double()
+    assert plan.layout == layout
+    assert plan.backend == plan.mT.backend == "triton"
+    assert error(laplex.linear(x, a, b, 9.0, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
+    assert error(laplex.linear(y, b, a, 9.0, plan=plan.mT), oracle(y, b, a, 9.0)) <= 1e-14
+    assert error(laplex.linear(x, a, b, 9.0, plan=plan, backend="dense"), oracle(x, a, b, 9.0)) <= 1e-14
+
+
+@LAYOUTS
+def test_anchors_that_keep_their_order_keep_their_plan(layout):
+    a, b = points(layout)
+    plan, x = planned(a, b), torch.randn(1, 50).double()
+    for moved in ((a + 0.4, b), (a * 3, b * 3), (a - 1e6, b - 1e6)):
+        plan.validate(*moved)
+        assert error(laplex.linear(x, *moved, 9.0, plan=plan), oracle(x, *moved, 9.0)) <= 1e-14
+
+
+@LAYOUTS
+def test_a_plan_of_anchors_of_another_dtype(layout):
+    a, b = points(layout)
+    x = torch.randn(1, 50)
+    y = laplex.linear(x, a.float(), b.float(), 9.0, plan=planned(a, b))
+    assert error(y, oracle(x, a, b, 9.0)) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("remake", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_copies_and_pickles(remake):
+    a, b = points("joined")
+    made, x = remake(planned(a, b)), torch.randn(50).double()
+    assert repr(made) == repr(planned(a, b))
+    assert error(laplex.linear(x, a, b, 9.0, plan=made), oracle(x, a, b, 9.0)) <= 1e-14
+
+
+def test_an_operator_with_a_plan():
+    a, b = points("joined")
+    K = LaplaceOperator(a, b, 9.0, plan=planned(a, b))
+    x, dense = torch.randn(50, 3).double(), laplex.reference.kernel(a, b, 9.0)
+    assert error(K @ x, dense @ x) <= 1e-14
+    assert error(K.mT @ (dense @ x), dense.mT @ (dense @ x)) <= 1e-14
+
+
+def test_update_follows_the_anchors():
+    a, b = points("joined")
+    plan = planned(a, b)
+    updated, sorted_ = plan.update(-a, b), plan.update(a.sort().values, b.sort().values)
+    assert updated.backend == sorted_.backend == "triton"
+    assert sorted_.layout == "in_order"
+    x = torch.randn(1, 50).double()
+    assert error(laplex.linear(x, -a, b, 9.0, plan=updated), oracle(x, -a, b, 9.0)) <= 1e-14
+
+
+def trusts(plan, a, b):
+    """Whether the plan takes these anchors for those it was built from."""
+    return plan.order_for(a, b)[1].shape[-1] > 0
+
+
+def test_a_plan_knows_its_anchors():
+    a, b = torch.randn(5).requires_grad_(), torch.randn(4)
+    plan = planned(a, b)
+    assert trusts(plan, a, b)
+    assert trusts(plan, a.detach(), b[:])
+    assert plan.mT.order_for(b, a)[3].shape[-1] > 0
+    assert not trusts(plan, a.clone(), b)
+    assert not trusts(plan, a, b.clone())
+    assert not trusts(plan, a.detach().flip(0), b)
+    assert not trusts(plan, b.new_empty(0).set_(a.detach().untyped_storage(), 0, (5,), (0,)), b)
+
+
+@pytest.mark.parametrize("through", ["itself", "a_view", "a_detached_alias", "an_optimizer"])
+def test_a_write_to_the_anchors_is_noticed(through):
+    a, b = torch.randn(5).requires_grad_(), torch.randn(4)
+    plan = planned(a, b)
+    with torch.no_grad():
+        if through == "itself":
+            a.add_(1.0)
+        elif through == "a_view":
+            a[2:].add_(1.0)
+        elif through == "a_detached_alias":
+            a.detach().add_(1.0)
+        else:
+            a.grad = torch.ones(5)
+            torch.optim.SGD([a], lr=0.1).step()
+    assert not trusts(plan, a, b)
+
+
+def test_anchors_made_in_inference_mode_are_not_trusted():
+    with torch.inference_mode():
+        a, b = torch.randn(5), torch.randn(4)
+        assert not trusts(planned(a, b), a, b)
+
+
+@LAYOUTS
+def test_anchors_written_in_place_give_the_new_product_or_nan(layout):
+    a, b = points(layout)
+    plan, x = planned(a, b), torch.randn(1, 50).double()
+    a += 0.25
+    assert error(laplex.linear(x, a, b, 9.0, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
+    a += 7.0
+    assert all_nan(laplex.linear(x, a, b, 9.0, plan=plan))
+    a -= 7.25
+    assert error(laplex.linear(x, a, b, 9.0, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("change", "tied"), ALL_CHANGES, ids=[change.__name__ for change, _ in ALL_CHANGES])
+def test_a_stale_plan_gives_nan_throughout_or_the_product(change, tied):
+    a, b = grid("merged", tied)
+    plan = planned(a, b)
+    change(a, b)
+    x = torch.randn(1, len(b)).double()
+    y = laplex.linear(x, a, b, plan=plan)
+    if all_nan(y):
+        with pytest.raises(StalePlanError, match="does not describe the order"):
+            plan.validate(a, b)
+    else:
+        plan.validate(a, b)
+        assert error(y, oracle(x, a, b)) <= 1e-14
+
+
+def pass_one_another(a, b):
+    order = a.argsort()
+    a[order[[20, 21]]] = a[order[[21, 20]]]
+
+
+def land_on_a_tie_from_the_right(a, b):
+    """Rows come first at ties: a row that was behind its column cannot tie with it."""
+    a[int((a > b.min()).nonzero()[0])] = b.min()
+
+
+@WIDTHS
+@LAYOUTS
+@pytest.mark.parametrize("change", [pass_one_another, land_on_a_tie_from_the_right])
+def test_a_stale_plan_gives_nan_in_every_tile_and_gradient(change, layout, tau, tiles):
+    tiles(32, 2)
+    a, b = points(layout)
+    plan = planned(a, b)
+    change(a, b)
+    assert all_nan(*product_and_gradients(a, b, tau, plan))
+    with pytest.raises(StalePlanError, match="does not describe the order"):
+        plan.validate(a, b)
+
+
+@WIDTHS
+def test_a_stale_plan_gives_nan_in_every_group(tau, tiles):
+    tiles(32, 2, carried=2)
+    a, b = points("joined", 90, 70)
+    plan = planned(a, b)
+    pass_one_another(a, b)
+    assert all_nan(laplex.linear(torch.randn(2, 70).double(), a, b, tau, plan=plan))
+
+
+def test_rows_that_land_on_columns_from_the_left_tie_with_them():
+    a, b = torch.arange(0.0, 80, 2).double(), torch.arange(1.0, 81, 2).double()
+    plan, x = planned(a, b), torch.randn(1, 40).double()
+    assert error(laplex.linear(x, a + 1, b, 9.0, plan=plan), oracle(x, a + 1, b, 9.0)) <= 1e-14
+    assert all_nan(laplex.linear(x, a - 1, b, 9.0, plan=plan))
+
+
+VALUES = pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+SIDES = pytest.mark.parametrize("side", ["a", "b"])
+
+
+@VALUES
+@SIDES
+@WIDTHS
+def test_anchors_that_are_not_finite_give_nan_throughout(value, side, tau, tiles):
+    tiles(32, 2)
+    a, b = points("joined")
+    (a if side == "a" else b)[7] = value
+    assert all_nan(*product_and_gradients(a, b, tau))
+
+
+@VALUES
+@SIDES
+@LAYOUTS
+def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, layout, tiles):
+    tiles(32, 2)
+    a, b = points(layout)
+    plan = planned(a, b)
+    (a if side == "a" else b)[7] = value
+    assert all_nan(laplex.linear(torch.randn(2, 50).double(), a, b, 9.0, plan=plan))
+    for call in (plan.validate, plan.update, planned):
+        with pytest.raises(ValueError, match=f"`{side}` must be finite, got NaN or infinity"):
+            call(a, b)
+
+
+@VALUES
+@SIDES
+@WIDTHS
+def test_anchors_that_are_not_finite_among_merged_runs(value, side, tau, monkeypatch):
+    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 24)
+    a, b = points("joined")
+    (a if side == "a" else b)[7] = value
+    assert all_nan(linear(x=torch.randn(1, 50).double(), a=a, b=b, tau=tau))
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("kept", [False, True], ids=["sorted", "planned"])
+def test_a_tau_that_is_no_length_gives_nan_throughout(tau, kept, dtype, tiles):
+    tiles(32, 2)
+    a, b = (side.to(dtype) for side in points("joined"))
+    assert all_nan(*product_and_gradients(a, b, tau, planned(a, b) if kept else None))
+
+
+def test_a_fault_stays_in_its_kernel():
+    a, b, x = torch.randn(4, 21), torch.randn(4, 20), torch.randn(4, 1, 20)
+    plan = planned(a, b)
+    tau = torch.tensor([1.0, -1.0, 1.0, 1.0])
+    a[2] = a[2].flip(0)
+    y = laplex.linear(x, a, b, tau, plan=plan)
+    assert all_nan(y[1], y[2])
+    assert error(y[::3], oracle(x[::3], a[::3], b[::3], tau[::3])) <= TOLERANCE[torch.float32]
+
+
+def test_a_number_as_tau_is_checked_at_once():
+    a, b = points("joined")
+    with pytest.raises(ValueError, match="`tau` must be positive and finite"):
+        linear(x=torch.randn(50).double(), a=a, b=b, tau=0.0)
+
+
+# --- which backend, and messages ------------------------------------------------------------------------------------
+
+
+def test_the_interpreter_makes_it_available_but_never_chosen():
+    x, a, b = torch.randn(2, 6), torch.randn(5), torch.randn(6)
+    assert backends.available()["triton"] == "yes"
+    assert backends.which(x, a, b, backend="triton") == "triton"
+    assert backends.which(x, a, b) != "triton"
+    assert Plan(a, b).backend != "triton"
+
+
+def test_a_gpu_chooses_it():
+    assert backends.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
+    assert backends.planner(torch.device("cuda")) == "triton"
+
+
+def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
+    monkeypatch.setattr(triton_scan, "interpreted", lambda: False)
+    a, b = torch.randn(5), torch.randn(6)
+    assert backends.available()["triton"] == "torch sees no CUDA device"
+    for call in (lambda: linear(x=torch.randn(6), a=a, b=b), lambda: planned(a, b)):
+        with pytest.raises(RuntimeError, match=r"'triton' runs on CUDA, the tensors are on cpu; use .* or \.cuda\(\)"):
+            call()
+
+
+def test_without_triton(monkeypatch):
+    monkeypatch.setattr(triton_scan, "MISSING", "Triton is not installed")
+    assert backends.available()["triton"] == "Triton is not installed"
+    assert backends.planner(torch.device("cuda")) == "torch"
+    with pytest.raises(RuntimeError, match="backend 'triton' cannot run: Triton is not installed"):
+        linear(x=torch.randn(6), a=torch.randn(5), b=torch.randn(6))
+
+
+@pytest.mark.parametrize(("made_for", "used_with"), [("cpp", "triton"), ("triton", "cpp"), ("triton", "torch")])
+def test_a_plan_of_another_backend(made_for, used_with):
+    a, b = torch.randn(5), torch.randn(6)
+    with pytest.raises(ValueError, match=f"built for backend '{made_for}', got backend='{used_with}', .* build laplex.Pl"):
+        laplex.linear(torch.randn(6), a, b, plan=Plan(a, b, backend=made_for), backend=used_with)
+
+
+def test_a_plan_does_not_move_to_another_kind_of_device():
+    plan = planned(torch.randn(5), torch.randn(6))
+    with pytest.raises(ValueError, match=r"built for backend 'triton' on cpu.* of no use on meta; build laplex\.Plan"):
+        plan.to("meta")
+    assert plan.to("cpu").backend == "triton"
+
+
+# --- the operators --------------------------------------------------------------------------------------------------
+
+
+@LAYOUTS
+def test_opcheck_of_plan(layout):
+    a, b = (side.reshape(2, -1).sort().values for side in points(layout, 8, 6))
+    for memory in MEMORY.values():
+        torch.library.opcheck(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"))
+
+
+@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize("kept", [False, True], ids=["checked", "kept"])
+def test_opcheck_of_scan_and_pullback(memory, kept, tiles):
+    tiles(32, 4)
+    a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 3, 4), (2, 3, 5), (2, 3, 5)))
+    order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
+    order = tuple(map(memory, order if kept else emptied(order)))
+    a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
+    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
+    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, "triton"))
+
+
+@named("generic", "batched_ties")
+def test_operators_in_any_memory(case):
+    """An order that vmap moved or expanded is not contiguous."""
+    a, b, _ = case()
+    a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
+    x, tau, order = rows_for(a, b, 1), torch.ones(len(a)).double(), make_order(a, b, "joined", "triton")
+    want = scan(x, a, b, tau, order, False, "triton")[0]
+    for memory in MEMORY.values():
+        got = scan(memory(x), memory(a), memory(b), memory(tau), tuple(map(memory, order)), False, "triton")[0]
+        assert torch.equal(got, want)
+
+
+@pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
+def test_opcheck_of_nothing(h, m, n, k):
+    a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
+    g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
+    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
+    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"))
