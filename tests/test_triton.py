@@ -15,6 +15,7 @@ from helpers import (
     inputs_for,
     make_order,
     named_gradients,
+    odd_kernel,
     on,
     oracle,
     phases_for,
@@ -83,14 +84,26 @@ def test_the_fused_pullback_in_float64(case):
     a, b, tau = flat(*case())
     order = make_order(a, b, "joined", "triton")
     g, x = (drawn(len(a), 2, side.shape[1], torch.float64) for side in (a, b))
-    x_bar, t_bar, s_bar = assert_pullback(g, x, a, b, tau, order, "triton")
+    x_bar, _, s_bar = assert_pullback(g, x, a, b, tau, order, "triton")
     alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order, "triton")
     assert alone[1].shape == (len(a), 0)
     assert torch.equal(alone[0], x_bar)
     assert torch.equal(alone[2], s_bar)
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4])
+@every(FEW)
+def test_small_products_without_an_order(case, dtype):
+    a, b, tau = flat(*case(dtype))
+    x = drawn(len(a), 3, b.shape[1], dtype)
+    even, odd = triton_scan.direct(x, a, b, tau, odd=True)
+    assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[dtype]
+    assert error(odd, wide(x) @ odd_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
+    alone, none = triton_scan.direct(x, a, b, tau, odd=False)
+    assert torch.equal(alone, even)
+    assert none.shape == (*even.shape[:2], 0)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_any_number_of_rows(m, rows, tiles):
     tiles(64, rows)
@@ -326,12 +339,10 @@ def test_a_nan_stays_in_its_row(tiles):
 
 @pytest.mark.parametrize("anchors", ["mapped", "fixed"])
 def test_vmap(anchors):
-    a, b, x, tau = torch.randn(3, 9).double(), torch.randn(3, 7).double(), torch.randn(3, 2, 7).double(), torch.rand(3) + 1
-    if anchors == "fixed":
-        a, b = a[0], b[0]
-    dims = (0, None, None, 0) if anchors == "fixed" else (0, 0, 0, 0)
+    a, b, x, tau = torch.randn(3, 9), torch.randn(3, 7), torch.randn(3, 2, 7), torch.rand(3) + 1
+    a, b, dims = (a[0], b[0], (0, None, None, 0)) if anchors == "fixed" else (a, b, (0, 0, 0, 0))
     got = torch.func.vmap(lambda x, a, b, tau: linear(x=x, a=a, b=b, tau=tau), dims)(x, a, b, tau)
-    assert error(got, oracle(x, a.expand(3, 9), b.expand(3, 7), tau)) <= 1e-14
+    assert error(got, oracle(x, a.expand(3, 9), b.expand(3, 7), tau)) <= TOLERANCE[torch.float32]
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------

@@ -125,25 +125,111 @@ def _total(v):
 def scan_kernel(
     x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, NARROWLY: tl.constexpr,
-    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
+    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
-    and ``pull`` takes the products' sum over the rows of this program, over tau. Narrow tiles have a launch of their
-    own, which so needs few registers."""
+    """The sums at a narrow tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with
+    instead, and ``pull`` takes the products' sum over the rows of this program, over tau.
+
+    All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
+    """
     tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
     ends = scratch + kernel * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
     span = (last - first) * rate
-    if (span <= NARROW) != NARROWLY:
+    if not (span <= NARROW):
         return
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    kept = (row < m)[:, None, None]
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     start = (tile.to(tl.int64) if WIDE else tile) * TILE
+    p, v, is_target, at, place, _inside = _points(
+        x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
+        SUM, FIRST, IN_ORDER, TILE,
+    )  # fmt: skip
+    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    totals = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (kernel * m + row) * tiles + tile
+    carries = totals + (3 if ODD else 2) * channel
+    down, up, low, high = narrow_powers(p, first, rate, span, EXACT)
+    to_last, from_last = up * low, down * high
+    left = tl.load(carries + channel, mask=row < m, other=0.0)
+    whole = tl.load(carries, mask=row < m, other=0.0) + tl.load(totals, mask=row < m, other=0.0)
+    ahead, behind = v * to_last.to(SUM)[None, :, :], v * down.to(SUM)[None, :, :]
+    from_left = (left.to(SUM)[:, None, None] + _running(ahead)) * from_last.to(SUM)[None, :, :]
+    from_right = (whole.to(SUM)[:, None, None] - (_running(behind) - behind)) * up.to(SUM)[None, :, :]
+    if FIRST:
+        unit, tie = _units(down, up, low)
+    else:
+        unit, tie = _units(to_last, from_last, low)
+    _store(
+        from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends, carries, kernel, row,
+        row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
+        even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col, ODD, PULL, FIRST, TILE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
+def wide_kernel(
+    x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
+    x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
+    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """The same at the targets of the wide ones among TILES tiles, window by window."""
+    block, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tau = tl.load(tau + kernel)
+    rate = rate_of(tau)
+    some = block * TILES + tl.arange(0, TILES)
+    ends = scratch + kernel * 2 * tiles
+    gap = tl.load(ends + tiles + some, mask=some < tiles, other=0.0) - tl.load(
+        ends + some, mask=some < tiles, other=0.0
+    )
+    if tl.min((gap * rate <= NARROW).to(tl.int32), 0) != 0:
+        return
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    position += kernel * padded
+    channel = tl.num_programs(2).to(tl.int64) * m * tiles
+    carries = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
+    carries += (kernel * m + row) * tiles
+    for tile in range(block * TILES, tl.minimum(block * TILES + TILES, tiles)):
+        first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
+        if not ((last - first) * rate <= NARROW):
+            start = tl.full([], TILE, tl.int64) * tile
+            p, v, is_target, at, place, inside = _points(
+                x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
+                SUM, FIRST, IN_ORDER, TILE,
+            )  # fmt: skip
+            right = tl.load(carries + 2 * channel + tile, mask=row < m, other=0.0)
+            left = tl.load(carries + 3 * channel + tile, mask=row < m, other=0.0)
+            p_left = tl.load(ends + tiles + tile - 1, mask=tile > 0, other=-INFINITY)
+            p_right = tl.load(ends + tile + 1, mask=tile + 1 < tiles, other=INFINITY)
+            from_left, left_unit, left_tie = _windows(
+                p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+            )
+            from_right, right_unit, right_tie = _windows(
+                -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+            )
+            from_left += tl.where(left == left, 0.0, left).to(SUM)[
+                :, None, None
+            ]  # a fault's NaN, which opens no window
+            unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+            _store(
+                from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends + tile,
+                carries + tile, kernel, row, row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
+                even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col, ODD, PULL, FIRST, TILE,
+            )  # fmt: skip
+
+
+@triton.jit
+def _points(
+    x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
+    SUM: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """A tile's points: positions, x at the sources, which are targets and where the caller has them."""
+    kept = (row < m)[:, None, None]
     place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
     inside = place < merged
     p = tl.load(position + place, mask=place < padded, other=0.0)
@@ -154,40 +240,18 @@ def scan_kernel(
     else:
         x += ((kernel * m + row) * padded)[:, None, None]
         v = tl.load(x + place[None, :, :], mask=(place < padded)[None, :, :] & kept, other=0.0)
-    v = v.to(SUM)
-    kernels = tl.num_programs(2).to(tl.int64)
-    channel = kernels * m * tiles
-    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
-    carries = totals + (3 if ODD else 2) * channel
-    p = tl.where(inside, p, last.to(p.dtype))
-    if NARROWLY:
-        # All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
-        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)
-        to_last, from_last = up * low, down * high
-        left = tl.load(carries + channel, mask=row < m, other=0.0)
-        whole = tl.load(carries, mask=row < m, other=0.0) + tl.load(totals, mask=row < m, other=0.0)
-        ahead, behind = v * to_last.to(SUM)[None, :, :], v * down.to(SUM)[None, :, :]
-        from_left = (left.to(SUM)[:, None, None] + _running(ahead)) * from_last.to(SUM)[None, :, :]
-        from_right = (whole.to(SUM)[:, None, None] - (_running(behind) - behind)) * up.to(SUM)[None, :, :]
-        if FIRST:
-            unit, tie = _units(down, up, low)
-        else:
-            unit, tie = _units(to_last, from_last, low)
-    else:
-        right = tl.load(carries + 2 * channel, mask=row < m, other=0.0)
-        left = tl.load(carries + 3 * channel, mask=row < m, other=0.0)
-        p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-        p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-        from_left, left_unit, left_tie = _windows(
-            p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
-        )
-        from_right, right_unit, right_tie = _windows(
-            -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-        )
-        from_left += tl.where(left == left, 0.0, left).to(SUM)[:, None, None]  # a fault's NaN, which opens no window
-        unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+    return tl.where(inside, p, last.to(p.dtype)), v.to(SUM), is_target, at, place, inside
 
-    both = is_target[None, :, :] & kept
+
+@triton.jit
+def _store(
+    from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends, carries, kernel, row,
+    row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
+    even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+    ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Write a tile's sums; the odd ones without ties."""
+    both = is_target[None, :, :] & (row < m)[:, None, None]
     even += (kernel * even_kernel + row * even_row)[:, None, None] + (at.to(tl.int64) * even_col)[None, :, :]
     tl.store(even, from_left + from_right, mask=both)
     if ODD:
@@ -199,7 +263,7 @@ def scan_kernel(
             end = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
         else:
             end = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-        tied = tl.load(carries + 4 * channel, mask=row < m, other=0.0)
+        tied = tl.load(carries + 4 * tl.num_programs(2).to(tl.int64) * m * tiles, mask=row < m, other=0.0)
         ties = _tie_sums(same, v, FIRST) * unit[None, :, :]
         ties += tl.where((p.to(tl.float64) == end)[None, :, :], tied[:, None, None] * tie[None, :, :], 0.0)
         difference = from_right - from_left + (-ties if FIRST else ties)

@@ -206,10 +206,16 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
 
 def tiling(merged: int, m: int, h: int, odd: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    tile = 1024 if odd else 2048
-    while tile > 512 and -(-merged // tile) * m * h < 256:  # few programs: smaller ones
-        tile //= 2
-    return tile, 1, tile // (256 if odd else 512)
+    work = merged * m * h
+    if odd:
+        tile = 512
+    elif m * h == 1:
+        tile = 4096 if work >= 1 << 21 else 1024
+    else:
+        tile = 1024 if work >= 1 << 21 else 512
+    if work <= 1 << 18:  # few programs: smaller ones
+        tile = 256
+    return tile, 1, max(1, tile // (256 if odd else 512))
 
 
 def _power(size: int) -> int:
@@ -258,9 +264,11 @@ def _run(
     other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
     sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
-    for narrowly in (True, False):
-        flags = exact, sums, wants_odd, weights is not None, narrowly, first, in_order, wide, tile, rows_each
-        _launch(kernels.scan_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
+    flags = exact, sums, wants_odd, weights is not None, first, in_order, wide, tile, rows_each
+    _launch(kernels.scan_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
+    together = _power(-(-tiles // 512))  # wide tiles are few where tiles are many
+    grid = -(-tiles // together), row_blocks, h
+    _launch(kernels.wide_kernel, grid, tensors, sizes, (*flags, together), warps)
     return pull.sum(1) if weights is not None else even
 
 
