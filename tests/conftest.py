@@ -13,6 +13,7 @@ if not torch.cuda.is_available():
 
 from laplex._kernels import cpp_scan, triton_scan
 
+pytest.register_assert_rewrite("helpers")  # so that a failure there shows its numbers
 NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
 
 

@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
 ]
 FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 100]
-TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros", "batched_ties", "batched_short_rows")
+TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros", "batched_ties")
 linear = on("triton")
 
 
@@ -43,26 +43,24 @@ def drawn(h, m, size, dtype):
     return torch.randn(h, m, size, dtype=dtype)
 
 
-def assert_sums_both_ways(a, b, tau, order, dtype, m=1):
+def assert_sums_both_ways(a, b, tau, order, dtype):
     """Forward with the values kept, transposed with values to be checked."""
     h, n, k = *a.shape, b.shape[1]
-    assert_sums(drawn(h, m, k, dtype), a, b, tau, order, "triton")
-    assert_sums(drawn(h, m, n, dtype), b, a, tau, swapped(emptied(order)), "triton")
+    assert_sums(drawn(h, 1, k, dtype), a, b, tau, order, "triton")
+    assert_sums(drawn(h, 1, n, dtype), b, a, tau, swapped(emptied(order)), "triton")
 
 
 # --- the sums -------------------------------------------------------------------------------------------------------
 
 
 @every(FEW)
-def test_even_and_odd_sums_both_ways(case, dtype, tiles):
-    tiles(32, 2)
+def test_even_and_odd_sums_both_ways(case, dtype):
     a, b, tau = flat(*case(dtype))
-    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype, m=2)
+    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype)
 
 
-@named("generic", "sorted", *TIED)
-def test_what_is_checked_gives_the_bits_of_what_is_trusted(case, tiles):
-    tiles(64)
+@named("generic", "sorted", "ties_everywhere", "batched_ties")
+def test_what_is_checked_gives_the_bits_of_what_is_trusted(case):
     a, b, tau = flat(*case(torch.float32))
     order, x = make_order(a, b, "joined", "triton"), drawn(len(a), 1, b.shape[1], torch.float32)
     kept, none = scan(x, a, b, tau, order, False, "triton")
@@ -70,16 +68,16 @@ def test_what_is_checked_gives_the_bits_of_what_is_trusted(case, tiles):
     assert torch.equal(scan(x, a, b, tau, emptied(order), False, "triton")[0], kept)
 
 
-@every(FEW)
+@named("generic", "huge_tau", "offset", "one_row", "rows_left_of_columns", *TIED)
 def test_the_fused_pullback(case, tiles):
-    tiles(64, 4)
+    tiles(32, 2)
     a, b, tau = flat(*case(torch.float32))
     order = make_order(a, b, "joined", "triton")
-    g, x = drawn(len(a), 3, a.shape[1], torch.float32), drawn(len(a), 3, b.shape[1], torch.float32)
+    g, x = (drawn(len(a), 2, side.shape[1], torch.float32) for side in (a, b))
     assert_pullback(g, x, a, b, tau, emptied(order), "triton")
 
 
-@named("generic", "ties_everywhere", "batched_ties", "tiny_tau")
+@named("generic", "ties_everywhere")
 def test_the_fused_pullback_in_float64(case):
     a, b, tau = flat(*case())
     order = make_order(a, b, "joined", "triton")
@@ -106,7 +104,7 @@ def test_small_products_without_an_order(case, dtype):
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_any_number_of_rows(m, rows, tiles):
-    tiles(64, rows)
+    tiles(32, rows)
     a, b, x = torch.randn(37), torch.randn(31), torch.randn(m, 31)
     assert error(linear(x=x, a=a, b=b, tau=0.4), oracle(x, a, b, 0.4)) <= TOLERANCE[torch.float32]
 
@@ -118,12 +116,13 @@ def test_tiles_of_any_width(tau, dtype):
     assert_sums_both_ways(*flat(a, b, tau), make_order(a, b, "joined", "triton"), dtype)
 
 
-@pytest.mark.parametrize("tau", [1e3, 0.3], ids=["narrow_tiles", "wide_tiles"])
-@pytest.mark.parametrize("run", [7, 40, 80], ids=lambda run: f"runs_of_{2 * run}")
+@pytest.mark.parametrize("tau", [1e3, 0.1], ids=["narrow_tiles", "wide_tiles"])
+@pytest.mark.parametrize("run", [7, 30, 60], ids=lambda run: f"runs_of_{2 * run}")
 def test_ties_across_tiles(run, tau, dtype):
     """Runs that a tile's border cuts, that cover whole tiles, that fill all of them."""
-    a, b = torch.arange(80).div(run, rounding_mode="floor"), torch.arange(72).div(run, rounding_mode="floor")
-    a, b, tau = flat(a[torch.randperm(80)].to(dtype), b[torch.randperm(72)].to(dtype), tau)
+    places = torch.randn(60, dtype=dtype)
+    a, b = places[torch.randperm(60) // run], places[torch.randperm(50) // run]
+    a, b, tau = flat(a, b, tau)
     assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype)
 
 
@@ -157,7 +156,7 @@ def test_sums_in_float32_within_a_tile(case, monkeypatch):
     a, b, tau = flat(*case(torch.float32))
     x = drawn(len(a), 1, b.shape[1], torch.float32)
     even, _ = scan(x, a, b, tau, make_order(a, b, "joined", "triton"), False, "triton")
-    assert error(even, oracle(x, a, b, tau)) <= 2e-7
+    assert error(even, oracle(x, a, b, tau), oracle(x.abs(), a, b, tau)) <= 2e-7
 
 
 @named("chunk_33", "long_tie_runs")
@@ -194,22 +193,26 @@ def test_anchors_in_order_have_the_same_positions(case, dtype):
     assert torch.equal(bits.flatten(1)[:, :points] != 0, joined[0][:, 0, :points] >= 0)
 
 
-@named("generic", "one_point", *TIED)
-def test_sums_and_pullback_of_anchors_in_order(case, tiles):
-    tiles(64, 2)
+@named("generic", "one_point", "ties_everywhere", "all_tied", "tiny_tau_ties", "batched_ties")
+def test_sums_of_anchors_in_order(case):
     a, b, tau = in_order(case, torch.float32)
-    order = make_order(a, b, "in_order", "triton")
-    assert_sums_both_ways(a, b, tau, order, torch.float32, m=2)
-    g, x = (drawn(len(a), 1, side.shape[1], torch.float32) for side in (a, b))
-    assert_pullback(g, x, a, b, tau, emptied(order), "triton")
+    assert_sums_both_ways(a, b, tau, make_order(a, b, "in_order", "triton"), torch.float32)
+
+
+@named("ties_everywhere", "batched_ties")
+def test_the_fused_pullback_of_anchors_in_order(case, tiles):
+    tiles(32, 2)
+    a, b, tau = in_order(case, torch.float32)
+    g, x = (drawn(len(a), 2, side.shape[1], torch.float32) for side in (a, b))
+    assert_pullback(g, x, a, b, tau, emptied(make_order(a, b, "in_order", "triton")), "triton")
 
 
 @every([*FEW, BY_NAME["clustered"], BY_NAME["short_rows_ties"]])
-def test_runs_merge_into_the_order_of_one_sort(case, dtype, monkeypatch):
-    a, b, _ = flat(*case(dtype))
+def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
+    a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 24)
+    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 16)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
     assert torch.equal(merged[1], whole[1])
@@ -235,8 +238,8 @@ def test_empty(n, k, lead):
 @pytest.mark.parametrize("x_dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
 @pytest.mark.parametrize("phased", [False, True])
 def test_x_of_any_dtype(x_dtype, phased, dtype, tiles):
-    tiles(64, 8)
-    a, b, x = torch.randn(21, dtype=dtype), torch.randn(17, dtype=dtype), torch.randn(2, 17, dtype=x_dtype)
+    tiles(32, 4)
+    a, b, x = torch.randn(21, dtype=dtype), torch.randn(17, dtype=dtype), torch.randn(1, 17, dtype=x_dtype)
     phi, psi = phases_for(a, b) if phased else (None, None)
     y = linear(x=x, a=a, b=b, tau=0.5, phi=phi, psi=psi)
     assert y.dtype == x_dtype
@@ -256,11 +259,10 @@ def test_half_precision_x(phased, dtype):
 SHAPES = [  # H of a, of b, of tau, leading dimensions of x
     ((), (), (), (2, 3)),
     ((3,), (3,), (), (3, 2)),
-    ((3,), (), (3,), (2,)),
+    ((2,), (), (2,), (2,)),
     ((), (), (3,), (2,)),
-    ((3,), (1,), (1,), (2, 3, 2)),
-    ((2, 1), (1, 3), (2, 1), (2,)),
-    ((1,), (1,), (1,), (4,)),
+    ((2,), (1,), (1,), (2, 2, 2)),
+    ((2, 1), (1, 2), (2, 1), (2,)),
 ]
 
 
@@ -272,19 +274,19 @@ def test_broadcasting(of_a, of_b, of_tau, of_x, tiles):
 
 
 STRIDES = {
-    "columns": lambda: torch.randn(27, 3).T,
-    "batches_of_columns": lambda: torch.randn(2, 27, 3).mT,
-    "batches_between": lambda: torch.randn(3, 2, 27).transpose(0, 1),
-    "expanded": lambda: torch.randn(27).expand(3, 27),
-    "strided": lambda: torch.randn(6, 54)[::2, ::2],
-    "negative_bit": lambda: torch._neg_view(torch.randn(3, 27)),
-    "offset_storage": lambda: torch.randn(3 * 27 + 1)[1:].view(3, 27),
+    "columns": lambda: torch.randn(12, 3).T,
+    "batches_of_columns": lambda: torch.randn(2, 12, 3).mT,
+    "batches_between": lambda: torch.randn(3, 2, 12).transpose(0, 1),
+    "expanded": lambda: torch.randn(12).expand(3, 12),
+    "strided": lambda: torch.randn(6, 24)[::2, ::2],
+    "negative_bit": lambda: torch._neg_view(torch.randn(3, 12)),
+    "offset_storage": lambda: torch.randn(3 * 12 + 1)[1:].view(3, 12),
 }
 
 
 @pytest.mark.parametrize("name", STRIDES)
 def test_any_strides_of_x(name):
-    a, b, x = torch.randn(31), torch.randn(27), STRIDES[name]()
+    a, b, x = torch.randn(13), torch.randn(12), STRIDES[name]()
     assert error(linear(x=x, a=a, b=b), oracle(x, a, b)) <= TOLERANCE[torch.float32]
 
 
@@ -307,7 +309,7 @@ def test_any_strides_of_anchors_and_tau(tiles):
     tiles(64, 2)
     a, b = torch.randn(2, 31, 2).mT[:, 0], torch.randn(27).expand(2, 27)
     x, tau = torch.randn(2, 2, 27), torch.rand(4)[::2] + 0.5
-    for scale in (tau, tau.double(), torch.tensor(0.7).expand(2), torch.tensor(0.7)):
+    for scale in (tau, tau.double(), torch.tensor(0.7)):
         assert error(linear(x=x, a=a, b=b, tau=scale), oracle(x, a, b, scale)) <= TOLERANCE[torch.float32]
 
 

@@ -44,13 +44,6 @@ def all_nan(*tensors):
     return all(bool(tensor.isnan().all()) and tensor.numel() > 0 for tensor in tensors)
 
 
-def product_and_gradients(a, b, tau, plan=None):
-    leaves = [torch.randn(2, b.shape[-1]).to(a.dtype), a.clone(), b.clone(), torch.as_tensor(tau, dtype=a.dtype)]
-    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
-    y = linear(*leaves, plan)
-    return y, *torch.autograd.grad(y.sum(), leaves)
-
-
 # --- plans ----------------------------------------------------------------------------------------------------------
 
 
@@ -78,7 +71,7 @@ def test_a_plan_serves_both_products(layout):
 def test_anchors_that_keep_their_order_keep_their_plan(layout):
     a, b = points(layout)
     plan, x = planned(a, b), torch.randn(1, 30).double()
-    for moved in ((a + 0.4, b), (a * 3, b * 3), (a - 1e6, b - 1e6)):
+    for moved in ((a + 0.4, b), (a * 3 - 1e6, b * 3 - 1e6)):
         plan.validate(*moved)
         assert error(linear(x, *moved, plan=plan), oracle(x, *moved, 9.0)) <= 1e-14
 
@@ -93,8 +86,8 @@ def test_a_plan_of_anchors_of_another_dtype(layout):
 
 @pytest.mark.parametrize("remake", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
 def test_copies_and_pickles(remake):
-    a, b = points("joined")
-    made, x = remake(planned(a, b)), torch.randn(30).double()
+    a, b = points("joined", 9, 8)
+    made, x = remake(planned(a, b)), torch.randn(8).double()
     assert repr(made) == repr(planned(a, b))
     assert error(linear(x, a, b, plan=made), oracle(x, a, b, 9.0)) <= 1e-14
 
@@ -201,12 +194,12 @@ def land_on_a_tie_from_the_right(a, b):
 @WIDTHS
 @LAYOUTS
 @pytest.mark.parametrize("change", [pass_one_another, land_on_a_tie_from_the_right])
-def test_a_stale_plan_gives_nan_in_every_tile_and_gradient(change, layout, tau, tiles):
+def test_a_stale_plan_gives_nan_in_every_tile(change, layout, tau, tiles):
     tiles(32, 2)
     a, b = points(layout)
     plan = planned(a, b)
     change(a, b)
-    assert all_nan(*product_and_gradients(a, b, tau, plan))
+    assert all_nan(linear(torch.randn(2, 30).double(), a, b, tau, plan))
     with pytest.raises(StalePlanError, match="does not describe the order"):
         plan.validate(a, b)
 
@@ -238,7 +231,7 @@ def test_anchors_that_are_not_finite_give_nan_throughout(value, side, tau, tiles
     tiles(32, 2)
     a, b = points("joined")
     (a if side == "a" else b)[7] = value
-    assert all_nan(*product_and_gradients(a, b, tau))
+    assert all_nan(linear(torch.randn(2, 30).double(), a, b, tau))
 
 
 @VALUES
@@ -269,8 +262,28 @@ def test_anchors_that_are_not_finite_among_merged_runs(value, side, tau, monkeyp
 def test_a_tau_that_is_no_length_gives_nan_throughout(tau, tiles):
     tiles(32, 2)
     a, b = points("joined")
-    assert all_nan(*product_and_gradients(a, b, tau))
-    assert all_nan(linear(torch.randn(2, 30), a.float(), b.float(), torch.tensor(tau), planned(a.float(), b.float())))
+    plan, x, tau = planned(a, b), torch.randn(2, 30), torch.tensor(tau)
+    assert all_nan(linear(x, a.float(), b.float(), tau), linear(x.double(), a, b, tau, plan))
+
+
+FAULTS = {  # what happens to a, b, tau after the plan was made
+    "stale": lambda a, b, tau: pass_one_another(a, b),
+    "nan_in_a": lambda a, b, tau: a[7].fill_(torch.nan),
+    "infinity_in_b": lambda a, b, tau: b[7].fill_(torch.inf),
+    "negative_tau": lambda a, b, tau: tau.neg_(),
+}
+
+
+@WIDTHS
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_gives_nan_in_every_gradient(fault, tau, tiles):
+    tiles(32, 2)
+    a, b = points("joined")
+    plan, x, tau = planned(a, b), torch.randn(2, 30).double(), torch.tensor(tau).double()
+    fault(a, b, tau)
+    leaves = [value.requires_grad_() for value in (x, a, b, tau)]
+    y = linear(*leaves, plan)
+    assert all_nan(y, *torch.autograd.grad(y.sum(), leaves))
 
 
 @VALUES
@@ -358,15 +371,18 @@ def test_opcheck_of_plan(layout):
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
-@pytest.mark.parametrize("kept", [False, True], ids=["checked", "kept"])
-def test_opcheck_of_scan_and_pullback(memory, kept, tiles):
-    tiles(32, 4)
-    a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 3, 4), (2, 3, 5), (2, 3, 5)))
+def test_opcheck_of_scan_and_pullback(memory, tiles):
+    tiles(32, 2)
+    a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
     order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
-    order = tuple(map(memory, order if kept else emptied(order)))
     a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
-    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
-    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, "triton"))
+    checks = ("test_schema", "test_faketensor")  # the rest is not the backend's: test_opcheck
+    torch.library.opcheck(
+        torch.ops.laplex.scan.default, (x, a, b, tau, *map(memory, order), True, "triton"), test_utils=checks
+    )
+    torch.library.opcheck(
+        torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *emptied(order), "triton"), test_utils=checks
+    )
 
 
 @named("generic", "batched_ties")

@@ -1,8 +1,8 @@
 """The ordered scan on the GPU, in tiles of the merged order: reduce every tile, carry, scan every tile.
 
-A program stands over TILE points of the merged order and ROWS rows of x; a thread takes SERIAL neighbouring points, so
-that a scan is SERIAL additions and one scan over threads. The decay over a span is that of its end points, never a
-product of decays. Between tiles (position, sum) is carried in float64:
+A program stands over TILE points of the merged order, as (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbouring
+points, so that a scan is SERIAL additions and one scan over threads. ROWS rows of x share what depends on the points.
+The decay over a span is that of its end points, never a product of decays. Between tiles (position, sum) is carried:
 
     left of a tile:   the tiles before it, at the last position of the one before
     right of a tile:  the tiles behind it, at the first position of the next
@@ -91,14 +91,6 @@ def reduce_kernel(
     ends = scratch + kernel * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
-    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    kept = (row < m)[:, None, None]
-    x += (kernel * x_kernel + row * x_row)[:, None, None]
-    v = tl.load(x + (at.to(tl.int64) * x_col)[None, :, :], mask=is_source[None, :, :] & kept, other=0.0)
-    if not IN_ORDER:
-        merged_x += ((kernel * m + row) * padded)[:, None, None]
-        tl.store(merged_x + place[None, :, :], v, mask=(place < padded)[None, :, :] & kept)
-    v = v.to(SUM)
     p = tl.where(inside, p, last.to(p.dtype))
     span = (last - first) * rate
     if span <= NARROW:
@@ -107,18 +99,24 @@ def reduce_kernel(
     else:
         at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
         at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
-    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
     channel = kernels * m * tiles
-    tl.store(totals, _total(v * at_first.to(SUM)[None, :, :]), mask=row < m)
-    tl.store(totals + channel, _total(v * at_last.to(SUM)[None, :, :]), mask=row < m)
-    if ODD:
-        tied = p.to(tl.float64) == (first if FIRST else last)
-        tl.store(totals + 2 * channel, _total(tl.where(tied[None, :, :], v, 0.0)), mask=row < m)
+    for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+        of_row = kernel * m + row
+        v = tl.load(x + kernel * x_kernel + row * x_row + at.to(tl.int64) * x_col, mask=is_source, other=0.0)
+        if not IN_ORDER:
+            tl.store(merged_x + of_row * padded + place, v, mask=place < padded)
+        v = v.to(SUM)
+        totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
+        tl.store(totals, _total(v * at_first.to(SUM)))
+        tl.store(totals + channel, _total(v * at_last.to(SUM)))
+        if ODD:
+            tied = p.to(tl.float64) == (first if FIRST else last)
+            tl.store(totals + 2 * channel, _total(tl.where(tied, v, 0.0)))
 
 
 @triton.jit
 def _total(v):
-    return tl.sum(tl.sum(v, 1).to(tl.float64), 1)
+    return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
@@ -141,33 +139,42 @@ def scan_kernel(
     span = (last - first) * rate
     if not (span <= NARROW):
         return
-    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     start = (tile.to(tl.int64) if WIDE else tile) * TILE
-    p, v, is_target, at, place, _inside = _points(
-        x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
-        SUM, FIRST, IN_ORDER, TILE,
-    )  # fmt: skip
-    channel = tl.num_programs(2).to(tl.int64) * m * tiles
-    totals = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (kernel * m + row) * tiles + tile
-    carries = totals + (3 if ODD else 2) * channel
+    place, _inside, p, is_target, at, is_source, from_at = _points(
+        entry, position, start, last, merged, padded, FIRST, IN_ORDER, TILE
+    )
     down, up, low, high = narrow_powers(p, first, rate, span, EXACT)
     to_last, from_last = up * low, down * high
-    left = tl.load(carries + channel, mask=row < m, other=0.0)
-    whole = tl.load(carries, mask=row < m, other=0.0) + tl.load(totals, mask=row < m, other=0.0)
-    ahead, behind = v * to_last.to(SUM)[None, :, :], v * down.to(SUM)[None, :, :]
-    from_left = (left.to(SUM)[:, None, None] + _running(ahead)) * from_last.to(SUM)[None, :, :]
-    from_right = (whole.to(SUM)[:, None, None] - (_running(behind) - behind)) * up.to(SUM)[None, :, :]
     if FIRST:
-        unit, tie = _units(down, up, low)
+        unit, tie = _units(down, up, low, SUM)
     else:
-        unit, tie = _units(to_last, from_last, low)
-    _store(
-        from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends, carries, kernel, row,
-        row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
-        even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col, ODD, PULL, FIRST, TILE,
-    )  # fmt: skip
+        unit, tie = _units(to_last, from_last, low, SUM)
+    kernels = tl.num_programs(2).to(tl.int64)
+    channel = kernels * m * tiles
+    pulled = tl.zeros(p.shape, tl.float64)
+    for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+        v = _sources(x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER)
+        totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
+        carries = totals + (3 if ODD else 2) * channel
+        left, whole = tl.load(carries + channel), tl.load(carries) + tl.load(totals)
+        behind = v * down.to(SUM)
+        from_left = (left.to(SUM) + _running(v * to_last.to(SUM))) * from_last.to(SUM)
+        from_right = (whole.to(SUM) - (_running(behind) - behind)) * up.to(SUM)
+        even_at = even + kernel * even_kernel + row * even_row + at.to(tl.int64) * even_col
+        tl.store(even_at, from_left + from_right, mask=is_target)
+        if ODD:
+            tied = carries + 4 * channel
+            ties = _ties(v, p, unit, tie, place, start, position, ends, tied, merged, tile, tiles, FIRST, TILE)
+            difference = from_right - from_left + ties
+            odd_at = odd + kernel * odd_kernel + row * odd_row + at.to(tl.int64) * odd_col
+            if PULL:
+                pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
+            else:
+                tl.store(odd_at, difference, mask=is_target)
+    if PULL:
+        tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled / tau, mask=is_target)
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
@@ -188,100 +195,107 @@ def wide_kernel(
     )
     if tl.min((gap * rate <= NARROW).to(tl.int32), 0) != 0:
         return
-    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     channel = tl.num_programs(2).to(tl.int64) * m * tiles
-    carries = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
-    carries += (kernel * m + row) * tiles
+    all_carries = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
     for tile in range(block * TILES, tl.minimum(block * TILES + TILES, tiles)):
         first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
         if not ((last - first) * rate <= NARROW):
             start = tl.full([], TILE, tl.int64) * tile
-            p, v, is_target, at, place, inside = _points(
-                x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
-                SUM, FIRST, IN_ORDER, TILE,
-            )  # fmt: skip
-            right = tl.load(carries + 2 * channel + tile, mask=row < m, other=0.0)
-            left = tl.load(carries + 3 * channel + tile, mask=row < m, other=0.0)
+            place, inside, p, is_target, at, is_source, from_at = _points(
+                entry, position, start, last, merged, padded, FIRST, IN_ORDER, TILE
+            )
             p_left = tl.load(ends + tiles + tile - 1, mask=tile > 0, other=-INFINITY)
             p_right = tl.load(ends + tile + 1, mask=tile + 1 < tiles, other=INFINITY)
-            from_left, left_unit, left_tie = _windows(
-                p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
-            )
-            from_right, right_unit, right_tie = _windows(
-                -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-            )
-            from_left += tl.where(left == left, 0.0, left).to(SUM)[
-                :, None, None
-            ]  # a fault's NaN, which opens no window
-            unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-            _store(
-                from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends + tile,
-                carries + tile, kernel, row, row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
-                even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col, ODD, PULL, FIRST, TILE,
-            )  # fmt: skip
+            pulled = tl.zeros(p.shape, tl.float64)
+            for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+                v = _sources(
+                    x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER
+                )
+                carries = all_carries + (kernel * m + row) * tiles + tile
+                right, left = tl.load(carries + 2 * channel), tl.load(carries + 3 * channel)
+                from_left, left_unit, left_tie = _windows(
+                    p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+                )
+                from_right, right_unit, right_tie = _windows(
+                    -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+                )
+                from_left += tl.where(left == left, 0.0, left).to(SUM)  # a fault's NaN, which opens no window
+                even_at = even + kernel * even_kernel + row * even_row + at.to(tl.int64) * even_col
+                tl.store(even_at, from_left + from_right, mask=is_target)
+                if ODD:
+                    unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+                    here, tied = ends + tile, carries + 4 * channel
+                    ties = _ties(v, p, unit, tie, place, start, position, here, tied, merged, tile, tiles, FIRST, TILE)
+                    difference = from_right - from_left + ties
+                    odd_at = odd + kernel * odd_kernel + row * odd_row + at.to(tl.int64) * odd_col
+                    if PULL:
+                        pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
+                    else:
+                        tl.store(odd_at, difference, mask=is_target)
+            if PULL:
+                tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled / tau, mask=is_target)
 
 
 @triton.jit
 def _points(
-    x, entry, position, kernel, row, m, start, last, merged, padded, x_kernel, x_row, x_col,
-    SUM: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """A tile's points: positions, x at the sources, which are targets and where the caller has them."""
-    kept = (row < m)[:, None, None]
+    entry, position, start, last, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, TILE: tl.constexpr
+):
+    """A tile's points: their places, positions, which are targets and which sources, and where the caller has them."""
     place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
     inside = place < merged
     p = tl.load(position + place, mask=place < padded, other=0.0)
     is_target, at, is_source, from_at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
-    if IN_ORDER:
-        x += (kernel * x_kernel + row * x_row)[:, None, None]
-        v = tl.load(x + (from_at.to(tl.int64) * x_col)[None, :, :], mask=is_source[None, :, :] & kept, other=0.0)
-    else:
-        x += ((kernel * m + row) * padded)[:, None, None]
-        v = tl.load(x + place[None, :, :], mask=(place < padded)[None, :, :] & kept, other=0.0)
-    return tl.where(inside, p, last.to(p.dtype)), v.to(SUM), is_target, at, place, inside
+    return place, inside, tl.where(inside, p, last.to(p.dtype)), is_target, at, is_source, from_at
 
 
 @triton.jit
-def _store(
-    from_left, from_right, unit, tie, p, v, is_target, at, place, start, position, ends, carries, kernel, row,
-    row_block, tau, even, odd, pull, m, n, merged, tile, tiles,
-    even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, TILE: tl.constexpr,
+def _sources(
+    x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col,
+    SUM: tl.constexpr, IN_ORDER: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's sums; the odd ones without ties."""
-    both = is_target[None, :, :] & (row < m)[:, None, None]
-    even += (kernel * even_kernel + row * even_row)[:, None, None] + (at.to(tl.int64) * even_col)[None, :, :]
-    tl.store(even, from_left + from_right, mask=both)
-    if ODD:
-        # Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
-        beside = place + 1 if FIRST else place - 1
-        known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
-        same = known & (tl.load(position + beside, mask=known, other=0.0) == p)
-        if FIRST:
-            end = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-        else:
-            end = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-        tied = tl.load(carries + 4 * tl.num_programs(2).to(tl.int64) * m * tiles, mask=row < m, other=0.0)
-        ties = _tie_sums(same, v, FIRST) * unit[None, :, :]
-        ties += tl.where((p.to(tl.float64) == end)[None, :, :], tied[:, None, None] * tie[None, :, :], 0.0)
-        difference = from_right - from_left + (-ties if FIRST else ties)
-        odd += (kernel * odd_kernel + row * odd_row)[:, None, None] + (at.to(tl.int64) * odd_col)[None, :, :]
-        if PULL:
-            weight = tl.load(odd, mask=both, other=0.0).to(tl.float64)
-            pulled = tl.sum(tl.where(both, weight * difference, 0.0), 0) / tau
-            tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled, mask=is_target)
-        else:
-            tl.store(odd, difference, mask=both)
+    """A row of x at a tile's sources, 0 elsewhere."""
+    if IN_ORDER:
+        v = tl.load(x + kernel * x_kernel + row * x_row + from_at.to(tl.int64) * x_col, mask=is_source, other=0.0)
+    else:
+        v = tl.load(x + (kernel * m + row) * padded + place, mask=place < padded, other=0.0)
+    return v.to(SUM)
+
+
+@triton.jit
+def _ties(
+    v, p, unit, tie, place, start, position, ends, tied, merged, tile, tiles, FIRST: tl.constexpr, TILE: tl.constexpr
+):
+    """What the odd sums must not count, with its sign.
+
+    Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
+    """
+    beside = place + 1 if FIRST else place - 1
+    known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
+    same = known & (tl.load(position + beside, mask=known, other=0.0) == p)
+    if FIRST:
+        end = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+    else:
+        end = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+    sums = _tie_sums(same, v, FIRST) * unit
+    sums += tl.where(p.to(tl.float64) == end, tl.load(tied).to(v.dtype) * tie, 0.0)
+    return -sums if FIRST else sums
 
 
 @triton.jit
 def _running(v):
     """Sums up to each point, it included."""
-    inner = tl.cumsum(v, 1)
+    inner = tl.cumsum(v, 0)
     total = _last(inner, False)
-    return inner + (tl.cumsum(total, 1) - total)[:, None, :]
+    return inner + (tl.cumsum(total, 0) - total)[None, :]
+
+
+@triton.jit
+def _last(v, REVERSE: tl.constexpr):
+    """What a thread's points end with."""
+    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[:, None]
+    return tl.sum(tl.where(last, v, tl.zeros_like(v)), 0)
 
 
 @triton.jit
@@ -291,31 +305,24 @@ def _add_but_last(v_1, before_1, v_2, before_2):
 
 
 @triton.jit
-def _last(v, REVERSE: tl.constexpr):
-    """What a thread's points end with."""
-    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[None, :, None]
-    return tl.sum(tl.where(last, v, tl.zeros_like(v)), 1)
-
-
-@triton.jit
 def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
     """Sums up to each point of a window, with what is carried to the window's end; and the sum there.
 
     A source is brought to the end, which decays it, and what is read at a target brought back: nothing overflows that
     should not.
     """
-    part = tl.where(here[None, :, :], v * to_end.to(v.dtype)[None, :, :], 0.0)
-    inner = tl.cumsum(part, 1, reverse=REVERSE)
+    part = tl.where(here, v * to_end.to(v.dtype), 0.0)
+    inner = tl.cumsum(part, 0, reverse=REVERSE)
     total = _last(inner, REVERSE)  # rounded as in _tie_sums, so that ties alone leave nothing
-    _, before = tl.associative_scan((total, tl.zeros_like(total)), 1, _add_but_last, reverse=REVERSE)
-    outer = carried.to(v.dtype)[:, None] + before
-    return (outer[:, None, :] + inner) * back.to(v.dtype)[None, :, :], carried + tl.sum(total.to(tl.float64), 1)
+    _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=REVERSE)
+    outer = carried.to(v.dtype) + before
+    return (outer[None, :] + inner) * back.to(v.dtype), carried + tl.sum(total.to(tl.float64), 0)
 
 
 @triton.jit
-def _units(to_end, back, low):
+def _units(to_end, back, low, SUM: tl.constexpr):
     """What is left of a tied source of the window by there and back, rounded, and of one carried across it."""
-    return to_end.to(tl.float64) * back.to(tl.float64), low.to(tl.float64) * back.to(tl.float64)
+    return to_end.to(SUM) * back.to(SUM), low.to(SUM) * back.to(SUM)
 
 
 @triton.jit
@@ -324,7 +331,7 @@ def _windows(
 ):
     """The same for a tile too wide for one window, window by window in the direction of p."""
     u = p.to(tl.float64)
-    sums, unit, tie = tl.zeros_like(v), tl.zeros_like(u), tl.zeros_like(u)
+    sums, unit, tie = tl.zeros_like(v), tl.zeros_like(v), tl.zeros_like(v)
     LIMIT: tl.constexpr = NEAR_EXACT if EXACT else NEAR
     while start < INFINITY:
         here = inside & (u >= start) & ((u - start) * rate <= LIMIT)
@@ -333,9 +340,9 @@ def _windows(
         to_end, back = powers_of_two(u, end, rate, EXACT)
         decay = decay_over(end - carried_at, rate, EXACT)
         some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
-        sums = tl.where(here[None, :, :], some, sums)
+        sums = tl.where(here, some, sums)
         if TIES:
-            some_unit, some_tie = _units(to_end, back, decay)
+            some_unit, some_tie = _units(to_end, back, decay, v.dtype)
             unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
         carried_at = end
         start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
@@ -352,13 +359,13 @@ def _add_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, bef
 @triton.jit
 def _tie_sums(same, v, REVERSE: tl.constexpr):
     """Sums over runs of one position, up to each point; ``same``: as the point before it on the way."""
-    same = tl.broadcast_to(same.to(tl.int32)[None, :, :], v.shape)
+    same = same.to(tl.int32)
     none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
-    connected, sums, _, _ = tl.associative_scan((same, v, one, none), 1, _add_if_same, reverse=REVERSE)
+    connected, sums, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _add_if_same, reverse=REVERSE)
     all_same, total = _last(connected, REVERSE), _last(sums, REVERSE)
-    one, none = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
-    _, _, _, before = tl.associative_scan((all_same, total, one, none), 1, _add_if_same, reverse=REVERSE)
-    return sums + tl.where(connected != 0, before[:, None, :], 0.0)
+    ones, nones = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
+    _same, _sums, _one, before = tl.associative_scan((all_same, total, ones, nones), 0, _add_if_same, reverse=REVERSE)
+    return sums + tl.where(connected != 0, before[None, :], 0.0)
 
 
 @triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])

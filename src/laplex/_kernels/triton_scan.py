@@ -207,15 +207,15 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
 def tiling(merged: int, m: int, h: int, odd: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
     work = merged * m * h
-    if odd:
-        tile = 512
-    elif m * h == 1:
-        tile = 4096 if work >= 1 << 21 else 1024
-    else:
-        tile = 1024 if work >= 1 << 21 else 512
+    tile = 512 if odd else 2048 if m * h == 1 else 1024
     if work <= 1 << 18:  # few programs: smaller ones
         tile = 256
-    return tile, 1, max(1, tile // (256 if odd else 512))
+    elif work < 1 << 21:
+        tile = 512
+    rows = min(8, _power(m))
+    while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 1024:
+        rows //= 2
+    return tile, rows, tile // 256
 
 
 def _power(size: int) -> int:
@@ -250,7 +250,7 @@ def _run(
         anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, wide, tile
         _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, 4)
-    precise = exact or wants_odd or tiles < PRECISE_TILES
+    precise = exact or tiles < PRECISE_TILES
     sums = kernels.tl.float64 if precise else kernels.tl.float32
     channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
     scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
@@ -260,7 +260,7 @@ def _run(
     flags: tuple[Any, ...] = exact, sums, wants_odd, first, in_order, checked, wide, tile, rows_each
     _launch(kernels.reduce_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
     _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
-    pull = scratch if weights is None else x.new_empty((h, row_blocks, n), dtype=torch.float64)
+    pull = scratch if weights is None else target.new_empty((h, row_blocks, n))
     other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
     sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
@@ -269,7 +269,7 @@ def _run(
     together = _power(-(-tiles // 512))  # wide tiles are few where tiles are many
     grid = -(-tiles // together), row_blocks, h
     _launch(kernels.wide_kernel, grid, tensors, sizes, (*flags, together), warps)
-    return pull.sum(1) if weights is not None else even
+    return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
