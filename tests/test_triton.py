@@ -54,9 +54,16 @@ def assert_sums_both_ways(a, b, tau, order, dtype):
 
 
 @every(FEW)
-def test_even_and_odd_sums_both_ways(case, dtype):
-    a, b, tau = flat(*case(dtype))
-    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype)
+def test_even_and_odd_sums_both_ways(case):
+    a, b, tau = flat(*case(torch.float32))
+    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), torch.float32)
+
+
+@every(FEW)
+def test_even_and_odd_sums_in_float64(case):
+    a, b, tau = flat(*case())
+    order = make_order(a, b, "joined", "triton")
+    assert_sums(drawn(len(a), 1, b.shape[1], torch.float64), a, b, tau, emptied(order), "triton")
 
 
 @named("generic", "sorted", "ties_everywhere", "batched_ties")
@@ -101,8 +108,7 @@ def test_small_products_without_an_order(case, dtype):
     assert none.shape == (*even.shape[:2], 0)
 
 
-@pytest.mark.parametrize("rows", [1, 4])
-@pytest.mark.parametrize("m", [1, 3, 5])
+@pytest.mark.parametrize(("m", "rows"), [(1, 4), (3, 1), (5, 4)])
 def test_any_number_of_rows(m, rows, tiles):
     tiles(32, rows)
     a, b, x = torch.randn(37), torch.randn(31), torch.randn(m, 31)
@@ -127,9 +133,9 @@ def test_ties_across_tiles(run, tau, dtype):
 
 
 def test_ties_alone_leave_no_odd_sum(dtype):
-    a, b, tau = flat(torch.full((50,), 1.5, dtype=dtype), torch.full((90,), 1.5, dtype=dtype), 1e-3)
-    _, odd = scan(drawn(1, 2, 90, dtype), a, b, tau, make_order(a, b, "joined", "triton"), True, "triton")
-    assert float(odd.abs().max()) <= {torch.float32: 1e-6, torch.float64: 1e-13}[dtype]
+    a, b, tau = flat(torch.full((30,), 1.5, dtype=dtype), torch.full((50,), 1.5, dtype=dtype), 1e-3)
+    _, odd = scan(drawn(1, 1, 50, dtype), a, b, tau, make_order(a, b, "joined", "triton"), True, "triton")
+    assert float(odd.abs().max()) <= {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
 
 
 @pytest.mark.parametrize("tau", [100.0, 0.5], ids=str)
@@ -154,9 +160,7 @@ def test_ties_across_groups(run, tiles):
 def test_sums_in_float32_within_a_tile(case, monkeypatch):
     monkeypatch.setattr(triton_scan, "PRECISE_TILES", 0)
     a, b, tau = flat(*case(torch.float32))
-    x = drawn(len(a), 1, b.shape[1], torch.float32)
-    even, _ = scan(x, a, b, tau, make_order(a, b, "joined", "triton"), False, "triton")
-    assert error(even, oracle(x, a, b, tau), oracle(x.abs(), a, b, tau)) <= 2e-7
+    assert_sums(drawn(len(a), 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
 
 
 @named("chunk_33", "long_tie_runs")
@@ -218,15 +222,10 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     assert torch.equal(merged[1], whole[1])
 
 
-@pytest.mark.parametrize(("n", "k"), [(0, 41), (41, 0)])
-def test_runs_of_one_side_alone(n, k, monkeypatch):
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 8)
-    a, b = torch.randn(n), torch.randn(k)
-    assert torch.equal(linear(x=torch.randn(2, k), a=a, b=b), torch.zeros(2, n))
-
-
 @pytest.mark.parametrize(("n", "k", "lead"), [(0, 4, ()), (4, 0, ()), (0, 0, ()), (3, 4, (0,)), (0, 4, (0,))])
-def test_empty(n, k, lead):
+@pytest.mark.parametrize("at_once", [2, 100])
+def test_empty(n, k, lead, at_once, monkeypatch):
+    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", at_once)
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(*lead, k)
     assert torch.equal(linear(x=x, a=a, b=b), torch.zeros(*lead, n))
     assert torch.equal(linear(x=x, a=a, b=b, plan=Plan(a, b, backend="triton")), torch.zeros(*lead, n))
@@ -235,9 +234,18 @@ def test_empty(n, k, lead):
 # --- laplex.linear --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("x_dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128], ids=str)
-@pytest.mark.parametrize("phased", [False, True])
-def test_x_of_any_dtype(x_dtype, phased, dtype, tiles):
+DTYPES = [  # of x, of the anchors, and whether there are phases
+    (torch.float64, torch.float32, False),
+    (torch.float32, torch.float64, False),
+    (torch.float32, torch.float32, True),
+    (torch.float64, torch.float64, True),
+    (torch.complex64, torch.float32, True),
+    (torch.complex128, torch.float64, False),
+]
+
+
+@pytest.mark.parametrize(("x_dtype", "dtype", "phased"), DTYPES)
+def test_x_of_any_dtype(x_dtype, dtype, phased, tiles):
     tiles(32, 4)
     a, b, x = torch.randn(21, dtype=dtype), torch.randn(17, dtype=dtype), torch.randn(1, 17, dtype=x_dtype)
     phi, psi = phases_for(a, b) if phased else (None, None)
@@ -246,14 +254,12 @@ def test_x_of_any_dtype(x_dtype, phased, dtype, tiles):
     assert error(y, oracle(x, a, b, 0.5, phi, psi)) <= TOLERANCE[torch.empty(0, dtype=x_dtype).real.dtype]
 
 
-@pytest.mark.parametrize("phased", [False, True])
-def test_half_precision_x(phased, dtype):
+def test_half_precision_x(dtype):
     """float16: the interpreter converts no bfloat16 to float64, a GPU does (test_gpu)."""
     a, b, x = torch.randn(31, dtype=dtype), torch.randn(27, dtype=dtype), torch.randn(2, 27).half()
-    phi, psi = phases_for(a, b) if phased else (None, None)
-    y = linear(x=x, a=a, b=b, tau=0.5, phi=phi, psi=psi)
+    y = linear(x=x, a=a, b=b, tau=0.5)
     assert y.dtype == torch.float16
-    assert error(y, oracle(x, a, b, 0.5, phi, psi)) <= 5e-4
+    assert error(y, oracle(x, a, b, 0.5)) <= 5e-4
 
 
 SHAPES = [  # H of a, of b, of tau, leading dimensions of x
@@ -273,7 +279,7 @@ def test_broadcasting(of_a, of_b, of_tau, of_x, tiles):
     assert error(linear(x=x, a=a, b=b, tau=tau), oracle(x, a, b, tau)) <= TOLERANCE[torch.float32]
 
 
-STRIDES = {
+STRIDES = {  # of x
     "columns": lambda: torch.randn(12, 3).T,
     "batches_of_columns": lambda: torch.randn(2, 12, 3).mT,
     "batches_between": lambda: torch.randn(3, 2, 12).transpose(0, 1),
@@ -313,7 +319,7 @@ def test_any_strides_of_anchors_and_tau(tiles):
         assert error(linear(x=x, a=a, b=b, tau=scale), oracle(x, a, b, scale)) <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("tau", [5e-324, 1e-300, 1e-50, 1e300], ids=str)
+@pytest.mark.parametrize("tau", [5e-324, 1e-50, 1e300], ids=str)
 @pytest.mark.parametrize("spread", [0.0, 1.0], ids=["all_tied", "apart"])
 def test_extreme_tau(tau, spread, dtype):
     a, b, x = torch.tensor([0.0, 1, 2, 3, 5]) * spread, torch.tensor([3.0, 0, 0, 4]) * spread, torch.randn(1, 4)
@@ -339,18 +345,10 @@ def test_a_nan_stays_in_its_row(tiles):
         assert error(y[::2], oracle(x[::2], a, b, tau)) <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("anchors", ["mapped", "fixed"])
-def test_vmap(anchors):
-    a, b, x, tau = torch.randn(3, 9), torch.randn(3, 7), torch.randn(3, 2, 7), torch.rand(3) + 1
-    a, b, dims = (a[0], b[0], (0, None, None, 0)) if anchors == "fixed" else (a, b, (0, 0, 0, 0))
-    got = torch.func.vmap(lambda x, a, b, tau: linear(x=x, a=a, b=b, tau=tau), dims)(x, a, b, tau)
-    assert error(got, oracle(x, a.expand(3, 9), b.expand(3, 7), tau)) <= TOLERANCE[torch.float32]
-
-
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 
-@named("ties_across_sides", "batched_ties", "one_row", "rows_left_of_columns")
+@named("ties_across_sides", "batched_ties")
 def test_every_gradient_is_the_dense_one(case, tiles):
     tiles(32, 4)
     inputs = inputs_for(*case(), m=2)
@@ -394,8 +392,9 @@ def test_forward_mode_of_half_precision_x(tiles):
     assert error(tangent, want) <= 1e-3
 
 
-@pytest.mark.parametrize(("n", "k", "m"), [(0, 3, 2), (3, 0, 2), (3, 4, 0)])
-def test_empty_gradients_are_zero(n, k, m):
-    inputs = inputs_for(torch.randn(n), torch.randn(k), 0.5, m=m)
-    gradients = named_gradients(linear, inputs, 1.0)
-    assert all(torch.equal(gradients[name], torch.zeros_like(inputs[name])) for name in inputs)
+@pytest.mark.parametrize("anchors", ["mapped", "fixed"])
+def test_vmap(anchors):
+    a, b, x, tau = torch.randn(3, 9), torch.randn(3, 7), torch.randn(3, 2, 7), torch.rand(3) + 1
+    a, b, dims = (a[0], b[0], (0, None, None, 0)) if anchors == "fixed" else (a, b, (0, 0, 0, 0))
+    got = torch.func.vmap(lambda x, a, b, tau: linear(x=x, a=a, b=b, tau=tau), dims)(x, a, b, tau)
+    assert error(got, oracle(x, a.expand(3, 9), b.expand(3, 7), tau)) <= TOLERANCE[torch.float32]

@@ -306,12 +306,6 @@ def test_a_fault_stays_in_its_kernel():
     assert error(y[::3], oracle(x[::3], a[::3], b[::3], tau[::3])) <= TOLERANCE[torch.float32]
 
 
-def test_a_number_as_tau_is_checked_at_once():
-    a, b = points("joined")
-    with pytest.raises(ValueError, match="`tau` must be positive and finite"):
-        linear(torch.randn(30).double(), a, b, 0.0)
-
-
 # --- which backend, and messages ------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ def encode_kernel(values, order, position, entry, n, merged, padded, first_row, 
     taken = tl.minimum(place, merged - 1)
     index = tl.load(order + kernel * merged + taken, mask=place < padded, other=0)
     value = tl.load(values + kernel * merged + taken, mask=place < padded, other=0.0)
+    value = tl.where(value == value, value, float("inf"))  # so that runs with NaN merge, and it is found at the end
     coded = tl.where(index < n, index + first_row, -1 - (index - n + first_col))
     tl.store(position + kernel * padded + place, value, mask=place < padded)
     tl.store(entry + kernel * padded + place, coded, mask=place < padded)

@@ -39,7 +39,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
 
     n = target.shape[-1]
     even, odd_part = _ops.empty_even(x, n, "triton"), _ops.empty_odd(x, n if odd else 0)
-    rows, out = flat_rows(x, tau), flat_rows(even, tau)
+    rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     h, m, k = rows.shape
     targets, rows_each = 16, min(4, _power(m))
     tensors = rows, target.contiguous(), source.contiguous(), tau, out, odd_part
@@ -196,7 +196,7 @@ def pullback(
 
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     """t_bar = 1/tau sum over rows of g * odd_x."""
-    g, odd_x = flat_rows(g, tau), flat_rows(odd_x, tau)
+    g, odd_x, tau = flat_rows(g, tau), flat_rows(odd_x, tau), tau.contiguous()
     h, m, n = g.shape
     width = 512
     sizes = m, n, *g.stride(), *odd_x.stride()
@@ -239,7 +239,8 @@ def _run(
     (h, m, k), n = rows.shape, out.shape[-1]
     merged, padded = n + k, _ops.padded(n + k)
     first = order[0].shape[-1] > 0  # the rows hold the plan, and come first at ties
-    entry, position = order[:2] if first else order[2:]
+    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
+    tau = tau.contiguous()
     in_order = entry.shape[-1] < padded
     wants_odd = odd is not None or weights is not None
     tile, rows_each, warps = tiling(merged, m, h, wants_odd)
