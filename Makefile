@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.laplex-installed
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench-cpu readme clean
+.PHONY: help install demo test check format bench-cpu bench-gpu readme clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +32,9 @@ format: $(INSTALLED) ## put the code into its form
 
 bench-cpu: $(INSTALLED) ## the whole CPU benchmark
 	$(BIN)/laplex bench --suite cpu
+
+bench-gpu: $(INSTALLED) ## the whole GPU benchmark, on a machine with CUDA
+	$(BIN)/laplex bench --suite gpu
 
 readme: $(INSTALLED) ## renew the README's tables from the committed results
 	$(BIN)/python -m laplex.bench.markdown

@@ -16,12 +16,13 @@ RESULTS = Path("benchmarks/results")
 def table(results: list[Result]) -> str:
     """One line a claim, with its figure at every size."""
     lines = ["| claim | sizes | measured | bar | verdict |", "| --- | --- | --- | --- | --- |"]
-    for _, group in groupby(results, key=lambda result: result.row):
+    claims = [result for result in results if result.bar is not None]  # a sweep is for the figures
+    for _, group in groupby(claims, key=lambda result: result.row):
         same = list(group)
         sizes = in_words([result.size for result in same if result.size is not None])
         values = " / ".join(value_of(result) for result in same)
         missed = sum(result.status == "miss" for result in same)
-        unmeasured = sorted({result.status for result in same} - {"pass", "miss"})
+        unmeasured = sorted({result.status for result in same} - {"pass", "miss", "info"})
         verdict = ", ".join([f"missed at {missed} of {len(same)}" if missed else "met", *unmeasured])
         lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
     return "\n".join(lines)
