@@ -228,7 +228,7 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
     if ds is not None:
         _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
         d_even, d_odd = d_even - odd, d_odd - near
-    return d_even, d_odd if ctx.odd else None
+    return d_even.to(x.dtype), d_odd if ctx.odd else None  # odd sums of half precision are float32
 
 
 class _EagerScan(_TransformableScan):

@@ -94,9 +94,9 @@ def padded(points: int) -> int:
     return -(-points // WORD) * WORD
 
 
-def empty_even(x: Tensor, size: int, backend: str) -> Tensor:
-    """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (*X, k) is one."""
-    columns = 2 <= x.dim() <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
+def empty_even(x: Tensor, size: int, tau: Tensor, backend: str) -> Tensor:
+    """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (m, k) or (h, m, k) is one."""
+    columns = x.dim() == tau.dim() + 2 <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
     if columns and (backend == "triton" or (backend == "dense" and x.is_cuda)):
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
@@ -145,7 +145,7 @@ def _scan(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     if x.numel() == 0 or target.numel() == 0:
-        even = empty_even(x, target.shape[-1], backend)
+        even = empty_even(x, target.shape[-1], tau, backend)
         return even.zero_(), empty_odd(x, target.shape[-1] if odd else 0).zero_()
     result: tuple[Tensor, Tensor] = kernels(backend).scan(
         x, target, source, tau, target_index, target_values, source_index, source_values, odd=odd
@@ -167,7 +167,7 @@ def _scan_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     n = target.shape[-1]
-    return empty_even(x, n, backend), empty_odd(x, n if odd else 0)
+    return empty_even(x, n, tau, backend), empty_odd(x, n if odd else 0)
 
 
 @torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
@@ -208,4 +208,4 @@ def _pullback_fake(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
-    return empty_even(x, x.shape[-1], backend), t_bar, source.new_empty(source.shape)
+    return empty_even(x, x.shape[-1], tau, backend), t_bar, source.new_empty(source.shape)

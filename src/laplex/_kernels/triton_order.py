@@ -87,6 +87,6 @@ def merge_kernel(
         tl.store(entry + word, bits, mask=word < padded // WORD)
         tl.store(entry + padded // WORD + word, before, mask=word < padded // WORD)
     else:
-        of_one = tl.load(ones_entry + one, mask=inside & is_one, other=0)
-        of_two = tl.load(twos_entry + two, mask=inside & ~is_one, other=0)
+        of_one = tl.load(ones_entry + kernel * ones_length + one, mask=inside & is_one, other=0)
+        of_two = tl.load(twos_entry + kernel * twos_length + two, mask=inside & ~is_one, other=0)
         tl.store(entry + kernel * padded + place, of_one + of_two, mask=place < padded)

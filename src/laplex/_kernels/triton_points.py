@@ -60,7 +60,7 @@ def narrow_powers(p, at, rate, span, EXACT: tl.constexpr):
     if EXACT:
         down, up = powers_of_two(p, at, rate, EXACT)
         low, high = tl.exp2(-span), tl.exp2(span)
-    elif span <= TINY:
+    elif (span <= TINY) & (rate > 1e-30) & (rate < 1e30):  # neither rate nor gap leaves the range of float32
         exponent = (tl.abs(p - at.to(p.dtype)) * rate.to(p.dtype)).to(tl.float32)
         down, up = tl.exp2(-exponent), tl.exp2(exponent)
         low, high = tl.exp2(-span.to(tl.float32)), tl.exp2(span.to(tl.float32))

@@ -38,7 +38,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     from laplex._kernels import triton_direct
 
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
     rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     h, m, k = rows.shape
     targets, rows_each = 16, min(4, _power(m))
@@ -91,6 +91,8 @@ class Run(NamedTuple):
 
 def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
+    if a.numel() == 0 or b.numel() == 0:
+        return _ops.empty_plan(a, b, layout)  # nothing will look at it
     if layout == "in_order":
         joined = _merged(Run(a.contiguous(), a, a.shape[1]), Run(b.contiguous(), b, b.shape[1]), words=True)
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
@@ -167,7 +169,7 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
     _run(x, target, source, tau, order, even, odd_part if odd else None, None)
     return even, odd_part
 
@@ -186,7 +188,7 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
-    x_bar = _ops.empty_even(x, x.shape[-1], "triton")
+    x_bar = _ops.empty_even(x, x.shape[-1], tau, "triton")
     s_bar = _run(g, source, target, tau, order, x_bar, None, x).to(source.dtype).view(source.shape)
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
