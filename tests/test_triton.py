@@ -35,7 +35,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
 ]
 FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 100]
-TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros", "batched_ties")
+TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros")
 linear = on("triton")
 
 
@@ -54,16 +54,22 @@ def assert_sums_both_ways(a, b, tau, order, dtype):
 
 
 @every(FEW)
-def test_even_and_odd_sums_both_ways(case):
-    a, b, tau = flat(*case(torch.float32))
-    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), torch.float32)
+def test_even_and_odd_sums(case):
+    a, b, tau = flat(*case())
+    assert_sums(drawn(len(a), 1, b.shape[1], torch.float64), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
 
 
 @every(FEW)
-def test_even_and_odd_sums_in_float64(case):
-    a, b, tau = flat(*case())
-    order = make_order(a, b, "joined", "triton")
-    assert_sums(drawn(len(a), 1, b.shape[1], torch.float64), a, b, tau, emptied(order), "triton")
+def test_transposed_sums_of_anchors_to_be_checked(case):
+    a, b, tau = flat(*case(torch.float32))
+    order = swapped(emptied(make_order(a, b, "joined", "triton")))
+    assert_sums(drawn(len(a), 1, a.shape[1], torch.float32), b, a, tau, order, "triton")
+
+
+@named("generic", *TIED)
+def test_even_and_odd_sums_both_ways(case, dtype):
+    a, b, tau = flat(*case(dtype))
+    assert_sums_both_ways(a, b, tau, make_order(a, b, "joined", "triton"), dtype)
 
 
 @named("generic", "sorted", "ties_everywhere", "batched_ties")
@@ -75,7 +81,7 @@ def test_what_is_checked_gives_the_bits_of_what_is_trusted(case):
     assert torch.equal(scan(x, a, b, tau, emptied(order), False, "triton")[0], kept)
 
 
-@named("generic", "huge_tau", "offset", "one_row", "rows_left_of_columns", *TIED)
+@named("generic", "huge_tau", "offset", "one_row", "rows_left_of_columns", "batched_ties", *TIED)
 def test_the_fused_pullback(case, tiles):
     tiles(32, 2)
     a, b, tau = flat(*case(torch.float32))
@@ -115,15 +121,15 @@ def test_any_number_of_rows(m, rows, tiles):
     assert error(linear(x=x, a=a, b=b, tau=0.4), oracle(x, a, b, 0.4)) <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize("tau", [1.0, 0.05, 0.005], ids=str)
+@pytest.mark.parametrize("tau", [0.1, 0.005], ids=str)
 def test_tiles_of_any_width(tau, dtype):
-    """A tile spans about 0.5 / tau powers of two: one sum for all, one window, several; side by side."""
+    """A tile spans about 0.5 / tau powers of two: one sum for all, or windows; side by side."""
     a, b = torch.rand(1, 48, dtype=dtype).square(), torch.rand(1, 48, dtype=dtype).square()
     assert_sums_both_ways(*flat(a, b, tau), make_order(a, b, "joined", "triton"), dtype)
 
 
-@pytest.mark.parametrize("tau", [1e3, 0.1], ids=["narrow_tiles", "wide_tiles"])
-@pytest.mark.parametrize("run", [7, 30, 60], ids=lambda run: f"runs_of_{2 * run}")
+@pytest.mark.parametrize(("tau", "dtype"), [(1e3, torch.float32), (1e-2, torch.float32), (1e-2, torch.float64)])
+@pytest.mark.parametrize("run", [7, 60], ids=lambda run: f"runs_of_{2 * run}")
 def test_ties_across_tiles(run, tau, dtype):
     """Runs that a tile's border cuts, that cover whole tiles, that fill all of them."""
     places = torch.randn(60, dtype=dtype)
@@ -138,7 +144,7 @@ def test_ties_alone_leave_no_odd_sum(dtype):
     assert float(odd.abs().max()) <= {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
 
 
-@pytest.mark.parametrize("tau", [100.0, 0.5], ids=str)
+@pytest.mark.parametrize(("tau", "dtype"), [(100.0, torch.float32), (0.2, torch.float32), (0.5, torch.float64)])
 def test_tiles_carried_in_groups(tau, dtype, tiles):
     tiles(32, carried=2)
     a, b = torch.randn(1, 90, dtype=dtype), torch.randn(1, 80, dtype=dtype)
@@ -156,7 +162,7 @@ def test_ties_across_groups(run, tiles):
     assert_pullback(drawn(1, 1, 110, a.dtype), drawn(1, 1, 100, a.dtype), a, b, tau, order, "triton")
 
 
-@named("generic", "ties_everywhere", "clustered", "huge_tau", "batched_ties")
+@named("generic", "ties_everywhere", "clustered", "huge_tau")
 def test_sums_in_float32_within_a_tile(case, monkeypatch):
     monkeypatch.setattr(triton_scan, "PRECISE_TILES", 0)
     a, b, tau = flat(*case(torch.float32))
@@ -173,7 +179,7 @@ def test_the_tiles_that_a_gpu_gets(case, monkeypatch):
 
 def test_the_same_bits_every_time(tiles):
     tiles(32, 2)
-    inputs = inputs_for(torch.randn(45), torch.randn(44), 0.3, m=2, phased=False)
+    inputs = inputs_for(torch.randn(25), torch.randn(24), 0.3, m=2, phased=False)
     first, again = (named_gradients(linear, inputs, 1.0) for _ in range(2))
     assert torch.equal(linear(**inputs), linear(**inputs))
     assert all(torch.equal(first[name], again[name]) for name in inputs)
@@ -188,8 +194,8 @@ def in_order(case, dtype):
 
 
 @every(FEW)
-def test_anchors_in_order_have_the_same_positions(case, dtype):
-    a, b, _ = in_order(case, dtype)
+def test_anchors_in_order_have_the_same_positions(case):
+    a, b, _ = in_order(case, torch.float32)
     joined, words = (make_order(a, b, layout, "triton") for layout in ("joined", "in_order"))
     assert torch.equal(words[1], joined[1])
     bits = (words[0][:, 0, : words[0].shape[-1] // 2, None] >> torch.arange(32)) & 1
@@ -211,7 +217,7 @@ def test_the_fused_pullback_of_anchors_in_order(case, tiles):
     assert_pullback(g, x, a, b, tau, emptied(make_order(a, b, "in_order", "triton")), "triton")
 
 
-@every([*FEW, BY_NAME["clustered"], BY_NAME["short_rows_ties"]])
+@named("generic", "reversed", "batched", "batched_ties", "batched_short_rows", "clustered", "short_rows_ties", *TIED)
 def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
@@ -283,7 +289,6 @@ STRIDES = {  # of x
     "columns": lambda: torch.randn(12, 3).T,
     "batches_of_columns": lambda: torch.randn(2, 12, 3).mT,
     "batches_between": lambda: torch.randn(3, 2, 12).transpose(0, 1),
-    "expanded": lambda: torch.randn(12).expand(3, 12),
     "strided": lambda: torch.randn(6, 24)[::2, ::2],
     "negative_bit": lambda: torch._neg_view(torch.randn(3, 12)),
     "offset_storage": lambda: torch.randn(3 * 12 + 1)[1:].view(3, 12),
@@ -300,12 +305,12 @@ def test_any_strides_of_x(name):
 def test_columns_stay_columns(kernels, tiles):
     """K @ x for x (k, m) neither reads nor writes a transposed copy; nor does its gradient."""
     tiles(32, 2)
-    a, b = torch.randn(*kernels, 31), torch.randn(*kernels, 27)
-    x = torch.randn(*kernels, 27, 3).mT.requires_grad_()
+    a, b = torch.randn(*kernels, 14), torch.randn(*kernels, 12)
+    x = torch.randn(*kernels, 12, 3).mT.requires_grad_()
     y = linear(x=x, a=a, b=b)
     assert y.mT.is_contiguous()
     assert error(y, oracle(x, a, b)) <= TOLERANCE[torch.float32]
-    weight = torch.randn(*kernels, 31, 3).mT
+    weight = torch.randn(*kernels, 14, 3).mT
     (x_bar,) = torch.autograd.grad(y, x, weight)
     assert x_bar.mT.is_contiguous()
     assert error(x_bar, oracle(weight, b, a)) <= TOLERANCE[torch.float32]

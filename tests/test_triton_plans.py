@@ -236,10 +236,9 @@ def test_anchors_that_are_not_finite_give_nan_throughout(value, side, tau, tiles
 
 @VALUES
 @SIDES
-@LAYOUTS
-def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, layout, tiles):
+def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, tiles):
     tiles(32, 2)
-    a, b = points(layout)
+    a, b = points("in_order")
     plan = planned(a, b)
     (a if side == "a" else b)[7] = value
     assert all_nan(linear(torch.randn(2, 30).double(), a, b, plan=plan))
@@ -250,12 +249,11 @@ def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, layout, tiles
 
 @VALUES
 @SIDES
-@WIDTHS
-def test_anchors_that_are_not_finite_among_merged_runs(value, side, tau, monkeypatch):
+def test_anchors_that_are_not_finite_among_merged_runs(value, side, monkeypatch):
     monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 24)
     a, b = points("joined")
     (a if side == "a" else b)[7] = value
-    assert all_nan(linear(torch.randn(1, 30).double(), a, b, tau))
+    assert all_nan(linear(torch.randn(1, 30).double(), a, b, 1.0))
 
 
 @pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
@@ -274,12 +272,11 @@ FAULTS = {  # what happens to a, b, tau after the plan was made
 }
 
 
-@WIDTHS
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_fault_gives_nan_in_every_gradient(fault, tau, tiles):
+def test_a_fault_gives_nan_in_every_gradient(fault, tiles):
     tiles(32, 2)
     a, b = points("joined")
-    plan, x, tau = planned(a, b), torch.randn(2, 30).double(), torch.tensor(tau).double()
+    plan, x, tau = planned(a, b), torch.randn(2, 30).double(), torch.tensor(1.0).double()
     fault(a, b, tau)
     leaves = [value.requires_grad_() for value in (x, a, b, tau)]
     y = linear(*leaves, plan)
@@ -364,7 +361,7 @@ def test_opcheck_of_plan(layout):
         torch.library.opcheck(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"))
 
 
-@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize("memory", [MEMORY["contiguous"], MEMORY["permuted"]], ids=["contiguous", "permuted"])
 def test_opcheck_of_scan_and_pullback(memory, tiles):
     tiles(32, 2)
     a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
