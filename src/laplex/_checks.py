@@ -40,9 +40,10 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
         raise TypeError(f"{where}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
     same_device(where, "b", b, "a", a)
     for name, side in (("a", a), ("b", b)):
-        if side.shape[-1] > 2**31 - (a.device.type == "cpu"):
-            most = "fewer than" if a.device.type == "cpu" else "at most"
-            raise ValueError(f"{where}: `{name}` must have {most} 2^31 anchors, got {side.shape[-1]}; use two kernels")
+        if side.shape[-1] >= 2**31:
+            raise ValueError(
+                f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
+            )
     if a.device.type == "mps":
         raise ValueError(f"{where}: `a` must be on a device with float64, got mps; use .cpu()")
 

@@ -29,6 +29,7 @@ operators.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +38,7 @@ from torch import Tensor
 
 from laplex._shapes import flat
 
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 WORD = 32  # the GPU's order is padded to multiples of it
 _CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
@@ -97,7 +99,7 @@ def padded(points: int) -> int:
 def empty_even(x: Tensor, size: int, tau: Tensor, backend: str) -> Tensor:
     """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (m, k) or (h, m, k) is one."""
     columns = x.dim() == tau.dim() + 2 <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
-    if columns and (backend == "triton" or (backend == "dense" and x.is_cuda)):
+    if columns and (backend == "triton" or (backend == "dense" and x.is_cuda and HAS_TRITON)):
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
 
@@ -186,7 +188,7 @@ def _pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if g.numel() == 0 or x.numel() == 0:
         t_bar = target.new_zeros((*target.shape[:-1], odd_x.shape[-1]))
-        return torch.zeros_like(x), t_bar, torch.zeros_like(source)
+        return empty_even(x, x.shape[-1], tau, backend).zero_(), t_bar, torch.zeros_like(source)
     result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(
         g, x, odd_x, target, source, tau, target_index, target_values, source_index, source_values
     )

@@ -51,16 +51,22 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
         return tau.to(torch.float64).expand(batch).reshape(shape)
-    plain = not (torch.compiler.is_compiling() or torch.is_inference_mode_enabled())
-    if device.type == "cuda" and plain and not torch.cuda.is_current_stream_capturing():
-        return _number_on(float(tau), device).expand(shape).contiguous()
+    if device.type == "cuda" and _plainly_eager():
+        return _number_on(float(tau), torch.cuda.current_stream(device)).expand(shape).contiguous()
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
 
 
 @functools.lru_cache(maxsize=64)
-def _number_on(value: float, device: torch.device) -> Tensor:
-    """A number on a device, kept: to fill it in anew would be one launch more in every call."""
-    return torch.full((), value, dtype=torch.float64, device=device)
+def _number_on(value: float, stream: torch.cuda.Stream) -> Tensor:
+    """A number on a stream's device, kept: to fill it in anew would be one launch more in every call."""
+    return torch.full((), value, dtype=torch.float64, device=stream.device)
+
+
+def _plainly_eager() -> bool:
+    """Whether what is made here is an ordinary tensor, good for later calls, too."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    modes = torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
+    return not (traced or modes or torch.cuda.is_current_stream_capturing())
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

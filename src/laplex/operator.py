@@ -62,7 +62,7 @@ class LaplaceOperator:
         batch = _checks.batch_shape(where, a, b, tau)
         _checks.phases(where, a, b, phi, psi)
         if plan is None:
-            plan = Plan(a.expand(*batch, a.shape[-1]), b.expand(*batch, b.shape[-1]))
+            plan = Plan(*(side.expand(*batch, side.shape[-1]) if batch else side for side in (a, b)))
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import Tensor
 
@@ -15,21 +17,38 @@ SHORT_AXIS_RATIO = 16
 
 
 class Known:
-    """Anchors as a plan saw them: by where they lie and by the count of what was written to them since."""
+    """Anchors as a plan saw them: the object, and the count of what was written to it since.
+
+    Anchors that are trained are never known: fused optimizers write without counting. Nor is anything while a graph is
+    made, which will run with what the anchors are then.
+    """
 
     def __init__(self, anchors: Tensor) -> None:
-        self.tensor = anchors.detach()  # holds the memory, so that no other tensor can come to lie there
-        self.version = -1 if anchors.is_inference() else anchors._version
+        trusted = type(anchors) in (Tensor, torch.nn.Parameter) and not (
+            anchors.requires_grad or anchors.is_inference()
+        )
+        self.tensor = weakref.ref(anchors) if trusted else lambda: None
+        self.seen = (anchors.data_ptr(), anchors._version) if trusted else None
 
     def still(self, anchors: Tensor) -> bool:
-        """Whether these are they, unchanged. Never while a graph is made, which will run with what they are then."""
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or anchors.is_inference():
+        """Whether these are they, unchanged."""
+        if anchors is not self.tensor() or anchors.requires_grad:
             return False
-        known = self.tensor
-        if self.version < 0 or anchors.data_ptr() != known.data_ptr() or anchors._version != self.version:
+        if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
             return False
-        same = known._version == self.version and anchors.shape == known.shape and anchors.stride() == known.stride()
-        return same and not (anchors.is_cuda and torch.cuda.is_current_stream_capturing())
+        if torch._C._are_functorch_transforms_active() or (anchors.data_ptr(), anchors._version) != self.seen:
+            return False
+        return not (anchors.is_cuda and torch.cuda.is_current_stream_capturing())
+
+    def __deepcopy__(self, memo: object) -> Known:
+        return self  # a copy of the plan serves the same anchors; pickled, it knows none
+
+    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+        return _unknown, ()
+
+
+def _unknown() -> Known:
+    return Known(torch.zeros(0).requires_grad_())
 
 
 class Plan:
@@ -45,7 +64,9 @@ class Plan:
     transpose and all their derivatives. Used with anchors whose order it does not describe, a product is still right or
     raises :class:`laplex.StalePlanError`; it never answers wrongly. :meth:`update` gives the plan for anchors that
     moved. On CUDA a product does not wait for the device: there it is NaN throughout instead, and :meth:`validate`
-    waits and raises. Anchors that are the tensors the plan was built from, unchanged since, are not checked again.
+    waits and raises, as building a plan does. Anchors that are the very tensors the plan was built from, that are not
+    trained and were not written to since (as torch counts it: not through ``.data``, NumPy or a replayed graph), are
+    not checked again.
 
     Args:
         a (*H, n): row anchors, float32 or float64.
@@ -66,7 +87,7 @@ class Plan:
         layout = choose_layout(n, k, chosen)
         anchors = None
         if layout == "joined":
-            layout = "in_order" if _in_order(a, b) else layout  # waits, and raises
+            layout = "in_order" if _looked_through(a, b) else layout  # waits, and raises
             anchors = Known(a), Known(b)
         self.__dict__.update(shape=shape, layout=layout, order=build(rows, cols, layout, chosen), anchors=anchors)
 
@@ -78,6 +99,12 @@ class Plan:
     def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
         """The order, without its values if these anchors may be others than those it was built from."""
         if self.anchors is None or (self.anchors[0].still(a) and self.anchors[1].still(b)):
+            return self.order
+        return self._without_values()
+
+    def _without_values(self) -> _ops.Planned:
+        """The order as the GPU checks it before use; the CPU always does."""
+        if self.anchors is None:
             return self.order
         row_index, row_values, col_index, col_values = self.order
         return row_index, row_values[..., :0], col_index, col_values[..., :0]
@@ -105,7 +132,7 @@ class Plan:
         return self._made(self.shape, self.layout, (row_index, row_values, col_index, col_values), self.anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
-        """The plan for anchors that moved since this one was built. The less they moved, the less it costs.
+        """The plan for anchors that moved since this one was built. On the CPU, the less they moved, the less it costs.
 
         Not for use inside torch.compile or torch.func transforms: there, leave the plan out.
         """
@@ -126,12 +153,7 @@ class Plan:
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
         zeros = torch.zeros_like(cols)
-        if self.anchors is None:
-            _ops.scan(zeros, rows, cols, tau, *self.order, True, self.backend)
-            return
-        row_index, row_values, col_index, col_values = self.order
-        unchecked = row_index, row_values[..., :0], col_index, col_values[..., :0]
-        even, _ = _ops.scan(zeros, rows, cols, tau, *unchecked, True, self.backend)
+        even, _ = _ops.scan(zeros, rows, cols, tau, *self._without_values(), True, self.backend)
         if bool(even.isnan().any()):
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
@@ -182,14 +204,14 @@ def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
     return result
 
 
-def _in_order(a: Tensor, b: Tensor) -> bool:
-    """Whether both sides are in order, which is found while they are looked through for what is not finite."""
+def _looked_through(a: Tensor, b: Tensor) -> bool:
+    """Raise unless both sides are finite; whether both are in order."""
     asked = [torch.isfinite(a).all(), torch.isfinite(b).all()]
     asked += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
     a_finite, b_finite, a_sorted, b_sorted = torch.stack(asked).tolist()
     for name, finite in (("a", a_finite), ("b", b_finite)):
         if not finite:
-            raise ValueError(_checks.not_finite("laplex", name))
+            raise ValueError(_checks.not_finite("laplex.Plan", name))
     return bool(a_sorted and b_sorted and a.shape[-1] and b.shape[-1])
 
 

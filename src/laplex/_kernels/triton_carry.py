@@ -8,17 +8,18 @@ import triton.language as tl
 from laplex._kernels.triton_points import decay_over, rate_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["tau"])
 def group_kernel(
     scratch, tau, grouped, m, tiles, groups,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """GROUP tiles as if they were one: where there are too many to be carried at once."""
-    group, row, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    group, row = tl.program_id(0) % groups, tl.program_id(0) // groups
+    kernel = tl.program_id(1).to(tl.int64)
     rate = rate_of(tl.load(tau + kernel))
     tile = group * GROUP + tl.arange(0, GROUP)
     have = tile < tiles
-    kernels = tl.num_programs(2).to(tl.int64)
+    kernels = tl.num_programs(1).to(tl.int64)
     ends, totals = scratch + kernel * 2 * tiles, scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
     first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
     at_first = tl.load(ends + group * GROUP)
@@ -55,7 +56,7 @@ def _add_decayed_exactly(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
     return rate_2, p_2, v_1 * decay_over(gap, rate_2, True) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["tau"])
 def carry_kernel(
     scratch, tau, grouped, m, tiles, groups,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
@@ -65,9 +66,10 @@ def carry_kernel(
 
     Tiles and groups are counted in the direction of the sum: each carries to the next on the way.
     """
-    group, row, kernel = tl.program_id(0), tl.program_id(1) // 2, tl.program_id(2).to(tl.int64)
-    side = tl.program_id(1) % 2  # 0: from the right, 1: from the left
-    kernels = tl.num_programs(2).to(tl.int64)
+    group, row = tl.program_id(0) // 2 % groups, tl.program_id(0) // 2 // groups
+    side = tl.program_id(0) % 2  # 0: from the right, 1: from the left
+    kernel = tl.program_id(1).to(tl.int64)
+    kernels = tl.num_programs(1).to(tl.int64)
     rate = rate_of(tl.load(tau + kernel))
     low = tl.where(side == 0, groups - 1 - group, group) * GROUP
     high = tl.minimum(low + GROUP, tiles)

@@ -14,9 +14,10 @@ def direct_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """(E x, S x) at TARGETS targets for ROWS rows; NaN throughout if any anchor or tau is at fault."""
-    kernel = tl.program_id(2).to(tl.int64)
-    at = tl.program_id(0) * TARGETS + tl.arange(0, TARGETS)
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    blocks = tl.cdiv(n, TARGETS)
+    kernel = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0) % blocks * TARGETS + tl.arange(0, TARGETS)
+    row = (tl.program_id(0) // blocks * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     target, source = target + kernel * n, source + kernel * k
     t = tl.load(target + at, mask=at < n, other=0.0).to(tl.float64)
     rate = rate_of(tl.load(tau + kernel))

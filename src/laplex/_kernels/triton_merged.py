@@ -73,7 +73,8 @@ def reduce_kernel(
     CHECKED: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A tile's end positions and its sums at them, from the right and from the left; and x in the merged order."""
-    tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    kernel = tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     start = (tile.to(tl.int64) if WIDE else tile) * TILE
@@ -87,7 +88,7 @@ def reduce_kernel(
     is_target, _, is_source, at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
     if CHECKED:
         fault += _broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
-    kernels = tl.num_programs(2).to(tl.int64)
+    kernels = tl.num_programs(1).to(tl.int64)
     ends = scratch + kernel * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
@@ -100,7 +101,8 @@ def reduce_kernel(
         at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
         at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
     channel = kernels * m * tiles
-    for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+        row = tl.zeros([], tl.int64) + number
         of_row = kernel * m + row
         v = tl.load(x + kernel * x_kernel + row * x_row + at.to(tl.int64) * x_col, mask=is_source, other=0.0)
         if not IN_ORDER:
@@ -131,7 +133,8 @@ def scan_kernel(
 
     All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
     """
-    tile, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    kernel = tl.program_id(1).to(tl.int64)
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
     ends = scratch + kernel * 2 * tiles + tile
@@ -151,10 +154,11 @@ def scan_kernel(
         unit, tie = _units(down, up, low, SUM)
     else:
         unit, tie = _units(to_last, from_last, low, SUM)
-    kernels = tl.num_programs(2).to(tl.int64)
+    kernels = tl.num_programs(1).to(tl.int64)
     channel = kernels * m * tiles
     pulled = tl.zeros(p.shape, tl.float64)
-    for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+        row = tl.zeros([], tl.int64) + number
         v = _sources(x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER)
         totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
         carries = totals + (3 if ODD else 2) * channel
@@ -174,7 +178,7 @@ def scan_kernel(
             else:
                 tl.store(odd_at, difference, mask=is_target)
     if PULL:
-        tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled / tau, mask=is_target)
+        tl.store(pull + (kernel * (tl.num_programs(0) // tiles) + row_block) * n + at, pulled / tau, mask=is_target)
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
@@ -185,7 +189,9 @@ def wide_kernel(
     IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """The same at the targets of the wide ones among TILES tiles, window by window."""
-    block, row_block, kernel = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
+    blocks = tl.cdiv(tiles, TILES)
+    block, row_block = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    kernel = tl.program_id(1).to(tl.int64)
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
     some = block * TILES + tl.arange(0, TILES)
@@ -197,8 +203,8 @@ def wide_kernel(
         return
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    channel = tl.num_programs(2).to(tl.int64) * m * tiles
-    all_carries = scratch + tl.num_programs(2).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
+    channel = tl.num_programs(1).to(tl.int64) * m * tiles
+    all_carries = scratch + tl.num_programs(1).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
     for tile in range(block * TILES, tl.minimum(block * TILES + TILES, tiles)):
         first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
         if not ((last - first) * rate <= NARROW):
@@ -209,7 +215,8 @@ def wide_kernel(
             p_left = tl.load(ends + tiles + tile - 1, mask=tile > 0, other=-INFINITY)
             p_right = tl.load(ends + tile + 1, mask=tile + 1 < tiles, other=INFINITY)
             pulled = tl.zeros(p.shape, tl.float64)
-            for row in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+            for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+                row = tl.zeros([], tl.int64) + number
                 v = _sources(
                     x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER
                 )
@@ -235,7 +242,8 @@ def wide_kernel(
                     else:
                         tl.store(odd_at, difference, mask=is_target)
             if PULL:
-                tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled / tau, mask=is_target)
+                place_of_sum = (kernel * (tl.num_programs(0) // blocks) + row_block) * n + at
+                tl.store(pull + place_of_sum, pulled / tau, mask=is_target)
 
 
 @triton.jit

@@ -39,20 +39,20 @@ def _ones_before(ones, twos, diagonal, low, high, steps):
     return low
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
 def split_kernel(
     ones, twos, splits, n, k, ones_length, twos_length, pieces, steps, TILE: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
     """splits[g] = points of the first run among the first g * TILE merged ones, for g = 0 ... pieces."""
     kernel = tl.program_id(1).to(tl.int64)
     g = tl.program_id(0) * LANES + tl.arange(0, LANES)
-    diagonal = tl.minimum(g.to(tl.int64) * TILE, n + k)
+    diagonal = tl.minimum(g.to(tl.int64) * TILE, tl.zeros([], tl.int64) + n + k)  # n + k alone may pass 2^31
     low, high = tl.maximum(diagonal - k, 0), tl.minimum(diagonal, n)
     found = _ones_before(ones + kernel * ones_length, twos + kernel * twos_length, diagonal, low, high, steps)
     tl.store(splits + kernel * (pieces + 1) + g, found, mask=g <= pieces)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["ones", "twos", "ones_entry", "twos_entry"])
 def merge_kernel(
     ones, twos, ones_entry, twos_entry, splits, position, entry, n, k, ones_length, twos_length, padded, pieces, steps,
     WORDS: tl.constexpr, TILE: tl.constexpr,
@@ -65,13 +65,14 @@ def merge_kernel(
     tile, kernel = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     ones, twos, splits = ones + kernel * ones_length, twos + kernel * twos_length, splits + kernel * (pieces + 1)
     first, last = tl.load(splits + tile), tl.load(splits + tile + 1)
-    start, stop = tile * TILE, tl.minimum(tile * TILE + TILE, n + k)
+    merged = tl.zeros([], tl.int64) + n + k  # n + k alone may pass 2^31
+    start, stop = tile * TILE, tl.minimum(tile * TILE + TILE, merged)
     place = start + tl.arange(0, TILE)
     diagonal = tl.minimum(place, stop)
     low, high = tl.maximum(first, diagonal - (stop - last)), tl.minimum(last, diagonal - (start - first))
     one = _ones_before(ones, twos, diagonal, low, high, steps)
     two = diagonal - one
-    inside = place < n + k
+    inside = place < merged
     value_one = tl.load(ones + one, mask=one < n, other=0.0)
     value_two = tl.load(twos + two, mask=two < k, other=0.0)
     is_one = (one < n) & ((two >= k) | (value_one <= value_two))

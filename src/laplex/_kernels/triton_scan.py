@@ -5,7 +5,6 @@ No launch waits for the device, none is tuned at run time, none uses atomics: bi
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from torch import Tensor
 from laplex import _ops
 from laplex._shapes import flat_rows
 
-MISSING = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
+MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
@@ -44,7 +43,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     targets, rows_each = 16, min(4, _power(m))
     tensors = rows, target.contiguous(), source.contiguous(), tau, out, odd_part
     sizes = m, n, k, *rows.stride(), *out.stride()
-    grid = -(-n // targets), -(-m // rows_each), h
+    grid = -(-n // targets) * -(-m // rows_each), h, 1
     flags = x.dtype == torch.float64, odd, targets, 64, rows_each
     _launch(triton_direct.direct_kernel, grid, tensors, sizes, flags, 4)
     return even, odd_part
@@ -65,10 +64,14 @@ def _launch(
 ) -> None:
     """Launch a kernel that was launched before with such arguments, with less Python than Triton's own look-up takes.
 
-    What Triton specialises on is in the key: dtypes and numbers; alignment is that of our own tensors, for others the
-    kernels do not ask. Under Triton's interpreter nothing is compiled.
+    What Triton specialises on is in the key: dtypes and numbers; of alignment the kernels ask for our own tensors only,
+    which all have it. Under Triton's interpreter nothing is compiled.
     """
-    key = kernel, grid, sizes, flags, warps, tensors[0].device, *[tensor.dtype for tensor in tensors]
+    device = tensors[0].device
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            return _launch(kernel, grid, tensors, sizes, flags, warps)
+    key = kernel, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
     found = _compiled.get(key)
     if found is not None:
         found[grid](*tensors, *sizes, *flags)
@@ -94,7 +97,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     if a.numel() == 0 or b.numel() == 0:
         return _ops.empty_plan(a, b, layout)  # nothing will look at it
     if layout == "in_order":
-        joined = _merged(Run(a.contiguous(), a, a.shape[1]), Run(b.contiguous(), b, b.shape[1]), words=True)
+        joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
         joined = _sorted(torch.cat([a, b], 1), a.shape[1], 0, 0)
     else:
@@ -104,12 +107,6 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     position, entry, _ = joined
     nothing = position.new_empty((a.shape[0], 1, 0))
     return entry[:, None], position[:, None], nothing.to(torch.int32), nothing
-
-
-def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
-    """The plan for anchors that moved."""
-    del old  # sorted from scratch
-    return plan(a, b, layout)
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
@@ -137,7 +134,7 @@ def _all_merged(runs: list[Run]) -> Run:
 
 
 def _merged(one: Run, two: Run, *, words: bool) -> Run:
-    """Two runs as one, the first before the second where they tie; as words: laplex._kernels.triton_merged."""
+    """Two runs as one, the first before the second where they tie; as words: laplex._kernels.triton_points."""
     h, size = one.position.shape[0], one.size + two.size
     padded, pieces = _ops.padded(size), -(-size // MERGE_TILE)
     splits = one.position.new_empty((h, pieces + 1), dtype=torch.int64)
@@ -247,7 +244,7 @@ def _run(
     wants_odd = odd is not None or weights is not None
     tile, rows_each, warps = tiling(merged, m, h, wants_odd)
     tiles, row_blocks = -(-merged // tile), -(-m // rows_each)
-    exact, wide, checked = x.dtype == torch.float64, padded >= 2**31, position.shape[-1] == 0
+    exact, wide, checked = x.dtype == torch.float64, padded + tile >= 2**31, position.shape[-1] == 0
     if checked:
         position = target.new_empty((h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
@@ -261,16 +258,17 @@ def _run(
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     sizes: tuple[int, ...] = m, merged, padded, tiles, *rows.stride()
     flags: tuple[Any, ...] = exact, sums, wants_odd, first, in_order, checked, wide, tile, rows_each
-    _launch(kernels.reduce_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
+    grid = tiles * row_blocks, h, 1
+    _launch(kernels.reduce_kernel, grid, tensors, sizes, flags, warps)
     _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
     pull = scratch if weights is None else target.new_empty((h, row_blocks, n))
     other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
     sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
     flags = exact, sums, wants_odd, weights is not None, first, in_order, wide, tile, rows_each
-    _launch(kernels.scan_kernel, (tiles, row_blocks, h), tensors, sizes, flags, warps)
+    _launch(kernels.scan_kernel, grid, tensors, sizes, flags, warps)
     together = _power(-(-tiles // 512))  # wide tiles are few where tiles are many
-    grid = -(-tiles // together), row_blocks, h
+    grid = -(-tiles // together) * row_blocks, h, 1
     _launch(kernels.wide_kernel, grid, tensors, sizes, (*flags, together), warps)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
@@ -284,6 +282,6 @@ def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tupl
     warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
     if groups > 1:
         grouped = scratch.new_empty(2 * h * groups + 3 * h * m * groups)
-        _launch(kernels.group_kernel, (groups, m, h), (scratch, tau, grouped), sizes, (*flags, group), warps)
+        _launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
     flags_ = *flags, group, _power(groups)
-    _launch(kernels.carry_kernel, (groups, 2 * m, h), (scratch, tau, grouped), sizes, flags_, warps)
+    _launch(kernels.carry_kernel, (groups * m * 2, h, 1), (scratch, tau, grouped), sizes, flags_, warps)

@@ -22,7 +22,7 @@ def table(results: list[Result]) -> str:
         sizes = in_words([result.size for result in same if result.size is not None])
         values = " / ".join(value_of(result) for result in same)
         missed = sum(result.status == "miss" for result in same)
-        unmeasured = sorted({result.status for result in same} - {"pass", "miss", "info"})
+        unmeasured = sorted({result.status for result in same} - {"pass", "miss"})
         verdict = ", ".join([f"missed at {missed} of {len(same)}" if missed else "met", *unmeasured])
         lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
     return "\n".join(lines)
