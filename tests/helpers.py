@@ -38,6 +38,10 @@ def error(got, want, unphased=None):
     return float((got - want).norm()) / (scale if scale > 0 else 1.0)
 
 
+def all_nan(*tensors):
+    return all(tensor.numel() > 0 and bool(tensor.isnan().all()) for tensor in tensors)
+
+
 def rows_for(a, b, m, dtype=None):
     """x (*H, m, k) for anchors that may be batched."""
     return torch.randn(*b.shape[:-1], m, b.shape[-1], dtype=dtype or b.dtype)

@@ -4,7 +4,9 @@ import pytest
 import torch
 
 import laplex  # noqa: F401  registers the operators
-from helpers import LAYOUTS, make_order
+from cases import named
+from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
+from laplex._kernels import triton_scan
 
 SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
 
@@ -62,3 +64,53 @@ def test_nothing(h, m, n, k, odd, scan_backend):
     order = make_order(a, b, "merged", scan_backend)
     torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend))
     torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend))
+
+
+# --- Triton's kernels, under its interpreter --------------------------------------------------------------------------
+
+INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+
+
+@INTERPRETED
+@pytest.mark.parametrize("layout", ["joined", "in_order"])
+def test_plan_of_triton(layout, tiles):
+    a, b = torch.randn(2, 5).sort().values, torch.randn(2, 4).sort().values
+    for memory in MEMORY.values():
+        torch.library.opcheck(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"))
+
+
+@INTERPRETED
+@pytest.mark.parametrize("memory", [MEMORY["contiguous"], MEMORY["permuted"]], ids=["contiguous", "permuted"])
+def test_scan_and_pullback_of_triton(memory, tiles):
+    tiles(32, 2)
+    a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
+    order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
+    a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
+    checks = ("test_schema", "test_faketensor")  # the others are of the operators, not of a backend
+    torch.library.opcheck(
+        torch.ops.laplex.scan.default, (x, a, b, tau, *map(memory, order), True, "triton"), test_utils=checks
+    )
+    torch.library.opcheck(
+        torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *emptied(order), "triton"), test_utils=checks
+    )
+
+
+@INTERPRETED
+@named("generic", "batched_ties")
+def test_triton_in_any_memory(case, tiles):
+    """An order that vmap moved or expanded is not contiguous."""
+    a, b, tau = flat(*case())
+    x, order = rows_for(a, b, 1), make_order(a, b, "joined", "triton")
+    want = scan(x, a, b, tau, order, False, "triton")[0]
+    for memory in MEMORY.values():
+        got = scan(memory(x), memory(a), memory(b), memory(tau), tuple(map(memory, order)), False, "triton")[0]
+        assert torch.equal(got, want)
+
+
+@INTERPRETED
+@pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
+def test_nothing_of_triton(h, m, n, k):
+    a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
+    g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
+    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
+    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"))

@@ -1,4 +1,4 @@
-"""Plans of the Triton backend, faults that become NaN, messages and operators; under Triton's interpreter."""
+"""Plans of the Triton backend, faults that become NaN, and messages; under Triton's interpreter."""
 
 import copy
 import pickle
@@ -7,11 +7,9 @@ import pytest
 import torch
 
 import laplex
-from cases import named
-from helpers import TOLERANCE, emptied, error, make_order, oracle, rows_for, scan
+from helpers import TOLERANCE, all_nan, error, oracle
 from laplex import LaplaceOperator, Plan, StalePlanError, backends
 from laplex._kernels import triton_scan
-from test_opcheck import MEMORY
 from test_plan import ALL_CHANGES, grid
 
 if not triton_scan.interpreted():
@@ -38,10 +36,6 @@ def points(layout, n=40, k=30):
     values = torch.randperm(n + k).double()
     a, b = values[:n].clone(), values[n:].clone()
     return (a.sort().values, b.sort().values) if layout == "in_order" else (a, b)
-
-
-def all_nan(*tensors):
-    return all(bool(tensor.isnan().all()) and tensor.numel() > 0 for tensor in tensors)
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------
@@ -371,48 +365,3 @@ def test_a_plan_does_not_move_to_another_kind_of_device():
     with pytest.raises(ValueError, match=r"built for backend 'triton' on cpu.* of no use on meta; build laplex\.Plan"):
         plan.to("meta")
     assert plan.to("cpu").backend == "triton"
-
-
-# --- the operators --------------------------------------------------------------------------------------------------
-
-
-@LAYOUTS
-def test_opcheck_of_plan(layout):
-    a, b = (side.reshape(2, -1).sort().values for side in points(layout, 8, 6))
-    for memory in MEMORY.values():
-        torch.library.opcheck(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"))
-
-
-@pytest.mark.parametrize("memory", [MEMORY["contiguous"], MEMORY["permuted"]], ids=["contiguous", "permuted"])
-def test_opcheck_of_scan_and_pullback(memory, tiles):
-    tiles(32, 2)
-    a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
-    order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
-    a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
-    checks = ("test_schema", "test_faketensor")  # the rest is not the backend's: test_opcheck
-    torch.library.opcheck(
-        torch.ops.laplex.scan.default, (x, a, b, tau, *map(memory, order), True, "triton"), test_utils=checks
-    )
-    torch.library.opcheck(
-        torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *emptied(order), "triton"), test_utils=checks
-    )
-
-
-@named("generic", "batched_ties")
-def test_operators_in_any_memory(case):
-    """An order that vmap moved or expanded is not contiguous."""
-    a, b, _ = case()
-    a, b = a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1])
-    x, tau, order = rows_for(a, b, 1), torch.ones(len(a)).double(), make_order(a, b, "joined", "triton")
-    want = scan(x, a, b, tau, order, False, "triton")[0]
-    for memory in MEMORY.values():
-        got = scan(memory(x), memory(a), memory(b), memory(tau), tuple(map(memory, order)), False, "triton")[0]
-        assert torch.equal(got, want)
-
-
-@pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
-def test_opcheck_of_nothing(h, m, n, k):
-    a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
-    g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
-    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
-    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"))

@@ -1,0 +1,237 @@
+"""On a CUDA device: graphs, streams, compilation, bits, and faults that become NaN without a wait."""
+
+from contextlib import contextmanager, nullcontext
+
+import pytest
+import torch
+
+import laplex
+from helpers import TOLERANCE, all_nan, error, oracle, wide
+from laplex import LaplaceOperator, Plan, StalePlanError, backends, reference
+
+pytestmark = pytest.mark.gpu
+DEVICE = "cuda"
+KERNELS = pytest.mark.parametrize("backend", ["triton", "dense"])  # the scan, and that of small matrices
+
+
+def randn(*shape):
+    return torch.randn(*shape, device=DEVICE)
+
+
+def step(leaves, weight, **fixed):
+    """The product and the gradients of x, a, b and tau."""
+    y = laplex.linear(*leaves, **fixed)
+    return y, *torch.autograd.grad(y, leaves, weight)
+
+
+def leaves_of(n, k, m=2):
+    made = randn(m, k), randn(n), randn(k), torch.tensor(0.5, device=DEVICE)
+    return [value.requires_grad_() for value in made]
+
+
+@pytest.mark.parametrize(("n", "k"), [(300, 200), (5003, 4999), (2**19, 2**19)])
+@pytest.mark.parametrize("planned", [False, True])
+def test_the_same_bits_every_time(n, k, planned):
+    leaves, weight = leaves_of(n, k), randn(2, n)
+    plan = Plan(*leaves[1:3]) if planned else None
+    first = step(leaves, weight, plan=plan)
+    for _ in range(3):
+        assert all(torch.equal(one, other) for one, other in zip(step(leaves, weight, plan=plan), first))
+
+
+@contextmanager
+def no_waiting():
+    """Whatever would wait for the device raises."""
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("fixed", [{}, {"backend": "triton"}, {"backend": "dense"}, {"plan": True}], ids=str)
+def test_nothing_waits_for_the_device(fixed):
+    leaves, weight = leaves_of(1501, 1499), randn(2, 1501)
+    if "plan" in fixed:
+        fixed = {"plan": Plan(*leaves[1:3])}
+    frozen = [leaf.detach() for leaf in leaves]
+    kept = {"plan": Plan(*frozen[1:3])} if "plan" in fixed else fixed
+    for wait in (nullcontext, no_waiting):  # the first compiles
+        with wait():
+            step(leaves, weight, **fixed)  # anchors that are trained: checked
+            laplex.linear(*frozen, **kept)  # trusted
+            laplex.linear(*frozen[:3], 0.5, **kept)
+
+
+def captured(function):
+    """A CUDA graph of a function, and its result."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(2):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function()
+    return graph, result
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_captured_product_sees_what_changes(ordered):
+    a, b, x = randn(3001), randn(2999), randn(3, 2999)
+    if ordered:
+        a, b = a.sort().values, b.sort().values
+    plan, kept = Plan(a, b), a.clone()
+    graph, y = captured(lambda: laplex.linear(x, a, b, 0.5, plan=plan, backend="triton"))
+
+    def replayed_right():
+        graph.replay()
+        return error(y, oracle(x, a, b, 0.5), oracle(x.abs(), a, b, 0.5)) <= TOLERANCE[torch.float32]
+
+    assert replayed_right()
+    x.copy_(randn(3, 2999))
+    assert replayed_right()
+    for anchors in (a, b):
+        anchors.mul_(2.0)  # another matrix, the same order
+    assert replayed_right()
+    a.copy_(kept.flip(0))  # another order
+    graph.replay()
+    assert all_nan(y)
+    a.copy_(kept * 2)
+    assert replayed_right()
+
+
+@KERNELS
+def test_a_captured_training_step(backend):
+    leaves, weight = leaves_of(1201, 1301), randn(2, 1201)
+    graph, results = captured(lambda: step(leaves, weight, backend=backend))
+    with torch.no_grad():
+        for leaf in leaves[:3]:
+            leaf.copy_(torch.randn_like(leaf))  # without a plan the order is found anew
+    graph.replay()
+    want = step(leaves, weight, backend=backend)
+    assert all(torch.equal(one, other) for one, other in zip(results, want))
+
+
+@KERNELS
+def test_a_product_on_another_stream(backend):
+    a, b, x = randn(5001), randn(5003), randn(3, 5003)
+    want = laplex.linear(x, a, b, 0.3, backend=backend)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        y = laplex.linear(x, a, b, 0.3, backend=backend)
+    torch.cuda.current_stream().wait_stream(side)
+    assert torch.equal(y, want)
+
+
+@KERNELS
+@pytest.mark.usefixtures("unpoisoned")
+@pytest.mark.parametrize("planned", [False, True])
+@pytest.mark.parametrize("columns", [False, True])
+def test_compile(planned, columns, backend):
+    torch.compiler.reset()
+    leaves, weight = leaves_of(1201, 1301, 3), randn(3, 1201)
+    if columns:
+        leaves[0] = leaves[0].detach().mT.contiguous().mT.requires_grad_()
+    plan = Plan(*leaves[1:3]) if planned else None
+    function = torch.compile(
+        lambda x, a, b, tau: 2 * laplex.linear(x, a, b, tau, plan=plan, backend=backend), fullgraph=True
+    )
+    y = function(*leaves)
+    got = y, *torch.autograd.grad(y, leaves, weight)
+    want = step(leaves, 2 * weight, plan=plan, backend=backend)
+    assert error(got[0], 2 * want[0]) <= 1e-6
+    assert all(error(one, other) <= 1e-5 for one, other in zip(got[1:], want[1:]))
+
+
+@KERNELS
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_autocast_keeps_the_precision(x_dtype, backend):
+    leaves = leaves_of(310, 270)
+    leaves[0] = leaves[0].detach().abs().to(x_dtype).requires_grad_()  # so that the gradient of tau does not cancel
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        y = laplex.linear(*leaves, backend=backend)
+    assert y.dtype == x_dtype
+    bound = 4e-3 if x_dtype == torch.bfloat16 else 5e-6
+    assert error(y, oracle(*leaves)) <= bound
+    got = torch.autograd.grad(y.float().sum(), leaves)
+    exact = [wide(value).requires_grad_() for value in leaves]
+    want = torch.autograd.grad(reference.linear(*exact).sum(), exact)
+    assert all(error(one, other) <= bound for one, other in zip(got, want))
+
+
+@KERNELS
+def test_a_layer_under_autocast(backend):
+    dense, a, b = torch.nn.Linear(8, 270, device=DEVICE), randn(310).requires_grad_(), randn(270)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        x = dense(randn(4, 8))
+        y = laplex.linear(x, a, b, backend=backend)
+    y.float().sum().backward()
+    assert x.dtype == y.dtype == torch.bfloat16
+    assert all(bool(leaf.grad.isfinite().all()) for leaf in (a, dense.weight))
+    assert error(y, oracle(x, a, b)) <= 4e-3
+
+
+# --- plans, faults and messages -------------------------------------------------------------------------------------
+
+
+def test_the_sizes_choose():
+    a, b, x = randn(3000), randn(3000), randn(3000)
+    assert backends.available()["triton"] == "yes"
+    assert backends.which(x, a, b) == "triton"
+    assert backends.which(x[:100], a[:100], b[:100]) == "dense"
+    assert Plan(a, b).backend == "triton"
+    assert "device=cuda" in repr(Plan(a, b))
+
+
+def test_an_operator():
+    K, x = LaplaceOperator(randn(1500), randn(1400), 0.5), randn(1400, 3)
+    assert K.plan.order_for(K.a, K.b) is K.plan.order  # trusted
+    dense = reference.kernel(wide(K.a), wide(K.b), 0.5)
+    assert error(K @ x, dense @ wide(x), dense @ wide(x).abs()) <= TOLERANCE[torch.float32]
+    assert error(K.mT @ (K @ x), dense.mT @ wide(K @ x), dense.mT @ wide(K @ x).abs()) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("tau", [1e3, 1e-3], ids=["narrow_tiles", "wide_tiles"])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_stale_plan_gives_nan_throughout(ordered, tau):
+    a, b = randn(5001), randn(4001)
+    if ordered:
+        a, b = a.sort().values, b.sort().values
+    plan, leaves = Plan(a, b), [randn(2, 4001), a.clone(), b, torch.tensor(tau, device=DEVICE)]
+    order = a.argsort()
+    leaves[1][order[[700, 800]]] = a[order[[800, 700]]]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+    assert all_nan(*step(leaves, randn(2, 5001), plan=plan, backend="triton"))
+    with pytest.raises(StalePlanError, match="does not describe the order"):
+        plan.validate(*leaves[1:3])
+    plan.validate(a, b)
+
+
+@KERNELS
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf], ids=str)
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_anchors_that_are_not_finite(value, side, backend):
+    a, b, x = randn(1501), randn(1401), randn(2, 1401)
+    plan = Plan(a, b)
+    (a if side == "a" else b)[77] = value
+    assert all_nan(laplex.linear(x, a, b, backend=backend), laplex.linear(x, a, b, plan=plan, backend=backend))
+    for call in (Plan, plan.validate, plan.update):
+        with pytest.raises(ValueError, match=f"`{side}` must be finite"):
+            call(a, b)
+
+
+@KERNELS
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
+def test_a_tau_that_is_no_length(tau, backend):
+    a, b, x = randn(1501), randn(1401), randn(2, 1401)
+    assert all_nan(laplex.linear(x, a, b, torch.tensor(tau, device=DEVICE), backend=backend))
+
+
+def test_a_plan_stays_on_its_device():
+    plan = Plan(randn(50), randn(60))
+    with pytest.raises(ValueError, match=r"built for backend 'triton' on cuda.* of no use on cpu"):
+        plan.to("cpu")
