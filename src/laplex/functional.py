@@ -43,7 +43,7 @@ def linear(
     Returns:
         y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64. On CUDA nothing
         waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
-        whole of y is NaN instead of an error.
+        whole of y (of that kernel, with batched anchors) is NaN instead of an error.
 
     Example:
         >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
