@@ -18,7 +18,7 @@ MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with tor
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
-PRECISE_TILES = 64  # float32 sums within a tile do not show in the result where there are at least so many tiles
+PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
 
 def interpreted() -> bool:
@@ -250,8 +250,8 @@ def _run(
         anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, wide, tile
         _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, 4)
-    precise = exact or tiles < PRECISE_TILES
-    sums = kernels.tl.float64 if precise else kernels.tl.float32
+    exact = exact or tiles < PRECISE_TILES  # the scan is not what takes the time there
+    sums = kernels.tl.float64 if exact else kernels.tl.float32
     channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
     scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
     merged_x = rows if in_order else x.new_empty((h, m, padded))
