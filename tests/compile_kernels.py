@@ -6,7 +6,6 @@ Run by tests/test_triton_compiles.py in a process of its own, without TRITON_INT
 import itertools
 
 import triton
-from triton import language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -29,7 +28,7 @@ def compile_kernel(kernel, anchors, x, **constants):
     constants |= dict.fromkeys(ONE & set(kernel.arg_names), 1)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
     pointers |= dict.fromkeys(ANCHORS, f"*{anchors}") | dict.fromkeys(X, f"*{x}")
-    number = "i64" if constants.get("WIDE") else "i32"
+    number = "i64" if constants.get("FAR") else "i32"
     names = list(enumerate(kernel.arg_names))
     signature = {name: "constexpr" if name in constants else pointers.get(name, number) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
@@ -40,20 +39,20 @@ def compile_kernel(kernel, anchors, x, **constants):
 
 def main():
     for anchors, x, exact in (("fp32", "fp32", False), ("fp64", "fp64", True), ("fp32", "bf16", False)):
-        sums = tl.float64 if exact else tl.float32
         for odd, first in ((False, True), (True, True), (True, False)):
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
-            tiles = {**flags, "SUM": sums, "IN_ORDER": first and odd, "WIDE": not first, "TILE": 256, "ROWS": 2}
-            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, CHECKED=odd)
-            compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, PULL=odd and not first)
-            compile_kernel(triton_merged.wide_kernel, anchors, x, **tiles, PULL=odd and not first, TILES=2)
+            tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
+            staged = {"STAGED": not first}
+            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd)
+            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first}
+            compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, GROUPS=2)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
                 compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
-    for in_order, wide in itertools.product((False, True), repeat=2):
-        compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, WIDE=wide, TILE=256)
+    for in_order, far in itertools.product((False, True), repeat=2):
+        compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)

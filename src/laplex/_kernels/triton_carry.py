@@ -43,17 +43,42 @@ def group_kernel(
         tl.store(group_totals + 2 * group_channel, tl.sum(v, 0))
 
 
-@triton.jit
-def _add_decayed(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
-    """(position, sum, sum over ties at the position) of two neighbours, at the second's position."""
-    gap = tl.abs(p_1 - p_2)
-    return rate_2, p_2, v_1 * decay_over(gap, rate_2, False) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+# Sums that span no more powers of two are carried at one position: float64 exponents must not round, nor overflow.
+NEAR = tl.constexpr(800.0)
+NEAR_EXACT = tl.constexpr(16.0)
 
 
 @triton.jit
-def _add_decayed_exactly(rate_1, p_1, v_1, t_1, rate_2, p_2, v_2, t_2):
-    gap = tl.abs(p_1 - p_2)
-    return rate_2, p_2, v_1 * decay_over(gap, rate_2, True) + v_2, tl.where(gap == 0, t_1, 0.0) + t_2
+def _carried_along(at, v, have, rate, EXACT: tl.constexpr):
+    """Sums v at positions ``at``, up to each on the way, where it is."""
+    start = tl.sum(tl.where(tl.arange(0, at.shape[0]) == 0, at, 0.0), 0)
+    exponent = tl.where(have, tl.abs(at - start) * rate, 0.0)
+    if tl.max(exponent, 0) <= (NEAR_EXACT if EXACT else NEAR):
+        low = decay_over(exponent, 1.0, EXACT)
+        sums = tl.cumsum(v / low, 0) * low
+    else:
+        rates = tl.zeros_like(at) + rate
+        if EXACT:
+            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed_exactly)
+        else:
+            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed)
+    return sums
+
+
+@triton.jit
+def _add_decayed(rate_1, p_1, v_1, rate_2, p_2, v_2):
+    """(position, sum) of two neighbours, at the second's position."""
+    return rate_2, p_2, v_1 * decay_over(tl.abs(p_1 - p_2), rate_2, False) + v_2
+
+
+@triton.jit
+def _add_decayed_exactly(rate_1, p_1, v_1, rate_2, p_2, v_2):
+    return rate_2, p_2, v_1 * decay_over(tl.abs(p_1 - p_2), rate_2, True) + v_2
+
+
+@triton.jit
+def _add_if_tied(p_1, t_1, p_2, t_2):
+    return p_2, tl.where(p_1 == p_2, t_1, 0.0) + t_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["tau"])
@@ -84,11 +109,9 @@ def carry_kernel(
     v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
     has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
     t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
-    rates = tl.zeros([GROUP], tl.float64) + rate
-    if EXACT:
-        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed_exactly)
-    else:
-        _rates, _at, sums, tied = tl.associative_scan((rates, at, v, t), 0, _add_decayed)
+    sums = _carried_along(at, v, have, rate, EXACT)
+    if ODD:
+        _at, tied = tl.associative_scan((at, t), 0, _add_if_tied)
     if GROUPS == 1:
         fault = tl.sum(at * 0.0, 0)
     else:  # what the groups before it bring along
@@ -115,8 +138,54 @@ def carry_kernel(
     gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
     tl.store(carries + side * channel + onward, sums * decay_over(gap, rate, EXACT), mask=inward)
     tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
-    tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
     start = tl.where(side == 0, tiles - 1, 0)
     tl.store(carries + side * channel + start, fault, mask=group == 0)
     tl.store(carries + (2 + side) * channel + start, fault, mask=group == 0)
-    tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ODD & ((side == 0) if FIRST else (side == 1)))
+    if ODD:
+        tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
+        tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ((side == 0) if FIRST else (side == 1)))
+
+
+@triton.jit
+def weights_of_tiles(
+    ends, tile, tiles, first, last, p_left, p_right, rate, EXACT: tl.constexpr, CARRY: tl.constexpr
+):  # fmt: skip
+    """How much of the sums left and right of the other tiles arrives beside this one, and of that at its own ends; which
+    are tied there, and a fault.
+
+    For few tiles (CARRY of them, a power of two) that is sooner done by every tile for itself than by another launch.
+    """
+    other = tl.arange(0, CARRY)
+    firsts = tl.load(ends - tile + other, mask=other < tiles, other=0.0)
+    lasts = tl.load(ends - tile + tiles + other, mask=other < tiles, other=0.0)
+    from_left, from_right = other < tile, (other > tile) & (other < tiles)
+    of_left = decay_over(tl.where(from_left, p_left - lasts, 0.0), rate, EXACT)
+    of_right = decay_over(tl.where(from_right, firsts - p_right, 0.0), rate, EXACT)
+    to_last = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
+    to_first = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
+    fault = tl.sum(firsts * 0.0, 0)
+    tied_left, tied_right = from_left & (lasts == p_left), from_right & (firsts == p_right)
+    return of_left, of_right, to_last, to_first, tied_left, tied_right, fault
+
+
+@triton.jit
+def carried_to(totals, channel, tile, tiles, outside, ODD: tl.constexpr, FIRST: tl.constexpr, CARRY: tl.constexpr):
+    """What lies left and right of a tile: at its last and its first position, at the nearer ends of its neighbours; and
+    the sum over ties there."""
+    if CARRY == 1:  # done by carry_kernel
+        carries = totals + (3 if ODD else 2) * channel + tile
+        at_first, at_last = tl.load(carries), tl.load(carries + channel)
+        right, left = tl.load(carries + 2 * channel), tl.load(carries + 3 * channel)
+        tied = tl.load(carries + 4 * channel) if ODD else 0.0
+        return at_last, at_first, left, right, tied
+    else:
+        of_left, of_right, to_last, to_first, tied_left, tied_right, fault = outside
+        other = tl.arange(0, CARRY)
+        from_right = (other > tile) & (other < tiles)
+        right = fault + tl.sum(of_right * tl.load(totals + other, mask=from_right, other=0.0), 0)
+        left = fault + tl.sum(of_left * tl.load(totals + channel + other, mask=other < tile, other=0.0), 0)
+        if ODD:
+            tied = tl.load(totals + 2 * channel + other, mask=tied_right if FIRST else tied_left, other=0.0)
+            return left * to_last, right * to_first, left, right, tl.sum(tied, 0)
+        else:
+            return left * to_last, right * to_first, left, right, 0.0

@@ -19,14 +19,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._kernels.triton_carry import carried_to, weights_of_tiles
 from laplex._kernels.triton_points import (
     INFINITY,
     SERIAL,
     WORD,
     decay_over,
     entries_at,
+    entry_of,
     fault_at_ends,
     narrow_powers,
+    places,
     powers_of_two,
     rate_of,
 )
@@ -41,16 +44,20 @@ NEAR_EXACT = tl.constexpr(16.0)
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
 def refresh_kernel(
     target, source, entry, position, merged, padded, n, k,
-    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr,
+    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Anchors that may have moved, in the plan's order; whether they are in it, ``reduce_kernel`` sees."""
     tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
-    place = (tile.to(tl.int64) if WIDE else tile) * TILE + tl.arange(0, TILE)[None, :]
-    taken = tl.minimum(place, merged - 1)  # what is padded repeats the last
-    is_target, t, is_source, s = entries_at(entry, taken, place < padded, padded, FIRST, IN_ORDER)
+    place = places(tile, FAR, TILE)
+    is_target, t, is_source, s = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
     p = tl.load(target + kernel * n + t, mask=is_target, other=0.0)
     p += tl.load(source + kernel * k + s, mask=is_source, other=0.0)
+    is_row, i = entry_of(entry, tl.zeros([1, 1], place.dtype) + merged - 1, padded, IN_ORDER)
+    from_target = is_row if FIRST else ~is_row
+    last = tl.load(target + kernel * n + i, mask=from_target, other=0.0)
+    last += tl.load(source + kernel * k + i, mask=~from_target, other=0.0)
+    p = tl.where(place < merged, p, last)  # what is padded repeats the last
     tl.store(position + kernel * padded + place, p, mask=place < padded)
 
 
@@ -59,9 +66,9 @@ def _broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.cons
     """NaN if the positions are not finite and in order, or tie with the second side before the first; else 0."""
     following = place + 1
     known = following < merged
-    _, _, next_is_source, _ = entries_at(entry, tl.minimum(following, merged - 1), known, padded, FIRST, IN_ORDER)
+    next_is_row, _ = entry_of(entry, tl.minimum(following, merged - 1), padded, IN_ORDER)
     next_p = tl.load(position + following, mask=known, other=INFINITY)
-    turned = ~is_target & ~next_is_source if FIRST else is_target & next_is_source
+    turned = ~is_target & next_is_row if FIRST else is_target & next_is_row
     holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~turned) | ~known)
     return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
@@ -69,23 +76,23 @@ def _broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.cons
 @triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def reduce_kernel(
     x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, x_kernel, x_row, x_col,
-    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
-    CHECKED: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
+    CHECKED: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile's end positions and its sums at them, from the right and from the left; and x in the merged order."""
+    """A tile's end positions and its sums at them, from the right and from the left; STAGED: x in the merged order."""
     tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     kernel = tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    start = (tile.to(tl.int64) if WIDE else tile) * TILE
-    place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    place = places(tile, FAR, TILE)
+    start = tile.to(place.dtype) * TILE
     inside = place < merged
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    is_target, _, is_source, at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
     first = tl.load(position + start).to(tl.float64)
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
     rate = rate_of(tl.load(tau + kernel))
     fault = fault_at_ends(position, merged, rate)
-    p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, _, is_source, at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
     if CHECKED:
         fault += _broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
     kernels = tl.num_programs(1).to(tl.int64)
@@ -100,17 +107,19 @@ def reduce_kernel(
     else:
         at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
         at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
+    SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+    at_first, at_last = at_first.to(SUM), at_last.to(SUM)
     channel = kernels * m * tiles
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
         row = tl.zeros([], tl.int64) + number
         of_row = kernel * m + row
-        v = tl.load(x + kernel * x_kernel + row * x_row + at.to(tl.int64) * x_col, mask=is_source, other=0.0)
-        if not IN_ORDER:
+        v = tl.load(x + kernel * x_kernel + row * x_row + at * x_col, mask=is_source, other=0.0)
+        if STAGED:
             tl.store(merged_x + of_row * padded + place, v, mask=place < padded)
         v = v.to(SUM)
         totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
-        tl.store(totals, _total(v * at_first.to(SUM)))
-        tl.store(totals + channel, _total(v * at_last.to(SUM)))
+        tl.store(totals, _total(v * at_first))
+        tl.store(totals + channel, _total(v * at_last))
         if ODD:
             tied = p.to(tl.float64) == (first if FIRST else last)
             tl.store(totals + 2 * channel, _total(tl.where(tied, v, 0.0)))
@@ -125,14 +134,11 @@ def _total(v):
 def scan_kernel(
     x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
-    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
+    STAGED: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at a narrow tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with
-    instead, and ``pull`` takes the products' sum over the rows of this program, over tau.
-
-    All weights are about 1, so that what lies right is the whole without what lies left, and no sum runs back.
-    """
+    """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
+    and ``pull`` takes the products' sum over the rows of this program, over tau."""
     tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     kernel = tl.program_id(1).to(tl.int64)
     tau = tl.load(tau + kernel)
@@ -140,39 +146,59 @@ def scan_kernel(
     ends = scratch + kernel * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
     span = (last - first) * rate
-    if not (span <= NARROW):
-        return
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    start = (tile.to(tl.int64) if WIDE else tile) * TILE
-    place, _inside, p, is_target, at, is_source, from_at = _points(
-        entry, position, start, last, merged, padded, FIRST, IN_ORDER, TILE
-    )
-    down, up, low, high = narrow_powers(p, first, rate, span, EXACT)
-    to_last, from_last = up * low, down * high
-    if FIRST:
-        unit, tie = _units(down, up, low, SUM)
-    else:
-        unit, tie = _units(to_last, from_last, low, SUM)
+    place = places(tile, FAR, TILE)
+    start = tile.to(place.dtype) * TILE
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    inside = place < merged
+    p = tl.where(inside, p, last.to(p.dtype))
+    # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
+    SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+    down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
+    down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
+    p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+    p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+    outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
+    if ODD:
+        same = _same_beside(position, p, place, start, merged, FIRST, TILE)
+        tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
+        if FIRST:
+            unit, tie = _units(down, up, decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT))
+        else:
+            unit, tie = _units(up * low, down * high, decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT))
     kernels = tl.num_programs(1).to(tl.int64)
-    channel = kernels * m * tiles
     pulled = tl.zeros(p.shape, tl.float64)
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
         row = tl.zeros([], tl.int64) + number
-        v = _sources(x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER)
-        totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
-        carries = totals + (3 if ODD else 2) * channel
-        left, whole = tl.load(carries + channel), tl.load(carries) + tl.load(totals)
-        behind = v * down.to(SUM)
-        from_left = (left.to(SUM) + _running(v * to_last.to(SUM))) * from_last.to(SUM)
-        from_right = (whole.to(SUM) - (_running(behind) - behind)) * up.to(SUM)
-        even_at = even + kernel * even_kernel + row * even_row + at.to(tl.int64) * even_col
-        tl.store(even_at, from_left + from_right, mask=is_target)
+        of_row = kernel * m + row
+        if STAGED:
+            v = tl.load(x + of_row * padded + place, mask=place < padded, other=0.0).to(SUM)
+        else:
+            sources = x + kernel * x_kernel + row * x_row
+            v = tl.load(sources + from_at * x_col, mask=is_source, other=0.0).to(SUM)
+        totals = scratch + kernels * 2 * tiles + of_row * tiles
+        at_last, at_first, left, right, tied = carried_to(
+            totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
+        )
+        if span <= NARROW:
+            from_left, from_right = _narrow(v, down, up, up * low, down * high, at_last, at_first)
+        else:
+            from_left, left_unit, left_tie = _windows(
+                p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+            )
+            from_right, right_unit, right_tie = _windows(
+                -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+            )
+            from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
+            if ODD:
+                unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+        tl.store(even + kernel * even_kernel + row * even_row + at * even_col, from_left + from_right, mask=is_target)
         if ODD:
-            tied = carries + 4 * channel
-            ties = _ties(v, p, unit, tie, place, start, position, ends, tied, merged, tile, tiles, FIRST, TILE)
-            difference = from_right - from_left + ties
-            odd_at = odd + kernel * odd_kernel + row * odd_row + at.to(tl.int64) * odd_col
+            ties = _tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+            difference = from_right - from_left + (-ties if FIRST else ties)
+            odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
             if PULL:
                 pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
             else:
@@ -181,122 +207,45 @@ def scan_kernel(
         tl.store(pull + (kernel * (tl.num_programs(0) // tiles) + row_block) * n + at, pulled / tau, mask=is_target)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
-def wide_kernel(
-    x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
-    x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    EXACT: tl.constexpr, SUM: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr,
-    IN_ORDER: tl.constexpr, WIDE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr,
-):  # fmt: skip
-    """The same at the targets of the wide ones among TILES tiles, window by window."""
-    blocks = tl.cdiv(tiles, TILES)
-    block, row_block = tl.program_id(0) % blocks, tl.program_id(0) // blocks
-    kernel = tl.program_id(1).to(tl.int64)
-    tau = tl.load(tau + kernel)
-    rate = rate_of(tau)
-    some = block * TILES + tl.arange(0, TILES)
-    ends = scratch + kernel * 2 * tiles
-    gap = tl.load(ends + tiles + some, mask=some < tiles, other=0.0) - tl.load(
-        ends + some, mask=some < tiles, other=0.0
-    )
-    if tl.min((gap * rate <= NARROW).to(tl.int32), 0) != 0:
-        return
-    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
-    position += kernel * padded
-    channel = tl.num_programs(1).to(tl.int64) * m * tiles
-    all_carries = scratch + tl.num_programs(1).to(tl.int64) * 2 * tiles + (3 if ODD else 2) * channel
-    for tile in range(block * TILES, tl.minimum(block * TILES + TILES, tiles)):
-        first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
-        if not ((last - first) * rate <= NARROW):
-            start = tl.full([], TILE, tl.int64) * tile
-            place, inside, p, is_target, at, is_source, from_at = _points(
-                entry, position, start, last, merged, padded, FIRST, IN_ORDER, TILE
-            )
-            p_left = tl.load(ends + tiles + tile - 1, mask=tile > 0, other=-INFINITY)
-            p_right = tl.load(ends + tile + 1, mask=tile + 1 < tiles, other=INFINITY)
-            pulled = tl.zeros(p.shape, tl.float64)
-            for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
-                row = tl.zeros([], tl.int64) + number
-                v = _sources(
-                    x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col, SUM, IN_ORDER
-                )
-                carries = all_carries + (kernel * m + row) * tiles + tile
-                right, left = tl.load(carries + 2 * channel), tl.load(carries + 3 * channel)
-                from_left, left_unit, left_tie = _windows(
-                    p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
-                )
-                from_right, right_unit, right_tie = _windows(
-                    -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-                )
-                from_left += tl.where(left == left, 0.0, left).to(SUM)  # a fault's NaN, which opens no window
-                even_at = even + kernel * even_kernel + row * even_row + at.to(tl.int64) * even_col
-                tl.store(even_at, from_left + from_right, mask=is_target)
-                if ODD:
-                    unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-                    here, tied = ends + tile, carries + 4 * channel
-                    ties = _ties(v, p, unit, tie, place, start, position, here, tied, merged, tile, tiles, FIRST, TILE)
-                    difference = from_right - from_left + ties
-                    odd_at = odd + kernel * odd_kernel + row * odd_row + at.to(tl.int64) * odd_col
-                    if PULL:
-                        pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
-                    else:
-                        tl.store(odd_at, difference, mask=is_target)
-            if PULL:
-                place_of_sum = (kernel * (tl.num_programs(0) // blocks) + row_block) * n + at
-                tl.store(pull + place_of_sum, pulled / tau, mask=is_target)
+@triton.jit
+def _narrow(v, down, up, to_last, from_last, left, right):
+    """The sums left and right of every point, it included, where all weights are about 1.
+
+    What lies right is the whole without what lies left, so that no sum runs back. A thread's own points are summed as
+    they are, and threads in float64.
+    """
+    behind = v * down
+    left_inner, right_inner = tl.cumsum(v * to_last, 0), tl.cumsum(behind, 0)
+    left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
+    left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
+    from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
+    whole = right + tl.sum(right_total, 0)
+    from_right = _plus(whole - (right_sums - right_total), behind - right_inner) * up
+    return from_left, from_right
 
 
 @triton.jit
-def _points(
-    entry, position, start, last, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, TILE: tl.constexpr
-):
-    """A tile's points: their places, positions, which are targets and which sources, and where the caller has them."""
-    place = start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
-    inside = place < merged
-    p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, at, is_source, from_at = entries_at(entry, place, inside, padded, FIRST, IN_ORDER)
-    return place, inside, tl.where(inside, p, last.to(p.dtype)), is_target, at, is_source, from_at
+def _add_both(u_1, v_1, u_2, v_2):
+    return u_1 + u_2, v_1 + v_2
 
 
 @triton.jit
-def _sources(
-    x, kernel, row, m, place, from_at, is_source, padded, x_kernel, x_row, x_col,
-    SUM: tl.constexpr, IN_ORDER: tl.constexpr,
-):  # fmt: skip
-    """A row of x at a tile's sources, 0 elsewhere."""
-    if IN_ORDER:
-        v = tl.load(x + kernel * x_kernel + row * x_row + from_at.to(tl.int64) * x_col, mask=is_source, other=0.0)
-    else:
-        v = tl.load(x + (kernel * m + row) * padded + place, mask=place < padded, other=0.0)
-    return v.to(SUM)
+def _plus(outer, inner):
+    """A thread's float64 number and its points', rounded about as if all were float64: in two parts."""
+    high = outer.to(inner.dtype)
+    low = (outer - high.to(tl.float64)).to(inner.dtype)
+    return (inner + high[None, :]) + low[None, :]
 
 
 @triton.jit
-def _ties(
-    v, p, unit, tie, place, start, position, ends, tied, merged, tile, tiles, FIRST: tl.constexpr, TILE: tl.constexpr
-):
-    """What the odd sums must not count, with its sign.
+def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: tl.constexpr):
+    """Whether the point's neighbour in the tile, behind it or before it, has its position.
 
     Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
     """
     beside = place + 1 if FIRST else place - 1
     known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
-    same = known & (tl.load(position + beside, mask=known, other=0.0) == p)
-    if FIRST:
-        end = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-    else:
-        end = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-    sums = _tie_sums(same, v, FIRST) * unit
-    sums += tl.where(p.to(tl.float64) == end, tl.load(tied).to(v.dtype) * tie, 0.0)
-    return -sums if FIRST else sums
-
-
-@triton.jit
-def _running(v):
-    """Sums up to each point, it included."""
-    inner = tl.cumsum(v, 0)
-    total = _last(inner, False)
-    return inner + (tl.cumsum(total, 0) - total)[None, :]
+    return known & (tl.load(position + beside, mask=known, other=0.0) == p)
 
 
 @triton.jit
@@ -319,18 +268,17 @@ def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
     A source is brought to the end, which decays it, and what is read at a target brought back: nothing overflows that
     should not.
     """
-    part = tl.where(here, v * to_end.to(v.dtype), 0.0)
+    part = tl.where(here, v * to_end, 0.0)
     inner = tl.cumsum(part, 0, reverse=REVERSE)
-    total = _last(inner, REVERSE)  # rounded as in _tie_sums, so that ties alone leave nothing
+    total = _last(inner, REVERSE).to(tl.float64)
     _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=REVERSE)
-    outer = carried.to(v.dtype) + before
-    return (outer[None, :] + inner) * back.to(v.dtype), carried + tl.sum(total.to(tl.float64), 0)
+    return _plus(carried + before, inner) * back, carried + tl.sum(total, 0)
 
 
 @triton.jit
-def _units(to_end, back, low, SUM: tl.constexpr):
-    """What is left of a tied source of the window by there and back, rounded, and of one carried across it."""
-    return to_end.to(SUM) * back.to(SUM), low.to(SUM) * back.to(SUM)
+def _units(to_end, back, low):
+    """What is left of a tied source by there and back, rounded, and of one carried across ``low``."""
+    return to_end * back, low.to(back.dtype) * back
 
 
 @triton.jit
@@ -346,11 +294,12 @@ def _windows(
         end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
         # Outside the window the powers have no meaning, and are not used.
         to_end, back = powers_of_two(u, end, rate, EXACT)
+        to_end, back = to_end.to(v.dtype), back.to(v.dtype)
         decay = decay_over(end - carried_at, rate, EXACT)
         some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
         sums = tl.where(here, some, sums)
         if TIES:
-            some_unit, some_tie = _units(to_end, back, decay, v.dtype)
+            some_unit, some_tie = _units(to_end, back, decay)
             unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
         carried_at = end
         start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
@@ -366,14 +315,18 @@ def _add_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, bef
 
 @triton.jit
 def _tie_sums(same, v, REVERSE: tl.constexpr):
-    """Sums over runs of one position, up to each point; ``same``: as the point before it on the way."""
+    """Sums over runs of one position, up to each point; ``same``: as the point before it on the way.
+
+    Rounded as in ``_window``, so that ties alone leave nothing.
+    """
     same = same.to(tl.int32)
     none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
     connected, sums, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _add_if_same, reverse=REVERSE)
-    all_same, total = _last(connected, REVERSE), _last(sums, REVERSE)
+    all_same, total = _last(connected, REVERSE), _last(sums, REVERSE).to(tl.float64)
     ones, nones = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
     _same, _sums, _one, before = tl.associative_scan((all_same, total, ones, nones), 0, _add_if_same, reverse=REVERSE)
-    return sums + tl.where(connected != 0, before[None, :], 0.0)
+    joined = _plus(before, sums)
+    return tl.where(connected != 0, joined, sums)
 
 
 @triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])

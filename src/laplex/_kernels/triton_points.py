@@ -14,28 +14,51 @@ TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchor
 
 
 @triton.jit
-def entries_at(entry, place, inside, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    """Of merged places: whether a target's, and where the caller has it, as a target and as a source.
+def places(tile, FAR: tl.constexpr, TILE: tl.constexpr):
+    """A tile's places in the merged order, (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbours."""
+    start = (tile.to(tl.int64) if FAR else tile) * TILE
+    return start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+
+
+@triton.jit
+def entries_at(entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+    """Of a tile's places: whether a target's, and where the caller has it, as a target and as a source.
 
     An entry is the row's index, or -1 - the column's. Where both sides came in order there are none, but a bit a point,
     1 for a row, in words of 32 with the number of rows before each word.
     """
-    if IN_ORDER:
-        shift = place % WORD
-        word = tl.load(entry + place // WORD, mask=place < padded, other=0)
-        below = word & ((tl.full([1, 1], 1, word.dtype) << shift) - 1)
-        rows_before = tl.load(entry + padded // WORD + place // WORD, mask=place < padded, other=0)
-        row = rows_before + _popcount(below.to(tl.int32))
-        is_row = ((word >> shift) & 1) != 0
-        col = place - row
+    if IN_ORDER:  # a thread's points lie in one word
+        own = tl.min(place, 0)[None, :]
+        word = tl.load(entry + own // WORD, mask=own < padded, other=0)
+        rows_before = tl.load(entry + padded // WORD + own // WORD, mask=own < padded, other=0)
+        bit = (word >> (place % WORD).to(tl.int32)) & 1
+        below = word & ((tl.full([1, 1], 1, tl.int32) << (own % WORD).to(tl.int32)) - 1)
+        row = (rows_before + _popcount(below)).to(place.dtype) + (tl.cumsum(bit, 0) - bit)
+        is_row, col = bit != 0, place - row
     else:
         row = tl.load(entry + place, mask=place < padded, other=0)
-        is_row = row >= 0
-        col = -1 - row
+        is_row, col = row >= 0, -1 - row
+        row, col = row.to(place.dtype), col.to(place.dtype)
+    inside = place < merged
     if FIRST:
         return inside & is_row, row, inside & ~is_row, col
     else:
         return inside & ~is_row, col, inside & is_row, row
+
+
+@triton.jit
+def entry_of(entry, place, padded, IN_ORDER: tl.constexpr):
+    """Of a few places within the order: whether a row's, and where the caller has it, as what it is."""
+    if IN_ORDER:
+        shift = (place % WORD).to(tl.int32)
+        word = tl.load(entry + place // WORD)
+        rows_before = tl.load(entry + padded // WORD + place // WORD)
+        row = rows_before + _popcount(word & ((tl.full([1, 1], 1, tl.int32) << shift) - 1))
+        is_row = ((word >> shift) & 1) != 0
+        return is_row, tl.where(is_row, row, place - row)
+    else:
+        row = tl.load(entry + place)
+        return row >= 0, tl.where(row >= 0, row, -1 - row)
 
 
 @triton.jit

@@ -17,7 +17,9 @@ from laplex._shapes import flat_rows
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
+CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
+GATHERED_TWICE = 16 << 20  # bytes of x that the cache holds; more are put into the merged order on the way
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
 
@@ -60,7 +62,12 @@ _COMPILED_KEPT = 4096
 
 
 def _launch(
-    kernel: Any, grid: tuple[int, ...], tensors: tuple[Tensor, ...], sizes: tuple[int, ...], flags: Any, warps: int
+    kernel: Any,
+    grid: tuple[int, int, int],
+    tensors: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    flags: Any,
+    warps: int,
 ) -> None:
     """Launch a kernel that was launched before with such arguments, with less Python than Triton's own look-up takes.
 
@@ -68,13 +75,16 @@ def _launch(
     which all have it. Under Triton's interpreter nothing is compiled.
     """
     device = tensors[0].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
+    if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             return _launch(kernel, grid, tensors, sizes, flags, warps)
     key = kernel, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
     found = _compiled.get(key)
-    if found is not None:
-        found[grid](*tensors, *sizes, *flags)
+    if found is not None:  # addresses in place of tensors: Triton would ask the driver about each
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        function, metadata = found.function, found.packed_metadata
+        found.run(*grid, stream, function, metadata, None, None, None, *addresses, *sizes, *flags)
         return
     names = kernel.arg_names[-len(flags) :]
     made = kernel[grid](*tensors, *sizes, **dict(zip(names, flags, strict=True)), num_warps=warps)
@@ -203,18 +213,14 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     _launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, _power(m))), 4)
 
 
-def tiling(merged: int, m: int, h: int, odd: bool) -> tuple[int, int, int]:
+def tiling(merged: int, m: int, h: int) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
     work = merged * m * h
-    tile = 512 if odd else 2048 if m * h == 1 else 1024
-    if work <= 1 << 18:  # few programs: smaller ones
-        tile = 256
-    elif work < 1 << 21:
-        tile = 512
+    tile = 256 if work <= 1 << 18 else 512
     rows = min(8, _power(m))
-    while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 1024:
+    while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
-    return tile, rows, tile // 256
+    return tile, rows, 2
 
 
 def _power(size: int) -> int:
@@ -242,34 +248,33 @@ def _run(
     tau = tau.contiguous()
     in_order = entry.shape[-1] < padded
     wants_odd = odd is not None or weights is not None
-    tile, rows_each, warps = tiling(merged, m, h, wants_odd)
+    other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
+    tile, rows_each, warps = tiling(merged, m, h)
     tiles, row_blocks = -(-merged // tile), -(-m // rows_each)
-    exact, wide, checked = x.dtype == torch.float64, padded + tile >= 2**31, position.shape[-1] == 0
+    reach = max(padded + tile, k * rows.stride(2), n * out.stride(2), n * other.stride(2))
+    exact, far, checked = x.dtype == torch.float64 or tiles < PRECISE_TILES, reach >= 2**31, position.shape[-1] == 0
     if checked:
         position = target.new_empty((h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
-        how = first, in_order, wide, tile
-        _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, 4)
-    exact = exact or tiles < PRECISE_TILES  # the scan is not what takes the time there
-    sums = kernels.tl.float64 if exact else kernels.tl.float32
+        how = first, in_order, far, tile
+        _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, warps)
     channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
     scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
-    merged_x = rows if in_order else x.new_empty((h, m, padded))
+    staged = not in_order and x.numel() * x.element_size() > GATHERED_TWICE
+    merged_x = x.new_empty((h, m, padded)) if staged else rows
+    grid = tiles * row_blocks, h, 1
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     sizes: tuple[int, ...] = m, merged, padded, tiles, *rows.stride()
-    flags: tuple[Any, ...] = exact, sums, wants_odd, first, in_order, checked, wide, tile, rows_each
-    grid = tiles * row_blocks, h, 1
+    flags: tuple[Any, ...] = exact, wants_odd, first, in_order, staged, checked, far, tile, rows_each
     _launch(kernels.reduce_kernel, grid, tensors, sizes, flags, warps)
-    _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
+    carry = max(_power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
+    if carry == 1:
+        _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
     pull = scratch if weights is None else target.new_empty((h, row_blocks, n))
-    other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
     sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
-    flags = exact, sums, wants_odd, weights is not None, first, in_order, wide, tile, rows_each
+    flags = exact, wants_odd, weights is not None, first, in_order, staged, far, carry, tile, rows_each
     _launch(kernels.scan_kernel, grid, tensors, sizes, flags, warps)
-    together = _power(-(-tiles // 512))  # wide tiles are few where tiles are many
-    grid = -(-tiles // together) * row_blocks, h, 1
-    _launch(kernels.wide_kernel, grid, tensors, sizes, (*flags, together), warps)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
 
