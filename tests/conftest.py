@@ -113,6 +113,7 @@ def tiles(monkeypatch):
     """
 
     def of(points, rows=1, carried=0, staged=False):
+        triton_scan.schedule.cache_clear()
         monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(triton_scan, "CARRIED_BY_TILES", 0 if carried else 1024)
         monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", carried)
@@ -120,4 +121,5 @@ def tiles(monkeypatch):
 
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
-    return of
+    yield of
+    triton_scan.schedule.cache_clear()

@@ -67,7 +67,7 @@ def scan(
         return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
     if _differentiates(x, target, source, tau):
         return _EagerScan.apply(*inputs)  # type: ignore[no-any-return]
-    return _ops.scan(*inputs)  # type: ignore[no-any-return]
+    return _ops.run_scan(*inputs)
 
 
 def _differentiates(*tensors: Tensor) -> bool:
@@ -133,9 +133,9 @@ class _Scan(torch.autograd.Function):
         t_bar: Any = None
         s_bar: Any = None
         if once and f is None and not (need_t or need_s):
-            x_bar, _ = _ops.scan(g, s, t, tau, *order[2:], *order[:2], False, ctx.backend)
+            x_bar, _ = _ops.run_scan(g, s, t, tau, *order[2:], *order[:2], False, ctx.backend)
         elif once and g is not None and f is None and (ctx.odd or not need_t):
-            x_bar, t_bar, s_bar = _ops.pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
+            x_bar, t_bar, s_bar = _ops.run_pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
         else:
             x_bar, t_bar, s_bar = _pullback(ctx, g, f, need_t, need_s)
         tau_bar = _tau_bar(t, s, tau, t_bar, s_bar) if need_tau else None
@@ -236,7 +236,7 @@ class _EagerScan(_TransformableScan):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output: tuple[Tensor, Tensor] = _ops.scan(*inputs)
+        output = _ops.run_scan(*inputs)
         _Scan.setup_context(ctx, inputs, output)
         return output
 

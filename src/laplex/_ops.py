@@ -36,7 +36,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._shapes import flat
+from laplex._shapes import flat, plain, plainly_eager
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 WORD = 32  # the GPU's order is padded to multiples of it
@@ -155,6 +155,13 @@ def _scan(
     return result
 
 
+def run_scan(*inputs: Any) -> tuple[Tensor, Tensor]:
+    """``scan``, past the dispatcher where only a kernel would answer there: asking it takes as long as a launch."""
+    if plainly_eager() and plain(inputs[0]):
+        return _scan(*inputs)
+    return scan(*inputs)  # type: ignore[no-any-return]
+
+
 @torch.library.register_fake("laplex::scan", lib=_library)
 def _scan_fake(
     x: Tensor,
@@ -193,6 +200,13 @@ def _pullback(
         g, x, odd_x, target, source, tau, target_index, target_values, source_index, source_values
     )
     return result
+
+
+def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """``pullback``, likewise."""
+    if plainly_eager() and plain(inputs[0]):
+        return _pullback(*inputs)
+    return pullback(*inputs)  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("laplex::pullback", lib=_library)

@@ -51,7 +51,7 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
         return tau.to(torch.float64).expand(batch).reshape(shape)
-    if device.type == "cuda" and _plainly_eager():
+    if device.type == "cuda" and plainly_eager() and not _passing():
         return _number_on(float(tau), torch.cuda.current_stream(device)).expand(shape).contiguous()
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
 
@@ -62,11 +62,21 @@ def _number_on(value: float, stream: torch.cuda.Stream) -> Tensor:
     return torch.full((), value, dtype=torch.float64, device=stream.device)
 
 
-def _plainly_eager() -> bool:
-    """Whether what is made here is an ordinary tensor, good for later calls, too."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    modes = torch.is_inference_mode_enabled() or torch._C._len_torch_dispatch_stack() > 0
-    return not (traced or modes or torch.cuda.is_current_stream_capturing())
+def _passing() -> bool:
+    """Whether what is made here is no ordinary tensor, good for later calls, too."""
+    return torch.is_inference_mode_enabled() or torch.cuda.is_current_stream_capturing()
+
+
+def plainly_eager() -> bool:
+    """Whether calls do their work here and now: no graph is made, nothing transforms or watches them."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return not (torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0)
+
+
+def plain(x: Tensor) -> bool:
+    """Whether x is a tensor as any, with an address: no subclass, not on meta, nor batched by torch.autograd's own vmap."""
+    return type(x) is Tensor and not (x.is_meta or torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

@@ -50,6 +50,9 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5).shape
         torch.Size([8, 1000])
     """
+    again = plan.repeat(x, a, b, tau) if isinstance(plan, Plan) and phi is None and backend is None else None
+    if again is not None and psi is None:
+        return again(x)
     where = "laplex.linear"
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
@@ -76,7 +79,10 @@ def linear(
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
     tau_flat = flat_tau(tau, batch, a.device)
     if not batch:
-        return _product(x, rows, cols, tau_flat, phase, order, chosen)
+        y = _product(x, rows, cols, tau_flat, phase, order, chosen)
+        if plan is not None and chosen == "triton" and phase is None:
+            plan.remember(x, a, b, tau, tau_flat, y)
+        return y
     folded, folding = fold(x, batch)
     return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from laplex import _checks, _ops, backends
-from laplex._shapes import flat, flat_anchors
+from laplex._kernels import triton_repeat
+from laplex._kernels.triton_repeat import Repeat
+from laplex._shapes import flat, flat_anchors, plain, plainly_eager
 from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
 SHORT_AXIS_RATIO = 16
+REPEATS_KEPT = 64  # forms of x a plan
 
 
 class Known:
@@ -32,13 +37,9 @@ class Known:
 
     def still(self, anchors: Tensor) -> bool:
         """Whether these are they, unchanged."""
-        if anchors is not self.tensor() or anchors.requires_grad:
+        if anchors is not self.tensor() or anchors.requires_grad or not plainly_eager():
             return False
-        if torch.compiler.is_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
-            return False
-        if torch._C._are_functorch_transforms_active() or (anchors.data_ptr(), anchors._version) != self.seen:
-            return False
-        return not (anchors.is_cuda and torch.cuda.is_current_stream_capturing())
+        return (anchors.data_ptr(), anchors._version) == self.seen
 
     def __deepcopy__(self, memo: object) -> Known:
         return self  # a copy of the plan serves the same anchors; pickled, it knows none
@@ -78,6 +79,7 @@ class Plan:
     layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
     order: _ops.Planned  # row and column index and values: laplex._ops
     anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
+    repeats: dict[Any, Repeat]  # products done before on the GPU, by the form of x, and tau
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
@@ -89,7 +91,8 @@ class Plan:
         if layout == "joined":
             layout = "in_order" if _looked_through(a, b) else layout  # waits, and raises
             anchors = Known(a), Known(b)
-        self.__dict__.update(shape=shape, layout=layout, order=build(rows, cols, layout, chosen), anchors=anchors)
+        order = build(rows, cols, layout, chosen)
+        self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats={})
 
     @property
     def backend(self) -> str:
@@ -98,9 +101,29 @@ class Plan:
 
     def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
         """The order, without its values if these anchors may be others than those it was built from."""
-        if self.anchors is None or (self.anchors[0].still(a) and self.anchors[1].still(b)):
+        if self.anchors is None or self._knows(a, b):
             return self.order
         return self._without_values()
+
+    def _knows(self, a: Tensor, b: Tensor) -> bool:
+        """Whether these are the anchors whose values the GPU's order holds; in a captured graph they may change."""
+        if self.anchors is None or not (self.anchors[0].still(a) and self.anchors[1].still(b)):
+            return False
+        return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
+
+    def repeat(self, x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor) -> Repeat | None:
+        """What does again, without checks that passed, a product of such x with the very anchors of this plan."""
+        if not self.repeats or type(tau) is not float or not self._knows(a, b) or not _unwatched(x):
+            return None
+        return self.repeats.get(_form(x, tau))
+
+    def remember(self, x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor, tau_flat: Tensor, y: Tensor) -> None:
+        """Keep what :meth:`repeat` gives, if y = E x may be repeated."""
+        if type(tau) is not float or len(self.repeats) >= REPEATS_KEPT or not self._knows(a, b) or not _unwatched(x):
+            return
+        made = triton_repeat.repeat_of(x, y, tau_flat, self.order)
+        if made is not None:
+            self.repeats[_form(x, tau)] = made
 
     def _without_values(self) -> _ops.Planned:
         """The order as the GPU checks it before use; the CPU always does."""
@@ -172,8 +195,11 @@ class Plan:
         cls, shape: tuple[int, ...], layout: str, order: _ops.Planned, anchors: tuple[Known, Known] | None
     ) -> Plan:
         made = object.__new__(cls)
-        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors)
+        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats={})
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "repeats": {}}  # addresses, which are of no use to a copy
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -186,6 +212,17 @@ class Plan:
         }
         kernels = f", batch={tuple(batch)}" if batch else ""
         return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self.layout]})"
+
+
+def _unwatched(x: Tensor) -> bool:
+    """Whether no derivative will be asked for."""
+    return plain(x) and not (x.requires_grad and torch.is_grad_enabled()) and forward_ad._current_level < 0
+
+
+def _form(x: Tensor, tau: float) -> tuple[Any, ...]:
+    """What a compiled launch depends on. The stream: tau was written on it."""
+    stream = torch._C._cuda_getCurrentRawStream(x.device.index) if x.is_cuda else None
+    return x.shape, x.stride(), x.dtype, x.device, tau, stream
 
 
 def choose_layout(n: int, k: int, backend: str) -> str:

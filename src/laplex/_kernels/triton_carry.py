@@ -150,8 +150,8 @@ def carry_kernel(
 def weights_of_tiles(
     ends, tile, tiles, first, last, p_left, p_right, rate, EXACT: tl.constexpr, CARRY: tl.constexpr
 ):  # fmt: skip
-    """How much of the sums left and right of the other tiles arrives beside this one, and of that at its own ends; which
-    are tied there, and a fault.
+    """How much of the sums left and right of the other tiles arrives beside this one, and of that at its own ends;
+    which are tied there; and a fault.
 
     For few tiles (CARRY of them, a power of two) that is sooner done by every tile for itself than by another launch.
     """

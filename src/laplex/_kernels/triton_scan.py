@@ -5,6 +5,7 @@ No launch waits for the device, none is tuned at run time, none uses atomics: bi
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any, NamedTuple
 
@@ -68,8 +69,8 @@ def _launch(
     sizes: tuple[int, ...],
     flags: Any,
     warps: int,
-) -> None:
-    """Launch a kernel that was launched before with such arguments, with less Python than Triton's own look-up takes.
+) -> Any:
+    """Launch a kernel and return what was compiled; the second time with less Python than Triton's own look-up takes.
 
     What Triton specialises on is in the key: dtypes and numbers; of alignment the kernels ask for our own tensors only,
     which all have it. Under Triton's interpreter nothing is compiled.
@@ -85,13 +86,14 @@ def _launch(
         addresses = [tensor.data_ptr() for tensor in tensors]
         function, metadata = found.function, found.packed_metadata
         found.run(*grid, stream, function, metadata, None, None, None, *addresses, *sizes, *flags)
-        return
+        return found
     names = kernel.arg_names[-len(flags) :]
     made = kernel[grid](*tensors, *sizes, **dict(zip(names, flags, strict=True)), num_warps=warps)
     if made is not None:
         if len(_compiled) >= _COMPILED_KEPT:
             _compiled.clear()
         _compiled[key] = made
+    return made
 
 
 class Run(NamedTuple):
@@ -228,6 +230,81 @@ def _power(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+class Schedule(NamedTuple):
+    """What the sizes alone say of a product's launches."""
+
+    tiles: int
+    tile: int
+    warps: int
+    row_blocks: int
+    exact: bool
+    far: bool
+    staged: bool
+    grid: tuple[int, int, int]
+    scratch: int  # float64 numbers: ends, totals, and carries of every tile
+    carried: bool  # by a launch of its own
+    reduce: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of reduce_kernel
+    scan: tuple[tuple[int, ...], tuple[Any, ...]]  # of scan_kernel
+
+
+@functools.lru_cache(maxsize=1024)
+def schedule(
+    x: tuple[int, ...],
+    x_strides: tuple[int, ...],
+    out: tuple[int, ...],
+    out_strides: tuple[int, ...],
+    other_strides: tuple[int, ...],
+    dtype: torch.dtype,
+    first: bool,
+    in_order: bool,
+    checked: bool,
+    odd: bool,
+    pull: bool,
+) -> Schedule:
+    (h, m, k), n = x, out[-1]
+    merged, padded = n + k, _ops.padded(n + k)
+    tile, rows, warps = tiling(merged, m, h)
+    tiles, row_blocks = -(-merged // tile), -(-m // rows)
+    exact = dtype == torch.float64 or tiles < PRECISE_TILES
+    far = max(padded + tile, k * x_strides[2], n * out_strides[2], n * other_strides[2]) >= 2**31
+    staged = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
+    channels = 3 if odd else 2
+    carry = max(_power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
+    staged_strides = (m * padded, padded, 1) if staged else x_strides
+    return Schedule(
+        tiles=tiles,
+        tile=tile,
+        warps=warps,
+        row_blocks=row_blocks,
+        exact=exact,
+        far=far,
+        staged=staged,
+        grid=(tiles * row_blocks, h, 1),
+        scratch=2 * h * tiles + (2 * channels + 2) * h * m * tiles,
+        carried=carry == 1,
+        reduce=(
+            (m, merged, padded, tiles, *x_strides),
+            (exact, odd, first, in_order, staged, checked, far, tile, rows),
+        ),
+        scan=(
+            (m, n, merged, padded, tiles, *staged_strides, *out_strides, *other_strides),
+            (exact, odd, pull, first, in_order, staged, far, carry, tile, rows),
+        ),
+    )
+
+
+def compiled(plan: Schedule, x: Tensor, position: Tensor) -> tuple[Any, Any] | None:
+    """reduce_kernel and scan_kernel, if they were launched so before."""
+    float64, int32, anchors = torch.float64, torch.int32, position.dtype
+    found = []
+    for kernel, how, dtypes in (
+        (_kernels().reduce_kernel, plan.reduce, (x.dtype, x.dtype, float64, int32, anchors, float64)),
+        (_kernels().scan_kernel, plan.scan, (x.dtype, x.dtype, float64, int32, anchors, float64, x.dtype, float64)),
+    ):
+        found.append(_compiled.get((kernel, plan.grid, *how, plan.warps, x.device, *dtypes)))
+    return None if None in found else (found[0], found[1])
+
+
 def _run(
     x: Tensor,
     target: Tensor,
@@ -242,39 +319,31 @@ def _run(
     kernels = _kernels()
     rows, out = flat_rows(x, tau), flat_rows(even, tau)
     (h, m, k), n = rows.shape, out.shape[-1]
-    merged, padded = n + k, _ops.padded(n + k)
+    padded = _ops.padded(n + k)
     first = order[0].shape[-1] > 0  # the rows hold the plan, and come first at ties
     entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
     tau = tau.contiguous()
-    in_order = entry.shape[-1] < padded
-    wants_odd = odd is not None or weights is not None
-    other = out if not wants_odd else flat_rows(weights if odd is None else odd, tau)  # type: ignore[arg-type]
-    tile, rows_each, warps = tiling(merged, m, h)
-    tiles, row_blocks = -(-merged // tile), -(-m // rows_each)
-    reach = max(padded + tile, k * rows.stride(2), n * out.stride(2), n * other.stride(2))
-    exact, far, checked = x.dtype == torch.float64 or tiles < PRECISE_TILES, reach >= 2**31, position.shape[-1] == 0
+    in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
+    beside = odd if weights is None else weights
+    other = out if beside is None else flat_rows(beside, tau)
+    plan = schedule(
+        rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
+        first, in_order, checked, beside is not None, weights is not None,
+    )  # fmt: skip
     if checked:
         position = target.new_empty((h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
-        how = first, in_order, far, tile
-        _launch(kernels.refresh_kernel, (tiles, h, 1), anchors, (merged, padded, n, k), how, warps)
-    channels = 3 if wants_odd else 2  # ends, totals, and carries of every tile
-    scratch = x.new_empty(2 * h * tiles + (2 * channels + 2) * h * m * tiles, dtype=torch.float64)
-    staged = not in_order and x.numel() * x.element_size() > GATHERED_TWICE
-    merged_x = x.new_empty((h, m, padded)) if staged else rows
-    grid = tiles * row_blocks, h, 1
+        how = first, in_order, plan.far, plan.tile
+        _launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
+    scratch = x.new_empty(plan.scratch, dtype=torch.float64)
+    merged_x = x.new_empty((h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
-    sizes: tuple[int, ...] = m, merged, padded, tiles, *rows.stride()
-    flags: tuple[Any, ...] = exact, wants_odd, first, in_order, staged, checked, far, tile, rows_each
-    _launch(kernels.reduce_kernel, grid, tensors, sizes, flags, warps)
-    carry = max(_power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
-    if carry == 1:
-        _carry(scratch, tau, h, m, tiles, (exact, wants_odd, first))
-    pull = scratch if weights is None else target.new_empty((h, row_blocks, n))
+    _launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
+    if plan.carried:
+        _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
+    pull = scratch if weights is None else target.new_empty((h, plan.row_blocks, n))
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
-    sizes = m, n, merged, padded, tiles, *merged_x.stride(), *out.stride(), *other.stride()
-    flags = exact, wants_odd, weights is not None, first, in_order, staged, far, carry, tile, rows_each
-    _launch(kernels.scan_kernel, grid, tensors, sizes, flags, warps)
+    _launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
 
