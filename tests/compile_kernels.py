@@ -9,11 +9,11 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from laplex._kernels import triton_carry, triton_direct, triton_merged, triton_order
+from laplex._kernels import triton_carry, triton_direct, triton_merged, triton_order, triton_short
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped"}
-INT32, INT64 = {"entry", "ones_entry", "twos_entry"}, {"order", "splits"}
+FLOAT64 = {"tau", "scratch", "grouped", "fault", "table"}
+INT32, INT64 = {"entry", "ones_entry", "twos_entry", "rank"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col"}  # numbers that are 1 are constants to the compiler
 
 
@@ -42,16 +42,25 @@ def main():
         for odd, first in ((False, True), (True, True), (True, False)):
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
-            staged = {"STAGED": not first}
+            staged = {"STAGED": "" if first else "places"}
             compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd)
-            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first}
+            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first, "SPARSE": odd}
             compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, GROUPS=2)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
                 compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
+        for odd, pull in ((False, False), (True, False), (True, True)):
+            flags = {"EXACT": exact, "ODD": odd, "TARGETS": 64, "ROWS": 32, "PULL": pull}
+            compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
+        compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=1024)
+        compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)
+        tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
+        for odd, in_order in ((False, False), (True, True)):
+            compile_kernel(triton_short.reduce_rows_kernel, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
     for in_order, far in itertools.product((False, True), repeat=2):
+        compile_kernel(triton_short.rank_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)

@@ -75,7 +75,7 @@ def plainly_eager() -> bool:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether x is a tensor as any, with an address: no subclass, not on meta, nor batched by torch.autograd's own vmap."""
+    """Whether x is a tensor as any, with an address: no subclass, not on meta, nor batched by torch.autograd's vmap."""
     return type(x) is Tensor and not (x.is_meta or torch._C._functorch.is_legacy_batchedtensor(x))
 
 

@@ -49,7 +49,7 @@ NEAR_EXACT = tl.constexpr(16.0)
 
 
 @triton.jit
-def _carried_along(at, v, have, rate, EXACT: tl.constexpr):
+def carried_along(at, v, have, rate, EXACT: tl.constexpr):
     """Sums v at positions ``at``, up to each on the way, where it is."""
     start = tl.sum(tl.where(tl.arange(0, at.shape[0]) == 0, at, 0.0), 0)
     exponent = tl.where(have, tl.abs(at - start) * rate, 0.0)
@@ -109,7 +109,7 @@ def carry_kernel(
     v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
     has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
     t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
-    sums = _carried_along(at, v, have, rate, EXACT)
+    sums = carried_along(at, v, have, rate, EXACT)
     if ODD:
         _at, tied = tl.associative_scan((at, t), 0, _add_if_tied)
     if GROUPS == 1:

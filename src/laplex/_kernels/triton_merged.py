@@ -79,7 +79,7 @@ def reduce_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
     CHECKED: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile's end positions and its sums at them, from the right and from the left; STAGED: x in the merged order."""
+    """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order."""
     tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     kernel = tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
@@ -114,7 +114,7 @@ def reduce_kernel(
         row = tl.zeros([], tl.int64) + number
         of_row = kernel * m + row
         v = tl.load(x + kernel * x_kernel + row * x_row + at * x_col, mask=is_source, other=0.0)
-        if STAGED:
+        if STAGED == "places":
             tl.store(merged_x + of_row * padded + place, v, mask=place < padded)
         v = v.to(SUM)
         totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
@@ -135,7 +135,8 @@ def scan_kernel(
     x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
-    STAGED: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    STAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr, TILE: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
     and ``pull`` takes the products' sum over the rows of this program, over tau."""
@@ -152,6 +153,10 @@ def scan_kernel(
     start = tile.to(place.dtype) * TILE
     p = tl.load(position + place, mask=place < padded, other=0.0)
     is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    if SPARSE:  # most tiles have no target
+        targets = tl.max(tl.max(is_target.to(tl.int32), 1), 0)
+        if targets == 0:
+            return
     inside = place < merged
     p = tl.where(inside, p, last.to(p.dtype))
     # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
@@ -172,13 +177,9 @@ def scan_kernel(
     pulled = tl.zeros(p.shape, tl.float64)
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
         row = tl.zeros([], tl.int64) + number
-        of_row = kernel * m + row
-        if STAGED:
-            v = tl.load(x + of_row * padded + place, mask=place < padded, other=0.0).to(SUM)
-        else:
-            sources = x + kernel * x_kernel + row * x_row
-            v = tl.load(sources + from_at * x_col, mask=is_source, other=0.0).to(SUM)
-        totals = scratch + kernels * 2 * tiles + of_row * tiles
+        sources = x + kernel * x_kernel + row * x_row + (place if STAGED != "" else from_at) * x_col
+        v = tl.load(sources, mask=(place < padded) if STAGED == "places" else is_source, other=0.0).to(SUM)
+        totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
         at_last, at_first, left, right, tied = carried_to(
             totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
         )

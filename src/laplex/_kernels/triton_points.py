@@ -53,7 +53,7 @@ def entry_of(entry, place, padded, IN_ORDER: tl.constexpr):
         shift = (place % WORD).to(tl.int32)
         word = tl.load(entry + place // WORD)
         rows_before = tl.load(entry + padded // WORD + place // WORD)
-        row = rows_before + _popcount(word & ((tl.full([1, 1], 1, tl.int32) << shift) - 1))
+        row = rows_before + _popcount(word & (((tl.zeros_like(shift) + 1) << shift) - 1))
         is_row = ((word >> shift) & 1) != 0
         return is_row, tl.where(is_row, row, place - row)
     else:

@@ -13,11 +13,16 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
+from laplex._kernels.triton_launch import launch, launched
+from laplex._kernels.triton_long import reduce_by_rows, spread
 from laplex._shapes import flat_rows
 
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
+SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
+TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
+ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GATHERED_TWICE = 16 << 20  # bytes of x that the cache holds; more are put into the merged order on the way
@@ -43,12 +48,12 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
     rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     h, m, k = rows.shape
-    targets, rows_each = 16, min(4, _power(m))
+    targets, rows_each = 16, min(4, power(m))
     tensors = rows, target.contiguous(), source.contiguous(), tau, out, odd_part
     sizes = m, n, k, *rows.stride(), *out.stride()
     grid = -(-n // targets) * -(-m // rows_each), h, 1
     flags = x.dtype == torch.float64, odd, targets, 64, rows_each
-    _launch(triton_direct.direct_kernel, grid, tensors, sizes, flags, 4)
+    launch(triton_direct.direct_kernel, grid, tensors, sizes, flags, 4)
     return even, odd_part
 
 
@@ -56,44 +61,6 @@ def _order() -> Any:
     from laplex._kernels import triton_order
 
     return triton_order
-
-
-_compiled: dict[Any, Any] = {}
-_COMPILED_KEPT = 4096
-
-
-def _launch(
-    kernel: Any,
-    grid: tuple[int, int, int],
-    tensors: tuple[Tensor, ...],
-    sizes: tuple[int, ...],
-    flags: Any,
-    warps: int,
-) -> Any:
-    """Launch a kernel and return what was compiled; the second time with less Python than Triton's own look-up takes.
-
-    What Triton specialises on is in the key: dtypes and numbers; of alignment the kernels ask for our own tensors only,
-    which all have it. Under Triton's interpreter nothing is compiled.
-    """
-    device = tensors[0].device
-    if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
-        with torch.cuda.device(device):
-            return _launch(kernel, grid, tensors, sizes, flags, warps)
-    key = kernel, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
-    found = _compiled.get(key)
-    if found is not None:  # addresses in place of tensors: Triton would ask the driver about each
-        stream = torch._C._cuda_getCurrentRawStream(device.index)
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        function, metadata = found.function, found.packed_metadata
-        found.run(*grid, stream, function, metadata, None, None, None, *addresses, *sizes, *flags)
-        return found
-    names = kernel.arg_names[-len(flags) :]
-    made = kernel[grid](*tensors, *sizes, **dict(zip(names, flags, strict=True)), num_warps=warps)
-    if made is not None:
-        if len(_compiled) >= _COMPILED_KEPT:
-            _compiled.clear()
-        _compiled[key] = made
-    return made
 
 
 class Run(NamedTuple):
@@ -134,7 +101,7 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
     padded = _ops.padded(size)
     position, entry = values.new_empty((h, padded)), order.new_empty((h, padded), dtype=torch.int32)
     grid, sizes = (-(-padded // MERGE_TILE), h, 1), (rows, size, padded, first_row, first_col)
-    _launch(_order().encode_kernel, grid, (values, order, position, entry), sizes, (MERGE_TILE,), 4)
+    launch(_order().encode_kernel, grid, (values, order, position, entry), sizes, (MERGE_TILE,), 4)
     return Run(position, entry, size)
 
 
@@ -156,10 +123,10 @@ def _merged(one: Run, two: Run, *, words: bool) -> Run:
     steps = max(one.size, two.size).bit_length() + 1
     runs = one.position, two.position
     sizes: tuple[int, ...] = one.size, two.size, *lengths, pieces, steps
-    _launch(_order().split_kernel, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (MERGE_TILE, 128), 4)
+    launch(_order().split_kernel, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (MERGE_TILE, 128), 4)
     sizes = one.size, two.size, *lengths, padded, pieces, MERGE_TILE.bit_length()
     tensors = *runs, one.entry, two.entry, splits, position, entry
-    _launch(_order().merge_kernel, (-(-padded // MERGE_TILE), h, 1), tensors, sizes, (words, MERGE_TILE), 4)
+    launch(_order().merge_kernel, (-(-padded // MERGE_TILE), h, 1), tensors, sizes, (words, MERGE_TILE), 4)
     return Run(position, entry, size)
 
 
@@ -212,20 +179,19 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     width = 512
     sizes = m, n, *g.stride(), *odd_x.stride()
     grid = -(-n // width), h, 1
-    _launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, _power(m))), 4)
+    launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
 
 
 def tiling(merged: int, m: int, h: int) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    work = merged * m * h
-    tile = 256 if work <= 1 << 18 else 512
-    rows = min(8, _power(m))
+    tile = 256 if merged < 1 << 25 else 512
+    rows = min(4, power(m))
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
-    return tile, rows, 2
+    return tile, rows, 2 if merged * m * h <= 1 << 18 else 1
 
 
-def _power(size: int) -> int:
+def power(size: int) -> int:
     """The smallest power of two that is no smaller."""
     return 1 << max(size - 1, 0).bit_length()
 
@@ -239,7 +205,7 @@ class Schedule(NamedTuple):
     row_blocks: int
     exact: bool
     far: bool
-    staged: bool
+    staged: str  # how x is copied into the merged order: not, with its "places" side by side, or its "rows"
     grid: tuple[int, int, int]
     scratch: int  # float64 numbers: ends, totals, and carries of every tile
     carried: bool  # by a launch of its own
@@ -267,10 +233,12 @@ def schedule(
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
     far = max(padded + tile, k * x_strides[2], n * out_strides[2], n * other_strides[2]) >= 2**31
-    staged = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
     channels = 3 if odd else 2
-    carry = max(_power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
-    staged_strides = (m * padded, padded, 1) if staged else x_strides
+    carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
+    sparse = k >= SHORT_AXIS_RATIO * n  # most tiles have no target
+    large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
+    staged = "rows" if sparse and m >= ROWS_SIDE_BY_SIDE else "places" if large else ""
+    staged_strides = {"rows": (padded * m, 1, m), "places": (m * padded, padded, 1), "": x_strides}[staged]
     return Schedule(
         tiles=tiles,
         tile=tile,
@@ -288,7 +256,7 @@ def schedule(
         ),
         scan=(
             (m, n, merged, padded, tiles, *staged_strides, *out_strides, *other_strides),
-            (exact, odd, pull, first, in_order, staged, far, carry, tile, rows),
+            (exact, odd, pull, first, in_order, staged, sparse, far, carry, tile, rows),
         ),
     )
 
@@ -301,7 +269,7 @@ def compiled(plan: Schedule, x: Tensor, position: Tensor) -> tuple[Any, Any] | N
         (_kernels().reduce_kernel, plan.reduce, (x.dtype, x.dtype, float64, int32, anchors, float64)),
         (_kernels().scan_kernel, plan.scan, (x.dtype, x.dtype, float64, int32, anchors, float64, x.dtype, float64)),
     ):
-        found.append(_compiled.get((kernel, plan.grid, *how, plan.warps, x.device, *dtypes)))
+        found.append(launched(kernel, plan.grid, *how, plan.warps, x.device, *dtypes))
     return None if None in found else (found[0], found[1])
 
 
@@ -325,6 +293,8 @@ def _run(
     tau = tau.contiguous()
     in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
     beside = odd if weights is None else weights
+    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES:
+        return spread(rows, target, source, tau, out, beside, weights is not None)
     other = out if beside is None else flat_rows(beside, tau)
     plan = schedule(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
@@ -334,16 +304,19 @@ def _run(
         position = target.new_empty((h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, plan.far, plan.tile
-        _launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
+        launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
     scratch = x.new_empty(plan.scratch, dtype=torch.float64)
     merged_x = x.new_empty((h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
-    _launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
+    if plan.staged == "rows":
+        reduce_by_rows(rows, merged_x, tau, entry, position, scratch, plan)
+    else:
+        launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
         _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
     pull = scratch if weights is None else target.new_empty((h, plan.row_blocks, n))
     tensors = merged_x, other, tau, entry, position, scratch, out, pull
-    _launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
+    launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
 
@@ -351,11 +324,11 @@ def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tupl
     """Add to the scratch memory what lies left and right of every tile."""
     from laplex._kernels import triton_carry as kernels
 
-    group, groups = min(max(_power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
+    group, groups = min(max(power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
     grouped, sizes = scratch, (m, tiles, groups)
     warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
     if groups > 1:
         grouped = scratch.new_empty(2 * h * groups + 3 * h * m * groups)
-        _launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
-    flags_ = *flags, group, _power(groups)
-    _launch(kernels.carry_kernel, (groups * m * 2, h, 1), (scratch, tau, grouped), sizes, flags_, warps)
+        launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
+    flags_ = *flags, group, power(groups)
+    launch(kernels.carry_kernel, (groups * m * 2, h, 1), (scratch, tau, grouped), sizes, flags_, warps)

@@ -1,0 +1,75 @@
+"""Launches for products of which one side is much longer than the other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from laplex._kernels.triton_launch import launch
+
+if TYPE_CHECKING:
+    from laplex._kernels.triton_scan import Schedule
+
+
+def _kernels() -> Any:
+    from laplex._kernels import triton_short  # imports triton: not before it is needed
+
+    return triton_short
+
+
+def power(size: int) -> int:
+    """The smallest power of two that is no smaller."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def spread(
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, even: Tensor, beside: Tensor | None, pull: bool
+) -> Tensor:
+    """Few sources, many targets: fill even (h, m, n), and odd, which is ``beside``; or return what is pulled, (h, n).
+
+    Needs no order: it sorts the sources itself, and every target finds its place among them.
+    """
+    (h, m, k), n = x.shape, even.shape[-1]
+    exact, odd = x.dtype == torch.float64, beside is not None
+    position, order = source.reshape(h, k).sort(dim=-1)
+    target = target.reshape(h, n).contiguous()
+    fault = (target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
+    table = x.new_empty((h, 2, k, m), dtype=torch.float64 if exact else torch.float32)
+    tensors: tuple[Tensor, ...] = x, tau, position, order, fault, table
+    sources = max(power(k), 16)
+    grid = 2 * m, h, 1
+    launch(_kernels().table_kernel, grid, tensors, (m, k, m, *x.stride()), (exact, sources), max(sources // 128, 1))
+    other = even if beside is None else beside.reshape(h, m, n)
+    pulled = target.new_empty((h, n)) if pull else fault
+    tensors = target, position, tau, table, even, other, pulled
+    sizes = m, n, k, m, k.bit_length() + 1, *even.stride(), *other.stride()
+    targets, rows = (64, 32) if m > 16 else (128, power(m))
+    grid = -(-n // targets), h, 1
+    launch(_kernels().spread_kernel, grid, tensors, sizes, (exact, odd, pull, targets, rows), 4)
+    return pulled if pull else even
+
+
+def reduce_by_rows(
+    x: Tensor, merged_x: Tensor, tau: Tensor, entry: Tensor, position: Tensor, scratch: Tensor, plan: Schedule
+) -> None:
+    """What ``reduce_kernel`` gives, for many sources and several rows, and x with its rows side by side."""
+    from laplex._kernels import triton_merged
+
+    h, m, k = x.shape
+    (_, merged, padded, tiles, *_), (exact, odd, first, in_order, _, _, far, tile, _) = plan.reduce
+    none = x, merged_x, tau, entry, position, scratch
+    sizes, flags = plan.reduce
+    launch(triton_merged.reduce_kernel, (tiles, h, 1), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
+    rank = entry.new_empty((h, k))
+    how = first, in_order, far, tile
+    launch(_kernels().rank_kernel, (tiles, h, 1), (entry, rank), (merged, padded, k), how, plan.warps)
+    side_by_side = min(power(m), 32)
+    row_blocks = -(-m // side_by_side)
+    sizes = m, k, padded, m, *x.stride()
+    grid = -(-k // 64) * row_blocks, h, 1
+    launch(_kernels().stage_kernel, grid, (x, rank, merged_x), sizes, (64, side_by_side), 4)
+    tensors = merged_x, tau, entry, position, scratch
+    flags = exact, odd, first, in_order, far, tile, 32, side_by_side
+    launch(_kernels().reduce_rows_kernel, (tiles * row_blocks, h, 1), tensors, (m, merged, padded, tiles, m), flags, 4)

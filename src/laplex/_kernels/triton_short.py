@@ -1,0 +1,170 @@
+"""Products of which one side is short, on the GPU.
+
+Short to long: the sums left and right of every source, a table of (source, row) with the rows side by side, are read by
+every target, in the caller's order, beside the two sources it lies between. Long to short: the tiles of the merged
+order are reduced with the rows side by side, too, so that a point is one access for all of them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from laplex._kernels.triton_carry import carried_along
+from laplex._kernels.triton_points import WORD, decay_over, entries_at, entry_of, places, rate_of
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
+def table_kernel(
+    x, tau, position, order, fault, table, m, k, rows, x_kernel, x_row, x_col,
+    EXACT: tl.constexpr, SOURCES: tl.constexpr,
+):  # fmt: skip
+    """table[kernel, side, source, row]: the sum at a source of those up to it, from the left (side 0) or the right.
+
+    Sources are in order, as ``position`` is; ``order`` says where the caller has them. A fault makes all of it NaN.
+    """
+    row, side, kernel = (tl.program_id(0) // 2).to(tl.int64), tl.program_id(0) % 2, tl.program_id(1).to(tl.int64)
+    rate = rate_of(tl.load(tau + kernel))
+    way = tl.arange(0, SOURCES)
+    have = way < k
+    source = tl.where(side == 0, way, k - 1 - way)
+    at = tl.load(position + kernel * k + source, mask=have, other=0.0).to(tl.float64)
+    index = tl.load(order + kernel * k + source, mask=have, other=0)
+    v = tl.load(x + kernel * x_kernel + row * x_row + index * x_col, mask=have, other=0.0).to(tl.float64)
+    broken = tl.sum(tl.where(have, at * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + kernel)
+    sums = carried_along(at, v, have, rate, EXACT) + broken
+    place = ((kernel * 2 + side) * k + source) * rows + row
+    tl.store(table + place, sums, mask=have)
+
+
+@triton.jit
+def _count(source, t, k, steps, TIED: tl.constexpr):
+    """How many of the k sources in order are less than t, or TIED with it, by bisection."""
+    low, high = tl.zeros(t.shape, tl.int32), tl.zeros(t.shape, tl.int32) + k
+    for _ in range(steps):
+        searching = low < high
+        middle = (low + high) // 2
+        s = tl.load(source + middle, mask=searching, other=0.0)
+        ahead = searching & ((s <= t) if TIED else (s < t))
+        low, high = tl.where(ahead, middle + 1, low), tl.where(searching & ~ahead, middle, high)
+    return low
+
+
+@triton.jit
+def _beside(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
+    """The decays from the last of ``number`` sources, and from the next, to t."""
+    left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
+    right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
+    from_left = decay_over(tl.where(number > 0, t.to(tl.float64) - left, 0.0), rate, EXACT)
+    from_right = decay_over(tl.where(number < k, right - t.to(tl.float64), 0.0), rate, EXACT)
+    return from_left.to(SUM)[:, None], from_right.to(SUM)[:, None]
+
+
+@triton.jit(do_not_specialize_on_alignment=["target", "tau", "even", "odd"])
+def spread_kernel(
+    target, source, tau, table, even, odd, pull, m, n, k, rows, steps,
+    even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+    EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, TARGETS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The sums at targets in the caller's order: even, and odd; PULL as in ``scan_kernel``, over all rows."""
+    SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
+    kernel = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0).to(tl.int64) * TARGETS + tl.arange(0, TARGETS)
+    inside = i < n
+    t = tl.load(target + kernel * n + i, mask=inside, other=0.0)
+    source += kernel * k
+    tau = tl.load(tau + kernel)
+    rate = rate_of(tau)
+    upto = _count(source, t, k, steps, True)
+    from_left, from_right = _beside(source, t, upto, k, rate, EXACT, SUM)
+    lefts, rights = table + kernel * 2 * k * rows, table + (kernel * 2 + 1) * k * rows
+    if ODD:
+        below = _count(source, t, k, steps, False)
+        strictly_left, _ = _beside(source, t, below, k, rate, EXACT, SUM)
+    pulled = tl.zeros([TARGETS], tl.float64)
+    for block in range(tl.cdiv(m, ROWS)):
+        row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+        both = inside[:, None] & (row < m)
+        right = tl.load(rights + upto[:, None] * rows + row, mask=both & (upto < k)[:, None], other=0.0) * from_right
+        left = tl.load(lefts + (upto - 1)[:, None] * rows + row, mask=both & (upto > 0)[:, None], other=0.0)
+        even_at = even + kernel * even_kernel + row * even_row + i[:, None] * even_col
+        tl.store(even_at, left * from_left + right, mask=both)
+        if ODD:
+            left = tl.load(lefts + (below - 1)[:, None] * rows + row, mask=both & (below > 0)[:, None], other=0.0)
+            difference = right - left * strictly_left
+            odd_at = odd + kernel * odd_kernel + row * odd_row + i[:, None] * odd_col
+            if PULL:
+                factor = tl.load(odd_at, mask=both, other=0.0).to(tl.float64)
+                pulled += tl.sum(factor * difference.to(tl.float64), 1)
+            else:
+                tl.store(odd_at, difference, mask=both)
+    if PULL:
+        tl.store(pull + kernel * n + i, pulled / tau, mask=inside)
+
+
+@triton.jit
+def rank_kernel(
+    entry, rank, merged, padded, k,
+    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Where in the merged order each source lies."""
+    tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    place = places(tile, FAR, TILE)
+    _is_target, _, is_source, source = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    tl.store(rank + kernel * k + source, place, mask=is_source)
+
+
+@triton.jit(do_not_specialize_on_alignment=["x"])
+def stage_kernel(
+    x, rank, merged_x, m, k, padded, rows, x_kernel, x_row, x_col, SOURCES: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """x in the merged order with its rows side by side: merged_x[kernel, place, row]."""
+    blocks = tl.cdiv(k, SOURCES)
+    block, row_block = tl.program_id(0) % blocks, tl.program_id(0) // blocks
+    kernel = tl.program_id(1).to(tl.int64)
+    j = block.to(tl.int64) * SOURCES + tl.arange(0, SOURCES)
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    both = (j < k)[:, None] & (row < m)
+    place = tl.load(rank + kernel * k + j, mask=j < k, other=0).to(tl.int64)
+    v = tl.load(x + kernel * x_kernel + row * x_row + j[:, None] * x_col, mask=both, other=0.0)
+    tl.store(merged_x + (kernel * padded + place[:, None]) * rows + row, v, mask=both)
+
+
+@triton.jit(do_not_specialize_on_alignment=["tau"])
+def reduce_rows_kernel(
+    merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rows,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr,
+    TILE: tl.constexpr, POINTS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """As ``reduce_kernel``, which found the tiles' ends, of x with its rows side by side; sums in float64."""
+    tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    kernel = tl.program_id(1).to(tl.int64)
+    kernels = tl.num_programs(1).to(tl.int64)
+    position += kernel * padded
+    entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
+    ends = scratch + kernel * 2 * tiles
+    first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
+    rate = rate_of(tl.load(tau + kernel))
+    row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    at_first_sums = tl.zeros([POINTS, ROWS], tl.float64)
+    at_last_sums = tl.zeros([POINTS, ROWS], tl.float64)
+    tied_sums = tl.zeros([POINTS, ROWS], tl.float64)
+    for part in range(TILE // POINTS):
+        place = (tile.to(tl.int64) if FAR else tile) * TILE + part * POINTS + tl.arange(0, POINTS)
+        is_row, _ = entry_of(entry, tl.minimum(place, merged - 1), padded, IN_ORDER)
+        is_source = (place < merged) & (~is_row if FIRST else is_row)
+        p = tl.load(position + place, mask=is_source, other=0.0).to(tl.float64)
+        both = is_source[:, None] & (row < m)
+        at = merged_x + (kernel * padded + place[:, None]) * rows + row
+        v = tl.load(at, mask=both, other=0.0).to(tl.float64)
+        at_first_sums += v * decay_over(tl.where(is_source, p - first, 0.0), rate, EXACT)[:, None]
+        at_last_sums += v * decay_over(tl.where(is_source, last - p, 0.0), rate, EXACT)[:, None]
+        if ODD:
+            tied_sums += tl.where((p == (first if FIRST else last))[:, None], v, 0.0)
+    totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
+    channel = kernels * m * tiles
+    tl.store(totals, tl.sum(at_first_sums, 0)[None, :], mask=row < m)
+    tl.store(totals + channel, tl.sum(at_last_sums, 0)[None, :], mask=row < m)
+    if ODD:
+        tl.store(totals + 2 * channel, tl.sum(tied_sums, 0)[None, :], mask=row < m)
