@@ -157,7 +157,7 @@ def _scan(
 
 def run_scan(*inputs: Any) -> tuple[Tensor, Tensor]:
     """``scan``, past the dispatcher where only a kernel would answer there: asking it takes as long as a launch."""
-    if plainly_eager() and plain(inputs[0]):
+    if plainly_eager() and all(map(plain, inputs[:4])):
         return _scan(*inputs)
     return scan(*inputs)  # type: ignore[no-any-return]
 
@@ -204,7 +204,7 @@ def _pullback(
 
 def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``pullback``, likewise."""
-    if plainly_eager() and plain(inputs[0]):
+    if plainly_eager() and all(map(plain, inputs[:6])):
         return _pullback(*inputs)
     return pullback(*inputs)  # type: ignore[no-any-return]
 

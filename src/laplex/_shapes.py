@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 
 class Folding(NamedTuple):
@@ -75,8 +76,11 @@ def plainly_eager() -> bool:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether x is a tensor as any, with an address: no subclass, not on meta, nor batched by torch.autograd's vmap."""
-    return type(x) is Tensor and not (x.is_meta or torch._C._functorch.is_legacy_batchedtensor(x))
+    """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, not on meta,
+    nor batched by torch.autograd's vmap."""
+    if type(x) is not Tensor and type(x) is not Parameter:
+        return False
+    return not (x.is_neg() or x.is_meta or torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:
