@@ -36,10 +36,23 @@ Leading dimensions of the anchors are independent kernels. ``laplex.reference`` 
 from laplex import backends as backends
 from laplex import reference as reference
 from laplex._version import __version__ as __version__
+from laplex.cholesky import CholeskyFactor as CholeskyFactor
 from laplex.errors import StalePlanError as StalePlanError
 from laplex.functional import linear as linear
+from laplex.gram_operator import GramOperator as GramOperator
 from laplex.operator import LaplaceOperator as LaplaceOperator
 from laplex.plan import Plan as Plan
 from laplex.ranks import rank as rank
 
-__all__ = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]
+__all__ = [
+    "CholeskyFactor",
+    "GramOperator",
+    "LaplaceOperator",
+    "Plan",
+    "StalePlanError",
+    "__version__",
+    "backends",
+    "linear",
+    "rank",
+    "reference",
+]

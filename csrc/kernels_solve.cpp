@@ -1,0 +1,142 @@
+// The triangular factor L D L^T of a quasiseparable matrix in order, and products and solves with L.
+//
+//     A_ij = p_i^T T_i ... T_{j+1} q_j  (i > j),     A_ii = p_i^T q_i + diag_i,     T_i = rho_i [[I, W_i], [0, I]]
+//     L_ij = p_i^T T_i ... T_{j+1} z_j  (i > j),     L_ii = 1                       (laplex/_solve_ops.py)
+//
+// R is the order (the length of p), M the size of the block W, 0 where T_i = rho_i I. All arrays are doubles.
+#include "quasi.h"
+
+namespace laplex::LAPLEX_ISA {
+namespace {
+
+// M > 0. With S = T (S + d z z^T) T^T from the point before: c = q - S p, d = diag + p^T c, z = c / d.
+template <int R, int M>
+void factor_general(const Factor& f, int64_t kernel) {
+    const Points<R, M> at(f.drop, f.mass, kernel, f.n);
+    double after[R][R] = {};  // S + d z z^T of the point before
+    for (int64_t i = 0; i < f.n; ++i) {
+        const int64_t k = kernel * f.n + i;
+        const double* p = f.p + k * R;
+        const double* q = f.q + k * R;
+        const Step<R, M> step = at.step(i);
+        for (int c = 0; c < R; ++c) step.forward(after[c]);  // rows, then columns: T (T S)^T
+        transpose<R>(after);
+        for (int c = 0; c < R; ++c) step.forward(after[c]);
+        if (f.states) std::memcpy(f.states + k * R * R, after, sizeof after);
+        double c[R], d = f.diag[k];
+        for (int u = 0; u < R; ++u) c[u] = q[u] - dot<R>(after[u], p);
+        d += dot<R>(p, c);
+        for (int u = 0; u < R; ++u) f.z[k * R + u] = c[u] / d;
+        for (int u = 0; u < R; ++u)
+            for (int v = 0; v < R; ++v) after[u][v] += c[u] * c[v] / d;
+        f.d[k] = d;
+    }
+}
+
+// M = 0 and q = p of length 1: the state is P = I - S, and nothing is ever subtracted. kappa = 1 - rho^2.
+//     P = rho^2 P+ + kappa I,   c = P p,   d = diag + p^T c,   P+ = P - c c^T / d
+void factor_real(const Factor& f, int64_t kernel) {
+    const int64_t begin = kernel * f.n;
+    double after = 0.0;
+    for (int64_t k = begin; k < begin + f.n; ++k) {
+        const double drop = f.drop[k], kappa = -drop * (2.0 + drop), p = f.p[k];
+        const double variance = (1.0 - kappa) * after + kappa;
+        const double d = variance + f.diag[k];
+        after = variance * f.diag[k] / d;
+        if (f.states) f.states[k] = variance;
+        f.d[k] = d;
+        f.z[k] = p * variance / d;
+    }
+}
+
+// The same for p = (cos, sin), in the basis of p and its normal: P = [[along, across], [across, beside]]. Where diag is
+// small P+ is nearly singular, so its determinant is carried along: det P+ = det P diag / d, beside+ = det P+ / along+.
+void factor_phased(const Factor& f, int64_t kernel) {
+    double xx = 0.0, xy = 0.0, yy = 0.0, det = 0.0;  // of P+
+    for (int64_t i = 0; i < f.n; ++i) {
+        const int64_t k = kernel * f.n + i;
+        const double drop = f.drop[k], kappa = -drop * (2.0 + drop), decay = 1.0 - kappa;  // rho^2
+        const double cosine = f.p[2 * k], sine = f.p[2 * k + 1], diag = f.diag[k];
+        const double cc = cosine * cosine, ss = sine * sine, cs = cosine * sine;
+        const double along = decay * larger(cc * xx + 2.0 * cs * xy + ss * yy, 0.0) + kappa;
+        const double beside = decay * larger(ss * xx - 2.0 * cs * xy + cc * yy, 0.0) + kappa;
+        const double across = decay * ((cc - ss) * xy + cs * (yy - xx));
+        det = decay * decay * det + kappa * decay * (xx + yy) + kappa * kappa;
+        if (f.states) {
+            double* state = f.states + 4 * k;
+            state[0] = decay * xx + kappa, state[3] = decay * yy + kappa;
+            state[1] = state[2] = decay * xy;
+        }
+        const double d = along + diag, kept = diag / d;
+        f.d[k] = d;
+        f.z[2 * k] = (cosine * along - sine * across) / d;
+        f.z[2 * k + 1] = (sine * along + cosine * across) / d;
+        const double along_after = along * kept, across_after = across * kept, beside_after = (det + beside * diag) / d;
+        det *= kept;
+        xx = cc * along_after - 2.0 * cs * across_after + ss * beside_after;
+        yy = ss * along_after + 2.0 * cs * across_after + cc * beside_after;
+        xy = cs * (along_after - beside_after) + (cc - ss) * across_after;
+    }
+}
+
+// Columns [first, first + count), count <= C, of x (n, m), from the first point to the last, or back with p and z swapped.
+template <int R, int M, int C>
+void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
+    const Points<R, M> at(s.drop, s.mass, kernel, s.n);
+    const double sign = s.inverse ? -1.0 : 1.0;
+    double state[C][R] = {};
+    for (int64_t step_index = 0; step_index < s.n; ++step_index) {
+        const int64_t i = s.transposed ? s.n - 1 - step_index : step_index, k = kernel * s.n + i;
+        const double* reads = (s.transposed ? s.z : s.p) + k * R;
+        const double* writes = (s.transposed ? s.p : s.z) + k * R;
+        // Backwards the step is that into the point after, which is none for the last.
+        const Step<R, M> step = !s.transposed ? at.step(i) : i + 1 < s.n ? at.step(i + 1) : Step<R, M>{-1.0, {}};
+        const double* x = s.x + k * s.m + first;
+        double* y = s.y + k * s.m + first;
+        for (int c = 0; c < count; ++c) {
+            s.transposed ? step.shear_back(state[c]) : step.shear(state[c]);
+            const double read = dot<R>(reads, state[c]);
+            const double out = (x[c] + sign * read) + sign * step.drop * read;  // near neighbours cancel first, exactly
+            const double written = s.inverse ? out : x[c];
+            for (int u = 0; u < R; ++u) state[c][u] += step.drop * state[c][u] + writes[u] * written;
+            y[c] = out;
+        }
+    }
+}
+
+constexpr int COLUMNS = 8;  // at once, so that their chains of dependent steps overlap
+
+template <int R, int M>
+void sweep_block(const Sweep& s, int64_t kernel, int64_t block) {
+    const int64_t first = block * COLUMNS, count = smaller<int64_t>(COLUMNS, s.m - first);
+    if (count == 1)
+        sweep_columns<R, M, 1>(s, kernel, first, 1);
+    else
+        sweep_columns<R, M, COLUMNS>(s, kernel, first, int(count));
+}
+
+}  // namespace
+
+void factor(const Factor& f) {
+    for_all(worth(f.threads, f.h * f.n), f.h, [&](int64_t kernel, int) {
+        if (f.r == 1) factor_real(f, kernel);
+        if (f.r == 2 && f.block == 0) factor_phased(f, kernel);
+        if (f.r == 2 && f.block == 1) factor_general<2, 1>(f, kernel);
+        if (f.r == 4) factor_general<4, 2>(f, kernel);
+        return true;
+    });
+}
+
+void sweep(const Sweep& s) {
+    const int64_t blocks = (s.m + COLUMNS - 1) / COLUMNS;
+    for_all(worth(s.threads, s.h * s.n * s.m), s.h * blocks, [&](int64_t i, int) {
+        const int64_t kernel = i / blocks, block = i % blocks;
+        if (s.r == 1) sweep_block<1, 0>(s, kernel, block);
+        if (s.r == 2 && s.block == 0) sweep_block<2, 0>(s, kernel, block);
+        if (s.r == 2 && s.block == 1) sweep_block<2, 1>(s, kernel, block);
+        if (s.r == 4) sweep_block<4, 2>(s, kernel, block);
+        return true;
+    });
+}
+
+}  // namespace laplex::LAPLEX_ISA

@@ -1,0 +1,78 @@
+"""Quasiseparable factors in C++ (csrc/kernels_solve*.cpp), called with addresses. Results are written in place."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex._kernels.cpp_scan import _core
+
+BLOCK = {0: 0, 1: 1, 3: 2}  # the size of W by the number of its packed entries
+
+
+def factor(
+    drop: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
+) -> None:
+    """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
+    arrays = _contiguous(drop, p, q, mass, diag)
+    _core.factor(*_addresses(*arrays, d, z, states), *p.shape[:2], *_sizes(p, mass))
+
+
+def factor_pullback(
+    drop: Tensor,
+    p: Tensor,
+    mass: Tensor,
+    d: Tensor,
+    z: Tensor,
+    states: Tensor,
+    d_bar: Tensor,
+    z_bar: Tensor,
+    p_bar: Tensor,
+    q_bar: Tensor,
+    mass_bar: Tensor,
+    diag_bar: Tensor,
+) -> None:
+    """The gradients of what ``factor`` was given."""
+    arrays = _contiguous(drop, p, mass, d, z, states, d_bar, z_bar)
+    bars = p_bar, q_bar, mass_bar, diag_bar
+    _core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(p, mass))
+
+
+def sweep(
+    drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
+) -> None:
+    """y = L x, L^T x, L^-1 x or L^-T x for x (h, n, m)."""
+    arrays = _contiguous(drop, p, z, mass, x)
+    r, block, threads = _sizes(p, mass)
+    _core.sweep(*_addresses(*arrays, y), *x.shape, r, block, transposed, inverse, threads)
+
+
+def sweep_pullback(
+    drop: Tensor,
+    p: Tensor,
+    z: Tensor,
+    mass: Tensor,
+    left: Tensor,
+    right: Tensor,
+    p_bar: Tensor,
+    z_bar: Tensor,
+    mass_bar: Tensor,
+) -> None:
+    """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
+    arrays = _contiguous(drop, p, z, mass, left, right)
+    status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar), *left.shape, *_sizes(p, mass))
+    if status:
+        raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
+
+
+def _contiguous(*tensors: Tensor) -> list[Tensor]:
+    return [tensor.contiguous() for tensor in tensors]
+
+
+def _addresses(*tensors: Tensor) -> list[int]:
+    """0 for a tensor without elements, which the core takes as not wanted."""
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _sizes(p: Tensor, mass: Tensor) -> tuple[int, int, int]:
+    return p.shape[-1], BLOCK[mass.shape[-1]], torch.get_num_threads()
