@@ -80,26 +80,39 @@ void factor_phased(const Factor& f, int64_t kernel) {
 }
 
 // Columns [first, first + count), count <= C, of x (n, m), from the first point to the last, or back with p and z swapped.
-template <int R, int M, int C>
+// With f the state and T = rho N the step into a point that reads with r and writes with w:
+//     y = x + r^T T f,    f <- T f + w x                 L x
+//     y = x - r^T T f,    f <- (I - w r^T) T f + w x     L^-1 x
+// The matrix before f does not wait for the state, so the chain of dependent steps is as short as it can be.
+template <int R, int M, int C, bool BACK>
 void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
     const Points<R, M> at(s.drop, s.mass, kernel, s.n);
-    const double sign = s.inverse ? -1.0 : 1.0;
+    const double sign = s.inverse ? -1.0 : 1.0, feedback = s.inverse ? 1.0 : 0.0;
     double state[C][R] = {};
-    for (int64_t step_index = 0; step_index < s.n; ++step_index) {
-        const int64_t i = s.transposed ? s.n - 1 - step_index : step_index, k = kernel * s.n + i;
-        const double* reads = (s.transposed ? s.z : s.p) + k * R;
-        const double* writes = (s.transposed ? s.p : s.z) + k * R;
+    for (int64_t index = 0; index < s.n; ++index) {
+        const int64_t i = BACK ? s.n - 1 - index : index, k = kernel * s.n + i;
+        const double* r = (BACK ? s.z : s.p) + k * R;
+        const double* w = (BACK ? s.p : s.z) + k * R;
         // Backwards the step is that into the point after, which is none for the last.
-        const Step<R, M> step = !s.transposed ? at.step(i) : i + 1 < s.n ? at.step(i + 1) : Step<R, M>{-1.0, {}};
-        const double* x = s.x + k * s.m + first;
-        double* y = s.y + k * s.m + first;
+        const Step<R, M> step = !BACK ? at.step(i) : i + 1 < s.n ? at.step(i + 1) : Step<R, M>{-1.0, {}};
+        double reads[R], moves[R][R];  // r^T N, and the matrix before f
+        for (int u = 0; u < R; ++u) {
+            reads[u] = r[u];
+            for (int v = 0; v < R; ++v) moves[u][v] = (u == v) - feedback * w[u] * r[v];
+            step.template row<BACK>(moves[u]);
+            for (int v = 0; v < R; ++v) moves[u][v] *= 1.0 + step.drop;
+        }
+        step.template row<BACK>(reads);
+        const int64_t named = kernel * s.n + (s.order ? s.order[k] : i);
+        const double* x = s.x + (BACK ? k : named) * s.m + first;
+        double* y = s.y + (BACK ? named : k) * s.m + first;
+        const double scale = s.divisor ? 1.0 / s.divisor[k] : 1.0;
         for (int c = 0; c < count; ++c) {
-            s.transposed ? step.shear_back(state[c]) : step.shear(state[c]);
-            const double read = dot<R>(reads, state[c]);
-            const double out = (x[c] + sign * read) + sign * step.drop * read;  // near neighbours cancel first, exactly
-            const double written = s.inverse ? out : x[c];
-            for (int u = 0; u < R; ++u) state[c][u] += step.drop * state[c][u] + writes[u] * written;
-            y[c] = out;
+            const double given = x[c] * scale, read = dot<R>(reads, state[c]);
+            y[c] = (given + sign * read) + sign * step.drop * read;  // near neighbours cancel first, exactly
+            double moved[R];
+            for (int u = 0; u < R; ++u) moved[u] = dot<R>(moves[u], state[c]) + w[u] * given;
+            for (int u = 0; u < R; ++u) state[c][u] = moved[u];
         }
     }
 }
@@ -109,10 +122,10 @@ constexpr int COLUMNS = 8;  // at once, so that their chains of dependent steps 
 template <int R, int M>
 void sweep_block(const Sweep& s, int64_t kernel, int64_t block) {
     const int64_t first = block * COLUMNS, count = smaller<int64_t>(COLUMNS, s.m - first);
-    if (count == 1)
-        sweep_columns<R, M, 1>(s, kernel, first, 1);
-    else
-        sweep_columns<R, M, COLUMNS>(s, kernel, first, int(count));
+    if (count == 1 && s.transposed) sweep_columns<R, M, 1, true>(s, kernel, first, 1);
+    if (count == 1 && !s.transposed) sweep_columns<R, M, 1, false>(s, kernel, first, 1);
+    if (count > 1 && s.transposed) sweep_columns<R, M, COLUMNS, true>(s, kernel, first, int(count));
+    if (count > 1 && !s.transposed) sweep_columns<R, M, COLUMNS, false>(s, kernel, first, int(count));
 }
 
 }  // namespace

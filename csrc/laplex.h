@@ -85,12 +85,14 @@ struct FactorPullback {
     int threads;
 };
 
-struct Sweep {  // y = L x, or L^T, L^-1, L^-T
+struct Sweep {  // y = L (x / divisor), or L^T, L^-1, L^-T
     const double* drop;
     const double* p;
     const double* z;
     const double* mass;
-    const double* x;  // (h, n, m)
+    const int64_t* order;   // (h, n) or null: which rows of x (of y, if transposed) the points are
+    const double* divisor;  // (h, n) or null
+    const double* x;        // (h, n, m)
     double* y;
     int64_t h, n, m;
     int r, block;

@@ -112,10 +112,11 @@ void factor_pullback(uintptr_t drop, uintptr_t p, uintptr_t mass, uintptr_t d, u
     LAPLEX_BEST(factor_pullback, args);
 }
 
-void sweep(uintptr_t drop, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t x, uintptr_t y, int64_t h, int64_t n,
-           int64_t m, int r, int block, bool transposed, bool inverse, int threads) {
+void sweep(uintptr_t drop, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t order, uintptr_t divisor, uintptr_t x,
+           uintptr_t y, int64_t h, int64_t n, int64_t m, int r, int block, bool transposed, bool inverse, int threads) {
     const Sweep args{address<double>(drop), address<double>(p), address<double>(z), address<double>(mass),
-                     address<double>(x), address<double>(y), h, n, m, r, block, transposed, inverse, threads};
+                     address<int64_t>(order), address<double>(divisor), address<double>(x), address<double>(y),
+                     h, n, m, r, block, transposed, inverse, threads};
     nb::gil_scoped_release release;
     LAPLEX_BEST(sweep, args);
 }

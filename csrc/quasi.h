@@ -44,6 +44,11 @@ struct Step {
             state[3] += mass[1] * state[0] + mass[2] * state[1];
         }
     }
+    // row <- row [[I, W], [0, I]], or that matrix transposed
+    template <bool TRANSPOSED>
+    void row(double* row) const {
+        TRANSPOSED ? shear(row) : shear_back(row);
+    }
     void forward(double* state) const {
         shear(state);
         for (int u = 0; u < R; ++u) state[u] += drop * state[u];

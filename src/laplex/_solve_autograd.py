@@ -70,8 +70,8 @@ class Factored(NamedTuple):
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (h, n, m) in the caller's order."""
-        inner = self.sweep(in_order(y, self.order), inverse=True) / self.d[..., None]
-        return as_given(self.sweep(inner, transposed=True, inverse=True), self.order)
+        x: Tensor = _solve_ops.quasi_solve(self.drop, self.p, self.z, self.mass, self.d, self.order, y, self.backend)
+        return x
 
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
@@ -85,9 +85,12 @@ def as_given(x: Tensor, order: Tensor) -> Tensor:
 
 
 def drops(t: Tensor, tau: Tensor) -> Tensor:
-    """expm1(-gap / tau) (h, n); -1 for the first point, which has nothing to its left."""
-    steps = torch.expm1(-torch.diff(t) / tau[:, None])
-    return torch.cat([steps.new_full((t.shape[0], min(t.shape[1], 1)), -1.0), steps], -1)
+    """expm1(-gap / tau) (h, n); -1 for the first point, which has nothing to its left. Not differentiable."""
+    made = torch.empty_like(t)
+    made[:, :1] = -1.0
+    steps = torch.sub(t[:, :-1], t[:, 1:], out=made[:, 1:])
+    steps.div_(tau[:, None]).expm1_()
+    return made
 
 
 def factor(generators: Generators, order: Tensor, backend: str) -> Factored:

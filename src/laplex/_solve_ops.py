@@ -1,4 +1,4 @@
-r"""The four operators of symmetric quasiseparable matrices: schemas, shapes and registrations.
+r"""The five operators of symmetric quasiseparable matrices: schemas, shapes and registrations.
 
 Points in order, i < n. The matrix, of order r, and its factors A = L diag(d) L^T, L lower triangular:
 
@@ -14,6 +14,7 @@ Points in order, i < n. The matrix, of order r, and its factors A = L diag(d) L^
     laplex::factor(drop, p, q, mass, diag, keep)            -> d, z, states
     laplex::factor_pullback(drop, p, mass, d, z, states, d_bar, z_bar)  -> p_bar, q_bar, mass_bar, diag_bar
     laplex::sweep(drop, p, z, mass, x, transposed, inverse) -> L x, L^T x, L^-1 x or L^-T x        x (h, n, m)
+    laplex::quasi_solve(drop, p, z, mass, d, order, y)      -> A^-1 y for y (h, n, m) in the caller's order, (h, n)
     laplex::sweep_pullback(drop, p, z, mass, left, right)   -> p_bar, z_bar, mass_bar
                                                 of the sum over i > j of left_i L_ij right_j
 
@@ -39,6 +40,7 @@ for _schema in (
     "Tensor z_bar, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
     "sweep(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor x, bool transposed, bool inverse, str backend) "
     "-> Tensor",
+    "quasi_solve(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor d, Tensor order, Tensor y, str backend) -> Tensor",
     "sweep_pullback(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor left, Tensor right, str backend) "
     "-> (Tensor, Tensor, Tensor)",
 ):
@@ -47,6 +49,7 @@ for _schema in (
 factor = torch.ops.laplex.factor.default
 factor_pullback = torch.ops.laplex.factor_pullback.default
 sweep = torch.ops.laplex.sweep.default
+quasi_solve = torch.ops.laplex.quasi_solve.default
 sweep_pullback = torch.ops.laplex.sweep_pullback.default
 
 
@@ -121,6 +124,23 @@ def _sweep_fake(
     drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, transposed: bool, inverse: bool, backend: str
 ) -> Tensor:
     return x.new_empty(x.shape)
+
+
+@torch.library.impl(_library, "quasi_solve", "CompositeExplicitAutograd")
+def _quasi_solve(
+    drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, backend: str
+) -> Tensor:
+    x = y.new_empty(y.shape)
+    if y.numel():
+        kernels(backend).solve(drop, p, z, mass, d, order, y, x)
+    return x
+
+
+@torch.library.register_fake("laplex::quasi_solve", lib=_library)
+def _quasi_solve_fake(
+    drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, backend: str
+) -> Tensor:
+    return y.new_empty(y.shape)
 
 
 @torch.library.impl(_library, "sweep_pullback", "CompositeExplicitAutograd")

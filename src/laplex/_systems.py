@@ -25,6 +25,8 @@ from laplex.errors import StalePlanError
 from laplex.functional import _product
 from laplex.plan import Plan
 
+SINGULAR = 1e-15  # of a unit diagonal
+
 
 class Flat(NamedTuple):
     """An operator's tensors, h kernels flat; phases are (h, 0, n) and (h, 0, k) without."""
@@ -85,9 +87,8 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     """K + diag for b = a and psi = phi."""
     order, t = _ordered(where, k)
     p = _directions(k.a, k.phi, order)
-    zeros = torch.zeros_like(t)
-    added = zeros if diag is None else diag
-    generators = Generators(t, k.tau, p, p, zeros[..., None][..., :0], added.gather(-1, order))
+    added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
+    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = backends.planner_of_sides(t.device)
     factored = _checked(where, factor(generators, order, backend), alone=diag is None)
 
@@ -108,7 +109,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     left, right = left.gather(-1, index), right.gather(-1, index)
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
-    generators = Generators(t, k.tau, p, q, _between(moments, k.b, t), diag.gather(-1, order))
+    generators = Generators(t, k.tau, p, q, _between(moments, k, t), _sorted(diag, order))
     factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
 
     def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
@@ -129,27 +130,36 @@ def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
         order = index[:, 0].long()
     else:
         order = k.a.detach().argsort(stable=True)
-    t = k.a.double().gather(-1, order)
-    if not t.is_cuda:
-        if not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
-            raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
-        if not bool((torch.diff(t.detach()) >= 0).all()):
-            raise StalePlanError(_checks.stale_plan(where))
-    return order, t
+    if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
+        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
+    values = k.planned[1]
+    if values.shape[-2] == 2 and not k.a.requires_grad and torch.equal(values[:, 0], k.a):
+        return order, values[:, 1].double()  # unmoved since the plan was built: nothing to gather
+    return order, k.a.double().gather(-1, order)
 
 
 def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
     """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
     d, drop, order = factored.d, factored.drop, factored.order
-    # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
-    singular = ~(d > 0) | ((drop == 0) & (d < 1e-15) if alone else torch.zeros_like(d, dtype=torch.bool))
     if d.is_cuda:
-        return factored._replace(d=torch.where(singular.any(-1, keepdim=True), torch.nan, d))
+        lost = ~(d > 0) | ~(drop <= 0)
+        return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
+    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(drop.max()) <= 0):
+        return factored
+    if not bool((drop <= 0).all()):
+        raise StalePlanError(_checks.stale_plan(where))
+    # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
+    singular = ~(d > 0) | ((drop == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
     if bool(singular.any()):
         kernel, i = (int(part) for part in singular.nonzero()[0])
         tied = order[kernel, [i - 1, i]].tolist() if i and float(drop[kernel, i]) == 0 else None
         raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
     return factored
+
+
+def _sorted(diag: Tensor, order: Tensor) -> Tensor:
+    """diag (h, n) in order; a number is the same in any."""
+    return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
 
 
 def _directions(a: Tensor, phi: Tensor | None, order: Tensor) -> Tensor:
@@ -177,10 +187,16 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
     return torch.stack([one * cos + both * sin, both * cos + two * sin], -1)
 
 
-def _between(moments: Tensor, b: Tensor, t: Tensor) -> Tensor:
+def _between(moments: Tensor, k: Flat, t: Tensor) -> Tensor:
     """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
-    n = t.shape[-1]
-    places = [torch.searchsorted(t.detach(), b.detach().double(), right=right) for right in (False, True)]
+    index, n = k.planned[2], t.shape[-1]
+    if k.backend != "triton" and index.shape[-2] in (2, 4):  # the plan counts the rows below and up to every column
+        places = index[:, -2].long(), index[:, -1].long()
+        if index.shape[-2] == 4:
+            moments = moments.gather(-1, index[:, :1].long().expand(moments.shape))
+    else:
+        ends, cols = t.detach(), k.b.detach().double()
+        places = torch.searchsorted(ends, cols), torch.searchsorted(ends, cols, right=True)
     gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
     for place in places:
         gaps = gaps.scatter_add(-1, place[:, None].expand(moments.shape), moments / 2)

@@ -42,9 +42,15 @@ def sweep(
     drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
 ) -> None:
     """y = L x, L^T x, L^-1 x or L^-T x for x (h, n, m)."""
-    arrays = _contiguous(drop, p, z, mass, x)
-    r, block, threads = _sizes(p, mass)
-    _core.sweep(*_addresses(*arrays, y), *x.shape, r, block, transposed, inverse, threads)
+    _sweep(_contiguous(drop, p, z, mass), 0, 0, x.contiguous(), y, transposed, inverse)
+
+
+def solve(drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
+    """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order, whose rows ``order`` (h, n) names."""
+    arrays, (d, order, y) = _contiguous(drop, p, z, mass), _contiguous(d, order, y)
+    inner = torch.empty_like(y)
+    _sweep(arrays, order.data_ptr(), 0, y, inner, transposed=False, inverse=True)
+    _sweep(arrays, order.data_ptr(), d.data_ptr(), inner, x, transposed=True, inverse=True)
 
 
 def sweep_pullback(
@@ -63,6 +69,14 @@ def sweep_pullback(
     status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar), *left.shape, *_sizes(p, mass))
     if status:
         raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
+
+
+def _sweep(
+    arrays: list[Tensor], order: int, divisor: int, x: Tensor, y: Tensor, transposed: bool, inverse: bool
+) -> None:
+    r, block, threads = _sizes(arrays[1], arrays[3])
+    operands = *_addresses(*arrays), order, divisor, *_addresses(x, y)
+    _core.sweep(*operands, *x.shape, r, block, transposed, inverse, threads)
 
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:
