@@ -40,7 +40,8 @@ for _schema in (
     "Tensor z_bar, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
     "sweep(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor x, bool transposed, bool inverse, str backend) "
     "-> Tensor",
-    "quasi_solve(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor d, Tensor order, Tensor y, str backend) -> Tensor",
+    "quasi_solve(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor d, Tensor order, Tensor y, str backend) "
+    "-> Tensor",
     "sweep_pullback(Tensor drop, Tensor p, Tensor z, Tensor mass, Tensor left, Tensor right, str backend) "
     "-> (Tensor, Tensor, Tensor)",
 ):
