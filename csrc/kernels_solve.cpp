@@ -22,6 +22,7 @@ void factor_general(const Factor& f, int64_t kernel) {
         for (int c = 0; c < R; ++c) step.forward(after[c]);  // rows, then columns: T (T S)^T
         transpose<R>(after);
         for (int c = 0; c < R; ++c) step.forward(after[c]);
+        symmetrise<R>(after);  // or rounding errors grow in what should be 0
         if (f.states) std::memcpy(f.states + k * R * R, after, sizeof after);
         double c[R], d = f.diag[k];
         for (int u = 0; u < R; ++u) c[u] = q[u] - dot<R>(after[u], p);
@@ -82,12 +83,14 @@ void factor_phased(const Factor& f, int64_t kernel) {
 // Columns [first, first + count), count <= C, of x (n, m), from the first point to the last, or back with p and z swapped.
 // With f the state and T = rho N the step into a point that reads with r and writes with w:
 //     y = x + r^T T f,    f <- T f + w x                 L x
-//     y = x - r^T T f,    f <- (I - w r^T) T f + w x     L^-1 x
-// The matrix before f does not wait for the state, so the chain of dependent steps is as short as it can be.
+//     y = x - r^T T f,    f <- T f + w y                 L^-1 x
+// Where M = 0 the last is (I - w r^T) T f + w x, whose matrix does not wait for the state: the chain of dependent steps is
+// as short as it can be, and I - w r^T is as good as exact.
 template <int R, int M, int C, bool BACK>
 void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
     const Points<R, M> at(s.drop, s.mass, kernel, s.n);
-    const double sign = s.inverse ? -1.0 : 1.0, feedback = s.inverse ? 1.0 : 0.0;
+    const double sign = s.inverse ? -1.0 : 1.0, feedback = s.inverse && M == 0 ? 1.0 : 0.0;
+    const bool writes_result = s.inverse && M > 0;
     double state[C][R] = {};
     for (int64_t index = 0; index < s.n; ++index) {
         const int64_t i = BACK ? s.n - 1 - index : index, k = kernel * s.n + i;
@@ -110,8 +113,9 @@ void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
         for (int c = 0; c < count; ++c) {
             const double given = x[c] * scale, read = dot<R>(reads, state[c]);
             y[c] = (given + sign * read) + sign * step.drop * read;  // near neighbours cancel first, exactly
+            const double written = writes_result ? y[c] : given;
             double moved[R];
-            for (int u = 0; u < R; ++u) moved[u] = dot<R>(moves[u], state[c]) + w[u] * given;
+            for (int u = 0; u < R; ++u) moved[u] = dot<R>(moves[u], state[c]) + w[u] * written;
             for (int u = 0; u < R; ++u) state[c][u] = moved[u];
         }
     }

@@ -22,6 +22,12 @@ inline void transpose(double (&matrix)[R][R]) {
         }
 }
 
+template <int R>
+inline void symmetrise(double (&matrix)[R][R]) {
+    for (int u = 0; u < R; ++u)
+        for (int v = 0; v < u; ++v) matrix[u][v] = matrix[v][u] = 0.5 * (matrix[u][v] + matrix[v][u]);
+}
+
 // T = rho [[I, W], [0, I]] with rho = 1 + drop and W symmetric, packed by rows: w or w_00, w_01, w_11.
 template <int R, int M>
 struct Step {

@@ -17,6 +17,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+ENOUGH = 1e-7  # of the matrix's own diagonal: with so much added, maps compose without much loss
+ROUNDS = 8  # of Newton's method, from there to the diagonal given
 Maps = tuple[Tensor, ...]  # (h, n, ...), one map a point
 Compose = Callable[[Maps, Maps], Maps]  # of the earlier and the later
 
@@ -27,11 +29,10 @@ def factor(
     """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
     if mass.shape[-1]:
         steps = _steps(drop, p, mass)
-        whole = ((p * q).sum(-1) + diag)[..., None, None]
-        f = _eye(p) - _outer(q, p) / whole
-        maps = f @ steps, steps.mT @ (_outer(p, p) / whole) @ steps, _outer(q, q) / whole
-        before = _before(_prefixes(_compose_states, maps)[2])
-        state = steps @ before @ steps.mT
+        after = _guess(steps, p, q, diag)
+        for _ in range(ROUNDS):
+            after = _symmetric(after + _correction(steps, p, q, diag, after))
+        state = steps @ _before(after) @ steps.mT
         c = q - (state @ p[..., None])[..., 0]
     else:  # nothing is subtracted: P = rho^2 P + kappa I of the point before, then P - c c^T / d
         kappa = (-drop * (2 + drop))[..., None, None]
@@ -46,6 +47,23 @@ def factor(
     z.copy_(c / d[..., None])
     if states.numel():
         states.copy_(state)
+
+
+def _guess(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> Tensor:
+    """S + d z z^T of every point, for a diagonal that is large enough."""
+    entries = (p * q).sum(-1)
+    whole = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
+    maps = (_eye(p) - _outer(q, p) / whole) @ steps, steps.mT @ (_outer(p, p) / whole) @ steps, _outer(q, q) / whole
+    return _prefixes(_compose_states, maps)[2]
+
+
+def _correction(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor, after: Tensor) -> Tensor:
+    """Newton's step: what one step of the recursion leaves, carried on by its derivative, (I - z p^T) T both sides."""
+    state = steps @ _before(after) @ steps.mT
+    c = q - (state @ p[..., None])[..., 0]
+    d = (diag + (p * c).sum(-1))[..., None]
+    left = state + _outer(c, c / d) - after
+    return _prefixes(_compose_gradients, ((_eye(p) - _outer(c / d, p)) @ steps, left))[1]
 
 
 def factor_pullback(
