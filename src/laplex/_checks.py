@@ -149,7 +149,7 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Ten
         raise TypeError(f"{where}: `diag` must be a positive number or a tensor, got {type(diag).__name__}")
     values = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
     try:
-        flat = values.expand(*batch, n).reshape(-1, n)
+        flat = values.expand(*batch, n).reshape(math.prod(batch), n)
     except RuntimeError:
         raise ValueError(
             f"{where}: `diag` must be a number or broadcast to {(*batch, n)}, got shape {tuple(values.shape)}"
@@ -229,6 +229,13 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
     return (
         f"{where}: the matrix is not positive definite in float64: its factorisation broke down at a[{index}]; `diag` "
         "is too small beside the entries there (or an argument is not finite); use a larger one"
+    )
+
+
+def differentiable_once() -> str:
+    return (
+        "laplex: log determinants and Cholesky factors are differentiable once (solves to any order); for second "
+        "derivatives of small matrices use .to_dense()"
     )
 
 

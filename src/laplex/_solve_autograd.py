@@ -28,14 +28,14 @@ The halves of ties cancel in all that is made of both. Swapping t and s swaps le
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from laplex import _ops, _solve_ops
+from laplex import _checks, _ops, _solve_ops
 from laplex._autograd import _tau_bar
 
 Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
@@ -148,6 +148,33 @@ class _Solve(torch.autograd.Function):
         return lam, -(lam * x).sum(-1), None, None, *bars
 
 
+class _Refuse(torch.autograd.Function):
+    """A gradient as it is, whose own derivative is refused."""
+
+    @staticmethod
+    def forward(ctx: Any, bar: Tensor, *depends_on: Tensor) -> Tensor:
+        return bar.view_as(bar)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        raise RuntimeError(_checks.differentiable_once())
+
+
+def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """A backward without a derivative: to ask for one is an error. (torch's once_differentiable would leave it out.)"""
+
+    @functools.wraps(backward)
+    def refusing(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        with torch.no_grad():
+            bars = backward(ctx, g)
+        depends_on = [tensor for tensor in (*ctx.saved_tensors, g) if tensor.requires_grad]
+        if not torch.is_grad_enabled() or not depends_on:
+            return bars
+        return tuple(None if bar is None else _Refuse.apply(bar, *depends_on) for bar in bars)
+
+    return refusing
+
+
 class _LogDet(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -158,7 +185,7 @@ class _LogDet(torch.autograd.Function):
         return factored.d.log().sum(-1)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         t, tau, p, q, mass, diag = ctx.saved_tensors
         drop, backend = ctx.factored.drop, ctx.factored.backend
@@ -194,7 +221,7 @@ class _Multiply(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, y, t, tau, p, q, mass, diag = ctx.saved_tensors
         f: Factored = ctx.factored
