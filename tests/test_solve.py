@@ -9,6 +9,7 @@ import laplex
 from cases import CASES, every, named
 from helpers import TOLERANCE, error, wide
 from laplex import CholeskyFactor, LaplaceOperator, backends
+from laplex._kernels import triton_scan
 from systems import KINDS, condition, dense, inputs_of, normal, operator, triangular, widened
 
 EACH = every([case for case in CASES if case()[0].shape[-1] <= 600])
@@ -231,6 +232,18 @@ def test_a_plan_of_anchors_that_moved():
     assert error(x, LaplaceOperator(moved).solve(y, 0.1)) <= 1e-14
     with pytest.raises(laplex.StalePlanError, match="does not describe the order"):
         LaplaceOperator(-a, plan=plan).solve(y, 0.1)
+
+
+@pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU: test_gpu_solve")
+@PHASED
+def test_an_order_of_triton(phased, tiles):
+    """Its one order of both sides is of no use to the factor, which sorts again."""
+    a, b, y = torch.randint(0, 9, (12,)).double(), torch.randint(-1, 10, (9,)).double(), normal(12)
+    phases = {"phi": normal(12), "psi": normal(9)} if phased else {}
+    K = LaplaceOperator(a, b, plan=laplex.Plan(a, b, backend="triton"), **phases)
+    want = LaplaceOperator(a, b, **phases).gram()
+    assert error(K.gram().solve(y, 0.5), want.solve(y, 0.5)) <= 1e-12
+    assert error(K.gram().logdet(0.5), want.logdet(0.5)) <= 1e-13
 
 
 def test_not_symmetric():

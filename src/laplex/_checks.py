@@ -154,11 +154,12 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Ten
         raise ValueError(
             f"{where}: `diag` must be a number or broadcast to {(*batch, n)}, got shape {tuple(values.shape)}"
         ) from None
-    positive = (flat > 0) & (flat < math.inf)
     if flat.is_cuda:  # not waited for: NaN in place of an error
+        positive = (flat > 0) & (flat < math.inf)
         return torch.where(positive.all(-1, keepdim=True), flat, torch.nan)
+    positive = (values > 0) & (values < math.inf)  # before it is expanded: a number is one look
     if not bool(positive.all()):
-        found = float(flat.detach()[~positive][0])
+        found = float(values.detach()[~positive][0])
         raise ValueError(f"{where}: `diag` must be positive and finite throughout, got {found}; clamp it from below")
     return flat
 
