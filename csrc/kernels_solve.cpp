@@ -80,6 +80,8 @@ void factor_phased(const Factor& f, int64_t kernel) {
     }
 }
 
+constexpr int64_t AHEAD = 24;  // points between a prefetch and its use
+
 // Columns [first, first + count), count <= C, of x (n, m), from the first point to the last, or back with p and z swapped.
 // With f the state and T = rho N the step into a point that reads with r and writes with w:
 //     y = x + r^T T f,    f <- T f + w x                 L x
@@ -107,6 +109,10 @@ void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
         }
         step.template row<BACK>(reads);
         const int64_t named = kernel * s.n + (s.order ? s.order[k] : i);
+        if (s.order && index + AHEAD < s.n) {  // rows in any order are not foreseen by the processor
+            const int64_t later = kernel * s.n + s.order[BACK ? k - AHEAD : k + AHEAD];
+            BACK ? prefetch_to_write(s.y + later * s.m + first) : prefetch(s.x + later * s.m + first);
+        }
         const double* x = s.x + (BACK ? k : named) * s.m + first;
         double* y = s.y + (BACK ? named : k) * s.m + first;
         const double scale = s.divisor ? 1.0 / s.divisor[k] : 1.0;

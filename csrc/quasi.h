@@ -81,6 +81,21 @@ struct Points {
     }
 };
 
+inline void prefetch(const double* place) {
+#ifdef __GNUC__
+    __builtin_prefetch(place, 0);
+#else
+    (void)place;
+#endif
+}
+inline void prefetch_to_write(const double* place) {
+#ifdef __GNUC__
+    __builtin_prefetch(place, 1);
+#else
+    (void)place;
+#endif
+}
+
 // Threads for so many points times columns; below, waking one costs more than it saves.
 inline int worth(int threads, int64_t work) { return work < (1 << 13) ? 1 : threads; }
 

@@ -103,13 +103,10 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, weight (h, k) float64."""
     order, t = _ordered(where, k)
-    moments = _moments(weight, k.psi)  # (h, 1 or 3, k)
-    left, right = halves(moments, k.a, k.b, k.tau / 2, k.planned, k.backend)
-    index = order[:, None].expand(left.shape)
-    left, right = left.gather(-1, index), right.gather(-1, index)
+    left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
-    generators = Generators(t, k.tau, p, q, _between(moments, k, t), _sorted(diag, order))
+    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
     factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
 
     def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
@@ -132,10 +129,14 @@ def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
         order = k.a.detach().argsort(stable=True)
     if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
         raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
-    values = k.planned[1]
-    if values.shape[-2] == 2 and not k.a.requires_grad and torch.equal(values[:, 0], k.a):
-        return order, values[:, 1].double()  # unmoved since the plan was built: nothing to gather
-    return order, k.a.double().gather(-1, order)
+    return order, _gathered(k.a, order, k.planned[1])
+
+
+def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
+    """anchors (h, n) in order, in float64; from the plan's values, where it has them and the anchors have not moved."""
+    if values.shape[-2] == 2 and not anchors.requires_grad and torch.equal(values[:, 0], anchors):
+        return values[:, 1].double()
+    return anchors.double().gather(-1, order)
 
 
 def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
@@ -187,17 +188,38 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
     return torch.stack([one * cos + both * sin, both * cos + two * sin], -1)
 
 
-def _between(moments: Tensor, k: Flat, t: Tensor) -> Tensor:
-    """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
-    index, n = k.planned[2], t.shape[-1]
-    if k.backend != "triton" and index.shape[-2] in (2, 4):  # the plan counts the rows below and up to every column
-        places = index[:, -2].long(), index[:, -1].long()
-        if index.shape[-2] == 4:
-            moments = moments.gather(-1, index[:, :1].long().expand(moments.shape))
+def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U, V (h, 1 or 3, n), and W (h, n, 1 or 3) in the gap before every point, of moments (h, 1 or 3, k)."""
+    index = k.planned[2]
+    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: then all is a walk, nothing a look-up
+        cols = index[:, 0].long()
+        moments = moments.gather(-1, cols[:, None].expand(moments.shape))
+        below, upto = index[:, 2].long(), index[:, 3].long()
+        s = _gathered(k.b, cols, k.planned[3])
+        left, right = halves(moments, t, s, k.tau / 2, _as_sorted(k.planned), k.backend)
+        return left, right, _between(moments, below, upto, t.shape[-1])
+    left, right = halves(moments, k.a, k.b, k.tau / 2, k.planned, k.backend)
+    if k.backend != "triton" and index.shape[-2] == 2:
+        below, upto = index[:, 0].long(), index[:, 1].long()
     else:
-        ends, cols = t.detach(), k.b.detach().double()
-        places = torch.searchsorted(ends, cols), torch.searchsorted(ends, cols, right=True)
+        ends, s = t.detach(), k.b.detach().double()
+        below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
+    picked = order[:, None].expand(left.shape)
+    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])
+
+
+def _as_sorted(planned: Planned) -> Planned:
+    """A merged plan, as it is for the same anchors given in order."""
+    made = []
+    for index in (planned[0], planned[2]):
+        own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
+        made += [torch.stack([own, own, index[:, 2], index[:, 3]], 1), index.new_empty((1, 0, 1), dtype=torch.float64)]
+    return made[0], made[1], made[2], made[3]
+
+
+def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
+    """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
     gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
-    for place in places:
+    for place in (below, upto):
         gaps = gaps.scatter_add(-1, place[:, None].expand(moments.shape), moments / 2)
     return gaps[..., :n].mT
