@@ -9,7 +9,8 @@
 namespace laplex::LAPLEX_ISA {
 namespace {
 
-// M > 0. With S = T (S + d z z^T) T^T from the point before: c = q - S p, d = diag + p^T c, z = c / d.
+// M > 0. With S = T (S + d z z^T) T^T from the point before: c = q - S p, d = diag + p^T c, z = c / d. The two
+// subtractions lose what every Cholesky factorisation loses: eps times the diagonal of A.
 template <int R, int M>
 void factor_general(const Factor& f, int64_t kernel) {
     const Points<R, M> at(f.drop, f.mass, kernel, f.n);
@@ -19,9 +20,9 @@ void factor_general(const Factor& f, int64_t kernel) {
         const double* p = f.p + k * R;
         const double* q = f.q + k * R;
         const Step<R, M> step = at.step(i);
-        for (int c = 0; c < R; ++c) step.forward(after[c]);  // rows, then columns: T (T S)^T
+        for (int u = 0; u < R; ++u) step.forward(after[u]);  // rows, then columns: T (T S)^T
         transpose<R>(after);
-        for (int c = 0; c < R; ++c) step.forward(after[c]);
+        for (int u = 0; u < R; ++u) step.forward(after[u]);
         symmetrise<R>(after);  // or rounding errors grow in what should be 0
         if (f.states) std::memcpy(f.states + k * R * R, after, sizeof after);
         double c[R], d = f.diag[k];

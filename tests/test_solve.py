@@ -177,6 +177,20 @@ def test_many_right_hand_sides_are_one_by_one(on):
     assert error(K.solve(y, 0.1), each) <= 1e-12
 
 
+@KIND
+def test_the_same_bits_for_any_number_of_threads(kind):
+    b = {"b": normal(3, 2000), "weight": torch.rand(3, 2000).double()} if kind == "gram" else {}
+    A, y = operator(normal(3, 3000), 0.5, **b), normal(3, 3000, 11)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        results.append((A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y))
+    torch.set_num_threads(before)
+    for one, other in zip(*results):
+        assert error(one, other) <= (0 if kind == "kernel" else 1e-9)  # products' sums are cut by threads
+
+
 def test_half_precision_right_hand_sides():
     K, y = LaplaceOperator(normal(30)), normal(30)
     x = K.solve(y.to(torch.bfloat16), 0.5)

@@ -197,7 +197,8 @@ def _steps(drop: Tensor, p: Tensor, mass: Tensor) -> Tensor:
     if block == 1:
         shears[..., 0, 1] = mass[..., 0]
     if block == 2:
-        shears[..., :2, 2:] = mass[..., [0, 1, 1, 2]].unflatten(-1, (2, 2))
+        one, both, two = mass.unbind(-1)
+        shears[..., :2, 2:] = torch.stack([one, both, both, two], -1).unflatten(-1, (2, 2))
     return shears * (1 + drop)[..., None, None]
 
 
