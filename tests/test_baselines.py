@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laplex import reference
+from laplex import LaplaceOperator, reference
 from laplex.baselines import BASELINES, Baseline
 from laplex.bench.inputs import Inputs, suited_to
 
@@ -90,3 +90,10 @@ def test_celerite_solves() -> None:
     x = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
     matrix = reference.kernel(inputs.a, inputs.a, inputs.tau) + 0.1 * torch.eye(50, dtype=torch.float64)
     assert relative_error(x, torch.linalg.solve(matrix, inputs.cotangent.mT).mT) < 1e-12
+
+
+def test_celerite_agrees_with_our_solves() -> None:
+    inputs = suited_to(draw(500, 500, torch.float64), usable("celerite2-solve"))
+    theirs = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
+    ours = LaplaceOperator(inputs.a, tau=inputs.tau).solve(inputs.cotangent.mT, 0.1).mT
+    assert relative_error(ours, theirs) < 1e-11

@@ -12,6 +12,7 @@ a_i counts half to each side. For weight >= 0 none of these is a difference.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -29,13 +30,13 @@ SINGULAR = 1e-15  # of a unit diagonal
 
 
 class Flat(NamedTuple):
-    """An operator's tensors, h kernels flat; phases are (h, 0, n) and (h, 0, k) without."""
+    """An operator's tensors, h kernels flat."""
 
     a: Tensor  # (h, n)
     b: Tensor  # (h, k)
     tau: Tensor  # (h,) float64
-    phi: Tensor | None
-    psi: Tensor | None
+    phi: Tensor | None  # (h, n)
+    psi: Tensor | None  # (h, k)
     planned: Planned
     backend: str  # of the products
 
@@ -54,12 +55,16 @@ class System(NamedTuple):
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
-        n = self.diag.shape[-1]
-        _checks.right_hand_side(self.where, y, self.diag, self.batch, n)
+        return self.on_columns(
+            self.where, y, lambda flat: solve(flat, self.diag, self.factored, self.product, *self.parameters)
+        )
+
+    def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
+        """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
-        x = solve(rows.mT, self.diag, self.factored, self.product, *self.parameters).mT
-        x = unfold(x, folding).mT.to(y.dtype)
+        x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
         x = x if self.batch else x.reshape(columns.shape)
         return x[..., 0] if y.dim() == 1 else x
 
@@ -110,10 +115,10 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
 
     def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
-        rows, cols = (phases, phases[::-1]) if phases else (None, None)
-        back: Planned = (*k.planned[2:], *k.planned[:2])
-        inner = _product(x.mT, b, a, tau, cols, back, k.backend)  # type: ignore[arg-type]
-        return _product(inner * weight[:, None], a, b, tau, rows, k.planned, k.backend).mT  # type: ignore[arg-type]
+        there = (phases[0], phases[1]) if phases else None
+        back = (phases[1], phases[0]) if phases else None
+        inner = _product(x.mT, b, a, tau, back, (*k.planned[2:], *k.planned[:2]), k.backend)
+        return _product(inner * weight[:, None], a, b, tau, there, k.planned, k.backend).mT
 
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
@@ -134,7 +139,8 @@ def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
 
 def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
     """anchors (h, n) in order, in float64; from the plan's values, where it has them and the anchors have not moved."""
-    if values.shape[-2] == 2 and not anchors.requires_grad and torch.equal(values[:, 0], anchors):
+    looked_at = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
+    if looked_at and torch.equal(values[:, 0], anchors):
         return values[:, 1].double()
     return anchors.double().gather(-1, order)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex import _checks
-from laplex._shapes import fold, unfold
 from laplex._solve_autograd import as_given, in_order, multiply
 from laplex._systems import System
 from laplex.errors import frozen
@@ -62,14 +60,13 @@ class CholeskyFactor:
         return samples[0] if count is None else samples
 
     def _multiply(self, where: str, x: Tensor, *, inverse: bool) -> Tensor:
-        _, batch, generators, factored, diag, *_ = self._system
-        _checks.right_hand_side(where, x, diag, batch, diag.shape[-1])
-        columns = x[:, None] if x.dim() == 1 else x
-        rows, folding = fold(columns.mT.double(), batch or (1,))
-        y = multiply(in_order(rows.mT, factored.order), generators, factored, inverse=inverse)
-        y = unfold(as_given(y, factored.order).mT, folding).mT.to(x.dtype)
-        y = y if batch else y.reshape(columns.shape)
-        return y[..., 0] if x.dim() == 1 else y
+        order = self._system.factored.order
+
+        def apply(columns: Tensor) -> Tensor:
+            y = multiply(in_order(columns, order), self._system.generators, self._system.factored, inverse=inverse)
+            return as_given(y, order)
+
+        return self._system.on_columns(where, x, apply)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
