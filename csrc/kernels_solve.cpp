@@ -13,7 +13,7 @@ namespace {
 // subtractions lose what every Cholesky factorisation loses: eps times the diagonal of A.
 template <int R, int M>
 void factor_general(const Factor& f, int64_t kernel) {
-    const Points<R, M> at(f.drop, f.mass, kernel, f.n);
+    const Points<R, M> at(f.decay, f.mass, kernel, f.n);
     double after[R][R] = {};  // S + d z z^T of the point before
     for (int64_t i = 0; i < f.n; ++i) {
         const int64_t k = kernel * f.n + i;
@@ -41,7 +41,7 @@ void factor_real(const Factor& f, int64_t kernel) {
     const int64_t begin = kernel * f.n;
     double after = 0.0;
     for (int64_t k = begin; k < begin + f.n; ++k) {
-        const double drop = f.drop[k], kappa = -drop * (2.0 + drop), p = f.p[k];
+        const double drop = f.decay[k], kappa = -drop * (2.0 + drop), p = f.p[k];
         const double variance = (1.0 - kappa) * after + kappa;
         const double d = variance + f.diag[k];
         after = variance * f.diag[k] / d;
@@ -57,7 +57,7 @@ void factor_phased(const Factor& f, int64_t kernel) {
     double xx = 0.0, xy = 0.0, yy = 0.0, det = 0.0;  // of P+
     for (int64_t i = 0; i < f.n; ++i) {
         const int64_t k = kernel * f.n + i;
-        const double drop = f.drop[k], kappa = -drop * (2.0 + drop), decay = 1.0 - kappa;  // rho^2
+        const double drop = f.decay[k], kappa = -drop * (2.0 + drop), decay = 1.0 - kappa;  // rho^2
         const double cosine = f.p[2 * k], sine = f.p[2 * k + 1], diag = f.diag[k];
         const double cc = cosine * cosine, ss = sine * sine, cs = cosine * sine;
         const double along = decay * larger(cc * xx + 2.0 * cs * xy + ss * yy, 0.0) + kappa;
@@ -91,22 +91,23 @@ constexpr int64_t AHEAD = 24;  // points between a prefetch and its use
 // as short as it can be, and I - w r^T is as good as exact.
 template <int R, int M, int C, bool BACK>
 void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
-    const Points<R, M> at(s.drop, s.mass, kernel, s.n);
+    const Points<R, M> at(s.decay, s.mass, kernel, s.n);
     const double sign = s.inverse ? -1.0 : 1.0, feedback = s.inverse && M == 0 ? 1.0 : 0.0;
     const bool writes_result = s.inverse && M > 0;
+    const Step<R, M> NONE{M == 0 ? -1.0 : 0.0, {}};
     double state[C][R] = {};
     for (int64_t index = 0; index < s.n; ++index) {
         const int64_t i = BACK ? s.n - 1 - index : index, k = kernel * s.n + i;
         const double* r = (BACK ? s.z : s.p) + k * R;
         const double* w = (BACK ? s.p : s.z) + k * R;
         // Backwards the step is that into the point after, which is none for the last.
-        const Step<R, M> step = !BACK ? at.step(i) : i + 1 < s.n ? at.step(i + 1) : Step<R, M>{-1.0, {}};
+        const Step<R, M> step = !BACK ? at.step(i) : i + 1 < s.n ? at.step(i + 1) : NONE;
         double reads[R], moves[R][R];  // r^T N, and the matrix before f
         for (int u = 0; u < R; ++u) {
             reads[u] = r[u];
             for (int v = 0; v < R; ++v) moves[u][v] = (u == v) - feedback * w[u] * r[v];
             step.template row<BACK>(moves[u]);
-            for (int v = 0; v < R; ++v) moves[u][v] *= 1.0 + step.drop;
+            for (int v = 0; v < R; ++v) moves[u][v] *= step.rho();
         }
         step.template row<BACK>(reads);
         const int64_t named = kernel * s.n + (s.order ? s.order[k] : i);
@@ -119,7 +120,9 @@ void sweep_columns(const Sweep& s, int64_t kernel, int64_t first, int count) {
         const double scale = s.divisor ? 1.0 / s.divisor[k] : 1.0;
         for (int c = 0; c < count; ++c) {
             const double given = x[c] * scale, read = dot<R>(reads, state[c]);
-            y[c] = (given + sign * read) + sign * step.drop * read;  // near neighbours cancel first, exactly
+            y[c] = M == 0 && step.decay > -0.5
+                       ? (given + sign * read) + sign * step.decay * read  // near neighbours cancel first, exactly
+                       : given + sign * step.rho() * read;
             const double written = writes_result ? y[c] : given;
             double moved[R];
             for (int u = 0; u < R; ++u) moved[u] = dot<R>(moves[u], state[c]) + w[u] * written;

@@ -24,7 +24,7 @@ void add_mass_bar(const FactorPullback& b, const Step<R, M>& step, int64_t k, co
         double column[R];  // M + v, of T S+
         for (int u = 0; u < R; ++u) column[u] = before[u * R + M + v] + b.d[k - 1] * z[u] * z[M + v];
         step.forward(column);
-        for (int u = 0; u < M; ++u) full[u][v] = 2.0 * (1.0 + step.drop) * dot<R>(state_bar[u], column);
+        for (int u = 0; u < M; ++u) full[u][v] = 2.0 * step.rho() * dot<R>(state_bar[u], column);
     }
     add_packed<M>(full, b.mass_bar + k * Points<R, M>::PACKED);
 }
@@ -33,7 +33,7 @@ void add_mass_bar(const FactorPullback& b, const Step<R, M>& step, int64_t k, co
 // With sigma the gradient of S+:  c_bar = z_bar / d + 2 sigma z + d_bar p,  S_bar = sigma - (c_bar p^T + p c_bar^T) / 2.
 template <int R, int M>
 void factor_pullback_one(const FactorPullback& b, int64_t kernel) {
-    const Points<R, M> at(b.drop, b.mass, kernel, b.n);
+    const Points<R, M> at(b.decay, b.mass, kernel, b.n);
     double sigma[R][R] = {};
     for (int64_t i = b.n - 1; i >= 0; --i) {
         const int64_t k = kernel * b.n + i;
@@ -64,7 +64,7 @@ void factor_pullback_one(const FactorPullback& b, int64_t kernel) {
 // The gradient of  sum over i > j of left_i L_ij right_j  for one column, added to the bars. `states` is scratch, (n, R).
 template <int R, int M>
 void sweep_pullback_column(const SweepPullback& b, int64_t kernel, int64_t column, double* states) {
-    const Points<R, M> at(b.drop, b.mass, kernel, b.n);
+    const Points<R, M> at(b.decay, b.mass, kernel, b.n);
     double state[R] = {};
     for (int64_t i = 0; i < b.n; ++i) {  // state + z right, left of every point
         const int64_t k = kernel * b.n + i;
@@ -88,7 +88,7 @@ void sweep_pullback_column(const SweepPullback& b, int64_t kernel, int64_t colum
             if (i > 0) {
                 double full[M][M];
                 for (int u = 0; u < M; ++u)
-                    for (int v = 0; v < M; ++v) full[u][v] = (1.0 + step.drop) * state[u] * states[(i - 1) * R + M + v];
+                    for (int v = 0; v < M; ++v) full[u][v] = step.rho() * state[u] * states[(i - 1) * R + M + v];
                 add_packed<M>(full, b.mass_bar + k * at.PACKED);
             }
         step.backward(state);

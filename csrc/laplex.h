@@ -52,9 +52,9 @@ struct RowDot {
 };
 
 // Quasiseparable matrices in order, of order r with blocks of size `block` (laplex/_solve_ops.py); doubles throughout.
-// drop, diag, d (h, n); p, q, z (h, n, r); mass (h, n, 0, 1 or 3); states (h, n, r, r); bars as what they belong to.
+// decay, diag, d (h, n); p, q, z (h, n, r); mass (h, n, 0, 1 or 3); states (h, n, r, r); bars as what they belong to.
 struct Factor {
-    const double* drop;
+    const double* decay;
     const double* p;
     const double* q;
     const double* mass;
@@ -68,7 +68,7 @@ struct Factor {
 };
 
 struct FactorPullback {
-    const double* drop;
+    const double* decay;
     const double* p;
     const double* mass;
     const double* d;
@@ -86,7 +86,7 @@ struct FactorPullback {
 };
 
 struct Sweep {  // y = L (x / divisor), or L^T, L^-1, L^-T
-    const double* drop;
+    const double* decay;
     const double* p;
     const double* z;
     const double* mass;
@@ -101,7 +101,7 @@ struct Sweep {  // y = L (x / divisor), or L^T, L^-1, L^-T
 };
 
 struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
-    const double* drop;
+    const double* decay;
     const double* p;
     const double* z;
     const double* mass;

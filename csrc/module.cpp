@@ -92,19 +92,19 @@ int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, i
     return is_double ? run_row_dot<double>(args) : run_row_dot<float>(args);
 }
 
-void factor(uintptr_t drop, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t diag, uintptr_t d, uintptr_t z,
+void factor(uintptr_t decay, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t diag, uintptr_t d, uintptr_t z,
             uintptr_t states, int64_t h, int64_t n, int r, int block, int threads) {
-    const Factor args{address<double>(drop), address<double>(p), address<double>(q), address<double>(mass),
+    const Factor args{address<double>(decay), address<double>(p), address<double>(q), address<double>(mass),
                       address<double>(diag), address<double>(d), address<double>(z), address<double>(states),
                       h, n, r, block, threads};
     nb::gil_scoped_release release;
     LAPLEX_BEST(factor, args);
 }
 
-void factor_pullback(uintptr_t drop, uintptr_t p, uintptr_t mass, uintptr_t d, uintptr_t z, uintptr_t states,
+void factor_pullback(uintptr_t decay, uintptr_t p, uintptr_t mass, uintptr_t d, uintptr_t z, uintptr_t states,
                      uintptr_t d_bar, uintptr_t z_bar, uintptr_t p_bar, uintptr_t q_bar, uintptr_t mass_bar,
                      uintptr_t diag_bar, int64_t h, int64_t n, int r, int block, int threads) {
-    const FactorPullback args{address<double>(drop), address<double>(p), address<double>(mass), address<double>(d),
+    const FactorPullback args{address<double>(decay), address<double>(p), address<double>(mass), address<double>(d),
                               address<double>(z), address<double>(states), address<double>(d_bar),
                               address<double>(z_bar), address<double>(p_bar), address<double>(q_bar),
                               address<double>(mass_bar), address<double>(diag_bar), h, n, r, block, threads};
@@ -112,19 +112,19 @@ void factor_pullback(uintptr_t drop, uintptr_t p, uintptr_t mass, uintptr_t d, u
     LAPLEX_BEST(factor_pullback, args);
 }
 
-void sweep(uintptr_t drop, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t order, uintptr_t divisor, uintptr_t x,
+void sweep(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t order, uintptr_t divisor, uintptr_t x,
            uintptr_t y, int64_t h, int64_t n, int64_t m, int r, int block, bool transposed, bool inverse, int threads) {
-    const Sweep args{address<double>(drop), address<double>(p), address<double>(z), address<double>(mass),
+    const Sweep args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
                      address<int64_t>(order), address<double>(divisor), address<double>(x), address<double>(y),
                      h, n, m, r, block, transposed, inverse, threads};
     nb::gil_scoped_release release;
     LAPLEX_BEST(sweep, args);
 }
 
-int sweep_pullback(uintptr_t drop, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t left, uintptr_t right,
+int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t left, uintptr_t right,
                    uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, int64_t h, int64_t n, int64_t m, int r,
                    int block, int threads) {
-    const SweepPullback args{address<double>(drop), address<double>(p), address<double>(z), address<double>(mass),
+    const SweepPullback args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
                              address<double>(left), address<double>(right), address<double>(p_bar),
                              address<double>(z_bar), address<double>(mass_bar), h, n, m, r, block, threads};
     nb::gil_scoped_release release;

@@ -28,10 +28,10 @@ inline void symmetrise(double (&matrix)[R][R]) {
         for (int v = 0; v < u; ++v) matrix[u][v] = matrix[v][u] = 0.5 * (matrix[u][v] + matrix[v][u]);
 }
 
-// T = rho [[I, W], [0, I]] with rho = 1 + drop and W symmetric, packed by rows: w or w_00, w_01, w_11.
+// T = rho [[I, W], [0, I]] with W symmetric, packed by rows: w or w_00, w_01, w_11.
 template <int R, int M>
 struct Step {
-    double drop;
+    double decay;  // rho with mass, rho - 1 without
     double mass[M == 2 ? 3 : 1];
 
     // state <- [[I, W], [0, I]] state
@@ -55,27 +55,31 @@ struct Step {
     void row(double* row) const {
         TRANSPOSED ? shear(row) : shear_back(row);
     }
+    double rho() const { return M == 0 ? 1.0 + decay : decay; }
+    void shrink(double* state) const {
+        for (int u = 0; u < R; ++u) state[u] = M == 0 ? state[u] + decay * state[u] : decay * state[u];
+    }
     void forward(double* state) const {
         shear(state);
-        for (int u = 0; u < R; ++u) state[u] += drop * state[u];
+        shrink(state);
     }
     void backward(double* state) const {
         shear_back(state);
-        for (int u = 0; u < R; ++u) state[u] += drop * state[u];
+        shrink(state);
     }
 };
 
-// The steps of one kernel: drop (h, n), mass (h, n, 0, 1 or 3). The first drop is -1: nothing comes before.
+// The steps of one kernel: decay (h, n), mass (h, n, 0, 1 or 3). The first rho is 0: nothing comes before.
 template <int R, int M>
 struct Points {
     static constexpr int PACKED = M == 2 ? 3 : M;
-    const double* drop;
+    const double* decay;
     const double* mass;
 
-    Points(const double* drops, const double* masses, int64_t kernel, int64_t n)
-        : drop(drops + kernel * n), mass(masses + kernel * n * PACKED) {}
+    Points(const double* decays, const double* masses, int64_t kernel, int64_t n)
+        : decay(decays + kernel * n), mass(masses + kernel * n * PACKED) {}
     Step<R, M> step(int64_t i) const {
-        Step<R, M> made{drop[i], {}};
+        Step<R, M> made{decay[i], {}};
         for (int c = 0; c < PACKED; ++c) made.mass[c] = mass[i * PACKED + c];
         return made;
     }

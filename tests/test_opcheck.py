@@ -70,18 +70,18 @@ def test_nothing(h, m, n, k, odd, scan_backend):
 @pytest.mark.parametrize(("r", "packed"), [(1, 0), (2, 0), (2, 1), (4, 3)])
 @pytest.mark.parametrize(("h", "n", "m"), [(2, 5, 3), (1, 1, 1), (1, 0, 2), (0, 3, 2)])
 def test_factors(memory, r, packed, h, n, m, scan_backend):
-    drop, diag = -torch.rand(h, n).double(), torch.rand(h, n).double() + 1
+    decay, diag = torch.rand(h, n).double() - (packed == 0), torch.rand(h, n).double() + 1
     p, mass, x = torch.randn(h, n, r).double(), torch.rand(h, n, packed).double(), torch.randn(h, n, m).double()
     p = p / p.norm(dim=-1, keepdim=True)
     order = torch.arange(n).expand(h, n)
     ops = torch.ops.laplex
-    drop, diag, p, mass, x = map(memory, (drop, diag, p, mass, x))
-    torch.library.opcheck(ops.factor.default, (drop, p, p, mass, diag, False, scan_backend))
-    d, z, states = ops.factor(drop, p, p, mass, diag, True, scan_backend)
-    torch.library.opcheck(ops.factor_pullback.default, (drop, p, mass, d, z, states, d, z, scan_backend))
-    torch.library.opcheck(ops.sweep.default, (drop, p, z, mass, x, True, False, scan_backend))
-    torch.library.opcheck(ops.quasi_solve.default, (drop, p, z, mass, d, order, x, scan_backend))
-    torch.library.opcheck(ops.sweep_pullback.default, (drop, p, z, mass, x, x, scan_backend))
+    decay, diag, p, mass, x = map(memory, (decay, diag, p, mass, x))
+    torch.library.opcheck(ops.factor.default, (decay, p, p, mass, diag, False, scan_backend))
+    d, z, states = ops.factor(decay, p, p, mass, diag, True, scan_backend)
+    torch.library.opcheck(ops.factor_pullback.default, (decay, p, mass, d, z, states, d, z, scan_backend))
+    torch.library.opcheck(ops.sweep.default, (decay, p, z, mass, x, True, False, scan_backend))
+    torch.library.opcheck(ops.quasi_solve.default, (decay, p, z, mass, d, order, x, scan_backend))
+    torch.library.opcheck(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend))
 
 
 # --- Triton's kernels, under its interpreter --------------------------------------------------------------------------

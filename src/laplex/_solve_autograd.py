@@ -55,7 +55,7 @@ class Generators(NamedTuple):
 class Factored(NamedTuple):
     """L diag(d) L^T of a matrix whose points come in ``order``; not differentiable."""
 
-    drop: Tensor
+    decay: Tensor
     p: Tensor
     z: Tensor
     mass: Tensor
@@ -65,12 +65,12 @@ class Factored(NamedTuple):
 
     def sweep(self, x: Tensor, *, transposed: bool = False, inverse: bool = False) -> Tensor:
         """L x, L^T x, L^-1 x or L^-T x, for x (h, n, m) in order."""
-        y: Tensor = _solve_ops.sweep(self.drop, self.p, self.z, self.mass, x, transposed, inverse, self.backend)
+        y: Tensor = _solve_ops.sweep(self.decay, self.p, self.z, self.mass, x, transposed, inverse, self.backend)
         return y
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (h, n, m) in the caller's order."""
-        x: Tensor = _solve_ops.quasi_solve(self.drop, self.p, self.z, self.mass, self.d, self.order, y, self.backend)
+        x: Tensor = _solve_ops.quasi_solve(self.decay, self.p, self.z, self.mass, self.d, self.order, y, self.backend)
         return x
 
 
@@ -84,21 +84,21 @@ def as_given(x: Tensor, order: Tensor) -> Tensor:
     return torch.zeros_like(x).scatter(1, order[..., None].expand(x.shape), x)
 
 
-def drops(t: Tensor, tau: Tensor) -> Tensor:
-    """expm1(-gap / tau) (h, n); -1 for the first point, which has nothing to its left. Not differentiable."""
+def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
+    """rho or rho - 1 (h, n), as ``_solve_ops`` has it; the first point has nothing to its left. Not differentiable."""
     made = torch.empty_like(t)
-    made[:, :1] = -1.0
-    steps = torch.sub(t[:, :-1], t[:, 1:], out=made[:, 1:])
-    steps.div_(tau[:, None]).expm1_()
+    made[:, :1] = -1.0 if mass.shape[-1] == 0 else 0.0
+    steps = torch.sub(t[:, :-1], t[:, 1:], out=made[:, 1:]).div_(tau[:, None])
+    steps.expm1_() if mass.shape[-1] == 0 else steps.exp_()
     return made
 
 
 def factor(generators: Generators, order: Tensor, backend: str) -> Factored:
     """The factors, out of autograd's sight."""
     t, tau, p, q, mass, diag = (part.detach() for part in generators)
-    drop = drops(t, tau)
-    d, z, _ = _solve_ops.factor(drop, p, q, mass, diag, False, backend)
-    return Factored(drop, p, z, mass, d, order, backend)
+    decay = decays(t, tau, mass)
+    d, z, _ = _solve_ops.factor(decay, p, q, mass, diag, False, backend)
+    return Factored(decay, p, z, mass, d, order, backend)
 
 
 def solve(y: Tensor, diag: Tensor, factored: Factored, product: Product, *parameters: Tensor) -> Tensor:
@@ -188,14 +188,14 @@ class _LogDet(torch.autograd.Function):
     @_once
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         t, tau, p, q, mass, diag = ctx.saved_tensors
-        drop, backend = ctx.factored.drop, ctx.factored.backend
-        p_bar, q_bar, mass_bar, diag_bar = _logdet_bars(drop, p, q, mass, diag, g, backend)
+        decay, backend = ctx.factored.decay, ctx.factored.backend
+        p_bar, q_bar, mass_bar, diag_bar = _logdet_bars(decay, p, q, mass, diag, g, backend)
         t_bar = _position_bar(p, q, p_bar, q_bar, tau)
         kinks = mass.shape[-1] == 0 and (t.is_cuda or bool((torch.diff(t) == 0).any()))  # CUDA is not waited for
         if kinks:
             turned = _turned_ties(t)
             p_turned, q_turned, diag_turned = (_pick(part, turned) for part in (p, q, diag))
-            others = _logdet_bars(drop, p_turned, q_turned, mass, diag_turned, g, backend)
+            others = _logdet_bars(decay, p_turned, q_turned, mass, diag_turned, g, backend)
             t_bar = (t_bar + _pick(_position_bar(p_turned, q_turned, *others[:2], tau), turned)) / 2
         return t_bar, _tau_from_positions(t, tau, t_bar), p_bar, q_bar, mass_bar, diag_bar, None
 
@@ -232,20 +232,20 @@ class _Multiply(torch.autograd.Function):
         else:  # y = L (root x)
             pulled = f.sweep(g, transposed=True)
             x_bar, left, right, d_bar = root * pulled, g, root * x, 0.5 * (pulled * x / root).sum(-1)
-        p_bar, z_bar, mass_bar = _solve_ops.sweep_pullback(f.drop, p, f.z, mass, left, right, f.backend)
-        d, z, states = _solve_ops.factor(f.drop, p, q, mass, diag, True, f.backend)
-        bars = _solve_ops.factor_pullback(f.drop, p, mass, d, z, states, d_bar, z_bar, f.backend)
+        p_bar, z_bar, mass_bar = _solve_ops.sweep_pullback(f.decay, p, f.z, mass, left, right, f.backend)
+        d, z, states = _solve_ops.factor(f.decay, p, q, mass, diag, True, f.backend)
+        bars = _solve_ops.factor_pullback(f.decay, p, mass, d, z, states, d_bar, z_bar, f.backend)
         p_bar, q_bar, mass_bar, diag_bar = bars[0] + p_bar, bars[1], bars[2] + mass_bar, bars[3]
         t_bar = _position_bar(p, q, p_bar, q_bar, tau)
         return x_bar, t_bar, _tau_from_positions(t, tau, t_bar), p_bar, q_bar, mass_bar, diag_bar, None, None
 
 
 def _logdet_bars(
-    drop: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, g: Tensor, backend: str
+    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, g: Tensor, backend: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    d, z, states = _solve_ops.factor(drop, p, q, mass, diag, True, backend)
+    d, z, states = _solve_ops.factor(decay, p, q, mass, diag, True, backend)
     result: tuple[Tensor, Tensor, Tensor, Tensor] = _solve_ops.factor_pullback(
-        drop, p, mass, d, z, states, g[:, None] / d, torch.zeros_like(z), backend
+        decay, p, mass, d, z, states, g[:, None] / d, torch.zeros_like(z), backend
     )
     return result
 

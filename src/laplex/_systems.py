@@ -147,19 +147,20 @@ def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
 
 def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
     """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
-    d, drop, order = factored.d, factored.drop, factored.order
+    d, decay, order = factored.d, factored.decay, factored.order
+    most = 0 if factored.mass.shape[-1] == 0 else 1  # of anchors in order
     if d.is_cuda:
-        lost = ~(d > 0) | ~(drop <= 0)
+        lost = ~(d > 0) | ~(decay <= most)
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
-    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(drop.max()) <= 0):
+    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(decay.max()) <= most):
         return factored
-    if not bool((drop <= 0).all()):
+    if not bool((decay <= most).all()):
         raise StalePlanError(_checks.stale_plan(where))
     # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
-    singular = ~(d > 0) | ((drop == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
+    singular = ~(d > 0) | ((decay == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
     if bool(singular.any()):
         kernel, i = (int(part) for part in singular.nonzero()[0])
-        tied = order[kernel, [i - 1, i]].tolist() if i and float(drop[kernel, i]) == 0 else None
+        tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
         raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
     return factored
 

@@ -11,15 +11,15 @@ BLOCK = {0: 0, 1: 1, 3: 2}  # the size of W by the number of its packed entries
 
 
 def factor(
-    drop: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
+    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
 ) -> None:
     """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
-    arrays = _contiguous(drop, p, q, mass, diag)
+    arrays = _contiguous(decay, p, q, mass, diag)
     _core.factor(*_addresses(*arrays, d, z, states), *p.shape[:2], *_sizes(p, mass))
 
 
 def factor_pullback(
-    drop: Tensor,
+    decay: Tensor,
     p: Tensor,
     mass: Tensor,
     d: Tensor,
@@ -33,28 +33,28 @@ def factor_pullback(
     diag_bar: Tensor,
 ) -> None:
     """The gradients of what ``factor`` was given."""
-    arrays = _contiguous(drop, p, mass, d, z, states, d_bar, z_bar)
+    arrays = _contiguous(decay, p, mass, d, z, states, d_bar, z_bar)
     bars = p_bar, q_bar, mass_bar, diag_bar
     _core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(p, mass))
 
 
 def sweep(
-    drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
+    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
 ) -> None:
     """y = L x, L^T x, L^-1 x or L^-T x for x (h, n, m)."""
-    _sweep(_contiguous(drop, p, z, mass), 0, 0, x.contiguous(), y, transposed, inverse)
+    _sweep(_contiguous(decay, p, z, mass), 0, 0, x.contiguous(), y, transposed, inverse)
 
 
-def solve(drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
+def solve(decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
     """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order, whose rows ``order`` (h, n) names."""
-    arrays, (d, order, y) = _contiguous(drop, p, z, mass), _contiguous(d, order, y)
+    arrays, (d, order, y) = _contiguous(decay, p, z, mass), _contiguous(d, order, y)
     inner = torch.empty_like(y)
     _sweep(arrays, order.data_ptr(), 0, y, inner, transposed=False, inverse=True)
     _sweep(arrays, order.data_ptr(), d.data_ptr(), inner, x, transposed=True, inverse=True)
 
 
 def sweep_pullback(
-    drop: Tensor,
+    decay: Tensor,
     p: Tensor,
     z: Tensor,
     mass: Tensor,
@@ -65,7 +65,7 @@ def sweep_pullback(
     mass_bar: Tensor,
 ) -> None:
     """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
-    arrays = _contiguous(drop, p, z, mass, left, right)
+    arrays = _contiguous(decay, p, z, mass, left, right)
     status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar), *left.shape, *_sizes(p, mass))
     if status:
         raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")

@@ -24,19 +24,19 @@ Compose = Callable[[Maps, Maps], Maps]  # of the earlier and the later
 
 
 def factor(
-    drop: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
+    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
 ) -> None:
     """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
     if mass.shape[-1]:
-        steps = _steps(drop, p, mass)
+        steps = _steps(decay, p, mass)
         after = _guess(steps, p, q, diag)
         for _ in range(ROUNDS):
             after = _symmetric(after + _correction(steps, p, q, diag, after))
         state = steps @ _before(after) @ steps.mT
         c = q - (state @ p[..., None])[..., 0]
     else:  # nothing is subtracted: P = rho^2 P + kappa I of the point before, then P - c c^T / d
-        kappa = (-drop * (2 + drop))[..., None, None]
-        rho = (1 + drop)[..., None, None]
+        kappa = (-decay * (2 + decay))[..., None, None]
+        rho = (1 + decay)[..., None, None]
         added = diag[..., None, None]
         kept = _beside(p) + _outer(p, p) * (added / _nonzero(kappa + added))
         maps = rho * kept, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * kept
@@ -67,7 +67,7 @@ def _correction(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor, after: Tensor
 
 
 def factor_pullback(
-    drop: Tensor,
+    decay: Tensor,
     p: Tensor,
     mass: Tensor,
     d: Tensor,
@@ -81,7 +81,7 @@ def factor_pullback(
     diag_bar: Tensor,
 ) -> None:
     """The gradients of what ``factor`` was given."""
-    steps, over = _steps(drop, p, mass), d[..., None]
+    steps, over = _steps(decay, p, mass), d[..., None]
     own = d_bar - (z * z_bar).sum(-1) / d  # the gradients of d and c that no later point adds to
     c_own = z_bar / over + own[..., None] * p
     held = steps.mT @ (_eye(p) - _outer(p, z))
@@ -96,14 +96,14 @@ def factor_pullback(
     if mass.shape[-1]:
         after = _before(state + d[..., None, None] * _outer(z, z))
         state_bar = sigma - _symmetric(_outer(q_bar, p))
-        _pack(2 * (1 + drop)[..., None, None] * (state_bar @ steps @ after), mass_bar)
+        _pack(2 * decay[..., None, None] * (state_bar @ steps @ after), mass_bar)
 
 
 def sweep(
-    drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
+    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
 ) -> None:
     """y = L x, L^T x, L^-1 x or L^-T x for x (h, n, m)."""
-    steps = _steps(drop, p, mass)
+    steps = _steps(decay, p, mass)
     reads, writes, given = p, z, x
     if transposed:  # from the last point back, by the steps into the points after
         steps = torch.cat([steps[:, 1:], torch.zeros_like(steps[:, :1])], 1).mT.flip(1)
@@ -114,17 +114,17 @@ def sweep(
     y.copy_(result.flip(1) if transposed else result)
 
 
-def solve(drop: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
+def solve(decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
     """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order, whose rows ``order`` (h, n) names."""
     index = order[..., None].expand(y.shape)
     inner, outer = torch.empty_like(y), torch.empty_like(y)
-    sweep(drop, p, z, mass, y.gather(1, index), inner, transposed=False, inverse=True)
-    sweep(drop, p, z, mass, inner / d[..., None], outer, transposed=True, inverse=True)
+    sweep(decay, p, z, mass, y.gather(1, index), inner, transposed=False, inverse=True)
+    sweep(decay, p, z, mass, inner / d[..., None], outer, transposed=True, inverse=True)
     x.scatter_(1, index, outer)
 
 
 def sweep_pullback(
-    drop: Tensor,
+    decay: Tensor,
     p: Tensor,
     z: Tensor,
     mass: Tensor,
@@ -135,7 +135,7 @@ def sweep_pullback(
     mass_bar: Tensor,
 ) -> None:
     """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
-    steps = _steps(drop, p, mass)
+    steps = _steps(decay, p, mass)
     later = torch.cat([steps[:, 1:], torch.zeros_like(steps[:, :1])], 1).mT
     from_left = _states(steps, p, z, right, False)  # (h, n, r, m), right of every point
     from_right = _states(later.flip(1), z.flip(1), p.flip(1), left.flip(1), False).flip(1)  # left of it
@@ -144,7 +144,7 @@ def sweep_pullback(
     after = torch.cat([from_right[:, 1:], torch.zeros_like(from_right[:, :1])], 1)
     z_bar.copy_((later @ after * right[..., None, :]).sum(-1))
     if mass.shape[-1]:
-        _pack((1 + drop)[..., None, None] * (from_right @ before.mT), mass_bar)
+        _pack(decay[..., None, None] * (from_right @ before.mT), mass_bar)
 
 
 def _states(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
@@ -190,7 +190,7 @@ def _before(states: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
 
 
-def _steps(drop: Tensor, p: Tensor, mass: Tensor) -> Tensor:
+def _steps(decay: Tensor, p: Tensor, mass: Tensor) -> Tensor:
     """T (h, n, r, r)."""
     block = {0: 0, 1: 1, 3: 2}[mass.shape[-1]]
     shears = _eye(p).expand(*p.shape, p.shape[-1]).clone()
@@ -199,7 +199,7 @@ def _steps(drop: Tensor, p: Tensor, mass: Tensor) -> Tensor:
     if block == 2:
         one, both, two = mass.unbind(-1)
         shears[..., :2, 2:] = torch.stack([one, both, both, two], -1).unflatten(-1, (2, 2))
-    return shears * (1 + drop)[..., None, None]
+    return shears * (decay if block else 1 + decay)[..., None, None]
 
 
 def _pack(full: Tensor, mass_bar: Tensor) -> None:
