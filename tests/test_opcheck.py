@@ -70,7 +70,7 @@ def test_nothing(h, m, n, k, odd, scan_backend):
 @pytest.mark.parametrize(("r", "packed"), [(1, 0), (2, 0), (2, 1), (4, 3)])
 @pytest.mark.parametrize(("h", "n", "m"), [(2, 5, 3), (1, 1, 1), (1, 0, 2), (0, 3, 2)])
 def test_factors(memory, r, packed, h, n, m, scan_backend):
-    decay, diag = torch.rand(h, n).double() - (packed == 0), torch.rand(h, n).double() + 1
+    decay, diag = torch.rand(h, n).double() - int(packed == 0), torch.rand(h, n).double() + 1
     p, mass, x = torch.randn(h, n, r).double(), torch.rand(h, n, packed).double(), torch.randn(h, n, m).double()
     p = p / p.norm(dim=-1, keepdim=True)
     order = torch.arange(n).expand(h, n)

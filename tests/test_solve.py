@@ -115,6 +115,20 @@ def test_all_weight_outside(phased, side, on):
     assert_solves(M.solve(y, 1e-2), dense(**inputs), y)
 
 
+@PHASED
+def test_much_weight_amid_a_gap(phased, on):
+    """It may exceed the diagonal by any factor; what it adds must not be rounded to its own size."""
+    a, b = torch.tensor([0.0, 40.0, 40.5, 3000.0]).double(), torch.tensor([20.0, 1500.0, 2999.0]).double()
+    inputs = {"a": a, "b": b, "tau": torch.tensor(1.0).double(), "weight": torch.tensor([1e6, 1e12, 1e-3]).double()}
+    if phased:
+        inputs |= {"phi": normal(4), "psi": normal(3)}
+    inputs["diag"] = torch.tensor([1e-13, 1e-12, 1e-12, 1e-6]).double()
+    matrix, y = dense(**inputs), normal(4)
+    scale = matrix.diagonal().sqrt()  # the error is as good with every row in its own unit
+    x, want = operator(**inputs).solve(y * scale, inputs["diag"]), torch.linalg.solve(matrix, y * scale)
+    assert error(scale * x, scale * want) <= 1e-13
+
+
 @KIND
 def test_large_and_dense(kind):
     """n = 2000 against the matrix, once."""
