@@ -51,6 +51,70 @@ struct RowDot {
     int threads;
 };
 
+// Quasiseparable matrices in order, of order r with blocks of size `block` (laplex/_solve_ops.py); doubles throughout.
+// decay, diag, d (h, n); p, q, z (h, n, r); mass (h, n, 0, 1 or 3); states (h, n, r, r); bars as what they belong to.
+struct Factor {
+    const double* decay;
+    const double* p;
+    const double* q;
+    const double* mass;
+    const double* diag;
+    double* d;
+    double* z;
+    double* states;  // null if not wanted
+    int64_t h, n;
+    int r, block;
+    int threads;
+};
+
+struct FactorPullback {
+    const double* decay;
+    const double* p;
+    const double* mass;
+    const double* d;
+    const double* z;
+    const double* states;
+    const double* d_bar;
+    const double* z_bar;
+    double* p_bar;
+    double* q_bar;
+    double* mass_bar;  // zeros before
+    double* diag_bar;
+    int64_t h, n;
+    int r, block;
+    int threads;
+};
+
+struct Sweep {  // y = L (x / divisor), or L^T, L^-1, L^-T
+    const double* decay;
+    const double* p;
+    const double* z;
+    const double* mass;
+    const int64_t* order;   // (h, n) or null: which rows of x (of y, if transposed) the points are
+    const double* divisor;  // (h, n) or null
+    const double* x;        // (h, n, m)
+    double* y;
+    int64_t h, n, m;
+    int r, block;
+    bool transposed, inverse;
+    int threads;
+};
+
+struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
+    const double* decay;
+    const double* p;
+    const double* z;
+    const double* mass;
+    const double* left;  // (h, n, m)
+    const double* right;
+    double* p_bar;  // zeros before, all three
+    double* z_bar;
+    double* mass_bar;
+    int64_t h, n, m;
+    int r, block;
+    int threads;
+};
+
 // Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
 // library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
 #define LAPLEX_DECLARE(isa)                           \
@@ -58,6 +122,10 @@ struct RowDot {
     template <class T> Status scan(const Scan&);      \
     template <class T> Status order(const Order&);    \
     template <class T> Status row_dot(const RowDot&); \
+    void factor(const Factor&);                       \
+    void factor_pullback(const FactorPullback&);      \
+    void sweep(const Sweep&);                         \
+    Status sweep_pullback(const SweepPullback&);      \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

@@ -1,5 +1,5 @@
 // laplex._core: the kernels for the best instruction set this processor has, called with addresses of contiguous arrays.
-// laplex/_kernels/cpp_scan.py is the only caller; it owns dtypes, contiguity and messages.
+// laplex/_kernels/cpp_scan.py and cpp_solve.py are the only callers; they own dtypes, contiguity and messages.
 #include <nanobind/nanobind.h>
 
 #include "laplex.h"
@@ -52,6 +52,14 @@ Status run_row_dot(const RowDot& dot) {
     return baseline::row_dot<T>(dot);
 }
 
+// Those without a type of their own: the name of the function for this processor's instruction set.
+#ifdef LAPLEX_X86
+#define LAPLEX_BEST(name, args) \
+    (isa == Isa::avx512 ? avx512::name(args) : isa == Isa::avx2 ? avx2::name(args) : baseline::name(args))
+#else
+#define LAPLEX_BEST(name, args) baseline::name(args)
+#endif
+
 template <class P>
 P* address(uintptr_t value) {
     return reinterpret_cast<P*>(value);
@@ -84,6 +92,45 @@ int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, i
     return is_double ? run_row_dot<double>(args) : run_row_dot<float>(args);
 }
 
+void factor(uintptr_t decay, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t diag, uintptr_t d, uintptr_t z,
+            uintptr_t states, int64_t h, int64_t n, int r, int block, int threads) {
+    const Factor args{address<double>(decay), address<double>(p), address<double>(q), address<double>(mass),
+                      address<double>(diag), address<double>(d), address<double>(z), address<double>(states),
+                      h, n, r, block, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(factor, args);
+}
+
+void factor_pullback(uintptr_t decay, uintptr_t p, uintptr_t mass, uintptr_t d, uintptr_t z, uintptr_t states,
+                     uintptr_t d_bar, uintptr_t z_bar, uintptr_t p_bar, uintptr_t q_bar, uintptr_t mass_bar,
+                     uintptr_t diag_bar, int64_t h, int64_t n, int r, int block, int threads) {
+    const FactorPullback args{address<double>(decay), address<double>(p), address<double>(mass), address<double>(d),
+                              address<double>(z), address<double>(states), address<double>(d_bar),
+                              address<double>(z_bar), address<double>(p_bar), address<double>(q_bar),
+                              address<double>(mass_bar), address<double>(diag_bar), h, n, r, block, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(factor_pullback, args);
+}
+
+void sweep(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t order, uintptr_t divisor, uintptr_t x,
+           uintptr_t y, int64_t h, int64_t n, int64_t m, int r, int block, bool transposed, bool inverse, int threads) {
+    const Sweep args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
+                     address<int64_t>(order), address<double>(divisor), address<double>(x), address<double>(y),
+                     h, n, m, r, block, transposed, inverse, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(sweep, args);
+}
+
+int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t left, uintptr_t right,
+                   uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, int64_t h, int64_t n, int64_t m, int r,
+                   int block, int threads) {
+    const SweepPullback args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
+                             address<double>(left), address<double>(right), address<double>(p_bar),
+                             address<double>(z_bar), address<double>(mass_bar), h, n, m, r, block, threads};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(sweep_pullback, args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -96,4 +143,8 @@ NB_MODULE(_core, m) {
     m.def("scan", &scan);
     m.def("order", &order);
     m.def("row_dot", &row_dot);
+    m.def("factor", &factor);
+    m.def("factor_pullback", &factor_pullback);
+    m.def("sweep", &sweep);
+    m.def("sweep_pullback", &sweep_pullback);
 }

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from laplex import reference
+from laplex import LaplaceOperator, reference
 from laplex.baselines import BASELINES, Baseline
 from laplex.bench.inputs import Inputs, suited_to
 
-EXACT = [name for name, baseline in BASELINES.items() if not baseline.yardstick]
+EXACT = [name for name, baseline in BASELINES.items() if not (baseline.yardstick or baseline.solves)]
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
@@ -83,3 +83,17 @@ def test_yardsticks_run_on_the_long_side() -> None:
         baseline = BASELINES[name]
         fitted = suited_to(inputs, baseline)
         assert baseline.prepare(fitted.a, fitted.b, fitted.tau)(fitted.x).shape == (3, 50)
+
+
+def test_celerite_solves() -> None:
+    inputs = suited_to(draw(50, 50, torch.float64), usable("celerite2-solve"))
+    x = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
+    matrix = reference.kernel(inputs.a, inputs.a, inputs.tau) + 0.1 * torch.eye(50, dtype=torch.float64)
+    assert relative_error(x, torch.linalg.solve(matrix, inputs.cotangent.mT).mT) < 1e-12
+
+
+def test_celerite_agrees_with_our_solves() -> None:
+    inputs = suited_to(draw(500, 500, torch.float64), usable("celerite2-solve"))
+    theirs = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
+    ours = LaplaceOperator(inputs.a, tau=inputs.tau).solve(inputs.cotangent.mT, 0.1).mT
+    assert relative_error(ours, theirs) < 1e-11

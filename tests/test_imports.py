@@ -27,6 +27,9 @@ for one, other in zip(torch.autograd.grad(y.sin().sum(), (x, a, b)), torch.autog
 plan = laplex.Plan(a, b).update(a + 1e-3, b)
 laplex.LaplaceOperator(a, b) @ x
 laplex.rank(a, b)
+gram, y = laplex.LaplaceOperator(a, b).gram(), torch.randn(600, dtype=torch.float64)
+solved = gram.solve(y, 1.0)
+assert torch.allclose(gram @ solved + solved, y, rtol=1e-8, atol=1e-8)
 try:
     laplex.linear(x, a, b, backend="cpp")
 except RuntimeError as error:
@@ -76,7 +79,8 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 
 def test_public_names():
-    names = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]
+    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "Plan", "StalePlanError", "__version__"]
+    names += ["backends", "linear", "rank", "reference"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 

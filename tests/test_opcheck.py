@@ -1,4 +1,4 @@
-"""torch.library.opcheck on the three operators: schema, fake kernels, dispatch, in any memory layout."""
+"""torch.library.opcheck on the operators: schema, fake kernels, dispatch, in any memory layout."""
 
 import pytest
 import torch
@@ -64,6 +64,24 @@ def test_nothing(h, m, n, k, odd, scan_backend):
     order = make_order(a, b, "merged", scan_backend)
     torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend))
     torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend))
+
+
+@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize(("r", "packed"), [(1, 0), (2, 0), (2, 1), (4, 3)])
+@pytest.mark.parametrize(("h", "n", "m"), [(2, 5, 3), (1, 1, 1), (1, 0, 2), (0, 3, 2)])
+def test_factors(memory, r, packed, h, n, m, scan_backend):
+    decay, diag = torch.rand(h, n).double() - int(packed == 0), torch.rand(h, n).double() + 1
+    p, mass, x = torch.randn(h, n, r).double(), torch.rand(h, n, packed).double(), torch.randn(h, n, m).double()
+    p = p / p.norm(dim=-1, keepdim=True)
+    order = torch.arange(n).expand(h, n)
+    ops = torch.ops.laplex
+    decay, diag, p, mass, x = map(memory, (decay, diag, p, mass, x))
+    torch.library.opcheck(ops.factor.default, (decay, p, p, mass, diag, False, scan_backend))
+    d, z, states = ops.factor(decay, p, p, mass, diag, True, scan_backend)
+    torch.library.opcheck(ops.factor_pullback.default, (decay, p, mass, d, z, states, d, z, scan_backend))
+    torch.library.opcheck(ops.sweep.default, (decay, p, z, mass, x, True, False, scan_backend))
+    torch.library.opcheck(ops.quasi_solve.default, (decay, p, z, mass, d, order, x, scan_backend))
+    torch.library.opcheck(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend))
 
 
 # --- Triton's kernels, under its interpreter --------------------------------------------------------------------------

@@ -23,7 +23,11 @@ def test_readme_blocks_run(tmp_path, monkeypatch):
         exec(compile("\n" * line + match[1], str(README), "exec"), namespace)
 
 
-@pytest.mark.parametrize("documented", [laplex.linear, laplex.LaplaceOperator, laplex.rank, laplex.Plan])
+DOCUMENTED = [laplex.linear, laplex.LaplaceOperator, laplex.LaplaceOperator.solve, laplex.rank, laplex.Plan]
+DOCUMENTED += [laplex.GramOperator, laplex.CholeskyFactor]
+
+
+@pytest.mark.parametrize("documented", DOCUMENTED)
 def test_docstring_examples(documented):
     names = {"torch": torch, "laplex": laplex, "LaplaceOperator": laplex.LaplaceOperator}
     for test in doctest.DocTestFinder(recurse=False).find(documented, globs=names):

@@ -26,6 +26,11 @@ The algorithm
     L and R are one sweep each over the sorted anchors. Everything else is made of E and O: dK/da = S / tau, so
     the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
 
+Solves
+    In the order of the anchors, the symmetric K(a, a) and the Gram matrices K diag(w) K^T are quasiseparable: what lies
+    left of a point reaches it through one number, or a few. So with a positive diagonal added they are factored, solved
+    and sampled from in O(n).
+
 The tie rule
     Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0|
     in the dense definition.
@@ -36,10 +41,23 @@ Leading dimensions of the anchors are independent kernels. ``laplex.reference`` 
 from laplex import backends as backends
 from laplex import reference as reference
 from laplex._version import __version__ as __version__
+from laplex.cholesky import CholeskyFactor as CholeskyFactor
 from laplex.errors import StalePlanError as StalePlanError
 from laplex.functional import linear as linear
+from laplex.gram_operator import GramOperator as GramOperator
 from laplex.operator import LaplaceOperator as LaplaceOperator
 from laplex.plan import Plan as Plan
 from laplex.ranks import rank as rank
 
-__all__ = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]
+__all__ = [
+    "CholeskyFactor",
+    "GramOperator",
+    "LaplaceOperator",
+    "Plan",
+    "StalePlanError",
+    "__version__",
+    "backends",
+    "linear",
+    "rank",
+    "reference",
+]

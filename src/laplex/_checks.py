@@ -140,6 +140,106 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
         )
 
 
+def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """What is added to the diagonal, as (h, n) float64: a positive number, or values that broadcast to (*H, n)."""
+    n = a.shape[-1]
+    if isinstance(diag, Tensor):
+        _real("diag", where, diag, a)
+    elif isinstance(diag, bool) or not isinstance(diag, numbers.Real):
+        raise TypeError(f"{where}: `diag` must be a positive number or a tensor, got {type(diag).__name__}")
+    values = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
+    try:
+        flat = values.expand(*batch, n).reshape(math.prod(batch), n)
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: `diag` must be a number or broadcast to {(*batch, n)}, got shape {tuple(values.shape)}"
+        ) from None
+    if flat.is_cuda:  # not waited for: NaN in place of an error
+        positive = (flat > 0) & (flat < math.inf)
+        return torch.where(positive.all(-1, keepdim=True), flat, torch.nan)
+    positive = (values > 0) & (values < math.inf)  # before it is expanded: a number is one look
+    if not bool(positive.all()):
+        found = float(values.detach()[~positive][0])
+        raise ValueError(f"{where}: `diag` must be positive and finite throughout, got {found}; clamp it from below")
+    return flat
+
+
+def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
+    if weight is None:
+        return
+    _real("weight", where, weight, b)
+    k = b.shape[-1]
+    try:
+        fits = weight.dim() > 0 and tuple(torch.broadcast_shapes(weight.shape, (*batch, k))) == (*batch, k)
+    except RuntimeError:
+        fits = False
+    if not fits or weight.shape[-1] != k:
+        raise ValueError(
+            f"{where}: `weight` must be {(k,)} or {(*batch, k)}, one a column, got shape {tuple(weight.shape)}; "
+            "for several weights, expand the anchors to as many kernels"
+        )
+
+
+def not_negative(where: str, weight: Tensor) -> Tensor:
+    """Weights (h, k) as they are, or an error; NaN on CUDA, which is not waited for."""
+    allowed = (weight >= 0) & (weight < math.inf)
+    if weight.is_cuda:
+        return torch.where(allowed.all(-1, keepdim=True), weight, torch.nan)
+    if not bool(allowed.all()):
+        found = float(weight.detach()[~allowed][0])
+        raise ValueError(
+            f"{where}: `weight` must be finite and not negative, or the matrix need not be definite, got {found}; "
+            "products with signed weights are fine, solves are not"
+        )
+    return weight
+
+
+def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...], n: int) -> None:
+    _real("y", where, y, like, half=True)
+    if y.dim() == 0 or y.shape[-2 if y.dim() > 1 else -1] != n:
+        raise ValueError(f"{where}: `y` must be (n,) or (..., n, m) with n = {n}, got shape {tuple(y.shape)}")
+    try:
+        torch.broadcast_shapes(y.shape[:-2], batch)
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: the kernels lead with H = {batch}, so `y` must be (n,), (n, m) or broadcast to (*H, n, m), "
+            f"got shape {tuple(y.shape)}"
+        ) from None
+
+
+def _real(name: str, where: str, value: Tensor, like: Tensor, *, half: bool = False) -> None:
+    is_tensor(where, name, value)
+    if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
+        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .double()")
+    same_device(where, name, value, "a", like)
+
+
+def not_symmetric(where: str) -> str:
+    return (
+        f"{where}: needs a symmetric matrix, made as LaplaceOperator(a) without `b` (and with `phi` alone); for "
+        "least squares with a rectangular K use K.mT.gram().solve(K.mT @ y, diag), or K.aslinearoperator() and SciPy"
+    )
+
+
+def not_definite(where: str, index: int, tied: list[int] | None) -> str:
+    if tied is not None:
+        return (
+            f"{where}: the matrix is singular: anchors a[{tied[0]}] and a[{tied[1]}] are equal, or as good as equal "
+            "beside tau; drop one of them, or add a positive `diag`"
+        )
+    return (
+        f"{where}: the matrix is not positive definite in float64: its factorisation broke down at a[{index}]; `diag` "
+        "is too small beside the entries there (or an argument is not finite); use a larger one"
+    )
+
+
+def differentiable_once() -> str:
+    return (
+        "laplex: log determinants and Cholesky factors are differentiable once (solves to any order); for second "
+        "derivatives of small matrices use .to_dense()"
+    )
+
+
 def not_finite(where: str, name: str) -> str:
     return (
         f"{where}: `{name}` must be finite, got NaN or infinity; "

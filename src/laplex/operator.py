@@ -9,9 +9,11 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex import _checks, reference
+from laplex import _checks, _systems, reference
+from laplex.cholesky import CholeskyFactor
 from laplex.errors import frozen
 from laplex.functional import linear
+from laplex.gram_operator import GramOperator
 from laplex.plan import Plan
 
 if TYPE_CHECKING:
@@ -158,6 +160,47 @@ class LaplaceOperator:
     def to_dense(self) -> Tensor:
         """The matrix itself, n * k numbers: for looking at, and for small sizes."""
         return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
+
+    def gram(self, weight: Tensor | None = None) -> GramOperator:
+        """The lazy symmetric matrix K diag(weight) K^T, n x n; weight (k,) or (*H, k), None for ones."""
+        return GramOperator(self, weight)
+
+    def solve(self, y: Tensor, diag: float | Tensor | None = None) -> Tensor:
+        r"""x = (K + diag)^-1 y for the symmetric K = LaplaceOperator(a), in O(n).
+
+        Without a diagonal K has a tridiagonal inverse, provided that no two anchors are equal. Computed in float64
+        throughout, by a recursion of positive terms: in C++ on the CPU, in plain torch, parallel in n, on CUDA (where
+        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi.
+
+        Args:
+            y (n,) or (..., n, m): right-hand sides.
+            diag: a positive number, or positive values that broadcast to (*H, n).
+
+        Example:
+            >>> K = LaplaceOperator(torch.randn(1000).double(), tau=0.5)
+            >>> y = torch.randn(1000).double()
+            >>> x = K.solve(y, 0.1)
+            >>> torch.allclose(K @ x + 0.1 * x, y)
+            True
+        """
+        return self._system("LaplaceOperator.solve", diag).solve(y)
+
+    def logdet(self, diag: float | Tensor | None = None) -> Tensor:
+        """log det(K + diag), (*H), for the symmetric K, in O(n); differentiable once in diag, a, tau and phi."""
+        return self._system("LaplaceOperator.logdet", diag).logdet()
+
+    def cholesky(self, diag: float | Tensor | None = None) -> CholeskyFactor:
+        """C with C C^T = K + diag, for the symmetric K, in O(n): to sample from N(0, K + diag), and to whiten."""
+        return CholeskyFactor(self._system("LaplaceOperator.cholesky", diag))
+
+    def _system(self, where: str, diag: float | Tensor | None) -> _systems.System:
+        if self.b is not self.a or self.psi is not self.phi:
+            raise ValueError(_checks.not_symmetric(where))
+        added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch)
+        return _systems.of_kernel(where, self._flat(), added, self._batch)
+
+    def _flat(self) -> _systems.Flat:
+        return _systems.flat(self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
 
     def aslinearoperator(self) -> LinearOperator:
         """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""

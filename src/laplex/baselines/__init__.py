@@ -30,6 +30,7 @@ class Baseline:
     anchors: Literal["any", "sorted", "grid"] = "any"  # the anchors it is right on
     dtype: torch.dtype | None = None  # the one dtype it takes; None: float32 and float64
     yardstick: bool = False  # computes something else: a measure of the machine
+    solves: bool = False  # (K + a diagonal)^-1 x in place of K x
     needs: str | None = None  # the package it is made of, where that is not torch
 
 
@@ -40,6 +41,15 @@ BASELINES: dict[str, Baseline] = {
     "logcumsumexp": Baseline(logcumsumexp.prepare, "logcumsumexp", keeps="order kept"),
     "celerite2": Baseline(
         celerite.prepare, "celerite2", keeps="sorted input", anchors="sorted", dtype=torch.float64, needs="celerite2"
+    ),
+    "celerite2-solve": Baseline(
+        celerite.prepare_solve,
+        "celerite2's factor and solve",
+        keeps="sorted input",
+        anchors="sorted",
+        dtype=torch.float64,
+        solves=True,
+        needs="celerite2",
     ),
     "keops": Baseline(keops.prepare, "KeOps", keeps="formula compiled", needs="pykeops"),
     "fft": Baseline(fft.prepare, "one torch.fft.fft", yardstick=True),

@@ -1,4 +1,4 @@
-"""celerite2's general_matmul: C++, exact, O(n + k), for anchors that are already sorted; float64 on the CPU."""
+"""celerite2's general_matmul, factor and solve: C++, exact, O(n + k), for sorted anchors; float64 on the CPU."""
 
 import importlib
 from collections.abc import Callable
@@ -6,6 +6,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor
+
+DIAG = 0.1  # added to the diagonal of what is solved
 
 
 def prepare(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
@@ -20,5 +22,25 @@ def prepare(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
         driver.general_matmul_lower(rows, cols, rate, ones_rows, ones_cols, columns, y)
         driver.general_matmul_upper(rows, cols, rate, ones_rows, ones_cols, columns, y)
         return torch.from_numpy(y.T)
+
+    return apply
+
+
+def prepare_solve(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
+    """(K(a, a) + DIAG)^-1 y for y (batch, n): factored and solved in every call. Ascending float64 anchors."""
+    del b
+    driver = importlib.import_module("celerite2.driver")
+    times, rate, ones = a.numpy(), np.array([1.0 / tau]), np.ones((len(a), 1))
+    diagonal = np.full(len(times), 1.0 + DIAG)
+
+    def apply(y: Tensor) -> Tensor:
+        columns = np.ascontiguousarray(y.numpy().T)  # (n, batch)
+        d, w, x = np.empty(len(times)), np.empty((len(times), 1)), np.empty_like(columns)
+        driver.factor(times, rate, diagonal, ones, ones, d, w)
+        x[:] = columns
+        driver.solve_lower(times, rate, ones, w, x, x)
+        x /= d[:, None]
+        driver.solve_upper(times, rate, ones, w, x, x)
+        return torch.from_numpy(x.T)
 
     return apply

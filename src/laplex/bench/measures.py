@@ -9,7 +9,8 @@ from laplex.bench.imports import measure_import
 from laplex.bench.inputs import make
 from laplex.bench.problems import Row, Side, Size, Suite
 from laplex.bench.results import Measured, Result, judge, without_value
-from laplex.bench.sides import Call, build, why_not
+from laplex.bench.runnable import Call
+from laplex.bench.sides import build, why_not
 from laplex.bench.timing import interleave
 
 ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,

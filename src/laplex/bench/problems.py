@@ -13,7 +13,7 @@ from laplex.baselines import BASELINES
 from laplex.bench.timing import Budget
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
-Mode = Literal["kept", "whole", "graph", "forward+backward", "forward+backward whole"]
+Mode = Literal["kept", "whole", "graph", "forward+backward", "forward+backward whole", "solve", "gram", "gram, a tenth"]
 Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
 
 ANCHORS: dict[Anchors, str] = {
@@ -22,12 +22,16 @@ ANCHORS: dict[Anchors, str] = {
     "offset": "N(0, 1) anchors offset by 1e4",
     "in order": "N(0, 1) anchors, in order",
 }
+SOLVES: tuple[Mode, ...] = ("solve", "gram", "gram, a tenth")  # bench.solves
 LAPLEX_MODES: dict[Mode, str] = {
     "kept": "plan kept",
     "whole": "whole call",
     "graph": "plan kept, as a CUDA graph",
     "forward+backward": "forward and backward, plan kept",
     "forward+backward whole": "forward and backward with planning",
+    "solve": "solve of K + diag, plan kept",
+    "gram": "solve and log det of a Gram matrix + diag, plan kept",
+    "gram, a tenth": "the same of a tenth of n and k",
 }
 
 

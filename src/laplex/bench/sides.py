@@ -1,8 +1,7 @@
-"""A `Side` made runnable: a call without arguments, and the error of what it returns."""
+"""A `Side` made runnable: a call without arguments."""
 
 import importlib.util
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -10,33 +9,10 @@ from torch import Tensor
 
 import laplex
 from laplex.baselines import BASELINES, Baseline
-from laplex.bench import oracle
+from laplex.bench import solves
 from laplex.bench.inputs import Inputs, suited_to
-from laplex.bench.problems import Side
-
-Call = Callable[[], Tensor | tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True)
-class Runnable:
-    """A call, and the problem it claims to solve (None: a yardstick)."""
-
-    call: Call
-    solves: Inputs | None
-    backend: str | None = None  # laplex's
-
-    def error(self, sample: int) -> float | None:
-        """The relative l2 error of one call over up to `sample` rows; of gradients, that of the worst."""
-        if self.solves is None:
-            return None
-        got, inputs = self.call(), self.solves
-        rows = oracle.rows_to_check(len(inputs.a), sample, inputs.a.device)
-        if isinstance(got, Tensor):
-            return oracle.relative_error(got[:, rows], oracle.product(inputs, rows))
-        cols = oracle.rows_to_check(len(inputs.b), sample, inputs.b.device)
-        grad_x, grad_a, grad_b = got
-        picked = grad_x[:, cols], grad_a[rows], grad_b[cols]
-        return max(map(oracle.relative_error, picked, oracle.gradients(inputs, rows, cols)))
+from laplex.bench.problems import SOLVES, Side
+from laplex.bench.runnable import Runnable
 
 
 def why_not(side: Side) -> str | None:
@@ -52,6 +28,8 @@ def why_not(side: Side) -> str | None:
 
 def build(side: Side, inputs: Inputs) -> Runnable:
     """Set the side up; what it may keep is made here, outside the call."""
+    if side.mode in SOLVES or (side.method != "laplex" and BASELINES[side.method].solves):
+        return solves.build(side, inputs)
     return _laplex(side, inputs) if side.method == "laplex" else _baseline(side, inputs)
 
 

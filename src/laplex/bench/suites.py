@@ -146,6 +146,26 @@ CPU_TIMES = (
         WHOLE,
         Side("dense", "whole"),
     ),
+    Row(
+        "time-solve",
+        "solve of the symmetric K + 0.1, plan kept, against celerite2's factor and solve on sorted anchors (float64)",
+        (Size(10**5, 10**5, 1), Size(10**6, 10**6, 1)),
+        "ratio",
+        1.0,
+        Side(mode="solve"),
+        Side("celerite2-solve"),
+        dtype=torch.float64,
+    ),
+    Row(
+        "time-solve-gram",
+        "solve and log det of K diag(w) K^T + 0.1, plan kept, against the same of a tenth of n and k: linear is 10",
+        (Size(10**6, 10**6, 1),),
+        "ratio",
+        12.0,
+        Side(mode="gram"),
+        Side(mode="gram, a tenth"),
+        dtype=torch.float64,
+    ),
     Row("time-import", "`import laplex` beyond `import torch`; compiles nothing, writes nothing", (), "import", 0.15),
 )
 

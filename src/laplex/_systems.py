@@ -1,0 +1,232 @@
+"""Symmetric K and Gram matrices M = K diag(weight) K^T, plus a diagonal, as quasiseparable matrices to be solved.
+
+In the order of a, with e_i = 1 or (cos phi_i, sin phi_i), and gaps between neighbours:
+
+    K:  p_i = q_i = e_i,                                  T_i = exp(-gap / tau) I
+    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap / tau) [[I, W_i], [0, I]]
+
+U_i is the weight left of a_i, V_i that right of it, both at the rate 2 / tau, and W_i that in the gap before a_i, at no
+rate; with phases each is the 2 x 2 matrix of the moments weight * (cos psi, sin psi)(cos psi, sin psi)^T. A b tied with
+a_i counts half to each side. For weight >= 0 none of these is a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _checks, backends
+from laplex._ops import Planned
+from laplex._shapes import flat_anchors, flat_tau, fold, unfold
+from laplex._solve_autograd import Factored, Generators, Product, factor, halves, logdet, solve
+from laplex.errors import StalePlanError
+from laplex.functional import _product
+from laplex.plan import Plan
+
+SINGULAR = 1e-15  # of a unit diagonal
+
+
+class Flat(NamedTuple):
+    """An operator's tensors, h kernels flat."""
+
+    a: Tensor  # (h, n)
+    b: Tensor  # (h, k)
+    tau: Tensor  # (h,) float64
+    phi: Tensor | None  # (h, n)
+    psi: Tensor | None  # (h, k)
+    planned: Planned
+    backend: str  # of the products
+
+
+class System(NamedTuple):
+    """A matrix to be solved, and its factors."""
+
+    where: str
+    batch: tuple[int, ...]
+    generators: Generators
+    factored: Factored
+    diag: Tensor  # (h, n), in the caller's order
+    product: Product  # without the diagonal
+    parameters: tuple[Tensor, ...]
+    dtype: torch.dtype
+
+    def solve(self, y: Tensor) -> Tensor:
+        """A^-1 y for y (n,) or (..., n, m), in its dtype."""
+        return self.on_columns(
+            self.where, y, lambda flat: solve(flat, self.diag, self.factored, self.product, *self.parameters)
+        )
+
+    def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
+        """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
+        columns = y[:, None] if y.dim() == 1 else y
+        rows, folding = fold(columns.mT.double(), self.batch or (1,))
+        x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
+        x = x if self.batch else x.reshape(columns.shape)
+        return x[..., 0] if y.dim() == 1 else x
+
+    def logdet(self) -> Tensor:
+        """log det A, (*H), in the dtype of the anchors."""
+        return logdet(self.generators, self.factored).reshape(self.batch).to(self.dtype)
+
+
+def flat(
+    a: Tensor,
+    b: Tensor,
+    tau: float | Tensor,
+    phi: Tensor | None,
+    psi: Tensor | None,
+    plan: Plan,
+    batch: tuple[int, ...],
+) -> Flat:
+    shape = batch or (1,)
+    sides = [None if side is None else flat_anchors(side, shape) for side in (phi, psi)]
+    rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
+    return Flat(rows, cols, scale, sides[0], sides[1], plan.order_for(a, b), plan.backend)
+
+
+def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
+    """K + diag for b = a and psi = phi."""
+    order, t = _ordered(where, k)
+    p = _directions(k.a, k.phi, order)
+    added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
+    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
+    backend = backends.planner_of_sides(t.device)
+    factored = _checked(where, factor(generators, order, backend), alone=diag is None)
+
+    def product(x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+        phase = (phi[0], phi[0]) if phi else None
+        return _product(x.mT, a, a, tau, phase, k.planned, k.backend).mT
+
+    parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
+    return System(where, batch, generators, factored, added, product, parameters, k.a.dtype)
+
+
+def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
+    """K diag(weight) K^T + diag, weight (h, k) float64."""
+    order, t = _ordered(where, k)
+    left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+    e = _directions(k.a, k.phi, order)
+    p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
+    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
+    factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
+
+    def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
+        there = (phases[0], phases[1]) if phases else None
+        back = (phases[1], phases[0]) if phases else None
+        inner = _product(x.mT, b, a, tau, back, (*k.planned[2:], *k.planned[:2]), k.backend)
+        return _product(inner * weight[:, None], a, b, tau, there, k.planned, k.backend).mT
+
+    phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
+    parameters = (weight, k.a, k.b, k.tau, *phases)
+    return System(where, batch, generators, factored, diag, product, parameters, k.a.dtype)
+
+
+def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
+    """The order (h, n) of the rows, and their anchors in it, in float64."""
+    index = k.planned[0]
+    if k.backend != "triton" and index.shape[-2] in (1, 4):  # else the plan does not hold it
+        order = index[:, 0].long()
+    else:
+        order = k.a.detach().argsort(stable=True)
+    if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
+        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
+    return order, _gathered(k.a, order, k.planned[1])
+
+
+def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
+    """anchors (h, n) in order, in float64; from the plan's values, where it has them and the anchors have not moved."""
+    looked_at = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
+    if looked_at and torch.equal(values[:, 0], anchors):
+        return values[:, 1].double()
+    return anchors.double().gather(-1, order)
+
+
+def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
+    """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
+    d, decay, order = factored.d, factored.decay, factored.order
+    most = 0 if factored.mass.shape[-1] == 0 else 1  # of anchors in order
+    if d.is_cuda:
+        lost = ~(d > 0) | ~(decay <= most)
+        return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
+    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(decay.max()) <= most):
+        return factored
+    if not bool((decay <= most).all()):
+        raise StalePlanError(_checks.stale_plan(where))
+    # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
+    singular = ~(d > 0) | ((decay == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
+    if bool(singular.any()):
+        kernel, i = (int(part) for part in singular.nonzero()[0])
+        tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
+        raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
+    return factored
+
+
+def _sorted(diag: Tensor, order: Tensor) -> Tensor:
+    """diag (h, n) in order; a number is the same in any."""
+    return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
+
+
+def _directions(a: Tensor, phi: Tensor | None, order: Tensor) -> Tensor:
+    """e (h, n, 1 or 2), in order."""
+    if phi is None:
+        return torch.ones_like(order, dtype=torch.float64)[..., None]
+    angle = phi.double().gather(-1, order)
+    return torch.stack([angle.cos(), angle.sin()], -1)
+
+
+def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
+    """The weights' moments (h, 1 or 3, k): of 1, or of cos^2, cos sin, sin^2 of psi."""
+    if psi is None:
+        return weight[:, None]
+    cos, sin = psi.double().cos(), psi.double().sin()
+    return weight[:, None] * torch.stack([cos * cos, cos * sin, sin * sin], 1)
+
+
+def _applied(moments: Tensor, e: Tensor) -> Tensor:
+    """The matrices packed in moments (h, 1 or 3, n), times e (h, n, 1 or 2)."""
+    if e.shape[-1] == 1:
+        return moments[:, 0, :, None] * e
+    one, both, two = moments.unbind(1)
+    cos, sin = e.unbind(-1)
+    return torch.stack([one * cos + both * sin, both * cos + two * sin], -1)
+
+
+def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U, V (h, 1 or 3, n), and W (h, n, 1 or 3) in the gap before every point, of moments (h, 1 or 3, k)."""
+    index = k.planned[2]
+    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: then all is a walk, nothing a look-up
+        cols = index[:, 0].long()
+        moments = moments.gather(-1, cols[:, None].expand(moments.shape))
+        below, upto = index[:, 2].long(), index[:, 3].long()
+        s = _gathered(k.b, cols, k.planned[3])
+        left, right = halves(moments, t, s, k.tau / 2, _as_sorted(k.planned), k.backend)
+        return left, right, _between(moments, below, upto, t.shape[-1])
+    left, right = halves(moments, k.a, k.b, k.tau / 2, k.planned, k.backend)
+    if k.backend != "triton" and index.shape[-2] == 2:
+        below, upto = index[:, 0].long(), index[:, 1].long()
+    else:
+        ends, s = t.detach(), k.b.detach().double()
+        below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
+    picked = order[:, None].expand(left.shape)
+    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])
+
+
+def _as_sorted(planned: Planned) -> Planned:
+    """A merged plan, as it is for the same anchors given in order."""
+    made = []
+    for index in (planned[0], planned[2]):
+        own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
+        made += [torch.stack([own, own, index[:, 2], index[:, 3]], 1), index.new_empty((1, 0, 1), dtype=torch.float64)]
+    return made[0], made[1], made[2], made[3]
+
+
+def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
+    """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
+    gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
+    for place in (below, upto):
+        gaps = gaps.scatter_add(-1, place[:, None].expand(moments.shape), moments / 2)
+    return gaps[..., :n].mT

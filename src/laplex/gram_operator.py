@@ -1,0 +1,162 @@
+"""The weighted Gram matrix as a lazy matrix: products, diagonal, solves and determinants in O(n)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from laplex import _checks, _systems
+from laplex._shapes import flat_anchors
+from laplex.cholesky import CholeskyFactor
+from laplex.errors import frozen
+from laplex.functional import linear
+
+if TYPE_CHECKING:
+    from laplex.operator import LaplaceOperator
+
+
+class GramOperator:
+    r"""The symmetric n x n matrix M = K diag(weight) K^T, held as K and the weights; ``K.gram(weight)`` makes it.
+
+    In the order of a, M is quasiseparable of order 2, or 4 with phases: for a_i >= a_j
+
+        M_ij = exp(-(a_i - a_j) / tau) (U_j + W_ij + V_i)
+
+    with U and V the weight left of a_j and right of a_i at the rate 2 / tau, W_ij that between them. So M + diag, for
+    weight >= 0 and a positive diagonal, is solved, factored and its determinant found in O(n), after O((n + k) log) for
+    the order and the sums. All is float64 inside, whatever the dtype. As every Cholesky factorisation it breaks down,
+    with an error, where ``diag`` is below about 1e-16 of M's diagonal.
+
+    Args:
+        kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).
+        weight: (k,) or (*H, k); None for ones. Of any sign for products, not negative for solves.
+
+    Example:
+        >>> M = LaplaceOperator(torch.randn(1000).double(), torch.randn(5000).double()).gram()
+        >>> y = torch.randn(1000).double()
+        >>> x = M.solve(y, diag=0.1)
+        >>> torch.allclose(M @ x + 0.1 * x, y)
+        True
+    """
+
+    kernel: LaplaceOperator
+    weight: Tensor | None
+    __setattr__ = frozen
+
+    def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
+        _checks.gram_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
+        self.__dict__.update(kernel=kernel, weight=weight)
+
+    @property
+    def shape(self) -> torch.Size:
+        *batch, n, _ = self.kernel.shape
+        return torch.Size((*batch, n, n))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.kernel.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.kernel.device
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.kernel.requires_grad or (self.weight is not None and self.weight.requires_grad)
+
+    @property
+    def mT(self) -> GramOperator:
+        """The matrix itself: it is symmetric."""
+        return self
+
+    def __matmul__(self, x: Tensor) -> Tensor:
+        """M @ x for x (n,) or (*H, n, m), as two products: K (weight * (K^T x))."""
+        inner = self.kernel.mT @ x
+        if self.weight is not None:
+            weight = self.weight.to(inner.real.dtype if inner.is_complex() else inner.dtype)
+            inner = inner * (weight if x.dim() == 1 else weight[..., None])
+        if x.dim() == 1 and inner.dim() > 1:  # one vector, several kernels
+            return (self.kernel @ inner[..., None])[..., 0]
+        return self.kernel @ inner
+
+    def __rmatmul__(self, x: Tensor) -> Tensor:
+        """x @ M for x (n,) or (*H, m, n)."""
+        _checks.is_tensor("x @ GramOperator", "x", x)
+        return self @ x if x.dim() == 1 else (self @ x.mT).mT
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
+        if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
+            raise TypeError(f"{func.__name__} is not defined for a GramOperator; use .to_dense() if the matrix fits")
+        left, right = args
+        return left.__matmul__(right) if isinstance(left, GramOperator) else right.__rmatmul__(left)
+
+    def diagonal(self) -> Tensor:
+        r"""The entries M_ii, (*H, n), in O(n): K_ij^2 is an entry of K at tau / 2.
+
+        With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
+        """
+        kernel, weight = self.kernel, self._weights()
+        tau = kernel.tau / 2
+        if kernel.phi is None or kernel.psi is None:
+            rows = weight[..., None, :]
+            return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :]
+        angle = 2 * kernel.psi
+        rows = torch.stack([weight, weight * angle.cos(), weight * angle.sin()], -2)
+        plain, of_cos, of_sin = linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan).unbind(-2)
+        return (plain + (2 * kernel.phi).cos() * of_cos + (2 * kernel.phi).sin() * of_sin) / 2
+
+    def to_dense(self) -> Tensor:
+        """The matrix itself, n^2 numbers: for looking at, and for small sizes."""
+        return _dense(self.kernel, self._weights())
+
+    def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
+        """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
+
+        Differentiable to any order in y, diag, weight, a, b, tau and the phases.
+        """
+        return self._system("GramOperator.solve", diag).solve(y)
+
+    def logdet(self, diag: float | Tensor) -> Tensor:
+        """log det(M + diag), (*H), in O(n); differentiable once in diag, weight, a, b, tau and the phases."""
+        return self._system("GramOperator.logdet", diag).logdet()
+
+    def cholesky(self, diag: float | Tensor) -> CholeskyFactor:
+        """C with C C^T = M + diag, in O(n): to sample from N(0, M + diag), and to whiten."""
+        return CholeskyFactor(self._system("GramOperator.cholesky", diag))
+
+    def _weights(self) -> Tensor:
+        """weight, or ones, (*H, k) in the dtype of the anchors."""
+        shape = (*self.kernel.shape[:-2], self.kernel.shape[-1])
+        if self.weight is None:
+            return torch.ones(shape, dtype=self.dtype, device=self.device)
+        return self.weight.to(self.dtype).expand(shape)
+
+    def _system(self, where: str, diag: float | Tensor) -> _systems.System:
+        batch = tuple(self.shape[:-2])
+        if diag is None:
+            raise TypeError(
+                f"{where}: `diag` must be given: M alone is singular wherever n exceeds k, and nearly so beyond"
+            )
+        added = _checks.diagonal(where, diag, self.kernel.a, batch)
+        weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
+        weight = _checks.not_negative(where, weight)
+        return _systems.of_gram(where, self.kernel._flat(), weight, added, batch)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.shape))
+        weighted = "" if self.weight is None else ", weighted"
+        phased = ", phased" if self.kernel.phi is not None else ""
+        return f"GramOperator({shape}, {self.dtype}, device={self.device}{weighted}{phased}, k={self.kernel.shape[-1]})"
+
+
+def _dense(kernel: LaplaceOperator, weight: Tensor) -> Tensor:
+    """K diag(weight) K^T by its definition, in O(n^2 k)."""
+    dense = kernel.to_dense()
+    return (dense * weight[..., None, :]) @ dense.mT

@@ -1,0 +1,48 @@
+"""Solves on a GPU: the same numbers as on the CPU, and NaN in place of errors."""
+
+import pytest
+import torch
+
+from cases import named
+from helpers import all_nan, error, wide
+from laplex import LaplaceOperator
+from systems import KINDS, condition, dense, inputs_of, normal, operator
+
+pytestmark = pytest.mark.gpu
+
+
+@named("generic", "ties_everywhere", "short_rows", "short_cols", "batched", "one_point")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("phased", [False, True])
+def test_values_and_gradients(case, kind, phased):
+    inputs = inputs_of(case, kind, phased)
+    y = normal(*inputs["diag"].shape, 2)
+    tolerance = 1e-13 * condition(dense(**inputs))
+    results = []
+    for device in ("cpu", "cuda"):
+        leaves = {name: value.detach().to(device).requires_grad_() for name, value in inputs.items()}
+        right = y.to(device).requires_grad_()
+        made, diag = operator(**leaves), leaves["diag"]
+        values = made.solve(right, diag), made.logdet(diag), made.cholesky(diag) @ right
+        total = sum(value.sin().sum() for value in values[:2])
+        results.append([value.cpu() for value in (*values, *torch.autograd.grad(total, (right, *leaves.values())))])
+    for here, there in zip(*results):
+        assert error(there, here) <= tolerance
+
+
+def test_large():
+    a, b, y = torch.randn(100_000, device="cuda"), torch.randn(80_000, device="cuda"), torch.randn(100_000).cuda()
+    for A in (LaplaceOperator(a), LaplaceOperator(a, b).gram()):
+        x = A.solve(wide(y), 0.5)
+        scale = float((A @ x.abs()).norm())
+        assert float((A @ x + 0.5 * x - wide(y)).norm()) <= 1e-15 * scale + 1e-12 * float(y.norm())
+
+
+def test_faults_are_nan():
+    a = torch.randn(50, device="cuda")
+    y = torch.randn(50, device="cuda")
+    tied = torch.cat([a, a[:1]])
+    assert all_nan(LaplaceOperator(tied).solve(torch.ones_like(tied)), LaplaceOperator(tied).logdet())
+    assert all_nan(LaplaceOperator(a).solve(y, -1.0), LaplaceOperator(a).logdet(torch.tensor(0.0, device="cuda")))
+    M = LaplaceOperator(a, a + 1).gram(-torch.ones_like(a))
+    assert all_nan(M.solve(y, 1.0), M.logdet(1.0))

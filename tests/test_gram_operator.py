@@ -1,0 +1,127 @@
+"""GramOperator: a lazy symmetric matrix that behaves as the dense one."""
+
+import pytest
+import torch
+
+from cases import named
+from helpers import error, phases_for
+from laplex import GramOperator, LaplaceOperator, reference
+from systems import normal
+
+CASE = named("generic", "ties_everywhere", "short_rows_ties", "short_cols_ties", "batched", "batched_ties", "one_point")
+PHASED = pytest.mark.parametrize("phased", [False, True])
+
+
+def gram_of(case, phased=False):
+    """The operator with signed weights, and its matrix."""
+    a, b, tau = case()
+    phi, psi = phases_for(a, b) if phased else (None, None)
+    weight = normal(*b.shape)
+    K = LaplaceOperator(a, b, tau, phi=phi, psi=psi)
+    dense = reference.kernel(a, b, tau, phi=phi, psi=psi)
+    return K.gram(weight), (dense * weight[..., None, :]) @ dense.mT
+
+
+def close(got, want):
+    assert error(got, want) <= 1e-12
+
+
+@CASE
+@PHASED
+def test_products(case, phased):
+    M, dense = gram_of(case, phased)
+    *batch, n, _ = dense.shape
+    right, left = normal(*batch, n, 3), normal(*batch, 3, n)
+    close(M @ right, dense @ right)
+    close(left @ M, left @ dense)
+    close(torch.matmul(M, right), dense @ right)
+    close(torch.matmul(left, M), left @ dense)
+    vector = normal(n)
+    close(M @ vector, dense @ vector)
+    close(vector @ M, vector @ dense)
+    close(M.mT @ right, dense @ right)
+
+
+@CASE
+@PHASED
+def test_what_it_looks_like(case, phased):
+    M, dense = gram_of(case, phased)
+    assert isinstance(M, GramOperator)
+    assert M.shape == dense.shape
+    assert isinstance(M.shape, torch.Size)
+    assert M.dtype == torch.float64
+    assert M.device == torch.device("cpu")
+    close(M.to_dense(), dense)
+    close(M.diagonal(), dense.diagonal(dim1=-2, dim2=-1))
+
+
+def test_ones_are_the_weights_unless_given():
+    K = LaplaceOperator(normal(2, 5), normal(2, 4))
+    dense = K.to_dense()
+    close(K.gram().to_dense(), dense @ dense.mT)
+    close(K.gram().diagonal(), (dense * dense).sum(-1))
+    shared = torch.rand(4).double()
+    close(K.gram(shared).to_dense(), (dense * shared) @ dense.mT)
+
+
+def test_operands_of_other_dtypes():
+    M = LaplaceOperator(torch.randn(5), torch.randn(4)).gram(torch.rand(4).double())
+    x = torch.randn(5, 2)
+    assert (M @ x).dtype == torch.float32
+    assert (M @ x.half()).dtype == torch.float16
+    z = torch.complex(x, x.flip(0))
+    assert error(M @ z, torch.complex(M @ z.real, M @ z.imag)) <= 1e-6
+
+
+@pytest.mark.parametrize("argument", ["a", "b", "tau", "phi", "psi", "weight"])
+def test_gradients_flow_through(argument):
+    inputs = {"a": normal(6), "b": normal(5), "tau": torch.tensor(0.7).double(), "phi": normal(6), "psi": normal(5)}
+    weight, x = normal(5), normal(6, 2)
+    leaf = (weight if argument == "weight" else inputs[argument]).requires_grad_()
+    M = LaplaceOperator(**inputs).gram(weight)
+    assert M.requires_grad
+    kernel = reference.kernel(**inputs)
+    dense = (kernel * weight) @ kernel.mT
+    got = (M @ x).sin().sum() + M.diagonal().sin().sum() + M.to_dense().sum()
+    want = (dense @ x).sin().sum() + dense.diagonal().sin().sum() + dense.sum()
+    close(torch.autograd.grad(got, leaf)[0], torch.autograd.grad(want, leaf)[0])
+
+
+def test_no_gradient_is_asked_for_unless_wanted():
+    assert not LaplaceOperator(normal(3), normal(4)).gram().requires_grad
+
+
+def test_the_operator_is_immutable():
+    M = LaplaceOperator(normal(3), normal(4)).gram()
+    with pytest.raises(AttributeError):
+        M.weight = None
+
+
+def test_repr():
+    M = LaplaceOperator(torch.randn(5), torch.randn(6)).gram(torch.ones(6))
+    assert repr(M) == "GramOperator(5 x 5, torch.float32, device=cpu, weighted, k=6)"
+
+
+BAD_WEIGHTS = [
+    ([1.0] * 4, TypeError, "LaplaceOperator.gram: `weight` must be a torch.Tensor, got list"),
+    (torch.ones(3), ValueError, r"`weight` must be \(4,\) or \(4,\), one a column, got shape \(3,\)"),
+    (torch.ones(2, 4), ValueError, "for several weights, expand the anchors"),
+    (torch.ones(1), ValueError, r"got shape \(1,\)"),
+    (torch.tensor(1.0), ValueError, r"got shape \(\)"),
+    (torch.ones(4, dtype=torch.int64), TypeError, "`weight` must be float32 or float64, got torch.int64"),
+    (torch.ones(4, device="meta"), ValueError, "`weight` must be on the device of `a`"),
+]
+
+
+@pytest.mark.parametrize(("weight", "kind", "message"), BAD_WEIGHTS, ids=str)
+def test_bad_weights(weight, kind, message):
+    with pytest.raises(kind, match=message):
+        LaplaceOperator(torch.randn(5), torch.randn(4)).gram(weight)
+
+
+def test_other_operations_are_refused():
+    M = LaplaceOperator(torch.randn(5), torch.randn(4)).gram()
+    with pytest.raises(TypeError, match="is not defined for a GramOperator; use"):
+        torch.add(torch.ones(5), M)
+    with pytest.raises(ValueError, match="must have size 5 where they meet"):
+        M @ torch.ones(4)
