@@ -76,7 +76,17 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 
 def test_public_names():
-    names = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]
+    names = [
+        "LaplaceOperator",
+        "Plan",
+        "StalePlanError",
+        "__version__",
+        "backends",
+        "gram",
+        "linear",
+        "rank",
+        "reference",
+    ]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 

@@ -37,9 +37,20 @@ from laplex import backends as backends
 from laplex import reference as reference
 from laplex._version import __version__ as __version__
 from laplex.errors import StalePlanError as StalePlanError
+from laplex.functional import gram as gram
 from laplex.functional import linear as linear
 from laplex.operator import LaplaceOperator as LaplaceOperator
 from laplex.plan import Plan as Plan
 from laplex.ranks import rank as rank
 
-__all__ = ["LaplaceOperator", "Plan", "StalePlanError", "__version__", "backends", "linear", "rank", "reference"]
+__all__ = [
+    "LaplaceOperator",
+    "Plan",
+    "StalePlanError",
+    "__version__",
+    "backends",
+    "gram",
+    "linear",
+    "rank",
+    "reference",
+]
