@@ -51,6 +51,18 @@ struct RowDot {
     int threads;
 };
 
+struct Gram {
+    const double* sums;       // (h, m, channels, 4, n): U, V, and the high and the low part of W; laplex/_kernels/gram.py
+    const double* direction;  // (h, 2, n): cos phi, sin phi; null if there is one channel, without phases
+    const double* target;     // (h, n)
+    const double* tau;        // (h,)
+    void* matrix;             // (h, m, n, n): M, to be filled; with pulls its cotangent, to be read
+    double* pulls;            // (h, m, 3 or 9, n) or null
+    int64_t h, m, n;
+    int channels;  // 1 or 3
+    int threads;
+};
+
 // Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
 // library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
 #define LAPLEX_DECLARE(isa)                           \
@@ -58,6 +70,7 @@ struct RowDot {
     template <class T> Status scan(const Scan&);      \
     template <class T> Status order(const Order&);    \
     template <class T> Status row_dot(const RowDot&); \
+    template <class R> Status gram(const Gram&);      \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

@@ -1,5 +1,5 @@
 // laplex._core: the kernels for the best instruction set this processor has, called with addresses of contiguous arrays.
-// laplex/_kernels/cpp_scan.py is the only caller; it owns dtypes, contiguity and messages.
+// laplex/_kernels/cpp_scan.py and cpp_gram.py are the only callers; they own dtypes, contiguity and messages.
 #include <nanobind/nanobind.h>
 
 #include "laplex.h"
@@ -52,6 +52,15 @@ Status run_row_dot(const RowDot& dot) {
     return baseline::row_dot<T>(dot);
 }
 
+template <class R>
+Status run_gram(const Gram& gram) {
+#ifdef LAPLEX_X86
+    if (isa == Isa::avx512) return avx512::gram<R>(gram);
+    if (isa == Isa::avx2) return avx2::gram<R>(gram);
+#endif
+    return baseline::gram<R>(gram);
+}
+
 template <class P>
 P* address(uintptr_t value) {
     return reinterpret_cast<P*>(value);
@@ -84,6 +93,14 @@ int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, i
     return is_double ? run_row_dot<double>(args) : run_row_dot<float>(args);
 }
 
+int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, uintptr_t matrix, uintptr_t pulls, int64_t h,
+         int64_t m, int64_t n, int channels, bool is_double, int threads) {
+    const Gram args{address<double>(sums), address<double>(direction), address<double>(target), address<double>(tau),
+                    address<void>(matrix), address<double>(pulls), h, m, n, channels, threads};
+    nb::gil_scoped_release release;
+    return is_double ? run_gram<double>(args) : run_gram<float>(args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -96,4 +113,5 @@ NB_MODULE(_core, m) {
     m.def("scan", &scan);
     m.def("order", &order);
     m.def("row_dot", &row_dot);
+    m.def("gram", &gram);
 }

@@ -52,7 +52,7 @@ _MODULES = {
 }
 _ASSEMBLIES = {
     "torch": "laplex._kernels.torch_gram",
-    "cpp": "laplex._kernels.torch_gram",
+    "cpp": "laplex._kernels.cpp_gram",
     "triton": "laplex._kernels.triton_gram",
 }
 Planned = tuple[Tensor, Tensor, Tensor, Tensor]  # row_index, row_values, col_index, col_values
