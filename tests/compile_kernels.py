@@ -10,17 +10,17 @@ from triton import language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from laplex._kernels import triton_carry, triton_direct, triton_merged, triton_order
+from laplex._kernels import triton_carry, triton_direct, triton_gram, triton_merged, triton_order
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped"}
+FLOAT64 = {"tau", "scratch", "grouped", "sums", "direction"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
     {"target", "source", "position", "values", "ones", "twos", "pull", "out"},
-    {"x", "merged_x", "even", "odd", "g"},
+    {"x", "merged_x", "even", "odd", "g", "matrix"},
 )
 
 
@@ -52,6 +52,10 @@ def main():
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, GROUPS=2)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
                 compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
+    for x, exact, phased in itertools.product(("fp32", "fp64"), (False, True), (False, True)):
+        tile = {"EXACT": exact, "PHASED": phased, "ROWS": 16, "COLS": 64}
+        compile_kernel(triton_gram.assemble_kernel, "fp64", x, **tile)
+        compile_kernel(triton_gram.pull_kernel, "fp64", x, **tile)
     for in_order, wide in itertools.product((False, True), repeat=2):
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, WIDE=wide, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)

@@ -23,7 +23,7 @@ def test_readme_blocks_run(tmp_path, monkeypatch):
         exec(compile("\n" * line + match[1], str(README), "exec"), namespace)
 
 
-@pytest.mark.parametrize("documented", [laplex.linear, laplex.LaplaceOperator, laplex.rank, laplex.Plan])
+@pytest.mark.parametrize("documented", [laplex.linear, laplex.gram, laplex.LaplaceOperator, laplex.rank, laplex.Plan])
 def test_docstring_examples(documented):
     names = {"torch": torch, "laplex": laplex, "LaplaceOperator": laplex.LaplaceOperator}
     for test in doctest.DocTestFinder(recurse=False).find(documented, globs=names):

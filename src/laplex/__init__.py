@@ -26,6 +26,10 @@ The algorithm
     L and R are one sweep each over the sorted anchors. Everything else is made of E and O: dK/da = S / tau, so
     the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
 
+The Gram matrix
+    K diag(w) K^T is made of the same sums at half of tau, and of the mass between two rows: n^2 numbers, from sums
+    over the columns that are taken once.
+
 The tie rule
     Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0|
     in the dense definition.

@@ -25,9 +25,7 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
     return made
 
 
-def _run(
-    sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: Tensor, pulled: Tensor | None
-) -> None:
+def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: Tensor, pulled: Tensor | None) -> None:
     """Fill the matrix, or what its cotangent pulls with. The core takes addresses: 0 for what is not there."""
     h, m, channels, _, n = sums.shape
     arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # held until the core is done

@@ -12,9 +12,10 @@ import laplex
 from laplex.baselines import BASELINES, Baseline
 from laplex.bench import oracle
 from laplex.bench.inputs import Inputs, suited_to
-from laplex.bench.problems import Side
+from laplex.bench.problems import OURS, Side
 
 Call = Callable[[], Tensor | tuple[Tensor, ...]]
+GRAM_ROWS = 64  # of a Gram matrix looked at: a row is as much work as the whole of a product
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Runnable:
     call: Call
     solves: Inputs | None
     backend: str | None = None  # laplex's
+    gram: bool = False  # a Gram matrix, not a product
 
     def error(self, sample: int) -> float | None:
         """The relative l2 error of one call over up to `sample` rows; of gradients, that of the worst."""
@@ -31,6 +33,9 @@ class Runnable:
             return None
         got, inputs = self.call(), self.solves
         rows = oracle.rows_to_check(len(inputs.a), sample, inputs.a.device)
+        if self.gram:
+            rows = oracle.rows_to_check(len(inputs.a), min(sample, GRAM_ROWS), inputs.a.device)
+            return oracle.relative_error(got[:, rows], oracle.gram(inputs, rows))  # type: ignore[call-overload]
         if isinstance(got, Tensor):
             return oracle.relative_error(got[:, rows], oracle.product(inputs, rows))
         cols = oracle.rows_to_check(len(inputs.b), sample, inputs.b.device)
@@ -41,7 +46,7 @@ class Runnable:
 
 def why_not(side: Side) -> str | None:
     """Why a side cannot run here; None if it can."""
-    if side.method == "laplex":
+    if side.method in OURS:
         answer = "yes" if side.backend is None else laplex.backends.available()[side.backend]
         return None if answer == "yes" else answer
     needs = BASELINES[side.method].needs
@@ -52,7 +57,16 @@ def why_not(side: Side) -> str | None:
 
 def build(side: Side, inputs: Inputs) -> Runnable:
     """Set the side up; what it may keep is made here, outside the call."""
+    if side.method == "laplex-gram":
+        return _gram(side, inputs)
     return _laplex(side, inputs) if side.method == "laplex" else _baseline(side, inputs)
+
+
+def _gram(side: Side, inputs: Inputs) -> Runnable:
+    x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
+    backend = laplex.backends.which(x, a, b, backend=side.backend)
+    plan = laplex.Plan(a, b) if side.mode == "kept" else None
+    return Runnable(partial(laplex.gram, a, b, x, tau, plan=plan, backend=side.backend), inputs, backend, gram=True)
 
 
 def _laplex(side: Side, inputs: Inputs) -> Runnable:
@@ -97,9 +111,10 @@ def _baseline(side: Side, inputs: Inputs) -> Runnable:
         leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (inputs.x, inputs.a, inputs.b))
         y = partial(_whole, baseline, x, a, b, inputs.tau)
         return Runnable(lambda: torch.autograd.grad(y(), leaves, inputs.cotangent), solves)
+    gram = baseline.computes == "gram"
     if side.mode == "whole":
-        return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves)
-    return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves)
+        return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves, gram=gram)
+    return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves, gram=gram)
 
 
 def _whole(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
