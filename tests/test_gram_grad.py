@@ -123,6 +123,24 @@ def test_the_whole_hessian_at_ties(anchors, backend):
     torch.testing.assert_close(got, want, atol=1e-12, rtol=1e-11)
 
 
+@pytest.mark.parametrize("anchors", [([0.0, 1, 2.5], [1.0, 0.3]), ([0.5, 0.5], [0.5, 0.5])], ids=str)
+def test_third_derivatives(anchors, backend):
+    a, b = (torch.tensor(values, dtype=torch.float64) for values in anchors)
+    inputs = inputs_for(a, b, 0.8)
+    sizes = {name: value.shape for name, value in inputs.items()}
+    vector = torch.cat([value.reshape(-1) for value in inputs.values()])
+    along = [torch.randn_like(vector) for _ in range(2)]
+
+    def third(function):
+        leaf = vector.clone().requires_grad_()
+        value = packed(function, sizes)(leaf)
+        for direction in along:
+            value = (torch.autograd.grad(value, leaf, create_graph=True)[0] * direction).sum()
+        return torch.autograd.grad(value, leaf)[0]
+
+    torch.testing.assert_close(third(on(backend)), third(reference.gram), atol=1e-12, rtol=1e-11)
+
+
 @named("generic", "ties_everywhere", "duplicates_within_a_side", "batched")
 def test_forward_mode_and_reverse_over_it(case, backend):
     inputs = inputs_for(*case())

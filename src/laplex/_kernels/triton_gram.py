@@ -22,7 +22,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
     """M (h, m, n, n), symmetric to the bit."""
     h, m, channels, _, n = sums.shape
     made = sums.new_empty((h, m, n, n), dtype=dtype)
-    tensors = sums, direction.contiguous(), target, tau.contiguous(), made
+    tensors = sums, direction.contiguous(), target.contiguous(), tau.contiguous(), made
     flags = dtype == torch.float64, channels == 3, ROWS, COLS
     grid = h * m * triton.cdiv(n, ROWS) * triton.cdiv(n, COLS), 1, 1
     _launch(assemble_kernel, grid, tensors, (m, n), flags, 4)
@@ -33,7 +33,7 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
     """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
     h, m, channels, _, n = sums.shape
     made = sums.new_empty((h, m, pulls(channels), n))
-    tensors = sums.contiguous(), direction.contiguous(), target, tau.contiguous(), g.contiguous(), made
+    tensors = sums.contiguous(), direction.contiguous(), target.contiguous(), tau.contiguous(), g.contiguous(), made
     flags = g.dtype == torch.float64, channels == 3, ROWS, COLS
     _launch(pull_kernel, (h * m * triton.cdiv(n, ROWS), 1, 1), tensors, (m, n), flags, 4)
     return made
