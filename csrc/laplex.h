@@ -115,6 +115,18 @@ struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
     int threads;
 };
 
+struct Gram {
+    const double* sums;       // (h, m, channels, 4, n): U, V, and the high and the low part of W; laplex/_kernels/gram.py
+    const double* direction;  // (h, 2, n): cos phi, sin phi; null if there is one channel, without phases
+    const double* target;     // (h, n)
+    const double* tau;        // (h,)
+    void* matrix;             // (h, m, n, n): M, to be filled; with pulls its cotangent, to be read
+    double* pulls;            // (h, m, 3 or 9, n) or null
+    int64_t h, m, n;
+    int channels;  // 1 or 3
+    int threads;
+};
+
 // Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
 // library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
 #define LAPLEX_DECLARE(isa)                           \
@@ -126,6 +138,7 @@ struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
     void factor_pullback(const FactorPullback&);      \
     void sweep(const Sweep&);                         \
     Status sweep_pullback(const SweepPullback&);      \
+    template <class R> Status gram(const Gram&);      \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

@@ -1,5 +1,6 @@
 // laplex._core: the kernels for the best instruction set this processor has, called with addresses of contiguous arrays.
-// laplex/_kernels/cpp_scan.py and cpp_solve.py are the only callers; they own dtypes, contiguity and messages.
+// laplex/_kernels/cpp_scan.py, cpp_gram.py and cpp_solve.py are the only callers; they own dtypes, contiguity and
+// messages.
 #include <nanobind/nanobind.h>
 
 #include "laplex.h"
@@ -50,6 +51,15 @@ Status run_row_dot(const RowDot& dot) {
     if (isa == Isa::avx2) return avx2::row_dot<T>(dot);
 #endif
     return baseline::row_dot<T>(dot);
+}
+
+template <class R>
+Status run_gram(const Gram& gram) {
+#ifdef LAPLEX_X86
+    if (isa == Isa::avx512) return avx512::gram<R>(gram);
+    if (isa == Isa::avx2) return avx2::gram<R>(gram);
+#endif
+    return baseline::gram<R>(gram);
 }
 
 // Those without a type of their own: the name of the function for this processor's instruction set.
@@ -131,6 +141,14 @@ int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, ui
     return LAPLEX_BEST(sweep_pullback, args);
 }
 
+int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, uintptr_t matrix, uintptr_t pulls, int64_t h,
+         int64_t m, int64_t n, int channels, bool is_double, int threads) {
+    const Gram args{address<double>(sums), address<double>(direction), address<double>(target), address<double>(tau),
+                    address<void>(matrix), address<double>(pulls), h, m, n, channels, threads};
+    nb::gil_scoped_release release;
+    return is_double ? run_gram<double>(args) : run_gram<float>(args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -147,4 +165,5 @@ NB_MODULE(_core, m) {
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
+    m.def("gram", &gram);
 }

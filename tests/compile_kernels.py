@@ -9,17 +9,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from laplex._kernels import triton_carry, triton_direct, triton_merged, triton_order, triton_short
+from laplex._kernels import triton_carry, triton_direct, triton_gram, triton_merged, triton_order, triton_short
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped", "fault", "table"}
+FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "rank"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
     {"target", "source", "position", "values", "ones", "twos", "pull", "out"},
-    {"x", "merged_x", "even", "odd", "g"},
+    {"x", "merged_x", "even", "odd", "g", "matrix"},
 )
 
 
@@ -62,6 +62,10 @@ def main():
     for in_order, far in itertools.product((False, True), repeat=2):
         compile_kernel(triton_short.rank_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
+    for x, exact, phased in itertools.product(("fp32", "fp64"), (False, True), (False, True)):
+        tile = {"EXACT": exact, "PHASED": phased, "ROWS": 16, "COLS": 64}
+        compile_kernel(triton_gram.assemble_kernel, "fp64", x, **tile)
+        compile_kernel(triton_gram.pull_kernel, "fp64", x, **tile)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)

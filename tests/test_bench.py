@@ -98,7 +98,7 @@ def test_every_row_of_the_cpu_suite_runs_when_shrunk() -> None:
         if any(side is not None and side.method == "toeplitz" for side in (row.against, *row.also)):
             small = Size(64, 64, 1)
         result = measure(Suite("shrunk", "cpu", (), INSTANT, committed=False), row, small)
-        assert result.status in ("pass", "miss", "skipped"), result
+        assert result.status in (("info",) if row.bar is None else ("pass", "miss", "skipped")), result
 
 
 def test_a_right_answer_is_timed() -> None:

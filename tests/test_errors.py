@@ -140,6 +140,67 @@ def test_shapes_of_phases():
         call(phi=A, psi=B[None])
 
 
+# --- the weight of laplex.gram ----------------------------------------------------------------------------------------
+
+
+def gram(**changed):
+    return laplex.gram(**{"a": A, "b": B, **changed})
+
+
+@pytest.mark.parametrize("value", [3.0, [1.0], np.zeros(6)], ids=lambda value: type(value).__name__)
+def test_a_weight_that_is_no_tensor(value):
+    with raises(TypeError, "laplex.gram: `weight` must be a torch.Tensor, got", "use torch.as_tensor"):
+        gram(weight=value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bfloat16, torch.complex64], ids=str)
+def test_weight_dtypes(dtype):
+    with raises(TypeError, f"laplex.gram: `weight` must be float32 or float64, got {dtype}; call .float()"):
+        gram(weight=torch.ones(6, dtype=dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (6, 1)], ids=str)
+def test_weight_shapes(shape):
+    with raises(
+        ValueError, "laplex.gram: `weight` must have size k = 6 in its last dimension to match `b`, got", str(shape)
+    ):
+        gram(weight=torch.ones(shape))
+
+
+def test_weights_of_batched_anchors():
+    with raises(
+        ValueError,
+        "laplex.gram: `a`, `b` and `tau` lead with H = (2,), so `weight` must be (*H, m, k) or broadcast to it, got "
+        "shape (3, 1, 6); use weight.unsqueeze(-2) for one vector a kernel",
+    ):
+        gram(a=A.expand(2, 5), weight=torch.ones(3, 1, 6))
+
+
+def test_the_other_arguments_of_gram_are_checked_as_those_of_linear(backend):
+    with raises(TypeError, "laplex.gram: `a` must be float32 or float64, got torch.int64"):
+        gram(a=torch.arange(5))
+    with raises(ValueError, "laplex.gram: `tau` must be positive and finite, got -1.0"):
+        gram(tau=-1.0, backend=backend)
+    with raises(ValueError, "laplex.gram: `tau` must be positive and finite, got [-1.0]"):
+        gram(tau=torch.tensor(-1.0), backend=backend)
+    with raises(ValueError, "laplex.gram: `phi` and `psi` go together, got `phi` without `psi`"):
+        gram(phi=A)
+    with raises(TypeError, "laplex.gram: `plan` must be a laplex.Plan or None, got str"):
+        gram(plan="a plan")
+    with raises(
+        ValueError, "laplex.gram: `plan` was built for (*H, n, k) = (6, 5), `a`, `b` and `tau` here give (5, 6)"
+    ):
+        gram(plan=Plan(B, A))
+    with raises(ValueError, "laplex", "`b` must be finite, got NaN or infinity"):
+        gram(b=B * math.inf, backend=backend)
+
+
+def test_no_memory_for_the_gram(monkeypatch):
+    monkeypatch.setattr(cpp_scan._core, "gram", lambda *_: cpp_scan._core.OUT_OF_MEMORY)
+    with raises(MemoryError, "laplex.gram: no memory for the compiled core's scratch arrays; use smaller batches"):
+        gram(backend="cpp")
+
+
 # --- tau -------------------------------------------------------------------------------------------------------------
 
 

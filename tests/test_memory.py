@@ -12,7 +12,13 @@ from laplex import _ops, backends
 SIZES = [(1201, 1301), (151, 2503), (2503, 151)]  # merged, short rows, short columns
 
 
-INSIDE = {_ops.plan: _ops._plan, _ops.scan: _ops._scan, _ops.pullback: _ops._pullback}
+INSIDE = {
+    _ops.plan: _ops._plan,
+    _ops.scan: _ops._scan,
+    _ops.pullback: _ops._pullback,
+    _ops.gram: _ops._gram,
+    _ops.gram_pullback: _ops._gram_pullback,
+}
 
 
 class NothingAsLargeAs(TorchDispatchMode):

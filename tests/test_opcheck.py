@@ -84,6 +84,25 @@ def test_factors(memory, r, packed, h, n, m, scan_backend):
     torch.library.opcheck(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend))
 
 
+@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
+@pytest.mark.parametrize("phased", [False, True])
+@pytest.mark.parametrize(("h", "m", "n", "k"), [*SIZES, (1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
+def test_gram_and_its_pullback(memory, phased, h, m, n, k, backend):
+    a, b, tau = torch.randn(h, n), torch.randn(h, k), torch.rand(h).double() + 0.5
+    weight, direction = (
+        torch.randn(h, m, 3 if phased else 1, k).double(),
+        torch.randn(h, 2 if phased else 0, n).double(),
+    )
+    order = make_order(a, b, "merged", "torch")
+    for dtype in (torch.float32, torch.float64):
+        tensors = [*map(memory, (weight, direction, a, b)), tau, *map(memory, order)]
+        torch.library.opcheck(torch.ops.laplex.gram.default, (*tensors, dtype, backend))
+        sums, g = torch.ops.laplex.gram(*tensors, dtype, backend)[1], memory(torch.randn(h, m, n, n, dtype=dtype))
+        for to_source in (True, False):
+            arguments = g, memory(sums), *tensors, to_source, backend
+            torch.library.opcheck(torch.ops.laplex.gram_pullback.default, arguments)
+
+
 # --- Triton's kernels, under its interpreter --------------------------------------------------------------------------
 
 INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")

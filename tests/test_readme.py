@@ -24,7 +24,7 @@ def test_readme_blocks_run(tmp_path, monkeypatch):
 
 
 DOCUMENTED = [laplex.linear, laplex.LaplaceOperator, laplex.LaplaceOperator.solve, laplex.rank, laplex.Plan]
-DOCUMENTED += [laplex.GramOperator, laplex.CholeskyFactor]
+DOCUMENTED += [laplex.GramOperator, laplex.CholeskyFactor, laplex.gram]
 
 
 @pytest.mark.parametrize("documented", DOCUMENTED)

@@ -26,6 +26,10 @@ The algorithm
     L and R are one sweep each over the sorted anchors. Everything else is made of E and O: dK/da = S / tau, so
     the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
 
+The Gram matrix
+    K diag(w) K^T is made of the same sums at half of tau, and of the mass between two rows: n^2 numbers, from sums
+    over the columns that are taken once.
+
 Solves
     In the order of the anchors, the symmetric K(a, a) and the Gram matrices K diag(w) K^T are quasiseparable: what lies
     left of a point reaches it through one number, or a few. So with a positive diagonal added they are factored, solved
@@ -43,6 +47,7 @@ from laplex import reference as reference
 from laplex._version import __version__ as __version__
 from laplex.cholesky import CholeskyFactor as CholeskyFactor
 from laplex.errors import StalePlanError as StalePlanError
+from laplex.functional import gram as gram
 from laplex.functional import linear as linear
 from laplex.gram_operator import GramOperator as GramOperator
 from laplex.operator import LaplaceOperator as LaplaceOperator
@@ -57,6 +62,7 @@ __all__ = [
     "StalePlanError",
     "__version__",
     "backends",
+    "gram",
     "linear",
     "rank",
     "reference",

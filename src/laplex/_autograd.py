@@ -65,12 +65,12 @@ def scan(
         return _Scan.apply(*inputs)  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
         return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
-    if _differentiates(x, target, source, tau):
+    if differentiates(x, target, source, tau):
         return _EagerScan.apply(*inputs)  # type: ignore[no-any-return]
     return _ops.run_scan(*inputs)
 
 
-def _differentiates(*tensors: Tensor) -> bool:
+def differentiates(*tensors: Tensor) -> bool:
     """Whether autograd watches: in reverse mode, or perhaps in forward mode, which does not show on a tensor."""
     reverse = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return reverse or forward_ad._current_level >= 0
@@ -138,7 +138,7 @@ class _Scan(torch.autograd.Function):
             x_bar, t_bar, s_bar = _ops.run_pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
         else:
             x_bar, t_bar, s_bar = _pullback(ctx, g, f, need_t, need_s)
-        tau_bar = _tau_bar(t, s, tau, t_bar, s_bar) if need_tau else None
+        tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar) if need_tau else None
         wanted = zip((need_x, need_t, need_s), (x_bar, t_bar, s_bar), strict=True)
         return *(bar if need else None for need, bar in wanted), tau_bar, *(None,) * 6
 
@@ -263,7 +263,7 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
     return anchors.mean(-1, keepdim=True)
 
 
-def _tau_bar(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
+def bar_of_tau(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
     of_t = ((t - centre).double() * t_bar.double()).sum(-1)
     of_s = ((s - centre).double() * s_bar.double()).sum(-1)

@@ -122,21 +122,40 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
     if x.dtype not in X_DTYPES:
         raise TypeError(f"{where}: `x` must be floating point or complex, got {x.dtype}; call .float()")
     same_device(where, "x", x, "b", b)
+    _beside_columns(where, "x", x, b)
+    if batch:
+        _over_kernels(where, "x", x, batch)
+
+
+def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
+    if weight is None:
+        return
+    is_tensor(where, "weight", weight)
+    if weight.dtype not in ANCHOR_DTYPES:
+        raise TypeError(f"{where}: `weight` must be float32 or float64, got {weight.dtype}; call .float()")
+    same_device(where, "weight", weight, "b", b)
+    _beside_columns(where, "weight", weight, b)
+    if batch and weight.dim() > 1:
+        _over_kernels(where, "weight", weight, batch)
+
+
+def _beside_columns(where: str, name: str, x: Tensor, b: Tensor) -> None:
     k = b.shape[-1]
     if x.dim() == 0 or x.shape[-1] != k:
         raise ValueError(
-            f"{where}: `x` must have size k = {k} in its last dimension to match `b`, got shape {tuple(x.shape)}"
+            f"{where}: `{name}` must have size k = {k} in its last dimension to match `b`, got shape {tuple(x.shape)}"
         )
-    if not batch:
-        return
+
+
+def _over_kernels(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -> None:
     try:
         broadcasts = x.dim() >= 2 and torch.broadcast_shapes(x.shape[:-2], batch) is not None
     except RuntimeError:
         broadcasts = False
     if not broadcasts:
         raise ValueError(
-            f"{where}: `a`, `b` and `tau` lead with H = {batch}, so `x` must be (*H, m, k) or broadcast to it, "
-            f"got shape {tuple(x.shape)}; use x.unsqueeze(-2) for one vector a kernel"
+            f"{where}: `a`, `b` and `tau` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
+            f"got shape {tuple(x.shape)}; use {name}.unsqueeze(-2) for one vector a kernel"
         )
 
 
@@ -164,7 +183,7 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Ten
     return flat
 
 
-def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
+def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
     if weight is None:
         return
     _real("weight", where, weight, b)

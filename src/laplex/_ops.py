@@ -1,8 +1,10 @@
-"""The three operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
+"""The operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
 
     laplex::plan(a, b, layout)                        -> row_index, row_values, col_index, col_values
     laplex::scan(x, target, source, tau, ..., odd)    -> even, odd
     laplex::pullback(g, x, odd_x, target, ...)        -> x_bar, t_bar, s_bar      the first backward, fused
+    laplex::gram(weight, direction, target, ...)      -> M, sums                  ``_kernels.gram`` says of what
+    laplex::gram_pullback(g, sums, weight, ...)       -> weight_bar, direction_bar, t_bar, s_bar
 
 An index is an int32 tensor (h, c, size), the order of one side; c tells what it holds:
 
@@ -48,6 +50,11 @@ _MODULES = {
     "triton": "laplex._kernels.triton_scan",
     "dense": "laplex._kernels.dense",
 }
+_ASSEMBLIES = {
+    "torch": "laplex._kernels.torch_gram",
+    "cpp": "laplex._kernels.cpp_gram",
+    "triton": "laplex._kernels.triton_gram",
+}
 Planned = tuple[Tensor, Tensor, Tensor, Tensor]  # row_index, row_values, col_index, col_values
 
 _library = torch.library.Library("laplex", "DEF")
@@ -65,15 +72,34 @@ _library.define(
     "Tensor target_values, Tensor source_index, Tensor source_values, str backend) -> (Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_library.define(
+    "gram(Tensor weight, Tensor direction, Tensor target, Tensor source, Tensor tau, Tensor target_index, "
+    "Tensor target_values, Tensor source_index, Tensor source_values, ScalarType dtype, str backend) "
+    "-> (Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.define(
+    "gram_pullback(Tensor g, Tensor sums, Tensor weight, Tensor direction, Tensor target, Tensor source, Tensor tau, "
+    "Tensor target_index, Tensor target_values, Tensor source_index, Tensor source_values, bool to_source, "
+    "str backend) -> (Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 
 plan = torch.ops.laplex.plan.default
 scan = torch.ops.laplex.scan.default
 pullback = torch.ops.laplex.pullback.default
+gram = torch.ops.laplex.gram.default
+gram_pullback = torch.ops.laplex.gram_pullback.default
 
 
 def kernels(backend: str) -> ModuleType:
     """The module of kernels that a backend's name stands for."""
     return importlib.import_module(_MODULES[backend])
+
+
+def assembly(backend: str) -> ModuleType:
+    """The module that has the n x n part of a backend's Gram matrices."""
+    return importlib.import_module(_ASSEMBLIES[backend])
 
 
 def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
@@ -225,3 +251,109 @@ def _pullback_fake(
 ) -> tuple[Tensor, Tensor, Tensor]:
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     return empty_even(x, x.shape[-1], tau, backend), t_bar, source.new_empty(source.shape)
+
+
+@torch.library.impl(_library, "gram", "CompositeExplicitAutograd")
+def _gram(
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    dtype: torch.dtype,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    if weight.numel() == 0 or target.numel() == 0:
+        made, sums = _empty_gram(weight, target, dtype)
+        return made.zero_(), sums.zero_()
+    order = target_index, target_values, source_index, source_values
+    result: tuple[Tensor, Tensor] = _gram_kernels().gram(
+        weight.contiguous(), direction, target, source, tau, order, dtype, backend
+    )
+    return result
+
+
+@torch.library.register_fake("laplex::gram", lib=_library)
+def _gram_fake(
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    dtype: torch.dtype,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    return _empty_gram(weight, target, dtype)
+
+
+@torch.library.impl(_library, "gram_pullback", "CompositeExplicitAutograd")
+def _gram_pullback(
+    g: Tensor,
+    sums: Tensor,
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    to_source: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if weight.numel() == 0 or target.numel() == 0:
+        made = _empty_gram_bars(weight, direction, target, source, to_source)
+        return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_()
+    order = target_index, target_values, source_index, source_values
+    result: tuple[Tensor, Tensor, Tensor, Tensor] = _gram_kernels().pullback(
+        g, sums, weight.contiguous(), direction, target, source, tau, order, to_source, backend
+    )
+    return result
+
+
+@torch.library.register_fake("laplex::gram_pullback", lib=_library)
+def _gram_pullback_fake(
+    g: Tensor,
+    sums: Tensor,
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    to_source: bool,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gram_bars(weight, direction, target, source, to_source)
+
+
+def _gram_kernels() -> ModuleType:
+    return importlib.import_module("laplex._kernels.gram")
+
+
+def _empty_gram(weight: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    h, m, channels, _ = weight.shape
+    n = target.shape[-1]
+    return weight.new_empty((h, m, n, n), dtype=dtype), weight.new_empty((h, m, channels, 4, n))
+
+
+def _empty_gram_bars(
+    weight: Tensor, direction: Tensor, target: Tensor, source: Tensor, to_source: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """In float64, all of them."""
+    of_weight, of_source = (weight.shape, source.shape) if to_source else ((0,), (0,))
+    shapes = of_weight, direction.shape, target.shape, of_source
+    made = [weight.new_empty(shape) for shape in shapes]
+    return made[0], made[1], made[2], made[3]

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops, _solve_ops
-from laplex._autograd import _tau_bar
+from laplex._autograd import bar_of_tau
 
 Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
 
@@ -292,5 +292,5 @@ class _Halves(torch.autograd.Function):
         rate = 1 / tau[:, None]
         t_bar = (right * v - left * u).sum(1) * rate
         s_bar = (x * (of_u - of_v)).sum(1) * rate
-        tau_bar = _tau_bar(t, s, tau, t_bar, s_bar)
+        tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar)
         return of_u + of_v, t_bar.to(t.dtype), s_bar.to(s.dtype), tau_bar, None, None, None, None, None

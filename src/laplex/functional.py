@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex import _checks, backends
+from laplex import _autograd_gram, _checks, backends
 from laplex._autograd import scan
 from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
@@ -59,21 +59,8 @@ def linear(
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.operand(where, x, b, batch)
-    n, k = a.shape[-1], b.shape[-1]
     rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
-    if plan is not None:
-        if not isinstance(plan, Plan):
-            raise TypeError(_checks.not_a_plan(where, plan))
-        plan.check_shape(where, (*batch, n, k), a.device)
-        chosen = backends.choose(x.device, n, k, backend)
-        if backend is None and chosen != "dense":
-            chosen = plan.backend
-        if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
-            raise ValueError(_checks.other_backend(where, chosen, plan.backend))
-        order = plan.order_for(a, b)
-    else:
-        chosen = backends.choose(x.device, n, k, backend)
-        order = no_order(rows, cols) if chosen == "dense" else build(rows, cols, choose_layout(n, k, chosen), chosen)
+    order, chosen = _order(where, a, b, batch, plan, backend)
     phase = None
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
@@ -85,6 +72,91 @@ def linear(
         return y
     folded, folding = fold(x, batch)
     return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
+
+
+def gram(
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor | None = None,
+    tau: float | Tensor = 1.0,
+    *,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
+    plan: Plan | None = None,
+    backend: str | None = None,
+) -> Tensor:
+    r"""M = K diag(weight) K^T, the weighted Gram matrix of the rows of K(a, b), in O(n^2 + (n + k) log(n + k)).
+
+        M[i, j] = sum over l of weight_l K[i, l] K[j, l]
+        K[i, l] = exp(-|a_i - b_l| / tau) * cos(phi_i - psi_l)
+
+    Differentiable to any order in weight, a, b, tau, phi and psi. Where a_i = b_l the derivative through |a_i - b_l| is
+    0. Nothing of size n * k is formed, and nothing of size n * n but M, nor in its gradient; derivatives of the
+    gradient, forward mode and torch.func hold several n * n.
+
+    Args:
+        a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
+        b (*H, k): column anchors, same dtype.
+        weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Several weights share the sort. With
+            batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
+        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
+        phi (*H, n), psi (*H, k): phases, both or neither.
+        plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
+        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose.
+
+    Returns:
+        M (*H, n, n) for one weight, else (..., n, n) or (*H, m, n, n); symmetric to the bit; in the dtype of the
+        weight, of the anchors without. All is computed in float64. On CUDA nothing waits for the device; a fault makes
+        M NaN, as it does in :func:`linear`.
+
+    Example:
+        >>> a, b, weight = torch.randn(100), torch.randn(50_000), torch.rand(50_000)
+        >>> laplex.gram(a, b, weight, tau=0.5).shape
+        torch.Size([100, 100])
+    """
+    where = "laplex.gram"
+    _checks.anchor_pair(where, a, b)
+    _checks.length_scale(where, tau, a)
+    batch = _checks.batch_shape(where, a, b, tau)
+    _checks.phases(where, a, b, phi, psi)
+    _checks.gram_weight(where, weight, b, batch)
+    order, chosen = _order(where, a, b, batch, plan, backend)
+    given = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
+    folded, folding = fold(given.double() if given.dim() > 1 else given.double()[None], batch)
+    kernels = batch or (1,)
+    rows, cols = flat_anchors(a, kernels), flat_anchors(b, kernels)
+    direction = rows.new_empty((rows.shape[0], 0, rows.shape[1]), dtype=torch.float64)
+    channels = folded[:, :, None]  # (h, m, 1, k)
+    if phi is not None and psi is not None:
+        angle, turn = flat_anchors(phi, kernels).double(), 2 * flat_anchors(psi, kernels).double()[:, None]
+        direction = torch.stack([angle.cos(), angle.sin()], 1)
+        channels = torch.stack([folded, folded * turn.cos(), folded * turn.sin()], 2)
+    tau_flat = flat_tau(tau, kernels if batch else (), a.device).reshape(-1)
+    made = _autograd_gram.gram(channels, direction, rows, cols, tau_flat, order, dtype=given.dtype, backend=chosen)
+    n = a.shape[-1]
+    matrices = unfold(made.reshape(*made.shape[:2], n * n), folding)
+    matrices = matrices.reshape(*matrices.shape[:-1], n, n)  # a view: only what leads was permuted
+    return matrices if given.dim() > 1 else matrices.squeeze(-3)
+
+
+def _order(
+    where: str, a: Tensor, b: Tensor, batch: tuple[int, ...], plan: Plan | None, backend: str | None
+) -> tuple[Planned, str]:
+    """The order of the anchors, of the plan if there is one, and the backend that will use it."""
+    n, k = a.shape[-1], b.shape[-1]
+    chosen = backends.choose(a.device, n, k, backend)
+    if plan is None:
+        rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
+        dense = chosen == "dense"
+        return no_order(rows, cols) if dense else build(rows, cols, choose_layout(n, k, chosen), chosen), chosen
+    if not isinstance(plan, Plan):
+        raise TypeError(_checks.not_a_plan(where, plan))
+    plan.check_shape(where, (*batch, n, k), a.device)
+    if backend is None and chosen != "dense":
+        chosen = plan.backend
+    if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
+        raise ValueError(_checks.other_backend(where, chosen, plan.backend))
+    return plan.order_for(a, b), chosen
 
 
 def _product(

@@ -12,7 +12,7 @@ from laplex import _checks, _systems
 from laplex._shapes import flat_anchors
 from laplex.cholesky import CholeskyFactor
 from laplex.errors import frozen
-from laplex.functional import linear
+from laplex.functional import gram, linear
 
 if TYPE_CHECKING:
     from laplex.operator import LaplaceOperator
@@ -47,7 +47,7 @@ class GramOperator:
     __setattr__ = frozen
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
-        _checks.gram_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
+        _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
         self.__dict__.update(kernel=kernel, weight=weight)
 
     @property
@@ -113,8 +113,11 @@ class GramOperator:
         return (plain + (2 * kernel.phi).cos() * of_cos + (2 * kernel.phi).sin() * of_sin) / 2
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, n^2 numbers: for looking at, and for small sizes."""
-        return _dense(self.kernel, self._weights())
+        """The matrix itself, n^2 numbers: :func:`laplex.gram`."""
+        kernel, weight = self.kernel, self._weights()
+        rows = weight[..., None, :] if len(self.shape) > 2 else weight
+        matrix = gram(kernel.a, kernel.b, rows, kernel.tau, phi=kernel.phi, psi=kernel.psi, plan=kernel.plan)
+        return matrix[..., 0, :, :] if len(self.shape) > 2 else matrix
 
     def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
         """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
@@ -154,9 +157,3 @@ class GramOperator:
         weighted = "" if self.weight is None else ", weighted"
         phased = ", phased" if self.kernel.phi is not None else ""
         return f"GramOperator({shape}, {self.dtype}, device={self.device}{weighted}{phased}, k={self.kernel.shape[-1]})"
-
-
-def _dense(kernel: LaplaceOperator, weight: Tensor) -> Tensor:
-    """K diag(weight) K^T by its definition, in O(n^2 k)."""
-    dense = kernel.to_dense()
-    return (dense * weight[..., None, :]) @ dense.mT

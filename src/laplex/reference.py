@@ -41,3 +41,20 @@ def linear(
     """y = x K^T with K formed: x (..., k) -> (..., n), as :func:`laplex.linear`."""
     dense = kernel(a, b, tau, phi=phi, psi=psi)
     return x @ dense.mT.to(x.dtype)
+
+
+def gram(
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor | None = None,
+    tau: float | Tensor = 1.0,
+    *,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
+) -> Tensor:
+    """M = K diag(weight) K^T with K formed: weight (k,) -> (*H, n, n), (*H, m, k) -> (*H, m, n, n)."""
+    dense = kernel(a, b, tau, phi=phi, psi=psi)
+    if weight is not None and weight.dim() > 1:
+        dense = dense[..., None, :, :]
+    weighted = dense if weight is None else dense * weight[..., None, :]
+    return weighted @ dense.mT

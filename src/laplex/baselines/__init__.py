@@ -4,7 +4,8 @@ Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does w
 matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
 the cost with the set-up kept, timing ``prepare(a, b, tau)(x)`` the cost of a whole call.
 
-`fft` and `copy` are yardsticks: they compute something else, and only say how fast the machine is.
+`dense-gram` maps x to the Gram matrices K diag(x) K^T, (batch, n, n), instead. `fft` and `copy` are yardsticks: they
+compute something else, and only say how fast the machine is.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,7 @@ class Baseline:
     keeps: str = ""  # what `prepare` leaves for later calls, in words
     anchors: Literal["any", "sorted", "grid"] = "any"  # the anchors it is right on
     dtype: torch.dtype | None = None  # the one dtype it takes; None: float32 and float64
+    computes: Literal["product", "gram"] = "product"
     yardstick: bool = False  # computes something else: a measure of the machine
     solves: bool = False  # (K + a diagonal)^-1 x in place of K x
     needs: str | None = None  # the package it is made of, where that is not torch
@@ -37,6 +39,7 @@ class Baseline:
 BASELINES: dict[str, Baseline] = {
     "dense": Baseline(dense.prepare, "dense", keeps="K formed before"),
     "dense-autograd": Baseline(dense.prepare_differentiable, "dense"),
+    "dense-gram": Baseline(dense.prepare_gram, "dense", keeps="K formed before", computes="gram"),
     "toeplitz": Baseline(toeplitz.prepare, "Toeplitz-FFT", keeps="kernel's FFT kept", anchors="grid"),
     "logcumsumexp": Baseline(logcumsumexp.prepare, "logcumsumexp", keeps="order kept"),
     "celerite2": Baseline(

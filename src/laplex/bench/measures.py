@@ -5,9 +5,10 @@ import math
 import torch
 
 from laplex.bench import traffic
+from laplex.bench.host_memory import host_peak_bytes
 from laplex.bench.imports import measure_import
 from laplex.bench.inputs import make
-from laplex.bench.problems import Row, Side, Size, Suite
+from laplex.bench.problems import OURS, Row, Side, Size, Suite
 from laplex.bench.results import Measured, Result, judge, without_value
 from laplex.bench.runnable import Call
 from laplex.bench.sides import build, why_not
@@ -60,12 +61,14 @@ def _cost(suite: Suite, row: Row, size: Size) -> Result:
     errors = {label: runnable.error(sample) for label, runnable in runnables.items()}
     sides = {label: Measured(error=error) for label, error in errors.items()}
     for side in _sides(row):
-        bound = GATE[row.dtype] if side.method == "laplex" else SAME_THING
+        bound = GATE[row.dtype] if side.method in OURS else SAME_THING
         error = errors[side.label]
         if error is not None and not error <= bound:
             return without_value(row, size, "wrong", f"{side.label}: error {error:.1e} exceeds {bound:.0e}", sides)
     calls = {label: runnable.call for label, runnable in runnables.items()}
-    peaks = {label: _peak_bytes(call) if suite.device == "cuda" else None for label, call in calls.items()}
+    peak_bytes = _peak_bytes if suite.device == "cuda" else host_peak_bytes
+    watched = suite.device == "cuda" or row.measure.startswith("memory")
+    peaks = {label: peak_bytes(call) if watched else None for label, call in calls.items()}
     times = interleave(calls, suite.device, suite.budget)
     sides = {
         label: Measured(errors[label], times[label], peaks[label], runnable.backend)
@@ -82,7 +85,9 @@ def _value(measure: str, ours: Measured, against: Measured) -> float:
         held, other = float(ours.peak_bytes or 0), float(against.peak_bytes or 0)
     else:
         held, other = (side.time.median if side.time else math.nan for side in (ours, against))
-    return held / other if measure.endswith("ratio") else held
+    if not measure.endswith("ratio"):
+        return held
+    return held / other if other > 0 else math.nan  # a host's peak may be too small to see
 
 
 def _peak_bytes(call: Call) -> int:

@@ -32,6 +32,17 @@ def product(inputs: Inputs, rows: Tensor) -> Tensor:
     return total
 
 
+def gram(inputs: Inputs, rows: Tensor) -> Tensor:
+    """K diag(x) K^T at the given rows, float64: (batch, rows, n)."""
+    a, some = inputs.a.double(), inputs.a[rows].double()
+    total = torch.zeros((), dtype=torch.float64, device=a.device)
+    step = max(1, SLICE // a.shape[0])
+    for b, x in zip(inputs.b.split(step), inputs.x.split(step, dim=-1), strict=True):
+        kernel, of_rows = (reference.kernel(side, b.double(), inputs.tau) for side in (a, some))
+        total = total + (of_rows * x.double()[:, None, :]) @ kernel.mT
+    return total
+
+
 def gradients(inputs: Inputs, rows: Tensor, cols: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of (cotangent * K x).sum(): for x at `cols`, for a at `rows`, for b at `cols`."""
     # K(a, b)^T = K(b, a): columns are the rows of the problem with a and b, x and cotangent swapped.

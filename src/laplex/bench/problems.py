@@ -23,6 +23,7 @@ ANCHORS: dict[Anchors, str] = {
     "in order": "N(0, 1) anchors, in order",
 }
 SOLVES: tuple[Mode, ...] = ("solve", "gram", "gram, a tenth")  # bench.solves
+OURS = {"laplex": "laplex", "laplex-gram": "laplex.gram"}
 LAPLEX_MODES: dict[Mode, str] = {
     "kept": "plan kept",
     "whole": "whole call",
@@ -53,15 +54,15 @@ class Size:
 class Side:
     """One thing that is run: laplex or a baseline, with its set-up kept, or whole, or with its derivative."""
 
-    method: str = "laplex"
+    method: str = "laplex"  # or "laplex-gram", whose weights are the rows of x
     mode: Mode = "kept"
     backend: str | None = None  # laplex only; None: what laplex chooses
 
     @property
     def label(self) -> str:
         """The name in tables; also the key in the results."""
-        if self.method == "laplex":
-            name = "laplex" if self.backend is None else f"laplex {self.backend}"
+        if self.method in OURS:
+            name = OURS[self.method] if self.backend is None else f"{OURS[self.method]} {self.backend}"
             return f"{name}, {LAPLEX_MODES[self.mode]}"
         baseline = BASELINES[self.method]
         if baseline.yardstick:

@@ -14,7 +14,7 @@ FINISHED: tuple[Status, ...] = ("pass", "miss", "info")  # measured: --resume ne
 
 @dataclass(frozen=True)
 class Measured:
-    """One side of a row: how wrong it was, how long it took, and on CUDA the most memory a call held."""
+    """One side of a row: how wrong it was, how long it took, and the most memory a call held."""
 
     error: float | None = None  # None: a yardstick, which computes something else
     time: Stats | None = None

@@ -8,6 +8,7 @@ from torch import Tensor
 from laplex.bench import oracle
 from laplex.bench.inputs import Inputs
 
+GRAM_ROWS = 64  # of a Gram matrix looked at: a row is as much work as the whole of a product
 Call = Callable[[], Tensor | tuple[Tensor, ...]]
 
 
@@ -18,6 +19,7 @@ class Runnable:
     call: Call
     solves: Inputs | None = None
     backend: str | None = None  # laplex's
+    gram: bool = False  # a Gram matrix, not a product
     judge: Callable[..., float] | None = None
 
     def error(self, sample: int) -> float | None:
@@ -28,6 +30,9 @@ class Runnable:
             return None
         got, inputs = self.call(), self.solves
         rows = oracle.rows_to_check(len(inputs.a), sample, inputs.a.device)
+        if self.gram:
+            rows = oracle.rows_to_check(len(inputs.a), min(sample, GRAM_ROWS), inputs.a.device)
+            return oracle.relative_error(got[:, rows], oracle.gram(inputs, rows))  # type: ignore[call-overload]
         if isinstance(got, Tensor):
             return oracle.relative_error(got[:, rows], oracle.product(inputs, rows))
         cols = oracle.rows_to_check(len(inputs.b), sample, inputs.b.device)

@@ -11,13 +11,13 @@ import laplex
 from laplex.baselines import BASELINES, Baseline
 from laplex.bench import solves
 from laplex.bench.inputs import Inputs, suited_to
-from laplex.bench.problems import SOLVES, Side
+from laplex.bench.problems import OURS, SOLVES, Side
 from laplex.bench.runnable import Runnable
 
 
 def why_not(side: Side) -> str | None:
     """Why a side cannot run here; None if it can."""
-    if side.method == "laplex":
+    if side.method in OURS:
         answer = "yes" if side.backend is None else laplex.backends.available()[side.backend]
         return None if answer == "yes" else answer
     needs = BASELINES[side.method].needs
@@ -28,9 +28,18 @@ def why_not(side: Side) -> str | None:
 
 def build(side: Side, inputs: Inputs) -> Runnable:
     """Set the side up; what it may keep is made here, outside the call."""
-    if side.mode in SOLVES or (side.method != "laplex" and BASELINES[side.method].solves):
+    if side.method == "laplex-gram":
+        return _gram(side, inputs)
+    if side.mode in SOLVES or (side.method not in OURS and BASELINES[side.method].solves):
         return solves.build(side, inputs)
     return _laplex(side, inputs) if side.method == "laplex" else _baseline(side, inputs)
+
+
+def _gram(side: Side, inputs: Inputs) -> Runnable:
+    x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
+    backend = laplex.backends.which(x, a, b, backend=side.backend)
+    plan = laplex.Plan(a, b) if side.mode == "kept" else None
+    return Runnable(partial(laplex.gram, a, b, x, tau, plan=plan, backend=side.backend), inputs, backend, gram=True)
 
 
 def _laplex(side: Side, inputs: Inputs) -> Runnable:
@@ -75,9 +84,10 @@ def _baseline(side: Side, inputs: Inputs) -> Runnable:
         leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (inputs.x, inputs.a, inputs.b))
         y = partial(_whole, baseline, x, a, b, inputs.tau)
         return Runnable(lambda: torch.autograd.grad(y(), leaves, inputs.cotangent), solves)
+    gram = baseline.computes == "gram"
     if side.mode == "whole":
-        return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves)
-    return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves)
+        return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves, gram=gram)
+    return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves, gram=gram)
 
 
 def _whole(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:

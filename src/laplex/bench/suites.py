@@ -2,7 +2,7 @@
 
 import torch
 
-from laplex.bench.problems import ANCHORS, Anchors, Row, Side, Size, Suite
+from laplex.bench.problems import ANCHORS, Anchors, Measure, Row, Side, Size, Suite
 from laplex.bench.timing import Budget
 
 FULL = Budget(min_s=2.0, min_samples=20, max_s=20.0, turn_s=0.05)
@@ -69,6 +69,30 @@ CPU_ERRORS = (
 )
 
 KEPT, WHOLE, BOTH_WAYS = Side(mode="kept"), Side(mode="whole"), Side(mode="forward+backward")
+
+GRAM, DENSE_GRAM = Side("laplex-gram", "whole"), Side("dense-gram", "whole")
+
+
+def gram_sizes(*exponents: int) -> tuple[Size, ...]:
+    """n = 1024 rows and k = 2^e columns for every exponent: the paper's sweep."""
+    return tuple(Size(1 << 10, 1 << e, 1) for e in exponents)
+
+
+def gram_row(name: str, says: str, sizes: tuple[Size, ...], measure: Measure, bar: float | None = None) -> Row:
+    """laplex.gram in one call; ratios are to dense."""
+    return Row(name, says, sizes, measure, bar, GRAM, DENSE_GRAM if measure.endswith("ratio") else None)
+
+
+CPU_GRAMS = (
+    gram_row(
+        "gram-error-float32", "float32 error of a Gram against dense float64", gram_sizes(10, 14, 17), "error", 3e-7
+    ),
+    gram_row("gram-time", "a Gram, whole call, against dense", gram_sizes(17), "ratio", 0.02),
+    gram_row("gram-memory", "a Gram, whole call, peak memory against dense", gram_sizes(17), "memory ratio", 0.05),
+    gram_row("gram-sweep", "a Gram, whole call, against dense", gram_sizes(10, 12, 14, 16), "ratio"),
+    gram_row("gram-sweep-time", "a Gram, whole call", gram_sizes(18, 19, 20), "time"),  # where dense needs gigabytes
+    gram_row("gram-sweep-memory", "a Gram, whole call, peak memory", gram_sizes(10, 14, 17, 20), "memory"),
+)
 
 CPU_TIMES = (
     Row(
@@ -166,6 +190,7 @@ CPU_TIMES = (
         Side(mode="gram, a tenth"),
         dtype=torch.float64,
     ),
+    *CPU_GRAMS,
     Row("time-import", "`import laplex` beyond `import torch`; compiles nothing, writes nothing", (), "import", 0.15),
 )
 

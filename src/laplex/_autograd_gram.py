@@ -1,0 +1,186 @@
+r"""The derivative of the Gram matrix: once by a fused operator, further by a composite of scans.
+
+``_kernels.gram`` has the formulas of the operator and of its derivative, which reads the cotangent once. Where that is
+to be differentiated in turn, or in forward mode, or under torch.func, the same matrix is made of differentiable parts.
+
+There ties need care. In the dense definition K_ik with a_i = b_k is a constant, 1, whatever order of derivative. So of
+a b that ties with a_i, M_ij keeps the factor exp(-|a_j - b| / tau) alone: it moves with b, not with a_i. Beside the
+strict sums L, R at half of tau and the strict mass between, for a_i > a_j and D = exp(-(a_i - a_j) / tau),
+
+    M_ij = D (L_j + R_i + mass strictly between + sum over b = a_j of w e^{(b - a_j) / tau}
+                                                + sum over b = a_i of w e^{(a_i - b) / tau})
+
+whose exponents are 0 but not constant. For a_i = a_j, M_ij = D (L_j + R_i) + sum over b = a_i of w.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from laplex import _ops
+from laplex._autograd import bar_of_tau, differentiates, scan, ties
+from laplex._kernels.gram import ENDLESS, exact_parts
+
+
+def gram(
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    order: _ops.Planned,
+    *,
+    dtype: torch.dtype,
+    backend: str,
+) -> Tensor:
+    """Differentiable M (h, m, n, n): weight (h, m, channels, k), direction (h, 2 or 0, n), target (h, n), tau (h,)."""
+    inputs = weight, direction, target, source, tau, *order, dtype, backend
+    if torch.compiler.is_compiling():
+        return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return _composite(weight, direction, target, source, tau, *order, dtype=dtype, backend=backend)
+    if differentiates(weight, direction, target, source, tau):
+        return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
+    return _ops.gram(*inputs)[0]  # type: ignore[no-any-return]
+
+
+class _Gram(torch.autograd.Function):
+    """Reverse mode, all orders."""
+
+    @staticmethod
+    def forward(  # spelled out: torch.compile counts the parameters
+        weight: Tensor,
+        direction: Tensor,
+        target: Tensor,
+        source: Tensor,
+        tau: Tensor,
+        target_index: Tensor,
+        target_values: Tensor,
+        source_index: Tensor,
+        source_values: Tensor,
+        dtype: torch.dtype,
+        backend: str,
+    ) -> tuple[Tensor, Tensor]:
+        order = target_index, target_values, source_index, source_values
+        result: tuple[Tensor, Tensor] = _ops.gram(weight, direction, target, source, tau, *order, dtype, backend)
+        return result
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.dtype, ctx.backend = inputs
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        need = ctx.needs_input_grad[:5]
+        if g is None:
+            return (None,) * 11
+        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+            return *_composite_pullback(ctx, g, need), *(None,) * 6
+        weight, direction, t, s, tau, *order, sums = ctx.saved_tensors
+        to_source = need[0] or need[3] or need[4]
+        bars = _ops.gram_pullback(g, sums, weight, direction, t, s, tau, *order, to_source, ctx.backend)
+        of_tau = bar_of_tau(t, s, tau, bars[2], bars[3]) if need[4] else None
+        bars = bars[0], bars[1], bars[2].to(t.dtype), bars[3].to(s.dtype), of_tau
+        return *(bar if needed else None for bar, needed in zip(bars, need, strict=True)), *(None,) * 6
+
+
+def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Tensor | None]:
+    """The same bars, differentiable."""
+    again = torch.is_grad_enabled()
+    *tensors, _ = ctx.saved_tensors
+    with torch.enable_grad():
+        leaves = [tensor.view_as(tensor) for tensor in tensors[:5]]  # apart, even if one tensor is a and b
+        wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
+        made = _composite(*(leaves + tensors[5:]), dtype=ctx.dtype, backend=ctx.backend)
+        found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
+    return [next(found) if needed else None for needed in need]
+
+
+def _composite(
+    weight: Tensor,
+    direction: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    *,
+    dtype: torch.dtype,
+    backend: str,
+) -> Tensor:
+    """M of differentiable parts; several tensors of its size."""
+    order = target_index, target_values, source_index, source_values
+    channels, n = weight.shape[-2], target.shape[-1]
+    a = target.double()
+    gap = a[..., :, None] - a[..., None, :]
+    row_is_right, equal = _pairwise(gap >= 0), _pairwise(gap == 0)
+    decay = _pairwise(torch.exp(-torch.where(gap >= 0, gap, -gap) / tau[..., None, None]))
+
+    left, right = _strict_sums(weight, target, source, tau, order, backend)
+    tied_left, tied_right, tied = _tied_sums(weight, target, source, tau)
+    up_to = _endless_sums(weight, target, source, tau, order, backend)
+    between = (up_to[..., :, None] - up_to[..., None, :]).sum(-3)
+    between = torch.where(row_is_right, between, -between) - (tied[..., :, None] + tied[..., None, :]) / 2
+
+    def of_left(v: Tensor) -> Tensor:
+        return torch.where(row_is_right, v[..., None, :], v[..., :, None])
+
+    def of_right(v: Tensor) -> Tensor:
+        return torch.where(row_is_right, v[..., :, None], v[..., None, :])
+
+    apart = decay * (of_left(tied_left) + between + of_right(tied_right))
+    made = decay * (of_left(left) + of_right(right)) + torch.where(equal, tied[..., :, None], apart)
+    if channels == 3:
+        made = made * _turns(direction)
+    return made.sum(-3).to(dtype).reshape(*weight.shape[:-2], n, n)
+
+
+def _pairwise(of_kernels: Tensor) -> Tensor:
+    """(h, n, n) beside (h, m, channels, n, n)."""
+    return of_kernels[..., None, None, :, :]
+
+
+def _strict_sums(
+    weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str
+) -> tuple[Tensor, Tensor]:
+    """L and R at half of tau, (h, m, channels, n)."""
+    even, odd = scan(weight, target, source, tau / 2, *order, odd=True, backend=backend)
+    near = even - ties(weight, target, source)
+    return (near - odd) / 2, (near + odd) / 2
+
+
+def _tied_sums(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The weights that tie with each anchor: three times the same sum, moving left with b, right with b, and not."""
+    t_step, s_step = (
+        ((anchors - anchors.detach()).double() / tau[..., None])[..., None, None, :] for anchors in (target, source)
+    )
+    left = ties(weight * s_step.exp(), target, source) * (-t_step).exp()
+    right = ties(weight * (-s_step).exp(), target, source) * t_step.exp()
+    return left, right, ties(weight, target, source)
+
+
+def _endless_sums(
+    weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str
+) -> Tensor:
+    """The mass up to each anchor, half of what ties with it, in two parts: (h, m, channels, 2, n)."""
+    endless = torch.full_like(tau.detach(), ENDLESS)
+    parts = exact_parts(weight)
+    _, odd = scan(parts, target.detach(), source.detach(), endless, *order, odd=True, backend=backend)
+    return -odd / 2
+
+
+def _turns(direction: Tensor) -> Tensor:
+    """(h, 1, 3, n, n): half the cosine of the difference, half the cosine and the sine of the sum."""
+    cos, sin = direction.unbind(-2)
+    cos_cos, sin_sin = cos[..., :, None] * cos[..., None, :], sin[..., :, None] * sin[..., None, :]
+    sin_cos = sin[..., :, None] * cos[..., None, :]
+    return torch.stack([cos_cos + sin_sin, cos_cos - sin_sin, sin_cos + sin_cos.mT], -3)[..., None, :, :, :] / 2
