@@ -22,6 +22,7 @@ import triton.language as tl
 from laplex._kernels.triton_carry import carried_to, weights_of_tiles
 from laplex._kernels.triton_points import (
     INFINITY,
+    NARROW,
     SERIAL,
     WORD,
     decay_over,
@@ -34,8 +35,6 @@ from laplex._kernels.triton_points import (
     rate_of,
 )
 
-# Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
-NARROW = tl.constexpr(4.0)
 # Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
 NEAR = tl.constexpr(100.0)
 NEAR_EXACT = tl.constexpr(16.0)

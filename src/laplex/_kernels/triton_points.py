@@ -10,6 +10,8 @@ SERIAL = tl.constexpr(4)  # neighbouring points that a thread takes
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 INFINITY = tl.constexpr(float("inf"))
+# Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
+NARROW = tl.constexpr(4.0)
 TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
 
 

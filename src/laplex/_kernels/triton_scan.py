@@ -182,10 +182,10 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
 
 
-def tiling(merged: int, m: int, h: int) -> tuple[int, int, int]:
+def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
     tile = 256 if merged < 1 << 25 else 512
-    rows = min(4, power(m))
+    rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
     return tile, rows, 2 if merged * m * h <= 1 << 18 else 1
@@ -229,13 +229,13 @@ def schedule(
 ) -> Schedule:
     (h, m, k), n = x, out[-1]
     merged, padded = n + k, _ops.padded(n + k)
-    tile, rows, warps = tiling(merged, m, h)
+    sparse = k >= SHORT_AXIS_RATIO * n  # most tiles have no target
+    tile, rows, warps = tiling(merged, m, h, sparse)
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
     far = max(padded + tile, k * x_strides[2], n * out_strides[2], n * other_strides[2]) >= 2**31
     channels = 3 if odd else 2
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
-    sparse = k >= SHORT_AXIS_RATIO * n  # most tiles have no target
     large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
     staged = "rows" if sparse and m >= ROWS_SIDE_BY_SIDE else "places" if large else ""
     staged_strides = {"rows": (padded * m, 1, m), "places": (m * padded, padded, 1), "": x_strides}[staged]

@@ -11,7 +11,16 @@ import triton
 import triton.language as tl
 
 from laplex._kernels.triton_carry import carried_along
-from laplex._kernels.triton_points import WORD, decay_over, entries_at, entry_of, places, rate_of
+from laplex._kernels.triton_points import (
+    NARROW,
+    WORD,
+    decay_over,
+    entries_at,
+    entry_of,
+    narrow_powers,
+    places,
+    rate_of,
+)
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "tau"])
@@ -137,7 +146,7 @@ def reduce_rows_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr,
     TILE: tl.constexpr, POINTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """As ``reduce_kernel``, which found the tiles' ends, of x with its rows side by side; sums in float64."""
+    """As ``reduce_kernel``, which found the tiles' ends, of x with its rows side by side."""
     tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     kernel = tl.program_id(1).to(tl.int64)
     kernels = tl.num_programs(1).to(tl.int64)
@@ -147,24 +156,32 @@ def reduce_rows_kernel(
     first, last = tl.load(ends + tile), tl.load(ends + tiles + tile)
     rate = rate_of(tl.load(tau + kernel))
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
-    at_first_sums = tl.zeros([POINTS, ROWS], tl.float64)
-    at_last_sums = tl.zeros([POINTS, ROWS], tl.float64)
-    tied_sums = tl.zeros([POINTS, ROWS], tl.float64)
+    SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+    at_first_sums = tl.zeros([POINTS, ROWS], SUM)
+    at_last_sums = tl.zeros([POINTS, ROWS], SUM)
+    tied_sums = tl.zeros([POINTS, ROWS], SUM)
+    span = (last - first) * rate
     for part in range(TILE // POINTS):
         place = (tile.to(tl.int64) if FAR else tile) * TILE + part * POINTS + tl.arange(0, POINTS)
         is_row, _ = entry_of(entry, tl.minimum(place, merged - 1), padded, IN_ORDER)
         is_source = (place < merged) & (~is_row if FIRST else is_row)
-        p = tl.load(position + place, mask=is_source, other=0.0).to(tl.float64)
+        p = tl.load(position + tl.minimum(place, merged - 1))
         both = is_source[:, None] & (row < m)
         at = merged_x + (kernel * padded + place[:, None]) * rows + row
-        v = tl.load(at, mask=both, other=0.0).to(tl.float64)
-        at_first_sums += v * decay_over(tl.where(is_source, p - first, 0.0), rate, EXACT)[:, None]
-        at_last_sums += v * decay_over(tl.where(is_source, last - p, 0.0), rate, EXACT)[:, None]
+        v = tl.load(at, mask=both, other=0.0).to(SUM)
+        if span <= NARROW:
+            at_first, up, low, _high = narrow_powers(p, first, rate, span, EXACT)
+            at_last = up * low
+        else:
+            at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
+            at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
+        at_first_sums += v * at_first.to(SUM)[:, None]
+        at_last_sums += v * at_last.to(SUM)[:, None]
         if ODD:
-            tied_sums += tl.where((p == (first if FIRST else last))[:, None], v, 0.0)
+            tied_sums += tl.where((p.to(tl.float64) == (first if FIRST else last))[:, None], v, 0.0)
     totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles + tile
     channel = kernels * m * tiles
-    tl.store(totals, tl.sum(at_first_sums, 0)[None, :], mask=row < m)
-    tl.store(totals + channel, tl.sum(at_last_sums, 0)[None, :], mask=row < m)
+    tl.store(totals, tl.sum(at_first_sums.to(tl.float64), 0)[None, :], mask=row < m)
+    tl.store(totals + channel, tl.sum(at_last_sums.to(tl.float64), 0)[None, :], mask=row < m)
     if ODD:
         tl.store(totals + 2 * channel, tl.sum(tied_sums, 0)[None, :], mask=row < m)
