@@ -13,13 +13,13 @@ from laplex._kernels import triton_carry, triton_direct, triton_gram, triton_mer
 
 TARGET = GPUTarget("cuda", 90, 32)
 FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction"}
-INT32, INT64 = {"entry", "ones_entry", "twos_entry", "rank"}, {"order", "splits"}
+INT32, INT64 = {"entry", "ones_entry", "twos_entry", "place_of"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
     {"target", "source", "position", "values", "ones", "twos", "pull", "out"},
-    {"x", "merged_x", "even", "odd", "g", "matrix"},
+    {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix"},
 )
 
 
@@ -44,7 +44,7 @@ def main():
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
             staged = {"STAGED": "" if first else "places"}
             compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd)
-            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first, "SPARSE": odd}
+            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first, "SPARSE": odd, "UNSTAGED": not odd}
             compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
@@ -55,12 +55,13 @@ def main():
             flags = {"EXACT": exact, "ODD": odd, "TARGETS": 64, "ROWS": 32, "PULL": pull}
             compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
         compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=1024)
+        compile_kernel(triton_short.unstage_kernel, anchors, x, WIDTH=512)
         compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)
         tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
         for odd, in_order in ((False, False), (True, True)):
             compile_kernel(triton_short.reduce_rows_kernel, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
     for in_order, far in itertools.product((False, True), repeat=2):
-        compile_kernel(triton_short.rank_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
+        compile_kernel(triton_short.place_kernel, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     for x, exact, phased in itertools.product(("fp32", "fp64"), (False, True), (False, True)):
         tile = {"EXACT": exact, "PHASED": phased, "ROWS": 16, "COLS": 64}

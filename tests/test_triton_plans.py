@@ -365,3 +365,30 @@ def test_a_plan_does_not_move_to_another_kind_of_device():
     with pytest.raises(ValueError, match=r"built for backend 'triton' on cpu.* of no use on meta; build laplex\.Plan"):
         plan.to("meta")
     assert plan.to("cpu").backend == "triton"
+
+
+@pytest.mark.parametrize("sizes", [(40, 31), (31, 40), (40, 30)], ids=["odd", "odd_too", "even"])
+def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch):
+    tiles(32, 2, staged=True)
+    n, k = sizes
+    a, b, x = torch.randn(n), torch.randn(k), torch.randn(3, k)
+    scattered = linear(x, a, b, plan=planned(a, b))
+    monkeypatch.setattr(triton_scan, "PLACES_FROM", 0)
+    plan = planned(a, b)
+    assert plan.order[2].shape == (1, 1, (n + k) | 1)
+    assert torch.equal(linear(x, a, b, plan=plan), scattered)
+    back = linear(scattered, b, a, plan=plan.mT)
+    assert error(back, oracle(scattered, b, a, 9.0)) <= TOLERANCE[torch.float32]
+    moved = a.flip(0)
+    assert all_nan(linear(x, moved, b, plan=plan))
+    x.requires_grad_()
+    got, want = (torch.autograd.grad(linear(x, a, b, plan=p).sum(), x)[0] for p in (plan, planned(a, b)))
+    assert error(got, want) <= TOLERANCE[torch.float32]
+
+
+def test_places_of_several_kernels(tiles, monkeypatch):
+    tiles(32, 2, staged=True)
+    monkeypatch.setattr(triton_scan, "PLACES_FROM", 0)
+    a, b, x = torch.randn(2, 17), torch.randn(2, 20), torch.randn(2, 3, 20)
+    for product in (x, x.mT.contiguous().mT):
+        assert error(linear(product, a, b, plan=planned(a, b)), oracle(x, a, b, 9.0)) <= TOLERANCE[torch.float32]

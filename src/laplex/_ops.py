@@ -18,6 +18,9 @@ words of 32) of entries, a row's index or -1 - a column's, and values (h, 1, the
 Where both sides came in order the index is bits in place of entries (``_kernels.triton_points``). Values of size 0 are
 those of anchors that may have moved since: the kernels gather them anew and check the order.
 
+A large plan that is kept holds, with the columns, the places in that order of rows and of columns, one more int32 if
+their number is even (entries are always even in number): so y is gathered, which is faster than to scatter it.
+
 ``order`` sorts the side, ``rank`` is its inverse. ``below`` and ``upto`` count the other side's anchors that are < and
 <= each anchor, so a tie is ``below < upto``. Values are (h, 2, size), the anchors the plan was built from, as given and
 in order, or (h, 0, size): a kernel that finds the anchors unmoved need not gather them again. ``scan`` multiplies by
@@ -120,6 +123,11 @@ def empty_plan(a: Tensor, b: Tensor, layout: str) -> Planned:
 def padded(points: int) -> int:
     """Whole words of points: the GPU's vector loads need no mask then."""
     return -(-points // WORD) * WORD
+
+
+def holds_entries(index: Tensor) -> bool:
+    """Whether a side's index on the GPU is that of the entries, not nothing, nor the places."""
+    return index.shape[-1] > 0 and index.shape[-1] % 2 == 0
 
 
 def empty_even(x: Tensor, size: int, tau: Tensor, backend: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _checks, _ops, backends
-from laplex._kernels import triton_repeat
+from laplex._kernels import triton_repeat, triton_scan
 from laplex._kernels.triton_repeat import Repeat
 from laplex._shapes import flat, flat_anchors, plain, plainly_eager
 from laplex.errors import StalePlanError, frozen
@@ -92,6 +92,8 @@ class Plan:
             layout = "in_order" if _looked_through(a, b) else layout  # waits, and raises
             anchors = Known(a), Known(b)
         order = build(rows, cols, layout, chosen)
+        if layout == "joined":
+            order = triton_scan.placed(order, n, k)
         self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats={})
 
     @property

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from laplex import _ops
 from laplex._kernels.triton_launch import launch
 
 if TYPE_CHECKING:
     from laplex._kernels.triton_scan import Schedule
+
+
+PLACED_AT_ONCE = 512
 
 
 def _kernels() -> Any:
@@ -51,8 +55,33 @@ def spread(
     return pulled if pull else even
 
 
+def places(entry: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """Where in the merged order rows and columns lie, (h, 1, n + k), or one more."""
+    n, merged = sizes[0], sum(sizes)
+    h, padded = entry.shape[0], _ops.padded(merged)
+    place_of = entry.new_empty((h, 1, merged | 1))
+    how = entry.shape[-1] < padded, padded >= 2**31 - PLACED_AT_ONCE, PLACED_AT_ONCE
+    grid = -(-merged // PLACED_AT_ONCE), h, 1
+    launch(_kernels().place_kernel, grid, (entry, place_of), (merged, padded, n, merged | 1), how, 4)
+    return place_of
+
+
+def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
+    """even (h, m, n) out of the merged order (h, m, padded)."""
+    h, m, n = even.shape
+    sizes = m, n, merged_y.shape[-1], of_targets.stride(0), *even.stride()
+    launch(_kernels().unstage_kernel, (-(-n // 512), h, 1), (merged_y, of_targets, even), sizes, (512,), 4)
+
+
 def reduce_by_rows(
-    x: Tensor, merged_x: Tensor, tau: Tensor, entry: Tensor, position: Tensor, scratch: Tensor, plan: Schedule
+    x: Tensor,
+    merged_x: Tensor,
+    tau: Tensor,
+    entry: Tensor,
+    position: Tensor,
+    scratch: Tensor,
+    place_of: Tensor | None,
+    plan: Schedule,
 ) -> None:
     """What ``reduce_kernel`` gives, for many sources and several rows, and x with its rows side by side."""
     from laplex._kernels import triton_merged
@@ -62,14 +91,14 @@ def reduce_by_rows(
     none = x, merged_x, tau, entry, position, scratch
     sizes, flags = plan.reduce
     launch(triton_merged.reduce_kernel, (tiles, h, 1), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
-    rank = entry.new_empty((h, k))
-    how = first, in_order, far, tile
-    launch(_kernels().rank_kernel, (tiles, h, 1), (entry, rank), (merged, padded, k), how, plan.warps)
+    if place_of is None:
+        place_of = places(entry, (merged - k, k) if first else (k, merged - k))
+    of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
     side_by_side = min(power(m), 32)
     row_blocks = -(-m // side_by_side)
-    sizes = m, k, padded, m, *x.stride()
+    sizes = m, k, padded, m, of_sources.stride(0), *x.stride()
     grid = -(-k // 64) * row_blocks, h, 1
-    launch(_kernels().stage_kernel, grid, (x, rank, merged_x), sizes, (64, side_by_side), 4)
+    launch(_kernels().stage_kernel, grid, (x, of_sources, merged_x), sizes, (64, side_by_side), 4)
     tensors = merged_x, tau, entry, position, scratch
     flags = exact, odd, first, in_order, far, tile, 32, side_by_side
     launch(_kernels().reduce_rows_kernel, (tiles * row_blocks, h, 1), tensors, (m, merged, padded, tiles, m), flags, 4)

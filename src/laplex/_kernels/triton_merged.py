@@ -134,8 +134,8 @@ def scan_kernel(
     x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
-    STAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr, TILE: tl.constexpr,
-    ROWS: tl.constexpr,
+    STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
+    TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
     and ``pull`` takes the products' sum over the rows of this program, over tau."""
@@ -194,7 +194,8 @@ def scan_kernel(
             from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
             if ODD:
                 unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-        tl.store(even + kernel * even_kernel + row * even_row + at * even_col, from_left + from_right, mask=is_target)
+        even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
+        tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
         if ODD:
             ties = _tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
             difference = from_right - from_left + (-ties if FIRST else ties)

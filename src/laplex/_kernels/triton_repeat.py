@@ -44,7 +44,7 @@ class Repeat:
 def repeat_of(x: Tensor, even: Tensor, tau: Tensor, order: _ops.Planned) -> Repeat | None:
     """What does again what made ``even`` of x, if that was two launches on the device at hand."""
     rows, out = flat_rows(x, tau), flat_rows(even, tau)
-    first = order[0].shape[-1] > 0
+    first = _ops.holds_entries(order[0])
     entry, position = order[:2] if first else order[2:]
     held = tau, entry, position
     plain = x.is_cuda and x.is_contiguous() and even.is_contiguous() and all(part.is_contiguous() for part in held)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laplex import _ops
 from laplex._kernels.triton_launch import launch, launched
-from laplex._kernels.triton_long import reduce_by_rows, spread
+from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
 
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
@@ -23,6 +23,8 @@ SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
 ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
+PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the places of rows and columns
+WIDEST_TILE = 512
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GATHERED_TWICE = 16 << 20  # bytes of x that the cache holds; more are put into the merged order on the way
@@ -86,6 +88,13 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     position, entry, _ = joined
     nothing = position.new_empty((a.shape[0], 1, 0))
     return entry[:, None], position[:, None], nothing.to(torch.int32), nothing
+
+
+def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
+    """A plan that will be kept, with the places if it is large: to find them costs as much as they save in a call."""
+    entry, position, _, nothing = order
+    large = (n + k) * entry.shape[0] >= PLACES_FROM and n + k + WIDEST_TILE < 2**31
+    return (entry, position, places(entry, (n, k)), nothing) if large else order
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
@@ -206,6 +215,7 @@ class Schedule(NamedTuple):
     exact: bool
     far: bool
     staged: str  # how x is copied into the merged order: not, with its "places" side by side, or its "rows"
+    unstaged: bool  # y is left in the merged order, in place of x, and gathered out of it
     grid: tuple[int, int, int]
     scratch: int  # float64 numbers: ends, totals, and carries of every tile
     carried: bool  # by a launch of its own
@@ -226,6 +236,7 @@ def schedule(
     checked: bool,
     odd: bool,
     pull: bool,
+    placed: bool = False,
 ) -> Schedule:
     (h, m, k), n = x, out[-1]
     merged, padded = n + k, _ops.padded(n + k)
@@ -238,6 +249,8 @@ def schedule(
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
     large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
     staged = "rows" if sparse and m >= ROWS_SIDE_BY_SIDE else "places" if large else ""
+    unstaged = placed and staged == "places" and not odd
+    even_strides = (m * padded, padded, 1) if unstaged else out_strides
     staged_strides = {"rows": (padded * m, 1, m), "places": (m * padded, padded, 1), "": x_strides}[staged]
     return Schedule(
         tiles=tiles,
@@ -247,6 +260,7 @@ def schedule(
         exact=exact,
         far=far,
         staged=staged,
+        unstaged=unstaged,
         grid=(tiles * row_blocks, h, 1),
         scratch=2 * h * tiles + (2 * channels + 2) * h * m * tiles,
         carried=carry == 1,
@@ -255,8 +269,8 @@ def schedule(
             (exact, odd, first, in_order, staged, checked, far, tile, rows),
         ),
         scan=(
-            (m, n, merged, padded, tiles, *staged_strides, *out_strides, *other_strides),
-            (exact, odd, pull, first, in_order, staged, sparse, far, carry, tile, rows),
+            (m, n, merged, padded, tiles, *staged_strides, *even_strides, *other_strides),
+            (exact, odd, pull, first, in_order, staged, unstaged, sparse, far, carry, tile, rows),
         ),
     )
 
@@ -288,17 +302,19 @@ def _run(
     rows, out = flat_rows(x, tau), flat_rows(even, tau)
     (h, m, k), n = rows.shape, out.shape[-1]
     padded = _ops.padded(n + k)
-    first = order[0].shape[-1] > 0  # the rows hold the plan, and come first at ties
+    first = _ops.holds_entries(order[0])  # the rows hold the plan, and come first at ties
     entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
+    place_of = order[2] if first else order[0]
     tau = tau.contiguous()
     in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
     beside = odd if weights is None else weights
     if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES:
         return spread(rows, target, source, tau, out, beside, weights is not None)
     other = out if beside is None else flat_rows(beside, tau)
+    placed = place_of.shape[-1] > 0
     plan = schedule(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
-        first, in_order, checked, beside is not None, weights is not None,
+        first, in_order, checked, beside is not None, weights is not None, placed,
     )  # fmt: skip
     if checked:
         position = target.new_empty((h, 1, padded))
@@ -309,14 +325,16 @@ def _run(
     merged_x = x.new_empty((h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     if plan.staged == "rows":
-        reduce_by_rows(rows, merged_x, tau, entry, position, scratch, plan)
+        reduce_by_rows(rows, merged_x, tau, entry, position, scratch, place_of if placed else None, plan)
     else:
         launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
         _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
     pull = scratch if weights is None else target.new_empty((h, plan.row_blocks, n))
-    tensors = merged_x, other, tau, entry, position, scratch, out, pull
+    tensors = merged_x, other, tau, entry, position, scratch, merged_x if plan.unstaged else out, pull
     launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
+    if plan.unstaged:
+        unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
 
 

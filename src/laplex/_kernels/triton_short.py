@@ -112,21 +112,36 @@ def spread_kernel(
 
 
 @triton.jit
-def rank_kernel(
-    entry, rank, merged, padded, k,
-    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Where in the merged order each source lies."""
+def place_kernel(
+    entry, place_of, merged, padded, n, length, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr
+):
+    """Where in the merged order each row lies, and behind the n rows each column."""
     tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     place = places(tile, FAR, TILE)
-    _is_target, _, is_source, source = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
-    tl.store(rank + kernel * k + source, place, mask=is_source)
+    is_row, row, is_col, col = entries_at(entry, place, merged, padded, True, IN_ORDER)
+    tl.store(place_of + kernel * length + row, place, mask=is_row)
+    tl.store(place_of + kernel * length + n + col, place, mask=is_col)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x"])
+@triton.jit(do_not_specialize_on_alignment=["even", "place_of"])
+def unstage_kernel(
+    merged_y, place_of, even, m, n, padded, length, even_kernel, even_row, even_col, WIDTH: tl.constexpr
+):  # fmt: skip
+    """y out of the merged order: gathering is faster than scattering."""
+    kernel = tl.program_id(1).to(tl.int64)
+    i = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    place = tl.load(place_of + kernel * length + i, mask=i < n, other=0)
+    for number in range(m):
+        row = tl.zeros([], tl.int64) + number
+        v = tl.load(merged_y + (kernel * m + row) * padded + place, mask=i < n, other=0.0)
+        tl.store(even + kernel * even_kernel + row * even_row + i * even_col, v, mask=i < n)
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "place_of"])
 def stage_kernel(
-    x, rank, merged_x, m, k, padded, rows, x_kernel, x_row, x_col, SOURCES: tl.constexpr, ROWS: tl.constexpr
+    x, place_of, merged_x, m, k, padded, rows, length, x_kernel, x_row, x_col,
+    SOURCES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """x in the merged order with its rows side by side: merged_x[kernel, place, row]."""
     blocks = tl.cdiv(k, SOURCES)
@@ -135,7 +150,7 @@ def stage_kernel(
     j = block.to(tl.int64) * SOURCES + tl.arange(0, SOURCES)
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
     both = (j < k)[:, None] & (row < m)
-    place = tl.load(rank + kernel * k + j, mask=j < k, other=0).to(tl.int64)
+    place = tl.load(place_of + kernel * length + j, mask=j < k, other=0).to(tl.int64)
     v = tl.load(x + kernel * x_kernel + row * x_row + j[:, None] * x_col, mask=both, other=0.0)
     tl.store(merged_x + (kernel * padded + place[:, None]) * rows + row, v, mask=both)
 
