@@ -13,7 +13,10 @@ from laplex.baselines import BASELINES
 from laplex.bench.timing import Budget
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
-Mode = Literal["kept", "whole", "graph", "forward+backward", "forward+backward whole", "solve", "gram", "gram, a tenth"]
+Mode = Literal[
+    "kept", "whole", "graph", "forward+backward", "forward+backward whole", "phased", "phased forward+backward",
+    "solve", "gram", "gram, a tenth",
+]  # fmt: skip
 Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
 
 ANCHORS: dict[Anchors, str] = {
@@ -30,6 +33,8 @@ LAPLEX_MODES: dict[Mode, str] = {
     "graph": "plan kept, as a CUDA graph",
     "forward+backward": "forward and backward, plan kept",
     "forward+backward whole": "forward and backward with planning",
+    "phased": "with phases, whole call",
+    "phased forward+backward": "with phases, forward and backward with planning",
     "solve": "solve of K + diag, plan kept",
     "gram": "solve and log det of a Gram matrix + diag, plan kept",
     "gram, a tenth": "the same of a tenth of n and k",

@@ -9,10 +9,12 @@ from torch import Tensor
 
 import laplex
 from laplex.baselines import BASELINES, Baseline
-from laplex.bench import solves
+from laplex.bench import oracle, solves
 from laplex.bench.inputs import Inputs, suited_to
 from laplex.bench.problems import OURS, SOLVES, Side
 from laplex.bench.runnable import Runnable
+
+PHASED_ROWS = 16  # of a phased Gram matrix looked at
 
 
 def why_not(side: Side) -> str | None:
@@ -38,8 +40,37 @@ def build(side: Side, inputs: Inputs) -> Runnable:
 def _gram(side: Side, inputs: Inputs) -> Runnable:
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
     backend = laplex.backends.which(x, a, b, backend=side.backend)
+    if side.mode in ("phased", "phased forward+backward"):
+        return _phased_gram(side, inputs, backend)
     plan = laplex.Plan(a, b) if side.mode == "kept" else None
     return Runnable(partial(laplex.gram, a, b, x, tau, plan=plan, backend=side.backend), inputs, backend, gram=True)
+
+
+def _phased_gram(side: Side, inputs: Inputs, backend: str) -> Runnable:
+    """One weight, positive; its gradients are judged by the tests."""
+    a, b, weight = inputs.a, inputs.b, inputs.x[0].abs()
+    phi, psi = 2 * a.flip(0), 3 * b.flip(0)  # numbers as good as any
+    if side.mode == "phased":
+        call = partial(laplex.gram, a, b, weight, inputs.tau, phi=phi, psi=psi, backend=side.backend)
+        return Runnable(call, judge=partial(_phased_error, inputs, weight, phi, psi), backend=backend)
+    leaves = tuple(leaf.detach().requires_grad_() for leaf in (a, b, weight, phi, psi))
+    cotangent = torch.ones(len(a), len(a), dtype=a.dtype, device=a.device)
+
+    def both() -> tuple[Tensor, ...]:
+        a, b, weight, phi, psi = leaves
+        matrix = laplex.gram(a, b, weight, inputs.tau, phi=phi, psi=psi, backend=side.backend)
+        return torch.autograd.grad(matrix, leaves, cotangent)
+
+    return Runnable(both, backend=backend)
+
+
+def _phased_error(inputs: Inputs, weight: Tensor, phi: Tensor, psi: Tensor, got: Tensor) -> float:
+    """Of some of the rows and columns."""
+    some = torch.arange(0, len(inputs.a), max(len(inputs.a) // PHASED_ROWS, 1), device=got.device)
+    dense = laplex.reference.kernel(
+        inputs.a[some].double(), inputs.b.double(), inputs.tau, phi=phi[some].double(), psi=psi.double()
+    )
+    return oracle.relative_error(got[some][:, some], (dense * weight.double()) @ dense.mT)
 
 
 def _laplex(side: Side, inputs: Inputs) -> Runnable:

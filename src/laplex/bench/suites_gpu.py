@@ -1,7 +1,7 @@
 """The GPU suite: the rows that are held against a bar on one H200, and the paper's sweeps, which are not."""
 
 from laplex.bench.problems import Anchors, Measure, Row, Side, Size, Suite
-from laplex.bench.suites import KEPT, WHOLE, large_error, small_error, square
+from laplex.bench.suites import KEPT, WHOLE, gram_row, gram_sizes, large_error, small_error, square
 from laplex.bench.timing import Budget
 
 GPU_BUDGET = Budget(min_s=0.05, min_samples=10, max_s=0.5, turn_s=0.02)
@@ -71,4 +71,20 @@ SWEEPS = (
     cost("sweep-huge", "over n", square(*range(21, 29), batch=1), None, KEPT, also=(WHOLE, *RIVALS)),
 )  # fmt: skip
 
-GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *SMALL_SIZES, *LARGE_SIZES, *SWEEPS), GPU_BUDGET, committed=True)
+GRAM, GRAM_WHOLE = Side("laplex-gram"), Side("laplex-gram", "whole")
+DENSITY = (Size(RANK, PIXELS, 1),)
+GRAMS = (
+    gram_row("gram-error-float32", "float32 error of a Gram against dense float64", gram_sizes(17), "error", 3e-7),
+    cost("gram-time-kept", "a Gram, plan kept", gram_sizes(17), 0.10e-3, GRAM),
+    cost("gram-time-whole", "a Gram, whole call", gram_sizes(17), 0.25e-3, GRAM_WHOLE,
+         also=(Side("dense-gram", "whole"),)),
+    cost("gram-phased-time", "a Gram of a density's size, with phases", DENSITY, 1.5e-3, Side("laplex-gram", "phased")),
+    cost("gram-phased-training", "the same, forward and backward", DENSITY, 5e-3,
+         Side("laplex-gram", "phased forward+backward")),
+    cost("gram-phased-memory", "the same, forward, peak memory with the matrix", DENSITY, 204e6,
+         Side("laplex-gram", "phased"), "memory"),
+    cost("gram-sweep-time", "a Gram over k", gram_sizes(*range(10, 21)), None, GRAM_WHOLE, also=(GRAM,)),
+    cost("gram-sweep-memory", "a Gram over k, peak memory", gram_sizes(10, 14, 17, 20), None, GRAM_WHOLE, "memory"),
+)  # fmt: skip
+
+GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *SMALL_SIZES, *LARGE_SIZES, *SWEEPS, *GRAMS), GPU_BUDGET, committed=True)

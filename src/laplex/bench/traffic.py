@@ -4,6 +4,7 @@ import functools
 
 import torch
 
+from laplex._kernels.triton_scan import SHORT_AXIS_RATIO
 from laplex.bench.problems import Row, Size
 from laplex.bench.timing import Budget, interleave
 
@@ -12,14 +13,17 @@ FLOAT = 4  # bytes of a float32, and of an entry of the order
 
 
 def moved(row: Row, size: Size) -> int | None:
-    """Each array once for every pass that needs it; None where it is not counted: planning, derivatives, baselines."""
+    """The fewest: x and y once, and what tells their order in every pass; None where it is not counted: planning,
+    derivatives, baselines."""
     if row.ours.method != "laplex" or row.ours.mode not in ("kept", "graph") or row.dtype != torch.float32:
         return None
     points = size.n + size.k
     operands = size.batch * (size.k + size.n) * FLOAT  # x read, y written
     if row.anchors == "in order":  # positions and words in both passes, x in the second too
         return 2 * points * FLOAT + 2 * points // 4 + operands + size.batch * size.k * FLOAT
-    return 4 * points * FLOAT + operands + 2 * size.batch * points * FLOAT  # x in the merged order, written and read
+    if size.n >= SHORT_AXIS_RATIO * size.k:  # every target once
+        return size.n * FLOAT + operands
+    return 4 * points * FLOAT + operands  # positions and entries, twice
 
 
 @functools.cache
