@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import laplex
 from cases import BY_NAME, every, named
@@ -273,3 +274,66 @@ def test_gradients_of_expanded_and_strided_inputs(backend):
     got = named_gradients(strided(on(backend)), inputs, weight)
     want = named_gradients(strided(reference.linear), inputs, weight)
     assert all(error(got[name], want[name]) <= 1e-13 for name in NAMES)
+
+
+# --- tau, where anchors span many of it -------------------------------------------------------------------------------
+
+SPANS = {"a_day_in_seconds": (86400.0, 1.0), "wide": (1e3, 0.01), "offset": (1.0, 0.01)}
+
+
+def spanning(name, dtype):
+    span, tau = SPANS[name]
+    a, b = torch.rand(700, dtype=dtype) * span, torch.rand(600, dtype=dtype) * span
+    if name == "offset":
+        a, b = a + 1e3, b + 1e3
+    return torch.randn(2, 600, dtype=dtype), a, b, torch.tensor(tau, dtype=dtype), torch.randn(2, 700, dtype=dtype)
+
+
+def true_tau_bar(x, a, b, tau, g):
+    wide = [value.double() for value in (x, a, b)]
+    tau = tau.double().requires_grad_()
+    y = wide[0] @ laplex.reference.kernel(*wide[1:], tau).mT
+    return torch.autograd.grad(y, tau, g.double())[0]
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_the_gradient_of_tau_does_not_cancel(name, dtype, scan_backend):
+    x, a, b, tau, g = spanning(name, dtype)
+    tau.requires_grad_()
+    tolerance = 2e-7 if dtype == torch.float32 else 1e-9  # of a sum of pulls some 1e5 times as large
+    for create_graph in (False, True):
+        y = laplex.linear(x, a, b, tau, backend=scan_backend)
+        (got,) = torch.autograd.grad(y, tau, g, create_graph=create_graph)
+        want = true_tau_bar(x, a, b, tau.detach(), g)
+        assert abs(float(got.detach()) / float(want) - 1) <= tolerance
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_the_tangent_of_tau_does_not_cancel(name, scan_backend):
+    x, a, b, tau, g = spanning(name, torch.float32)
+    _, tangent = torch.func.jvp(
+        lambda tau: laplex.linear(x, a, b, tau, backend=scan_backend), (tau,), (torch.ones_like(tau),)
+    )
+    want = true_tau_bar(x, a, b, tau, g)
+    assert abs(float((tangent.double() * g.double()).sum()) / float(want) - 1) <= 2e-6  # of a sum of 1400 tangents
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_the_gradient_of_tau_of_a_gram_does_not_cancel(name):
+    x, a, b, tau, _ = spanning(name, torch.float32)
+    a, weight, g = a[:50], x[0], torch.randn(50, 50)
+    tau.requires_grad_()
+    (got,) = torch.autograd.grad(laplex.gram(a, b, weight, tau), tau, g)
+    wide = tau.detach().double().requires_grad_()
+    dense = laplex.reference.gram(a.double(), b.double(), weight.double(), wide)
+    (want,) = torch.autograd.grad(dense, wide, g.double())
+    assert abs(float(got) / float(want) - 1) <= 2e-7
+
+
+def test_checkpoints_that_do_not_reenter():
+    x, a, b, tau, _ = spanning("offset", torch.float64)
+    a.requires_grad_()
+    y = checkpoint(lambda a: laplex.linear(x, a, b, tau), a, use_reentrant=False)
+    (got,) = torch.autograd.grad(y.sum(), a, create_graph=True)
+    (want,) = torch.autograd.grad(laplex.linear(x, a, b, tau).sum(), a)
+    assert error(got, want) <= TOLERANCE[torch.float64]

@@ -125,3 +125,38 @@ def test_other_operations_are_refused():
         torch.add(torch.ones(5), M)
     with pytest.raises(ValueError, match="must have size 5 where they meet"):
         M @ torch.ones(4)
+
+
+def test_half_precision_is_wider_between_the_products():
+    a, b = torch.randn(500), torch.randn(2000)
+    for tau, weight, x in ((1.0, 1e-8, 1.0), (100.0, 1e-3 / 2000, 100.0)):
+        M = LaplaceOperator(a, b, tau).gram(torch.full((2000,), weight))
+        x = torch.full((500,), x)
+        got = M @ x.half()
+        assert got.dtype == torch.float16
+        assert ((got.float() - M @ x).abs() <= 2e-3 * (M @ x).abs()).all()
+
+
+def test_a_diagonal_of_cosines_near_0():
+    a, b, phi = torch.randn(5), torch.randn(4000), torch.full((5,), torch.pi / 2)
+    M = LaplaceOperator(a, b, phi=phi, psi=torch.zeros(4000)).gram()
+    want = reference.gram(a.double(), b.double(), None, 1.0, phi=phi.double(), psi=torch.zeros(4000).double())
+    unphased = reference.gram(a.double(), b.double(), None, 1.0).diagonal()
+    assert ((M.diagonal() - want.diagonal()).abs() <= 1e-15 * unphased).all()  # the cosine is exact to eps of 1
+
+
+def test_products_compile():
+    M = LaplaceOperator(torch.randn(6), torch.randn(9)).gram(torch.rand(9))
+    x = torch.randn(6)
+    compiled = torch.compile(lambda x: torch.matmul(M, x) + torch.matmul(x, M), backend="aot_eager", fullgraph=True)
+    assert torch.allclose(compiled(x), 2 * (M @ x))
+    with pytest.raises(Exception, match=r"write torch\.matmul"):
+        torch.compile(lambda x: M @ x, backend="aot_eager", fullgraph=True)(x)
+    assert torch.allclose(torch.compile(lambda x: M @ x, backend="aot_eager")(x), M @ x)
+
+
+def test_what_does_not_meet():
+    M = LaplaceOperator(torch.randn(6), torch.randn(9)).gram()
+    for x in (torch.randn(9), torch.randn(9, 2), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match=r"GramOperator @ x: the matrix is \(6, 6\) and `x` must have size 6"):
+            M @ x

@@ -123,24 +123,30 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, t, s, tau, *order, odd_x = ctx.saved_tensors
+        saved = ctx.saved_tensors  # once: torch.utils.checkpoint counts
+        x, t, s, tau, *order, odd_x = saved
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
-        need_t, need_s = need_t or need_tau, need_s or need_tau
         f = f if ctx.odd else None
         if g is None and f is None:
             return (None,) * 10
         once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
         t_bar: Any = None
         s_bar: Any = None
-        if once and f is None and not (need_t or need_s):
+        tau_bar = None
+        if need_tau:  # the anchors' pulls all but cancel there: nothing may be rounded before
+            g, f = (None if v is None else v.double() for v in (g, f))
+            x_bar, t_bar, s_bar = _pullback((x.double(), *saved[1:-1], None), g, f, True, True, ctx.backend)
+            tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar)
+        elif once and f is None and not (need_t or need_s):
             x_bar, _ = _ops.run_scan(g, s, t, tau, *order[2:], *order[:2], False, ctx.backend)
         elif once and g is not None and f is None and (ctx.odd or not need_t):
             x_bar, t_bar, s_bar = _ops.run_pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
         else:
-            x_bar, t_bar, s_bar = _pullback(ctx, g, f, need_t, need_s)
-        tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar) if need_tau else None
-        wanted = zip((need_x, need_t, need_s), (x_bar, t_bar, s_bar), strict=True)
-        return *(bar if need else None for need, bar in wanted), tau_bar, *(None,) * 6
+            x_bar, t_bar, s_bar = _pullback(
+                (*saved[:-1], odd_x if ctx.odd else None), g, f, need_t, need_s, ctx.backend
+            )
+        wanted = zip((need_x, need_t, need_s), (x_bar, t_bar, s_bar), (x, t, s), strict=True)
+        return *(bar.to(v.dtype) if need else None for need, bar, v in wanted), tau_bar, *(None,) * 6
 
     @staticmethod
     def vmap(
@@ -159,16 +165,16 @@ class _Scan(torch.autograd.Function):
 
 
 def _pullback(
-    ctx: Any, g: Tensor | None, f: Tensor | None, need_t: bool, need_s: bool
+    saved: tuple[Any, ...], g: Tensor | None, f: Tensor | None, need_t: bool, need_s: bool, backend: str
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """x_bar, t_bar, s_bar by differentiable products; ``_ops.pullback`` is the same for f = None, fused."""
-    x, t, s, tau, *order, odd_x = ctx.saved_tensors
+    x, t, s, tau, *order, odd_x = saved
 
     def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, t, s, tau, *order, odd=odd, backend=ctx.backend)
+        return scan(v, t, s, tau, *order, odd=odd, backend=backend)
 
     def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, s, t, tau, *order[2:], *order[:2], odd=odd, backend=ctx.backend)
+        return scan(v, s, t, tau, *order[2:], *order[:2], odd=odd, backend=backend)
 
     x_bar: Any = 0
     pull_t: Any = 0  # tau * t_bar before the sum over rows
@@ -177,7 +183,7 @@ def _pullback(
         x_bar, odd_g = swapped(g, odd=need_s)
         pull_s = odd_g if need_s else 0
         if need_t:
-            pull_t = g * (odd_x if ctx.odd else forward(x, odd=True)[1])
+            pull_t = g * (forward(x, odd=True)[1] if odd_x is None else odd_x)
     if f is not None:
         even_f, odd_f = swapped(f, odd=True)
         x_bar = x_bar - odd_f
@@ -207,11 +213,13 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
     x, t, s, tau = primals
     dx, dt, ds, dtau = tangents[:4]
     order = ctx.saved_tensors[4:]
-    if dtau is not None:
+    even_dtype, odd_dtype = x.dtype, torch.promote_types(x.dtype, torch.float32)
+    if dtau is not None:  # what moves the anchors all but cancels: nothing may be rounded before
+        x, dx = x.double(), None if dx is None else dx.double()
         centre = _centre(t, s)
         stretch = (dtau / tau)[..., None]
-        dt = (0 if dt is None else dt) - (t - centre) * stretch
-        ds = (0 if ds is None else ds) - (s - centre) * stretch
+        dt = (0 if dt is None else dt) - (t.double() - centre) * stretch
+        ds = (0 if ds is None else ds) - (s.double() - centre) * stretch
 
     def product(v: Tensor) -> tuple[Tensor, Tensor, Any]:
         even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
@@ -228,7 +236,7 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
     if ds is not None:
         _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
         d_even, d_odd = d_even - odd, d_odd - near
-    return d_even.to(x.dtype), d_odd if ctx.odd else None  # odd sums of half precision are float32
+    return d_even.to(even_dtype), d_odd.to(odd_dtype) if ctx.odd else None
 
 
 class _EagerScan(_TransformableScan):
@@ -253,18 +261,15 @@ def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
     """(*X, n) to (*H, n): the sum over rows, over tau."""
-    total = flat_rows(pull, tau).sum(1).reshape(anchors.shape)
-    return (total / tau[..., None]).to(anchors.dtype)
+    return flat_rows(pull, tau).sum(1).reshape(anchors.shape) / tau[..., None]
 
 
 def _centre(t: Tensor, s: Tensor) -> Tensor:
     """A point amid the anchors, (*H, 1), to measure them from; any would do, so it is not differentiated."""
-    anchors = torch.cat([t, s], -1).detach()
-    return anchors.mean(-1, keepdim=True)
+    return torch.cat([t, s], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
 
 
 def bar_of_tau(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
-    of_t = ((t - centre).double() * t_bar.double()).sum(-1)
-    of_s = ((s - centre).double() * s_bar.double()).sum(-1)
-    return -(of_t + of_s) / tau
+    of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
+    return -(of_t.sum(-1) + of_s.sum(-1)) / tau

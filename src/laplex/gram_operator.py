@@ -73,19 +73,27 @@ class GramOperator:
         return self
 
     def __matmul__(self, x: Tensor) -> Tensor:
-        """M @ x for x (n,) or (*H, n, m), as two products: K (weight * (K^T x))."""
-        inner = self.kernel.mT @ x
+        """M @ x for x (n,) or (*H, n, m), as two products: K (weight * (K^T x)), in float32 at least."""
+        _checks.is_tensor("GramOperator @ x", "x", x)
+        if x.dim() == 0 or x.shape[max(x.dim() - 2, 0)] != self.shape[-1]:
+            raise ValueError(
+                f"GramOperator @ x: the matrix is {tuple(self.shape)} and `x` must have size {self.shape[-1]} where "
+                f"they meet, got shape {tuple(x.shape)}"
+            )
+        if x.dtype.itemsize < 4:  # between the products it would overflow
+            return self.__matmul__(x.float()).to(x.dtype)
+        inner = self.kernel.mT.__matmul__(x)  # spelled so for torch.compile
         if self.weight is not None:
             weight = self.weight.to(inner.real.dtype if inner.is_complex() else inner.dtype)
             inner = inner * (weight if x.dim() == 1 else weight[..., None])
         if x.dim() == 1 and inner.dim() > 1:  # one vector, several kernels
-            return (self.kernel @ inner[..., None])[..., 0]
-        return self.kernel @ inner
+            return self.kernel.__matmul__(inner[..., None])[..., 0]
+        return self.kernel.__matmul__(inner)
 
     def __rmatmul__(self, x: Tensor) -> Tensor:
         """x @ M for x (n,) or (*H, m, n)."""
         _checks.is_tensor("x @ GramOperator", "x", x)
-        return self @ x if x.dim() == 1 else (self @ x.mT).mT
+        return self.__matmul__(x) if x.dim() == 1 else self.__matmul__(x.mT).mT
 
     @classmethod
     def __torch_function__(
@@ -94,6 +102,8 @@ class GramOperator:
         """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
             raise TypeError(f"{func.__name__} is not defined for a GramOperator; use .to_dense() if the matrix fits")
+        if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over M @ x as x @ M
+            raise TypeError("GramOperator: inside torch.compile write torch.matmul(M, x) for M @ x, and so for x @ M")
         left, right = args
         return left.__matmul__(right) if isinstance(left, GramOperator) else right.__rmatmul__(left)
 
@@ -107,10 +117,10 @@ class GramOperator:
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
             return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :]
-        angle = 2 * kernel.psi
-        rows = torch.stack([weight, weight * angle.cos(), weight * angle.sin()], -2)
+        of_rows, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # a cosine near 0 leaves little
+        rows = torch.stack([weight.expand(angle.shape), weight * angle.cos(), weight * angle.sin()], -2)
         plain, of_cos, of_sin = linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan).unbind(-2)
-        return (plain + (2 * kernel.phi).cos() * of_cos + (2 * kernel.phi).sin() * of_sin) / 2
+        return ((plain + of_rows.cos() * of_cos + of_rows.sin() * of_sin) / 2).to(self.dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, n^2 numbers: :func:`laplex.gram`."""
