@@ -1,5 +1,6 @@
 """On a CUDA device: graphs, streams, compilation, bits, and faults that become NaN without a wait."""
 
+import copy
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -235,3 +236,53 @@ def test_a_plan_stays_on_its_device():
     plan = Plan(randn(50), randn(60))
     with pytest.raises(ValueError, match=r"built for backend 'triton' on cuda.* of no use on cpu"):
         plan.to("cpu")
+
+
+# --- products repeated with a plan kept -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept():
+    a, b, x = (torch.randn(size, device="cuda") for size in (5000, 4000, (3, 4000)))
+    plan = laplex.Plan(a, b)
+    y = laplex.linear(x, a, b, 1.0, plan=plan)
+    assert len(plan.repeats) == 1
+    return x, a, b, plan, y
+
+
+def test_repeats_have_the_same_bits(kept):
+    x, a, b, plan, y = kept
+    for _ in range(3):
+        assert torch.equal(laplex.linear(x, a, b, 1.0, plan=plan), y)
+    other = torch.randn_like(x)
+    assert torch.equal(laplex.linear(other, a, b, 1.0, plan=plan), laplex.linear(other, a, b, plan=laplex.Plan(a, b)))
+
+
+@pytest.mark.parametrize("side", [1, 2], ids=["a", "b"])
+def test_no_repeat_for_anchors_that_were_written_to(kept, side):
+    x, a, b, plan, _ = kept
+    kept[side].mul_(0.5)
+    assert error(laplex.linear(x, a, b, 1.0, plan=laplex.Plan(a, b)), oracle(x, a, b)) <= 2e-7
+    kept[side].neg_()
+    assert laplex.linear(x, a, b, 1.0, plan=plan).isnan().all()
+
+
+def test_no_repeat_for_another_tau_form_or_dtype(kept):
+    x, a, b, plan, _ = kept
+    for tau in (2.0, 0.5, 1.0):
+        assert error(laplex.linear(x, a, b, tau, plan=plan), oracle(x, a, b, tau)) <= 2e-7
+    for other in (x[:2], x[0], x.T.contiguous().T, x.double()):
+        assert error(laplex.linear(other, a, b, 1.0, plan=plan), oracle(other, a, b)) <= 2e-7
+
+
+def test_repeats_on_another_stream_and_with_gradients(kept):
+    x, a, b, plan, y = kept
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        there = laplex.linear(x, a, b, 1.0, plan=plan)
+    torch.cuda.synchronize()
+    assert torch.equal(there, y)
+    leaf = x.clone().requires_grad_()
+    assert laplex.linear(leaf, a, b, 1.0, plan=plan).requires_grad
+    assert torch.equal(laplex.linear(x, a, b, 1.0, plan=copy.deepcopy(plan)), y)

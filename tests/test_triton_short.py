@@ -112,3 +112,31 @@ def test_gradients_of_a_table(monkeypatch):
     x = torch.randn(2, 3, dtype=torch.float64)
     tensors = [value.requires_grad_() for value in (x, a, b)]
     assert torch.autograd.gradcheck(lambda x, a, b: laplex.linear(x, a, b, 0.7, backend="triton"), tensors)
+
+
+def test_a_stale_plan_of_few_columns_is_found():
+    a, b = sides("spread_out")
+    for rows, cols in ((a[0], b[0]), (b[0], a[0])):
+        plan = laplex.Plan(rows, cols, backend="triton")
+        plan.validate(rows, cols)
+        with pytest.raises(laplex.StalePlanError):
+            plan.validate(-rows, cols)
+
+
+SIZES = {  # x (h, m, k), n: whether offsets pass 32 bits
+    "rows_side_by_side": ((1, 64, 1 << 25), 1000, True),
+    "few_of_them": ((1, 64, 1 << 24), 1000, False),
+    "many_points": ((1, 1, 1 << 30), 1 << 30, True),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_offsets_of_64_bits_where_they_are_needed(name, monkeypatch):
+    monkeypatch.undo()
+    triton_scan.schedule.cache_clear()
+    (h, m, k), n, far = SIZES[name]
+    strides = (m * k, k, 1), (m * n, n, 1)
+    made = triton_scan.schedule(
+        (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32, True, False, False, False, False
+    )
+    assert made.far == far

@@ -33,6 +33,7 @@ operators.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 from types import ModuleType
@@ -95,6 +96,7 @@ gram = torch.ops.laplex.gram.default
 gram_pullback = torch.ops.laplex.gram_pullback.default
 
 
+@functools.cache
 def kernels(backend: str) -> ModuleType:
     """The module of kernels that a backend's name stands for."""
     return importlib.import_module(_MODULES[backend])

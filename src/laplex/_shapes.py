@@ -53,14 +53,15 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     if isinstance(tau, Tensor):
         return tau.to(torch.float64).expand(batch).reshape(shape)
     if device.type == "cuda" and plainly_eager() and not _passing():
-        return _number_on(float(tau), torch.cuda.current_stream(device)).expand(shape).contiguous()
+        stream = torch._C._cuda_getCurrentRawStream(-1 if device.index is None else device.index)
+        return _number_on(float(tau), shape, device, stream)
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
 
 
 @functools.lru_cache(maxsize=64)
-def _number_on(value: float, stream: torch.cuda.Stream) -> Tensor:
-    """A number on a stream's device, kept: to fill it in anew would be one launch more in every call."""
-    return torch.full((), value, dtype=torch.float64, device=stream.device)
+def _number_on(value: float, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
+    """A number, kept for what runs on one stream: to fill it in anew would be one launch more in every call."""
+    return torch.full(shape, value, dtype=torch.float64, device=device)
 
 
 def _passing() -> bool:
@@ -76,11 +77,11 @@ def plainly_eager() -> bool:
 
 
 def plain(x: Tensor) -> bool:
-    """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, not on meta,
-    nor batched by torch.autograd's vmap."""
+    """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, no zeros
+    without memory, not on meta, nor batched by torch.autograd's vmap."""
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
-    return not (x.is_neg() or x.is_meta or torch._C._functorch.is_legacy_batchedtensor(x))
+    return not (x.is_neg() or x.is_meta or x._is_zerotensor() or torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -66,10 +68,10 @@ def linear(
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
     tau_flat = flat_tau(tau, batch, a.device)
     if not batch:
-        y = _product(x, rows, cols, tau_flat, phase, order, chosen)
-        if plan is not None and chosen == "triton" and phase is None:
-            plan.remember(x, a, b, tau, tau_flat, y)
-        return y
+        product = partial(_product, x, rows, cols, tau_flat, phase, order, chosen)
+        if plan is None or chosen != "triton" or phase is not None:
+            return product()
+        return plan.remembered(product, x, a, b, tau)
     folded, folding = fold(x, batch)
     return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
 
@@ -98,8 +100,8 @@ def gram(
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
         b (*H, k): column anchors, same dtype.
         weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Weights below some 1e-28 of the largest
-            are lost. Several weights share the sort. With
-            batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
+            are lost. Several weights share the sort. With batched anchors (k,), the same for all, or (*H, m, k), or
+            anything that broadcasts to it.
         tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.

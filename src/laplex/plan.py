@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _checks, _ops, backends
-from laplex._kernels import triton_repeat, triton_scan
-from laplex._kernels.triton_repeat import Repeat
+from laplex._kernels import triton_scan
+from laplex._kernels.triton_launch import recorded
+from laplex._kernels.triton_repeat import Repeat, repeat_of
 from laplex._shapes import flat, flat_anchors, plain, plainly_eager
 from laplex.errors import StalePlanError, frozen
 
@@ -33,13 +35,13 @@ class Known:
             anchors.requires_grad or anchors.is_inference()
         )
         self.tensor = weakref.ref(anchors) if trusted else lambda: None
-        self.seen = (anchors.data_ptr(), anchors._version) if trusted else None
+        self.seen = (anchors.data_ptr(), anchors._version, anchors.shape) if trusted else None
 
     def still(self, anchors: Tensor) -> bool:
         """Whether these are they, unchanged."""
-        if anchors is not self.tensor() or anchors.requires_grad or not plainly_eager():
+        if anchors is not self.tensor() or anchors.requires_grad:
             return False
-        return (anchors.data_ptr(), anchors._version) == self.seen
+        return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
 
     def __deepcopy__(self, memo: object) -> Known:
         return self  # a copy of the plan serves the same anchors; pickled, it knows none
@@ -79,7 +81,7 @@ class Plan:
     layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
     order: _ops.Planned  # row and column index and values: laplex._ops
     anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
-    repeats: dict[Any, Repeat]  # products done before on the GPU, by the form of x, and tau
+    repeats: dict[Any, Repeat | None]  # products done before on the GPU, by the form of x, and tau
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
@@ -109,7 +111,9 @@ class Plan:
 
     def _knows(self, a: Tensor, b: Tensor) -> bool:
         """Whether these are the anchors whose values the GPU's order holds; in a captured graph they may change."""
-        if self.anchors is None or not (self.anchors[0].still(a) and self.anchors[1].still(b)):
+        if self.anchors is None or not plainly_eager():
+            return False
+        if not (self.anchors[0].still(a) and self.anchors[1].still(b)):
             return False
         return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
 
@@ -119,13 +123,19 @@ class Plan:
             return None
         return self.repeats.get(_form(x, tau))
 
-    def remember(self, x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor, tau_flat: Tensor, y: Tensor) -> None:
-        """Keep what :meth:`repeat` gives, if y = E x may be repeated."""
-        if type(tau) is not float or len(self.repeats) >= REPEATS_KEPT or not self._knows(a, b) or not _unwatched(x):
-            return
-        made = triton_repeat.repeat_of(x, y, tau_flat, self.order)
-        if made is not None:
-            self.repeats[_form(x, tau)] = made
+    def remembered(self, product: Callable[[], Tensor], x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor) -> Tensor:
+        """The product, and if it may be repeated, what :meth:`repeat` gives from now on."""
+        if type(tau) is not float or not x.is_cuda or not self._knows(a, b) or not _unwatched(x):
+            return product()
+        form = _form(x, tau)
+        if form in self.repeats:  # it was tried
+            return product()
+        with recorded() as record:
+            y = product()
+            if len(self.repeats) >= REPEATS_KEPT:
+                del self.repeats[next(iter(self.repeats))]
+            self.repeats[form] = repeat_of(record, x, y)
+        return y
 
     def _without_values(self) -> _ops.Planned:
         """The order as the GPU checks it before use; the CPU always does."""
@@ -177,8 +187,10 @@ class Plan:
             if not bool(torch.isfinite(anchors).all()):
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
-        zeros = torch.zeros_like(cols)
-        even, _ = _ops.scan(zeros, rows, cols, tau, *self._without_values(), True, self.backend)
+        order = self._without_values()
+        if shape[-2] > shape[-1]:  # few columns are read without the order
+            rows, cols, order = cols, rows, (*order[2:], *order[:2])
+        even, _ = _ops.scan(torch.zeros_like(cols), rows, cols, tau, *order, True, self.backend)
         if bool(even.isnan().any()):
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
@@ -222,9 +234,9 @@ def _unwatched(x: Tensor) -> bool:
 
 
 def _form(x: Tensor, tau: float) -> tuple[Any, ...]:
-    """What a compiled launch depends on. The stream: tau was written on it."""
-    stream = torch._C._cuda_getCurrentRawStream(x.device.index) if x.is_cuda else None
-    return x.shape, x.stride(), x.dtype, x.device, tau, stream
+    """What launches depend on. The stream: tau was written on it; the device at hand: they go there."""
+    device = x.device.index
+    return x.shape, x.stride(), x.dtype, tau, torch._C._cuda_getCurrentRawStream(device), torch._C._cuda_getDevice()
 
 
 def choose_layout(n: int, k: int, backend: str) -> str:
@@ -256,8 +268,14 @@ def _looked_through(a: Tensor, b: Tensor) -> bool:
 
 def no_order(a: Tensor, b: Tensor) -> _ops.Planned:
     """In place of an order, for the backend that needs none."""
-    nothing = [side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1])) for side in (a, a, b, b)]
-    return nothing[0], nothing[1], nothing[2], nothing[3]
+    if torch.compiler.is_compiling():  # takes no tensor twice
+        return _nothing(a), _nothing(a), _nothing(b), _nothing(b)
+    of_rows, of_cols = _nothing(a), _nothing(b)
+    return of_rows, of_rows, of_cols, of_cols
+
+
+def _nothing(side: Tensor) -> Tensor:
+    return side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1]))
 
 
 def _flat(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:

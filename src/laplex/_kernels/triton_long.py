@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import launch
+from laplex._kernels.triton_launch import launch, more_than_launches
 
 if TYPE_CHECKING:
     from laplex._kernels.triton_scan import Schedule
@@ -35,6 +35,7 @@ def spread(
 
     Needs no order: it sorts the sources itself, and every target finds its place among them.
     """
+    more_than_launches()
     (h, m, k), n = x.shape, even.shape[-1]
     exact, odd = x.dtype == torch.float64, beside is not None
     position, order = source.reshape(h, k).sort(dim=-1)
@@ -92,6 +93,7 @@ def reduce_by_rows(
     sizes, flags = plan.reduce
     launch(triton_merged.reduce_kernel, (tiles, h, 1), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
+        more_than_launches()
         place_of = places(entry, (merged - k, k) if first else (k, merged - k))
     of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
     side_by_side = min(power(m), 32)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import launch, launched
+from laplex._kernels.triton_launch import empty, launch
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
 
@@ -244,14 +244,16 @@ def schedule(
     tile, rows, warps = tiling(merged, m, h, sparse)
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
-    far = max(padded + tile, k * x_strides[2], n * out_strides[2], n * other_strides[2]) >= 2**31
     channels = 3 if odd else 2
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
     large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
-    staged = "rows" if sparse and m >= ROWS_SIDE_BY_SIDE else "places" if large else ""
+    by_rows = sparse and m >= ROWS_SIDE_BY_SIDE and padded + tile < 2**31  # places are 32 bits there
+    staged = "rows" if by_rows else "places" if large else ""
     unstaged = placed and staged == "places" and not odd
     even_strides = (m * padded, padded, 1) if unstaged else out_strides
     staged_strides = {"rows": (padded * m, 1, m), "places": (m * padded, padded, 1), "": x_strides}[staged]
+    reach = k * x_strides[2], padded * staged_strides[2], n * out_strides[2], n * other_strides[2]
+    far = max(padded + tile, *reach) >= 2**31
     return Schedule(
         tiles=tiles,
         tile=tile,
@@ -273,18 +275,6 @@ def schedule(
             (exact, odd, pull, first, in_order, staged, unstaged, sparse, far, carry, tile, rows),
         ),
     )
-
-
-def compiled(plan: Schedule, x: Tensor, position: Tensor) -> tuple[Any, Any] | None:
-    """reduce_kernel and scan_kernel, if they were launched so before."""
-    float64, int32, anchors = torch.float64, torch.int32, position.dtype
-    found = []
-    for kernel, how, dtypes in (
-        (_kernels().reduce_kernel, plan.reduce, (x.dtype, x.dtype, float64, int32, anchors, float64)),
-        (_kernels().scan_kernel, plan.scan, (x.dtype, x.dtype, float64, int32, anchors, float64, x.dtype, float64)),
-    ):
-        found.append(launched(kernel, plan.grid, *how, plan.warps, x.device, *dtypes))
-    return None if None in found else (found[0], found[1])
 
 
 def _run(
@@ -317,12 +307,12 @@ def _run(
         first, in_order, checked, beside is not None, weights is not None, placed,
     )  # fmt: skip
     if checked:
-        position = target.new_empty((h, 1, padded))
+        position = empty(target, (h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, plan.far, plan.tile
         launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
-    scratch = x.new_empty(plan.scratch, dtype=torch.float64)
-    merged_x = x.new_empty((h, m, padded)) if plan.staged else rows
+    scratch = empty(x, (plan.scratch,), torch.float64)
+    merged_x = empty(x, (h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     if plan.staged == "rows":
         reduce_by_rows(rows, merged_x, tau, entry, position, scratch, place_of if placed else None, plan)
@@ -330,7 +320,7 @@ def _run(
         launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
         _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
-    pull = scratch if weights is None else target.new_empty((h, plan.row_blocks, n))
+    pull = scratch if weights is None else empty(target, (h, plan.row_blocks, n))
     tensors = merged_x, other, tau, entry, position, scratch, merged_x if plan.unstaged else out, pull
     launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
     if plan.unstaged:
@@ -346,7 +336,7 @@ def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tupl
     grouped, sizes = scratch, (m, tiles, groups)
     warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
     if groups > 1:
-        grouped = scratch.new_empty(2 * h * groups + 3 * h * m * groups)
+        grouped = empty(scratch, (2 * h * groups + 3 * h * m * groups,))
         launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
     flags_ = *flags, group, power(groups)
     launch(kernels.carry_kernel, (groups * m * 2, h, 1), (scratch, tau, grouped), sizes, flags_, warps)

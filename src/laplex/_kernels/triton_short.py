@@ -87,19 +87,28 @@ def spread_kernel(
     upto = _count(source, t, k, steps, True)
     from_left, from_right = _beside(source, t, upto, k, rate, EXACT, SUM)
     lefts, rights = table + kernel * 2 * k * rows, table + (kernel * 2 + 1) * k * rows
+    upto = upto.to(tl.int64)[:, None]
     if ODD:
         below = _count(source, t, k, steps, False)
         strictly_left, _ = _beside(source, t, below, k, rate, EXACT, SUM)
+        below = below.to(tl.int64)[:, None]
     pulled = tl.zeros([TARGETS], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
         both = inside[:, None] & (row < m)
-        right = tl.load(rights + upto[:, None] * rows + row, mask=both & (upto < k)[:, None], other=0.0) * from_right
-        left = tl.load(lefts + (upto - 1)[:, None] * rows + row, mask=both & (upto > 0)[:, None], other=0.0)
+        right = (
+            tl.load(rights + upto[:, None].to(tl.int64) * rows + row, mask=both & (upto < k)[:, None], other=0.0)
+            * from_right
+        )
+        left = tl.load(
+            lefts + (upto - 1)[:, None].to(tl.int64) * rows + row, mask=both & (upto > 0)[:, None], other=0.0
+        )
         even_at = even + kernel * even_kernel + row * even_row + i[:, None] * even_col
         tl.store(even_at, left * from_left + right, mask=both)
         if ODD:
-            left = tl.load(lefts + (below - 1)[:, None] * rows + row, mask=both & (below > 0)[:, None], other=0.0)
+            left = tl.load(
+                lefts + (below - 1)[:, None].to(tl.int64) * rows + row, mask=both & (below > 0)[:, None], other=0.0
+            )
             difference = right - left * strictly_left
             odd_at = odd + kernel * odd_kernel + row * odd_row + i[:, None] * odd_col
             if PULL:
