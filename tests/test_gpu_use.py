@@ -246,7 +246,7 @@ def kept():
     a, b, x = (torch.randn(size, device="cuda") for size in (5000, 4000, (3, 4000)))
     plan = laplex.Plan(a, b)
     y = laplex.linear(x, a, b, 1.0, plan=plan)
-    assert len(plan.repeats) == 1
+    assert len(plan.repeats.kept) == 1
     return x, a, b, plan, y
 
 
@@ -286,3 +286,12 @@ def test_repeats_on_another_stream_and_with_gradients(kept):
     leaf = x.clone().requires_grad_()
     assert laplex.linear(leaf, a, b, 1.0, plan=plan).requires_grad
     assert torch.equal(laplex.linear(x, a, b, 1.0, plan=copy.deepcopy(plan)), y)
+
+
+def test_small_products_are_repeated_for_any_anchors():
+    for _ in range(3):
+        a, b, x = (torch.randn(size, device="cuda") for size in (50, 40, (3, 40)))
+        for tau in (1.0, 0.5):
+            assert error(laplex.linear(x, a, b, tau), oracle(x, a, b, tau)) <= 2e-7
+    a[3] = float("nan")
+    assert laplex.linear(x, a, b, 1.0).isnan().all()

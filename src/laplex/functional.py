@@ -9,6 +9,7 @@ from torch import Tensor
 
 from laplex import _autograd_gram, _checks, backends
 from laplex._autograd import scan
+from laplex._kernels.triton_repeat import Repeats
 from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 from laplex.plan import Plan, build, choose_layout, no_order
@@ -52,9 +53,10 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5).shape
         torch.Size([8, 1000])
     """
-    again = plan.repeat(x, a, b, tau) if isinstance(plan, Plan) and phi is None and backend is None else None
-    if again is not None and psi is None:
-        return again(x)
+    if phi is None and psi is None and backend is None:
+        again = _again(x, a, b, tau, plan)
+        if again is not None:
+            return again
     where = "laplex.linear"
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
@@ -69,11 +71,29 @@ def linear(
     tau_flat = flat_tau(tau, batch, a.device)
     if not batch:
         product = partial(_product, x, rows, cols, tau_flat, phase, order, chosen)
-        if plan is None or chosen != "triton" or phase is not None:
-            return product()
-        return plan.remembered(product, x, a, b, tau)
+        if phase is None and plan is None and chosen == "dense":
+            return _small.do(product, tau, x, a, b)
+        if phase is None and plan is not None and chosen == "triton" and plan.knows(a, b):
+            return plan.repeats.do(product, tau, x)
+        return product()
     folded, folding = fold(x, batch)
     return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
+
+
+_small = Repeats()  # products that need no order, whatever the anchors
+
+
+def _again(x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor, plan: Plan | None) -> Tensor | None:
+    """The product as one of its form was launched before on the GPU, where nothing is left to check."""
+    if torch.compiler.is_compiling():
+        return None
+    if plan is None:
+        small = _small.find(tau, x, a, b) if _small.kept and isinstance(a, Tensor) and isinstance(b, Tensor) else None
+        return None if small is None else small(x, a, b)
+    if not isinstance(plan, Plan) or not plan.repeats.kept or not plan.knows(a, b):
+        return None
+    kept = plan.repeats.find(tau, x)
+    return None if kept is None else kept(x)
 
 
 def gram(

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from laplex import _checks, _ops, backends
 from laplex._kernels import triton_scan
-from laplex._kernels.triton_launch import recorded
-from laplex._kernels.triton_repeat import Repeat, repeat_of
-from laplex._shapes import flat, flat_anchors, plain, plainly_eager
+from laplex._kernels.triton_repeat import Repeats
+from laplex._shapes import flat, flat_anchors, plainly_eager
 from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
 SHORT_AXIS_RATIO = 16
-REPEATS_KEPT = 64  # forms of x a plan
 
 
 class Known:
@@ -81,7 +77,7 @@ class Plan:
     layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
     order: _ops.Planned  # row and column index and values: laplex._ops
     anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
-    repeats: dict[Any, Repeat | None]  # products done before on the GPU, by the form of x, and tau
+    repeats: Repeats  # products done before on the GPU with these very anchors
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
@@ -96,7 +92,7 @@ class Plan:
         order = build(rows, cols, layout, chosen)
         if layout == "joined":
             order = triton_scan.placed(order, n, k)
-        self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats={})
+        self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
 
     @property
     def backend(self) -> str:
@@ -105,37 +101,17 @@ class Plan:
 
     def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
         """The order, without its values if these anchors may be others than those it was built from."""
-        if self.anchors is None or self._knows(a, b):
+        if self.anchors is None or self.knows(a, b):
             return self.order
         return self._without_values()
 
-    def _knows(self, a: Tensor, b: Tensor) -> bool:
+    def knows(self, a: Tensor, b: Tensor) -> bool:
         """Whether these are the anchors whose values the GPU's order holds; in a captured graph they may change."""
         if self.anchors is None or not plainly_eager():
             return False
         if not (self.anchors[0].still(a) and self.anchors[1].still(b)):
             return False
         return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
-
-    def repeat(self, x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor) -> Repeat | None:
-        """What does again, without checks that passed, a product of such x with the very anchors of this plan."""
-        if not self.repeats or type(tau) is not float or not self._knows(a, b) or not _unwatched(x):
-            return None
-        return self.repeats.get(_form(x, tau))
-
-    def remembered(self, product: Callable[[], Tensor], x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor) -> Tensor:
-        """The product, and if it may be repeated, what :meth:`repeat` gives from now on."""
-        if type(tau) is not float or not x.is_cuda or not self._knows(a, b) or not _unwatched(x):
-            return product()
-        form = _form(x, tau)
-        if form in self.repeats:  # it was tried
-            return product()
-        with recorded() as record:
-            y = product()
-            if len(self.repeats) >= REPEATS_KEPT:
-                del self.repeats[next(iter(self.repeats))]
-            self.repeats[form] = repeat_of(record, x, y)
-        return y
 
     def _without_values(self) -> _ops.Planned:
         """The order as the GPU checks it before use; the CPU always does."""
@@ -209,11 +185,11 @@ class Plan:
         cls, shape: tuple[int, ...], layout: str, order: _ops.Planned, anchors: tuple[Known, Known] | None
     ) -> Plan:
         made = object.__new__(cls)
-        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats={})
+        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "repeats": {}}  # addresses, which are of no use to a copy
+        return {**self.__dict__, "repeats": Repeats()}  # addresses, which are of no use to a copy
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -226,17 +202,6 @@ class Plan:
         }
         kernels = f", batch={tuple(batch)}" if batch else ""
         return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self.layout]})"
-
-
-def _unwatched(x: Tensor) -> bool:
-    """Whether no derivative will be asked for."""
-    return plain(x) and not (x.requires_grad and torch.is_grad_enabled()) and forward_ad._current_level < 0
-
-
-def _form(x: Tensor, tau: float) -> tuple[Any, ...]:
-    """What launches depend on. The stream: tau was written on it; the device at hand: they go there."""
-    device = x.device.index
-    return x.shape, x.stride(), x.dtype, tau, torch._C._cuda_getCurrentRawStream(device), torch._C._cuda_getDevice()
 
 
 def choose_layout(n: int, k: int, backend: str) -> str:
