@@ -11,6 +11,7 @@ import numbers
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -250,6 +251,20 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
         f"{where}: the matrix is not positive definite in float64: its factorisation broke down at a[{index}]; `diag` "
         "is too small beside the entries there (or an argument is not finite); use a larger one"
     )
+
+
+def reverse_mode_only(where: str, *values: object) -> None:
+    """Raise under torch.func's transforms, and for dual numbers, whose derivatives would be lost."""
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        tensors = (value for value in values if isinstance(value, Tensor))
+        transformed = any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+    if transformed:
+        raise RuntimeError(
+            f"{where}: solves, log determinants and factors are differentiated in reverse mode only, not in forward "
+            "mode, nor under torch.func transforms or vmap; use .backward() or torch.autograd.grad, anchors with a "
+            "leading dimension in place of vmap, or .to_dense() if the matrix fits"
+        )
 
 
 def differentiable_once() -> str:

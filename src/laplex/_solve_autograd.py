@@ -141,9 +141,10 @@ class _Solve(torch.autograd.Function):
                 # Copies of their own: lambda and x depend on the parameters, too, and are held here.
                 own = [part.view_as(part) if again else part.detach() for part in parameters]
                 own = [part if again else part.requires_grad_(want) for part, want in zip(own, wanted)]
-                form = -(lam * ctx.product(x, *own)).sum()
+                product = ctx.product(x, *own)
                 leaves = [part for part, want in zip(own, wanted) if want]
-                found = iter(torch.autograd.grad(form, leaves, create_graph=again))
+                # lambda as the cotangent, not in a product with it: so it may be a batch (is_grads_batched).
+                found = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
             bars = [next(found) if want else None for want in wanted]
         return lam, -(lam * x).sum(-1), None, None, *bars
 

@@ -61,6 +61,7 @@ class System(NamedTuple):
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))

@@ -15,8 +15,8 @@ class CholeskyFactor:
 
     In the order of the anchors C is lower triangular with a positive diagonal, the Cholesky factor; rows and columns
     stand in the caller's order. So ``C @ z`` of z ~ N(0, I) is a sample of N(0, A), and ``C.solve(y)`` of y ~ N(0, A)
-    is white. Differentiable once in its operand and in all that A was made of. Where anchors a are equal the factor
-    depends on their order (that of their indices), and for K so does its derivative.
+    is white. Differentiable once in its operand and in all that A was made of, in reverse mode only. Where anchors a
+    are equal the factor depends on their order (that of their indices), and for K so does its derivative.
 
     Example:
         >>> C = LaplaceOperator(torch.randn(1000), tau=0.5).cholesky(diag=0.1)

@@ -122,12 +122,16 @@ class GramOperator:
     def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
         """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
 
-        Differentiable to any order in y, diag, weight, a, b, tau and the phases.
+        Differentiable to any order in y, diag, weight, a, b, tau and the phases, in reverse mode only: not in forward
+        mode, nor under torch.func transforms, which are refused.
         """
         return self._system("GramOperator.solve", diag).solve(y)
 
     def logdet(self, diag: float | Tensor) -> Tensor:
-        """log det(M + diag), (*H), in O(n); differentiable once in diag, weight, a, b, tau and the phases."""
+        """log det(M + diag), (*H), in O(n).
+
+        Differentiable once in diag, weight, a, b, tau and the phases, in reverse mode only.
+        """
         return self._system("GramOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor) -> CholeskyFactor:
@@ -147,6 +151,9 @@ class GramOperator:
             raise TypeError(
                 f"{where}: `diag` must be given: M alone is singular wherever n exceeds k, and nearly so beyond"
             )
+        kernel = self.kernel
+        held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
+        _checks.reverse_mode_only(where, *held, self.weight, diag)
         added = _checks.diagonal(where, diag, self.kernel.a, batch)
         weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
         weight = _checks.not_negative(where, weight)

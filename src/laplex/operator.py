@@ -170,7 +170,8 @@ class LaplaceOperator:
 
         Without a diagonal K has a tridiagonal inverse, provided that no two anchors are equal. Computed in float64
         throughout, by a recursion of positive terms: in C++ on the CPU, in plain torch, parallel in n, on CUDA (where
-        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi.
+        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi, in
+        reverse mode only: not in forward mode, nor under torch.func transforms, which are refused.
 
         Args:
             y (n,) or (..., n, m): right-hand sides.
@@ -186,7 +187,10 @@ class LaplaceOperator:
         return self._system("LaplaceOperator.solve", diag).solve(y)
 
     def logdet(self, diag: float | Tensor | None = None) -> Tensor:
-        """log det(K + diag), (*H), for the symmetric K, in O(n); differentiable once in diag, a, tau and phi."""
+        """log det(K + diag), (*H), for the symmetric K, in O(n).
+
+        Differentiable once in diag, a, tau and phi, in reverse mode only.
+        """
         return self._system("LaplaceOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor | None = None) -> CholeskyFactor:
@@ -196,6 +200,7 @@ class LaplaceOperator:
     def _system(self, where: str, diag: float | Tensor | None) -> _systems.System:
         if self.b is not self.a or self.psi is not self.phi:
             raise ValueError(_checks.not_symmetric(where))
+        _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
         added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch)
         return _systems.of_kernel(where, self._flat(), added, self._batch)
 
