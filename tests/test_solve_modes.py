@@ -2,12 +2,13 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch.autograd import forward_ad
 from torch.func import grad, jacfwd, jacrev, jvp, vmap
 
 import laplex
 from helpers import error
-from systems import KINDS, dense, normal, operator
+from systems import KINDS, normal, operator
 
 KIND = pytest.mark.parametrize("kind", KINDS)
 METHODS = ("solve", "logdet", "cholesky")
@@ -102,3 +103,17 @@ def test_batches_of_cotangents(kind, method):
             torch.autograd.functional.jacobian(function, value, vectorize=vectorize) for vectorize in (True, False)
         )
         assert error(got, want) <= 1e-14, name
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@KIND
+@METHOD
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpoints(kind, method, reentrant):
+    function, value = of_one(method, kind, "a")
+    leaf = value.requires_grad_()
+    (want,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    torch.utils.checkpoint.checkpoint(function, leaf, use_reentrant=reentrant).sum().backward()
+    assert error(leaf.grad, want) <= 1e-14
