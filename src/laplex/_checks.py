@@ -214,6 +214,16 @@ def not_negative(where: str, weight: Tensor) -> Tensor:
     return weight
 
 
+def finite_phase(where: str, name: str, phase: Tensor) -> Tensor:
+    """Phases (h, n) as they are, or an error; NaN on CUDA, which is not waited for."""
+    finite = torch.isfinite(phase)
+    if phase.is_cuda:
+        return torch.where(finite.all(-1, keepdim=True), phase, torch.nan)
+    if not bool(finite.all()):
+        raise ValueError(not_finite(where, name))
+    return phase
+
+
 def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...], n: int) -> None:
     _real("y", where, y, like, half=True)
     if y.dim() == 0 or y.shape[-2 if y.dim() > 1 else -1] != n:

@@ -75,6 +75,7 @@ class System(NamedTuple):
 
 
 def flat(
+    where: str,
     a: Tensor,
     b: Tensor,
     tau: float | Tensor,
@@ -84,9 +85,12 @@ def flat(
     batch: tuple[int, ...],
 ) -> Flat:
     shape = batch or (1,)
-    sides = [None if side is None else flat_anchors(side, shape) for side in (phi, psi)]
+    turns = [
+        None if side is None else _checks.finite_phase(where, name, flat_anchors(side, shape))
+        for name, side in (("phi", phi), ("psi", psi))
+    ]
     rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
-    return Flat(rows, cols, scale, sides[0], sides[1], plan.order_for(a, b), plan.backend)
+    return Flat(rows, cols, scale, turns[0], turns[1], plan.order_for(a, b), plan.backend)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:

@@ -157,7 +157,7 @@ class GramOperator:
         added = _checks.diagonal(where, diag, self.kernel.a, batch)
         weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
         weight = _checks.not_negative(where, weight)
-        return _systems.of_gram(where, self.kernel._flat(), weight, added, batch)
+        return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

@@ -202,10 +202,10 @@ class LaplaceOperator:
             raise ValueError(_checks.not_symmetric(where))
         _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
         added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch)
-        return _systems.of_kernel(where, self._flat(), added, self._batch)
+        return _systems.of_kernel(where, self._flat(where), added, self._batch)
 
-    def _flat(self) -> _systems.Flat:
-        return _systems.flat(self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
+    def _flat(self, where: str) -> _systems.Flat:
+        return _systems.flat(where, self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
 
     def aslinearoperator(self) -> LinearOperator:
         """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""
