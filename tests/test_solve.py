@@ -298,6 +298,15 @@ def test_too_small_a_diagonal(on):
         M.solve(normal(300), 1e-9)
 
 
+def test_tiny_diagonals_of_definite_matrices(on):
+    """Where M itself is definite, and in units of its own, nothing of a diagonal is asked."""
+    a, b = torch.arange(40).double(), torch.arange(-5, 60).double() / 1.3
+    for scale in (1e-40, 1.0, 1e40):
+        M = LaplaceOperator(a, b).gram(torch.full((65,), scale, dtype=torch.float64))
+        matrix, y = M.to_dense(), normal(40)
+        assert_solves(M.solve(y, 1e-30 * scale)[:, None], matrix, y[:, None])
+
+
 BAD_DIAGONALS = [
     (0.0, ValueError, "`diag` must be positive and finite throughout, got 0.0"),
     (-1.0, ValueError, "got -1.0"),

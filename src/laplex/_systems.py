@@ -26,7 +26,7 @@ from laplex.errors import StalePlanError
 from laplex.functional import _product
 from laplex.plan import Plan
 
-SINGULAR = 1e-15  # of a unit diagonal
+SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
 
 
 class Flat(NamedTuple):
@@ -100,7 +100,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = backends.planner_of_sides(t.device)
-    factored = _checked(where, factor(generators, order, backend), alone=diag is None)
+    factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
 
     def product(x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
         phase = (phi[0], phi[0]) if phi else None
@@ -117,7 +117,8 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
+    backend = backends.planner_of_sides(t.device)
+    factored = _checked(where, generators, factor(generators, order, backend), alone=False)
 
     def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
         there = (phases[0], phases[1]) if phases else None
@@ -150,24 +151,30 @@ def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
     return anchors.double().gather(-1, order)
 
 
-def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
+def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
     """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
     d, decay, order = factored.d, factored.decay, factored.order
-    most = 0 if factored.mass.shape[-1] == 0 else 1  # of anchors in order
+    subtracted = factored.mass.shape[-1] > 0  # then a small pivot is a difference, of which no digit may be left
+    most = 1 if subtracted else 0  # of anchors in order
+    lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
     if d.is_cuda:
-        lost = ~(d > 0) | ~(decay <= most)
+        lost = lost | ~(decay <= most)
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
-    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(decay.max()) <= most):
-        return factored
     if not bool((decay <= most).all()):
         raise StalePlanError(_checks.stale_plan(where))
-    # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
-    singular = ~(d > 0) | ((decay == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
-    if bool(singular.any()):
-        kernel, i = (int(part) for part in singular.nonzero()[0])
+    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
+        lost = lost | ((decay == 0) & (d <= SINGULAR))
+    if bool(lost.any()):
+        kernel, i = (int(part) for part in lost.nonzero()[0])
         tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
         raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
     return factored
+
+
+def _diagonal(generators: Generators) -> Tensor:
+    """The diagonal (h, n) of the matrix, in order."""
+    sides = zip(generators.p.detach().unbind(-1), generators.q.detach().unbind(-1))
+    return sum((p * q for p, q in sides), generators.diag.detach())
 
 
 def _sorted(diag: Tensor, order: Tensor) -> Tensor:
