@@ -1,5 +1,9 @@
 """Solves, determinants and factors under the ways of torch to differentiate, to save memory and to copy."""
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -117,3 +121,50 @@ def test_activation_checkpoints(kind, method, reentrant):
     (want,) = torch.autograd.grad(function(leaf).sum(), leaf)
     torch.utils.checkpoint.checkpoint(function, leaf, use_reentrant=reentrant).sum().backward()
     assert error(leaf.grad, want) <= 1e-14
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def saved(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "torch.save": saved, "deepcopy": copy.deepcopy}
+COPY = pytest.mark.parametrize("how", COPIES)
+
+
+@KIND
+@COPY
+def test_copies_of_a_factor(kind, how):
+    inputs, y = inputs_for(kind), normal(5)
+    C = operator(**inputs).cholesky(inputs["diag"])
+    other = COPIES[how](C)
+    assert torch.equal(other @ y, C @ y)
+    assert torch.equal(other.solve(y), C.solve(y))
+    assert other.shape == C.shape
+
+
+@KIND
+@COPY
+def test_copies_of_an_operator(kind, how):
+    inputs, y = inputs_for(kind), normal(5)
+    A = operator(**inputs)
+    assert torch.equal(COPIES[how](A).solve(y, inputs["diag"]), A.solve(y, inputs["diag"]))
+
+
+@KIND
+@COPY
+@pytest.mark.parametrize("name", ["a", "tau", "phi", "diag"])
+def test_a_factor_with_gradients_is_not_copied(kind, how, name):
+    inputs = inputs_for(kind)
+    inputs[name].requires_grad_()
+    C = operator(**inputs).cholesky(inputs["diag"])
+    with pytest.raises(RuntimeError, match=r"CholeskyFactor: .* cannot be copied or saved.*torch\.no_grad\(\)"):
+        COPIES[how](C)
+    with torch.no_grad():
+        C = operator(**inputs).cholesky(inputs["diag"])
+    assert COPIES[how](C).shape == (5, 5)

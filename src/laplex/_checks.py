@@ -277,6 +277,13 @@ def reverse_mode_only(where: str, *values: object) -> None:
         )
 
 
+def not_copied() -> str:
+    return (
+        "CholeskyFactor: a factor that carries gradients cannot be copied or saved: the copy would lose them; make it "
+        "under torch.no_grad(), or keep what it is made of"
+    )
+
+
 def differentiable_once() -> str:
     return (
         "laplex: log determinants and Cholesky factors are differentiable once (solves to any order); for second "

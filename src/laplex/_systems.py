@@ -13,6 +13,7 @@ a_i counts half to each side. For weight >= 0 none of these is a difference.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -41,6 +42,32 @@ class Flat(NamedTuple):
     backend: str  # of the products
 
 
+@dataclass(frozen=True)
+class KernelProduct:
+    """K x; as data, which can be copied and saved, where a closure cannot."""
+
+    planned: Planned
+    backend: str
+
+    def __call__(self, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+        phase = (phi[0], phi[0]) if phi else None
+        return _product(x.mT, a, a, tau, phase, self.planned, self.backend).mT
+
+
+@dataclass(frozen=True)
+class GramProduct:
+    """K diag(weight) K^T x."""
+
+    planned: Planned
+    backend: str
+
+    def __call__(self, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
+        there = (phases[0], phases[1]) if phases else None
+        back = (phases[1], phases[0]) if phases else None
+        inner = _product(x.mT, b, a, tau, back, (*self.planned[2:], *self.planned[:2]), self.backend)
+        return _product(inner * weight[:, None], a, b, tau, there, self.planned, self.backend).mT
+
+
 class System(NamedTuple):
     """A matrix to be solved, and its factors."""
 
@@ -52,6 +79,18 @@ class System(NamedTuple):
     product: Product  # without the diagonal
     parameters: tuple[Tensor, ...]
     dtype: torch.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters))
+
+    def detached(self) -> System:
+        """Without gradients. (Under no_grad alone, views of leaves still ask for them.)"""
+        return self._replace(
+            generators=Generators(*(part.detach() for part in self.generators)),
+            diag=self.diag.detach(),
+            parameters=tuple(part.detach() for part in self.parameters),
+        )
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
@@ -101,11 +140,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
-
-    def product(x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
-        phase = (phi[0], phi[0]) if phi else None
-        return _product(x.mT, a, a, tau, phase, k.planned, k.backend).mT
-
+    product = KernelProduct(k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
     return System(where, batch, generators, factored, added, product, parameters, k.a.dtype)
 
@@ -119,13 +154,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
     backend = backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
-
-    def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
-        there = (phases[0], phases[1]) if phases else None
-        back = (phases[1], phases[0]) if phases else None
-        inner = _product(x.mT, b, a, tau, back, (*k.planned[2:], *k.planned[:2]), k.backend)
-        return _product(inner * weight[:, None], a, b, tau, there, k.planned, k.backend).mT
-
+    product = GramProduct(k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
     return System(where, batch, generators, factored, diag, product, parameters, k.a.dtype)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from laplex import _checks
 from laplex._solve_autograd import as_given, in_order, multiply
 from laplex._systems import System
 from laplex.errors import frozen
@@ -28,7 +31,7 @@ class CholeskyFactor:
     __setattr__ = frozen
 
     def __init__(self, system: System) -> None:
-        self.__dict__.update(_system=system)
+        self.__dict__.update(_system=system if torch.is_grad_enabled() else system.detached())
 
     @property
     def shape(self) -> torch.Size:
@@ -67,6 +70,11 @@ class CholeskyFactor:
             return as_given(y, order)
 
         return self._system.on_columns(where, x, apply)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._system.requires_grad:
+            raise RuntimeError(_checks.not_copied())
+        return self.__dict__
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
