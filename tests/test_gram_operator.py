@@ -104,7 +104,7 @@ def test_repr():
 
 BAD_WEIGHTS = [
     ([1.0] * 4, TypeError, "LaplaceOperator.gram: `weight` must be a torch.Tensor, got list"),
-    (torch.ones(3), ValueError, r"`weight` must be \(4,\) or \(4,\), one a column, got shape \(3,\)"),
+    (torch.ones(3), ValueError, r"`weight` must be \(4,\), one a column, got shape \(3,\)"),
     (torch.ones(2, 4), ValueError, "for several weights, expand the anchors"),
     (torch.ones(1), ValueError, r"got shape \(1,\)"),
     (torch.tensor(1.0), ValueError, r"got shape \(\)"),
@@ -117,6 +117,11 @@ BAD_WEIGHTS = [
 def test_bad_weights(weight, kind, message):
     with pytest.raises(kind, match=message):
         LaplaceOperator(torch.randn(5), torch.randn(4)).gram(weight)
+
+
+def test_bad_weights_of_several_kernels():
+    with pytest.raises(ValueError, match=r"`weight` must be \(4,\) or \(2, 4\), one a column, got shape \(3,\)"):
+        LaplaceOperator(torch.randn(2, 5), torch.randn(4)).gram(torch.ones(3))
 
 
 def test_other_operations_are_refused():

@@ -148,7 +148,12 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, weight (h, k) float64."""
     order, t = _ordered(where, k)
-    left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+    if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
+        raise ValueError(_checks.half_of_tau(where, k.tau.tolist()))
+    try:
+        left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+    except StalePlanError:  # of the product underneath
+        raise StalePlanError(_checks.stale_plan(where)) from None
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))

@@ -31,6 +31,8 @@ class CholeskyFactor:
     __setattr__ = frozen
 
     def __init__(self, system: System) -> None:
+        how = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
+        _checks.made_by("CholeskyFactor", how, system, System)
         self.__dict__.update(_system=system if torch.is_grad_enabled() else system.detached())
 
     @property
@@ -56,6 +58,7 @@ class CholeskyFactor:
 
     def sample(self, count: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws of N(0, A): (*H, n), or (count, *H, n)."""
+        _checks.sample_count("CholeskyFactor.sample", count)
         *batch, n, _ = self.shape
         draws = 1 if count is None else count
         noise = torch.randn(*batch, n, draws, generator=generator, dtype=self.dtype, device=self.device)

@@ -28,7 +28,8 @@ class GramOperator:
     with U and V the weight left of a_j and right of a_i at the rate 2 / tau, W_ij that between them. So M + diag, for
     weight >= 0 and a positive diagonal, is solved, factored and its determinant found in O(n), after O((n + k) log) for
     the order and the sums. All is float64 inside, whatever the dtype. Beside a singular M (k < n) ``diag`` must not be
-    too small: below about 1e-14 of M's diagonal, 1e-6 with phases, digits are lost, and where a pivot of the
+    too small: below about 1e-14 of M's diagonal, 1e-6 with phases, digits are lost
+    (on CUDA and without the compiled core somewhat earlier), and where a pivot of the
     factorisation falls below 1e-15 of the diagonal there is an error (NaN on CUDA).
 
     Args:
@@ -48,6 +49,10 @@ class GramOperator:
     __setattr__ = frozen
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
+        from laplex.operator import LaplaceOperator  # which imports this module
+
+        how = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
+        _checks.made_by("GramOperator", how, kernel, LaplaceOperator)
         _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
         self.__dict__.update(kernel=kernel, weight=weight)
 
@@ -155,7 +160,7 @@ class GramOperator:
         kernel = self.kernel
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
         _checks.reverse_mode_only(where, *held, self.weight, diag)
-        added = _checks.diagonal(where, diag, self.kernel.a, batch)
+        added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
         weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
         weight = _checks.not_negative(where, weight)
         return _systems.of_gram(where, kernel._flat(where), weight, added, batch)

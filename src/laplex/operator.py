@@ -130,7 +130,7 @@ class LaplaceOperator:
     ) -> Any:
         """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
-            raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
+            raise TypeError(_checks.not_defined(func.__name__, "LaplaceOperator"))
         if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over K @ x as x @ K
             raise TypeError(
                 "LaplaceOperator: inside torch.compile write torch.matmul(K, x) for K @ x, and so for x @ K"
@@ -201,7 +201,7 @@ class LaplaceOperator:
         if self.b is not self.a or self.psi is not self.phi:
             raise ValueError(_checks.not_symmetric(where))
         _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
-        added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch)
+        added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch, optional=True)
         return _systems.of_kernel(where, self._flat(where), added, self._batch)
 
     def _flat(self, where: str) -> _systems.Flat:
