@@ -1,5 +1,6 @@
 """GramOperator: a lazy symmetric matrix that behaves as the dense one."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -130,3 +131,21 @@ def test_other_operations_are_refused():
         torch.add(torch.ones(5), M)
     with pytest.raises(ValueError, match="must have size 5 where they meet"):
         M @ torch.ones(4)
+
+
+def test_the_transpose_is_the_matrix():
+    M, batched = LaplaceOperator(normal(3), normal(4)).gram(), LaplaceOperator(normal(2, 3), normal(4)).gram()
+    assert M.T is M
+    assert M.mT is M
+    assert batched.mT is batched
+    with pytest.raises(ValueError, match=r"GramOperator.T: needs a single matrix, got batch shape \(2,\); use .mT"):
+        _ = batched.T
+
+
+def test_arrays_of_numpy_are_refused_with_a_message():
+    K = LaplaceOperator(normal(3), normal(4))
+    for A, name in ((K, "LaplaceOperator"), (K.gram(), "GramOperator")):
+        with pytest.raises(
+            TypeError, match=f"x @ {name}: `x` must be a torch.Tensor, got ndarray; use torch.as_tensor"
+        ):
+            np.ones(3) @ A

@@ -251,6 +251,25 @@ def test_the_factor_looks_like_a_matrix():
         C._system = None
 
 
+@KIND
+def test_the_factor_as_a_matrix(kind):
+    a, b = normal(2, 6), {"b": normal(4), "weight": torch.rand(4).double()} if kind == "gram" else {}
+    A = operator(a, 0.7, **b)
+    C, matrix = A.cholesky(0.3), A.to_dense() + 0.3 * torch.eye(6).double()
+    assert error(C.to_dense(), triangular(matrix, a)) <= 1e-14
+    assert error(C.logdet(), torch.logdet(matrix) / 2) <= 1e-14
+
+
+def test_samples_of_the_operator():
+    K = LaplaceOperator(torch.randn(2, 5))
+    for diag in (None, 0.2):
+        draws = K.cholesky(diag).sample(3, generator=torch.Generator().manual_seed(1))
+        assert torch.equal(K.sample(3, diag, generator=torch.Generator().manual_seed(1)), draws)
+    assert K.sample().shape == (2, 5)
+    with pytest.raises(ValueError, match=r"LaplaceOperator\.sample: needs a symmetric matrix"):
+        LaplaceOperator(torch.randn(5), torch.randn(5)).sample()
+
+
 def test_a_plan_of_anchors_that_moved():
     a = normal(20)
     plan = laplex.Plan(a, a)

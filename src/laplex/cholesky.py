@@ -56,6 +56,14 @@ class CholeskyFactor:
         """C^-1 y for y (n,) or (..., n, m)."""
         return self._multiply("CholeskyFactor.solve", y, inverse=True)
 
+    def to_dense(self) -> Tensor:
+        """The matrix C itself, n^2 numbers, in the caller's order."""
+        return self @ torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
+
+    def logdet(self) -> Tensor:
+        """log det C, (*H): half of log det A."""
+        return self._system.logdet() / 2
+
     def sample(self, count: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws of N(0, A): (*H, n), or (count, *H, n)."""
         _checks.sample_count("CholeskyFactor.sample", count)

@@ -47,6 +47,7 @@ class GramOperator:
     kernel: LaplaceOperator
     weight: Tensor | None
     __setattr__ = frozen
+    __array_ufunc__ = None  # so that array @ M comes here, and is told what to do
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
         from laplex.operator import LaplaceOperator  # which imports this module
@@ -76,6 +77,13 @@ class GramOperator:
     @property
     def mT(self) -> GramOperator:
         """The matrix itself: it is symmetric."""
+        return self
+
+    @property
+    def T(self) -> GramOperator:
+        batch = tuple(self.shape[:-2])
+        if batch:
+            raise ValueError(f"GramOperator.T: needs a single matrix, got batch shape {batch}; use .mT")
         return self
 
     def __matmul__(self, x: Tensor) -> Tensor:
