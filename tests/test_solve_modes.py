@@ -109,6 +109,23 @@ def test_batches_of_cotangents(kind, method):
         assert error(got, want) <= 1e-14, name
 
 
+# --- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+@KIND
+@METHOD
+@pytest.mark.usefixtures("unpoisoned")
+def test_compiled_around(kind, method):
+    """The graph breaks at a solve, which then runs as it does without."""
+    torch._dynamo.reset()
+    function, value = of_one(method, kind, "a")
+    compiled = torch.compile(lambda value: 2 * function(value + 1), backend="eager")
+    leaf = value.requires_grad_()
+    got, want = compiled(leaf), 2 * function(leaf + 1)
+    assert error(got, want) <= 1e-15
+    assert error(*(torch.autograd.grad(result.sum(), leaf)[0] for result in (got, want))) <= 1e-14
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 

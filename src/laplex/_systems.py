@@ -13,7 +13,7 @@ a_i counts half to each side. For weight >= 0 none of these is a difference.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -40,32 +40,6 @@ class Flat(NamedTuple):
     psi: Tensor | None  # (h, k)
     planned: Planned
     backend: str  # of the products
-
-
-@dataclass(frozen=True)
-class KernelProduct:
-    """K x; as data, which can be copied and saved, where a closure cannot."""
-
-    planned: Planned
-    backend: str
-
-    def __call__(self, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
-        phase = (phi[0], phi[0]) if phi else None
-        return _product(x.mT, a, a, tau, phase, self.planned, self.backend).mT
-
-
-@dataclass(frozen=True)
-class GramProduct:
-    """K diag(weight) K^T x."""
-
-    planned: Planned
-    backend: str
-
-    def __call__(self, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
-        there = (phases[0], phases[1]) if phases else None
-        back = (phases[1], phases[0]) if phases else None
-        inner = _product(x.mT, b, a, tau, back, (*self.planned[2:], *self.planned[:2]), self.backend)
-        return _product(inner * weight[:, None], a, b, tau, there, self.planned, self.backend).mT
 
 
 class System(NamedTuple):
@@ -140,7 +114,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
-    product = KernelProduct(k.planned, k.backend)
+    product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
     return System(where, batch, generators, factored, added, product, parameters, k.a.dtype)
 
@@ -159,10 +133,29 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
     backend = backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
-    product = GramProduct(k.planned, k.backend)
+    product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
     return System(where, batch, generators, factored, diag, product, parameters, k.a.dtype)
+
+
+# Products with the matrix: functions of the module, for a closure could not be copied and saved with a factor.
+
+
+def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+    """K x."""
+    phase = (phi[0], phi[0]) if phi else None
+    return _product(x.mT, a, a, tau, phase, planned, backend).mT
+
+
+def _gram_product(
+    planned: Planned, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
+) -> Tensor:
+    """K diag(weight) K^T x."""
+    there = (phases[0], phases[1]) if phases else None
+    back = (phases[1], phases[0]) if phases else None
+    inner = _product(x.mT, b, a, tau, back, (*planned[2:], *planned[:2]), backend)
+    return _product(inner * weight[:, None], a, b, tau, there, planned, backend).mT
 
 
 def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
