@@ -46,3 +46,14 @@ def test_faults_are_nan():
     assert all_nan(LaplaceOperator(a).solve(y, -1.0), LaplaceOperator(a).logdet(torch.tensor(0.0, device="cuda")))
     M = LaplaceOperator(a, a + 1).gram(-torch.ones_like(a))
     assert all_nan(M.solve(y, 1.0), M.logdet(1.0))
+
+
+def test_phases_that_are_not_finite_are_nan():
+    a, y = torch.randn(50, device="cuda") * 1000, torch.randn(50, device="cuda")
+    bad = torch.randn(50, device="cuda")
+    bad[7] = torch.inf
+    K = LaplaceOperator(a, phi=bad)
+    assert all_nan(K.solve(y, 0.1), K.logdet(0.1), K.cholesky(0.1) @ y)
+    for phases in ({"phi": bad, "psi": a}, {"phi": a, "psi": bad}):
+        M = LaplaceOperator(a, a + 1, **phases).gram()
+        assert all_nan(M.solve(y, 0.1), M.logdet(0.1), M.cholesky(0.1) @ y)

@@ -1,5 +1,6 @@
 """GramOperator: a lazy symmetric matrix that behaves as the dense one."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -104,7 +105,7 @@ def test_repr():
 
 BAD_WEIGHTS = [
     ([1.0] * 4, TypeError, "LaplaceOperator.gram: `weight` must be a torch.Tensor, got list"),
-    (torch.ones(3), ValueError, r"`weight` must be \(4,\) or \(4,\), one a column, got shape \(3,\)"),
+    (torch.ones(3), ValueError, r"`weight` must be \(4,\), one a column, got shape \(3,\)"),
     (torch.ones(2, 4), ValueError, "for several weights, expand the anchors"),
     (torch.ones(1), ValueError, r"got shape \(1,\)"),
     (torch.tensor(1.0), ValueError, r"got shape \(\)"),
@@ -117,6 +118,11 @@ BAD_WEIGHTS = [
 def test_bad_weights(weight, kind, message):
     with pytest.raises(kind, match=message):
         LaplaceOperator(torch.randn(5), torch.randn(4)).gram(weight)
+
+
+def test_bad_weights_of_several_kernels():
+    with pytest.raises(ValueError, match=r"`weight` must be \(4,\) or \(2, 4\), one a column, got shape \(3,\)"):
+        LaplaceOperator(torch.randn(2, 5), torch.randn(4)).gram(torch.ones(3))
 
 
 def test_other_operations_are_refused():
@@ -160,3 +166,21 @@ def test_what_does_not_meet():
     for x in (torch.randn(9), torch.randn(9, 2), torch.tensor(1.0)):
         with pytest.raises(ValueError, match=r"GramOperator @ x: the matrix is \(6, 6\) and `x` must have size 6"):
             M @ x
+
+
+def test_the_transpose_is_the_matrix():
+    M, batched = LaplaceOperator(normal(3), normal(4)).gram(), LaplaceOperator(normal(2, 3), normal(4)).gram()
+    assert M.T is M
+    assert M.mT is M
+    assert batched.mT is batched
+    with pytest.raises(ValueError, match=r"GramOperator.T: needs a single matrix, got batch shape \(2,\); use .mT"):
+        _ = batched.T
+
+
+def test_arrays_of_numpy_are_refused_with_a_message():
+    K = LaplaceOperator(normal(3), normal(4))
+    for A, name in ((K, "LaplaceOperator"), (K.gram(), "GramOperator")):
+        with pytest.raises(
+            TypeError, match=f"x @ {name}: `x` must be a torch.Tensor, got ndarray; use torch.as_tensor"
+        ):
+            np.ones(3) @ A

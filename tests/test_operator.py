@@ -131,6 +131,21 @@ def test_slices_of_a_batch():
     close(part.to_dense(), want)
 
 
+@pytest.mark.parametrize("index", [[4, 0, 2], torch.tensor([1, 3]), slice(1, 4), slice(None), 2], ids=repr)
+def test_the_same_rows_and_columns_stay_symmetric(index):
+    a, phi = torch.randn(6).double(), torch.randn(6).double()
+    for K in (LaplaceOperator(a), LaplaceOperator(a, phi=phi)):
+        part = K[index, index]
+        rows = [index] if isinstance(index, int) else index
+        assert torch.equal(part.to_dense(), K.to_dense()[rows][:, rows])
+        part.solve(torch.ones(part.shape[-1]).double(), 0.1)
+    K = LaplaceOperator(a)
+    K[1:3, 1:3].logdet()
+    for other in (K[[0, 1], [1, 0]], LaplaceOperator(a, a.clone())[index, index]):
+        with pytest.raises(ValueError, match="needs a symmetric matrix"):
+            other.logdet()
+
+
 def test_symmetric():
     a, phi = normal(9), normal(9)
     K, dense = LaplaceOperator(a, tau=0.5, phi=phi), reference.kernel(a, a, 0.5, phi=phi, psi=phi)

@@ -251,6 +251,25 @@ def test_the_factor_looks_like_a_matrix():
         C._system = None
 
 
+@KIND
+def test_the_factor_as_a_matrix(kind):
+    a, b = normal(2, 6), {"b": normal(4), "weight": torch.rand(4).double()} if kind == "gram" else {}
+    A = operator(a, 0.7, **b)
+    C, matrix = A.cholesky(0.3), A.to_dense() + 0.3 * torch.eye(6).double()
+    assert error(C.to_dense(), triangular(matrix, a)) <= 1e-14
+    assert error(C.logdet(), torch.logdet(matrix) / 2) <= 1e-14
+
+
+def test_samples_of_the_operator():
+    K = LaplaceOperator(torch.randn(2, 5))
+    for diag in (None, 0.2):
+        draws = K.cholesky(diag).sample(3, generator=torch.Generator().manual_seed(1))
+        assert torch.equal(K.sample(3, diag, generator=torch.Generator().manual_seed(1)), draws)
+    assert K.sample().shape == (2, 5)
+    with pytest.raises(ValueError, match=r"LaplaceOperator\.sample: needs a symmetric matrix"):
+        LaplaceOperator(torch.randn(5), torch.randn(5)).sample()
+
+
 def test_a_plan_of_anchors_that_moved():
     a = normal(20)
     plan = laplex.Plan(a, a)
@@ -296,6 +315,15 @@ def test_too_small_a_diagonal(on):
     M = LaplaceOperator(normal(300) * 1e-3, normal(40)).gram(torch.full((40,), 1e12).double())
     with pytest.raises(ValueError, match=r"not positive definite in float64: its factorisation broke down at a\[\d+\]"):
         M.solve(normal(300), 1e-9)
+
+
+def test_tiny_diagonals_of_definite_matrices(on):
+    """Where M itself is definite, and in units of its own, nothing of a diagonal is asked."""
+    a, b = torch.arange(40).double(), torch.arange(-5, 60).double() / 1.3
+    for scale in (1e-40, 1.0, 1e40):
+        M = LaplaceOperator(a, b).gram(torch.full((65,), scale, dtype=torch.float64))
+        matrix, y = M.to_dense(), normal(40)
+        assert_solves(M.solve(y, 1e-30 * scale)[:, None], matrix, y[:, None])
 
 
 BAD_DIAGONALS = [

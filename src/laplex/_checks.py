@@ -11,6 +11,7 @@ import numbers
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -73,7 +74,7 @@ def _as_float(number: numbers.Real) -> float:
     try:
         return float(number)
     except OverflowError:  # an int that no float can hold
-        return math.inf
+        return -math.inf if number <= 0 else math.inf
 
 
 def bad_tau(where: str, got: object) -> str:
@@ -81,6 +82,10 @@ def bad_tau(where: str, got: object) -> str:
         f"{where}: `tau` must be positive and finite, got {got}; it is the length scale in exp(-|a - b| / tau), "
         "and if it is learned, learn its logarithm"
     )
+
+
+def half_of_tau(where: str, got: object) -> str:
+    return f"{where}: `tau` is too small, got {got}: half of it, the length scale of squares, is 0 in float64"
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
@@ -159,13 +164,15 @@ def _over_kernels(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -> N
         )
 
 
-def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Tensor:
+def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, optional: bool) -> Tensor:
     """What is added to the diagonal, as (h, n) float64: a positive number, or values that broadcast to (*H, n)."""
     n = a.shape[-1]
     if isinstance(diag, Tensor):
         _real("diag", where, diag, a)
     elif isinstance(diag, bool) or not isinstance(diag, numbers.Real):
         raise TypeError(f"{where}: `diag` must be a positive number or a tensor, got {type(diag).__name__}")
+    else:
+        diag = _as_float(diag)
     values = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
     try:
         flat = values.expand(*batch, n).reshape(math.prod(batch), n)
@@ -179,8 +186,18 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...]) -> Ten
     positive = (values > 0) & (values < math.inf)  # before it is expanded: a number is one look
     if not bool(positive.all()):
         found = float(values.detach()[~positive][0])
-        raise ValueError(f"{where}: `diag` must be positive and finite throughout, got {found}; clamp it from below")
+        raise ValueError(
+            f"{where}: `diag` must be positive and finite throughout, got {found}{_to_do(found, optional)}"
+        )
     return flat
+
+
+def _to_do(found: float, optional: bool) -> str:
+    """What may be done about a diagonal with such a value."""
+    if not math.isfinite(found):
+        return "; find it with torch.isfinite(diag).logical_not().nonzero()"
+    left_out = "leave `diag` out for the matrix without one, or " if optional and found == 0 else ""
+    return f"; {left_out}clamp it from below"
 
 
 def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
@@ -193,8 +210,9 @@ def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, .
     except RuntimeError:
         fits = False
     if not fits or weight.shape[-1] != k:
+        shapes = f"{(k,)} or {(*batch, k)}" if batch else f"{(k,)}"
         raise ValueError(
-            f"{where}: `weight` must be {(k,)} or {(*batch, k)}, one a column, got shape {tuple(weight.shape)}; "
+            f"{where}: `weight` must be {shapes}, one a column, got shape {tuple(weight.shape)}; "
             "for several weights, expand the anchors to as many kernels"
         )
 
@@ -213,10 +231,27 @@ def not_negative(where: str, weight: Tensor) -> Tensor:
     return weight
 
 
+def finite_phase(where: str, name: str, phase: Tensor) -> Tensor:
+    """Phases (h, n) as they are, or an error; NaN on CUDA, which is not waited for."""
+    finite = torch.isfinite(phase)
+    if phase.is_cuda:
+        return torch.where(finite.all(-1, keepdim=True), phase, torch.nan)
+    if not bool(finite.all()):
+        raise ValueError(not_finite(where, name))
+    return phase
+
+
 def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...], n: int) -> None:
+    if isinstance(y, Tensor) and y.is_complex():
+        raise TypeError(
+            f"{where}: `y` must be real, got {y.dtype}; the matrix is real: give y.real and y.imag as two columns, or "
+            "one after the other"
+        )
     _real("y", where, y, like, half=True)
     if y.dim() == 0 or y.shape[-2 if y.dim() > 1 else -1] != n:
-        raise ValueError(f"{where}: `y` must be (n,) or (..., n, m) with n = {n}, got shape {tuple(y.shape)}")
+        vectors = batch and y.dim() > 1 and y.shape[-1] == n
+        hint = "; use y.unsqueeze(-1) for one vector a kernel" if vectors else ""
+        raise ValueError(f"{where}: `y` must be (n,) or (..., n, m) with n = {n}, got shape {tuple(y.shape)}{hint}")
     try:
         torch.broadcast_shapes(y.shape[:-2], batch)
     except RuntimeError:
@@ -231,6 +266,35 @@ def _real(name: str, where: str, value: Tensor, like: Tensor, *, half: bool = Fa
     if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
         raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .double()")
     same_device(where, name, value, "a", like)
+
+
+def sample_count(where: str, count: object) -> None:
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, numbers.Integral):
+        raise TypeError(f"{where}: `count` must be a whole number or None, got {type(count).__name__}")
+    if count < 0:
+        raise ValueError(f"{where}: `count` must not be negative, got {count}")
+
+
+def made_by(name: str, how: str, got: object, required: type) -> None:
+    """Raise unless what the constructor of a lazy matrix got is what the method that makes it hands over."""
+    if not isinstance(got, required):
+        raise TypeError(f"laplex.{name}: is made by {how}, not by its own name, got {type(got).__name__}")
+
+
+_METHODS = {
+    "solve(y, diag)": ("linalg_solve", "linalg_inv", "inverse"),
+    "logdet(diag)": ("logdet", "slogdet", "linalg_slogdet", "det", "linalg_det"),
+    "cholesky(diag)": ("linalg_cholesky", "cholesky"),
+}
+
+
+def not_defined(function: str, name: str) -> str:
+    """Of a function of torch that would need the matrix."""
+    methods = [method for method, functions in _METHODS.items() if function in functions]
+    instead = f"K.{methods[0]} if it is symmetric, or " if methods else ""
+    return f"{function} is not defined for a {name}; use {instead}.to_dense() if the matrix fits"
 
 
 def not_symmetric(where: str) -> str:
@@ -249,6 +313,27 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
     return (
         f"{where}: the matrix is not positive definite in float64: its factorisation broke down at a[{index}]; `diag` "
         "is too small beside the entries there (or an argument is not finite); use a larger one"
+    )
+
+
+def reverse_mode_only(where: str, *values: object) -> None:
+    """Raise under torch.func's transforms, and for dual numbers, whose derivatives would be lost."""
+    transformed = torch._C._are_functorch_transforms_active()
+    if not transformed and forward_ad._current_level >= 0:
+        tensors = (value for value in values if isinstance(value, Tensor))
+        transformed = any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
+    if transformed:
+        raise RuntimeError(
+            f"{where}: solves, log determinants and factors are differentiated in reverse mode only, not in forward "
+            "mode, nor under torch.func transforms or vmap; use .backward() or torch.autograd.grad, anchors with a "
+            "leading dimension in place of vmap, or .to_dense() if the matrix fits"
+        )
+
+
+def not_copied() -> str:
+    return (
+        "CholeskyFactor: a factor that carries gradients cannot be copied or saved: the copy would lose them; make it "
+        "under torch.no_grad(), or keep what it is made of"
     )
 
 

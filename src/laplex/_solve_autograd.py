@@ -141,9 +141,10 @@ class _Solve(torch.autograd.Function):
                 # Copies of their own: lambda and x depend on the parameters, too, and are held here.
                 own = [part.view_as(part) if again else part.detach() for part in parameters]
                 own = [part if again else part.requires_grad_(want) for part, want in zip(own, wanted)]
-                form = -(lam * ctx.product(x, *own)).sum()
+                product = ctx.product(x, *own)
                 leaves = [part for part, want in zip(own, wanted) if want]
-                found = iter(torch.autograd.grad(form, leaves, create_graph=again))
+                # lambda as the cotangent, not in a product with it: so it may be a batch (is_grads_batched).
+                found = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
             bars = [next(found) if want else None for want in wanted]
         return lam, -(lam * x).sum(-1), None, None, *bars
 
@@ -165,9 +166,10 @@ def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, 
 
     @functools.wraps(backward)
     def refusing(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        saved = ctx.saved_tensors  # once: where activations are checkpointed, they are there only once
         with torch.no_grad():
-            bars = backward(ctx, g)
-        depends_on = [tensor for tensor in (*ctx.saved_tensors, g) if tensor.requires_grad]
+            bars = backward(ctx, saved, g)
+        depends_on = [tensor for tensor in (*saved, g) if tensor.requires_grad]
         if not torch.is_grad_enabled() or not depends_on:
             return bars
         return tuple(None if bar is None else _Refuse.apply(bar, *depends_on) for bar in bars)
@@ -186,8 +188,8 @@ class _LogDet(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        t, tau, p, q, mass, diag = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
+        t, tau, p, q, mass, diag = saved
         decay, backend = ctx.factored.decay, ctx.factored.backend
         p_bar, q_bar, mass_bar, diag_bar = _logdet_bars(decay, p, q, mass, diag, g, backend)
         t_bar = _position_bar(p, q, p_bar, q_bar, tau)
@@ -222,8 +224,8 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     @_once
-    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        x, y, t, tau, p, q, mass, diag = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
+        x, y, t, tau, p, q, mass, diag = saved
         f: Factored = ctx.factored
         root = f.d.sqrt()[..., None]
         if ctx.inverse:  # L (root y) = x

@@ -13,6 +13,7 @@ a_i counts half to each side. For weight >= 0 none of these is a difference.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ from laplex.errors import StalePlanError
 from laplex.functional import _product
 from laplex.plan import Plan
 
-SINGULAR = 1e-15  # of a unit diagonal
+SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
 
 
 class Flat(NamedTuple):
@@ -53,6 +54,18 @@ class System(NamedTuple):
     parameters: tuple[Tensor, ...]
     dtype: torch.dtype
 
+    @property
+    def requires_grad(self) -> bool:
+        return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters))
+
+    def detached(self) -> System:
+        """Without gradients. (Under no_grad alone, views of leaves still ask for them.)"""
+        return self._replace(
+            generators=Generators(*(part.detach() for part in self.generators)),
+            diag=self.diag.detach(),
+            parameters=tuple(part.detach() for part in self.parameters),
+        )
+
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
         return self.on_columns(
@@ -61,6 +74,7 @@ class System(NamedTuple):
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
@@ -74,6 +88,7 @@ class System(NamedTuple):
 
 
 def flat(
+    where: str,
     a: Tensor,
     b: Tensor,
     tau: float | Tensor,
@@ -83,9 +98,12 @@ def flat(
     batch: tuple[int, ...],
 ) -> Flat:
     shape = batch or (1,)
-    sides = [None if side is None else flat_anchors(side, shape) for side in (phi, psi)]
+    turns = [
+        None if side is None else _checks.finite_phase(where, name, flat_anchors(side, shape))
+        for name, side in (("phi", phi), ("psi", psi))
+    ]
     rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
-    return Flat(rows, cols, scale, sides[0], sides[1], plan.order_for(a, b), plan.backend)
+    return Flat(rows, cols, scale, turns[0], turns[1], plan.order_for(a, b), plan.backend)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
@@ -95,12 +113,8 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = backends.planner_of_sides(t.device)
-    factored = _checked(where, factor(generators, order, backend), alone=diag is None)
-
-    def product(x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
-        phase = (phi[0], phi[0]) if phi else None
-        return _product(x.mT, a, a, tau, phase, k.planned, k.backend).mT
-
+    factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
+    product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
     return System(where, batch, generators, factored, added, product, parameters, k.a.dtype)
 
@@ -108,21 +122,40 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, weight (h, k) float64."""
     order, t = _ordered(where, k)
-    left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+    if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
+        raise ValueError(_checks.half_of_tau(where, k.tau.tolist()))
+    try:
+        left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+    except StalePlanError:  # of the product underneath
+        raise StalePlanError(_checks.stale_plan(where)) from None
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    factored = _checked(where, factor(generators, order, backends.planner_of_sides(t.device)), alone=False)
-
-    def product(x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor) -> Tensor:
-        there = (phases[0], phases[1]) if phases else None
-        back = (phases[1], phases[0]) if phases else None
-        inner = _product(x.mT, b, a, tau, back, (*k.planned[2:], *k.planned[:2]), k.backend)
-        return _product(inner * weight[:, None], a, b, tau, there, k.planned, k.backend).mT
-
+    backend = backends.planner_of_sides(t.device)
+    factored = _checked(where, generators, factor(generators, order, backend), alone=False)
+    product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
     return System(where, batch, generators, factored, diag, product, parameters, k.a.dtype)
+
+
+# Products with the matrix: functions of the module, for a closure could not be copied and saved with a factor.
+
+
+def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+    """K x."""
+    phase = (phi[0], phi[0]) if phi else None
+    return _product(x.mT, a, a, tau, phase, planned, backend).mT
+
+
+def _gram_product(
+    planned: Planned, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
+) -> Tensor:
+    """K diag(weight) K^T x."""
+    there = (phases[0], phases[1]) if phases else None
+    back = (phases[1], phases[0]) if phases else None
+    inner = _product(x.mT, b, a, tau, back, (*planned[2:], *planned[:2]), backend)
+    return _product(inner * weight[:, None], a, b, tau, there, planned, backend).mT
 
 
 def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
@@ -145,24 +178,30 @@ def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
     return anchors.double().gather(-1, order)
 
 
-def _checked(where: str, factored: Factored, *, alone: bool) -> Factored:
+def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
     """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
     d, decay, order = factored.d, factored.decay, factored.order
-    most = 0 if factored.mass.shape[-1] == 0 else 1  # of anchors in order
+    subtracted = factored.mass.shape[-1] > 0  # then a small pivot is a difference, of which no digit may be left
+    most = 1 if subtracted else 0  # of anchors in order
+    lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
     if d.is_cuda:
-        lost = ~(d > 0) | ~(decay <= most)
+        lost = lost | ~(decay <= most)
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
-    if d.numel() == 0 or (float(d.min()) > SINGULAR and float(decay.max()) <= most):
-        return factored
     if not bool((decay <= most).all()):
         raise StalePlanError(_checks.stale_plan(where))
-    # Three equal anchors with phases are singular, but the last d comes out as a rounding error.
-    singular = ~(d > 0) | ((decay == 0) & (d <= SINGULAR) if alone else torch.zeros_like(d, dtype=torch.bool))
-    if bool(singular.any()):
-        kernel, i = (int(part) for part in singular.nonzero()[0])
+    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
+        lost = lost | ((decay == 0) & (d <= SINGULAR))
+    if bool(lost.any()):
+        kernel, i = (int(part) for part in lost.nonzero()[0])
         tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
         raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
     return factored
+
+
+def _diagonal(generators: Generators) -> Tensor:
+    """The diagonal (h, n) of the matrix, in order."""
+    sides = zip(generators.p.detach().unbind(-1), generators.q.detach().unbind(-1))
+    return sum((p * q for p, q in sides), generators.diag.detach())
 
 
 def _sorted(diag: Tensor, order: Tensor) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from laplex import _checks
 from laplex._solve_autograd import as_given, in_order, multiply
 from laplex._systems import System
 from laplex.errors import frozen
@@ -15,8 +18,8 @@ class CholeskyFactor:
 
     In the order of the anchors C is lower triangular with a positive diagonal, the Cholesky factor; rows and columns
     stand in the caller's order. So ``C @ z`` of z ~ N(0, I) is a sample of N(0, A), and ``C.solve(y)`` of y ~ N(0, A)
-    is white. Differentiable once in its operand and in all that A was made of. Where anchors a are equal the factor
-    depends on their order (that of their indices), and for K so does its derivative.
+    is white. Differentiable once in its operand and in all that A was made of, in reverse mode only. Where anchors a
+    are equal the factor depends on their order (that of their indices), and for K so does its derivative.
 
     Example:
         >>> C = LaplaceOperator(torch.randn(1000), tau=0.5).cholesky(diag=0.1)
@@ -28,7 +31,9 @@ class CholeskyFactor:
     __setattr__ = frozen
 
     def __init__(self, system: System) -> None:
-        self.__dict__.update(_system=system)
+        how = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
+        _checks.made_by("CholeskyFactor", how, system, System)
+        self.__dict__.update(_system=system if torch.is_grad_enabled() else system.detached())
 
     @property
     def shape(self) -> torch.Size:
@@ -51,8 +56,17 @@ class CholeskyFactor:
         """C^-1 y for y (n,) or (..., n, m)."""
         return self._multiply("CholeskyFactor.solve", y, inverse=True)
 
+    def to_dense(self) -> Tensor:
+        """The matrix C itself, n^2 numbers, in the caller's order."""
+        return self @ torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
+
+    def logdet(self) -> Tensor:
+        """log det C, (*H): half of log det A."""
+        return self._system.logdet() / 2
+
     def sample(self, count: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
         """Draws of N(0, A): (*H, n), or (count, *H, n)."""
+        _checks.sample_count("CholeskyFactor.sample", count)
         *batch, n, _ = self.shape
         draws = 1 if count is None else count
         noise = torch.randn(*batch, n, draws, generator=generator, dtype=self.dtype, device=self.device)
@@ -67,6 +81,11 @@ class CholeskyFactor:
             return as_given(y, order)
 
         return self._system.on_columns(where, x, apply)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._system.requires_grad:
+            raise RuntimeError(_checks.not_copied())
+        return self.__dict__
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

@@ -44,7 +44,8 @@ def linear(
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64. On CUDA nothing
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64
+        (on CUDA, for float32 and many points, between tiles of a few hundred points). On CUDA nothing
         waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
         whole of y (of that kernel, with batched anchors) is NaN instead of an error.
 

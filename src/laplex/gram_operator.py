@@ -1,4 +1,4 @@
-"""The weighted Gram matrix as a lazy matrix: products, diagonal, solves and determinants in O(n)."""
+"""The weighted Gram matrix as a lazy matrix: products and diagonal in O(n + k), solves in O(n)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ class GramOperator:
 
     with U and V the weight left of a_j and right of a_i at the rate 2 / tau, W_ij that between them. So M + diag, for
     weight >= 0 and a positive diagonal, is solved, factored and its determinant found in O(n), after O((n + k) log) for
-    the order and the sums. All is float64 inside, whatever the dtype. As every Cholesky factorisation it breaks down,
-    with an error, where ``diag`` is below about 1e-16 of M's diagonal.
+    the order and the sums. All is float64 inside, whatever the dtype. Beside a singular M (k < n) ``diag`` must not be
+    too small: below about 1e-14 of M's diagonal, 1e-6 with phases, digits are lost
+    (on CUDA and without the compiled core somewhat earlier), and where a pivot of the
+    factorisation falls below 1e-15 of the diagonal there is an error (NaN on CUDA).
 
     Args:
         kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).
@@ -45,8 +47,13 @@ class GramOperator:
     kernel: LaplaceOperator
     weight: Tensor | None
     __setattr__ = frozen
+    __array_ufunc__ = None  # so that array @ M comes here, and is told what to do
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
+        from laplex.operator import LaplaceOperator  # which imports this module
+
+        how = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
+        _checks.made_by("GramOperator", how, kernel, LaplaceOperator)
         _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
         self.__dict__.update(kernel=kernel, weight=weight)
 
@@ -70,6 +77,13 @@ class GramOperator:
     @property
     def mT(self) -> GramOperator:
         """The matrix itself: it is symmetric."""
+        return self
+
+    @property
+    def T(self) -> GramOperator:
+        batch = tuple(self.shape[:-2])
+        if batch:
+            raise ValueError(f"GramOperator.T: needs a single matrix, got batch shape {batch}; use .mT")
         return self
 
     def __matmul__(self, x: Tensor) -> Tensor:
@@ -101,14 +115,14 @@ class GramOperator:
     ) -> Any:
         """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
-            raise TypeError(f"{func.__name__} is not defined for a GramOperator; use .to_dense() if the matrix fits")
+            raise TypeError(_checks.not_defined(func.__name__, "GramOperator"))
         if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over M @ x as x @ M
             raise TypeError("GramOperator: inside torch.compile write torch.matmul(M, x) for M @ x, and so for x @ M")
         left, right = args
         return left.__matmul__(right) if isinstance(left, GramOperator) else right.__rmatmul__(left)
 
     def diagonal(self) -> Tensor:
-        r"""The entries M_ii, (*H, n), in O(n): K_ij^2 is an entry of K at tau / 2.
+        r"""The entries M_ii, (*H, n), in O(n + k): K_ij^2 is an entry of K at tau / 2.
 
         With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
         """
@@ -132,12 +146,16 @@ class GramOperator:
     def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
         """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
 
-        Differentiable to any order in y, diag, weight, a, b, tau and the phases.
+        Differentiable to any order in y, diag, weight, a, b, tau and the phases, in reverse mode only: not in forward
+        mode, nor under torch.func transforms, which are refused.
         """
         return self._system("GramOperator.solve", diag).solve(y)
 
     def logdet(self, diag: float | Tensor) -> Tensor:
-        """log det(M + diag), (*H), in O(n); differentiable once in diag, weight, a, b, tau and the phases."""
+        """log det(M + diag), (*H), in O(n).
+
+        Differentiable once in diag, weight, a, b, tau and the phases, in reverse mode only.
+        """
         return self._system("GramOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor) -> CholeskyFactor:
@@ -157,10 +175,13 @@ class GramOperator:
             raise TypeError(
                 f"{where}: `diag` must be given: M alone is singular wherever n exceeds k, and nearly so beyond"
             )
-        added = _checks.diagonal(where, diag, self.kernel.a, batch)
+        kernel = self.kernel
+        held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
+        _checks.reverse_mode_only(where, *held, self.weight, diag)
+        added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
         weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
         weight = _checks.not_negative(where, weight)
-        return _systems.of_gram(where, self.kernel._flat(), weight, added, batch)
+        return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

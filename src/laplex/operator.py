@@ -44,6 +44,7 @@ class LaplaceOperator:
     plan: Plan
     _batch: tuple[int, ...]
     __setattr__ = frozen
+    __array_ufunc__ = None  # so that array @ K comes here, and is told what to do
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class LaplaceOperator:
     ) -> Any:
         """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
-            raise TypeError(f"{func.__name__} is not defined for a LaplaceOperator; use .to_dense() if the matrix fits")
+            raise TypeError(_checks.not_defined(func.__name__, "LaplaceOperator"))
         if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over K @ x as x @ K
             raise TypeError(
                 "LaplaceOperator: inside torch.compile write torch.matmul(K, x) for K @ x, and so for x @ K"
@@ -139,13 +140,20 @@ class LaplaceOperator:
         return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
 
     def __getitem__(self, key: Any) -> LaplaceOperator:
-        """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too."""
+        """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too.
+
+        With the same object for both, or equal slices, what was symmetric stays so.
+        """
         if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis for part in key):
             raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
         rows, cols = (_as_selection(part) for part in key)
         phi = None if self.phi is None else self.phi[..., rows]
         psi = None if self.psi is None else self.psi[..., cols]
-        return LaplaceOperator(self.a[..., rows], self.b[..., cols], self.tau, phi=phi, psi=psi)
+        a = self.a[..., rows]
+        same = key[0] is key[1] or (isinstance(key[0], slice) and key[0] == key[1])
+        if same and self._symmetric:
+            return LaplaceOperator(a, tau=self.tau, phi=phi)
+        return LaplaceOperator(a, self.b[..., cols], self.tau, phi=phi, psi=psi)
 
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
@@ -170,7 +178,8 @@ class LaplaceOperator:
 
         Without a diagonal K has a tridiagonal inverse, provided that no two anchors are equal. Computed in float64
         throughout, by a recursion of positive terms: in C++ on the CPU, in plain torch, parallel in n, on CUDA (where
-        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi.
+        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi, in
+        reverse mode only: not in forward mode, nor under torch.func transforms, which are refused.
 
         Args:
             y (n,) or (..., n, m): right-hand sides.
@@ -186,21 +195,38 @@ class LaplaceOperator:
         return self._system("LaplaceOperator.solve", diag).solve(y)
 
     def logdet(self, diag: float | Tensor | None = None) -> Tensor:
-        """log det(K + diag), (*H), for the symmetric K, in O(n); differentiable once in diag, a, tau and phi."""
+        """log det(K + diag), (*H), for the symmetric K, in O(n).
+
+        Differentiable once in diag, a, tau and phi, in reverse mode only.
+        """
         return self._system("LaplaceOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor | None = None) -> CholeskyFactor:
         """C with C C^T = K + diag, for the symmetric K, in O(n): to sample from N(0, K + diag), and to whiten."""
         return CholeskyFactor(self._system("LaplaceOperator.cholesky", diag))
 
-    def _system(self, where: str, diag: float | Tensor | None) -> _systems.System:
-        if self.b is not self.a or self.psi is not self.phi:
-            raise ValueError(_checks.not_symmetric(where))
-        added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch)
-        return _systems.of_kernel(where, self._flat(), added, self._batch)
+    def sample(
+        self, count: int | None = None, diag: float | Tensor | None = None, *, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Draws of N(0, K + diag), for the symmetric K, in O(n): (*H, n), or (count, *H, n).
 
-    def _flat(self) -> _systems.Flat:
-        return _systems.flat(self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
+        For many calls keep ``K.cholesky(diag)``, which has this method, too.
+        """
+        return CholeskyFactor(self._system("LaplaceOperator.sample", diag)).sample(count, generator=generator)
+
+    @property
+    def _symmetric(self) -> bool:
+        return self.b is self.a and self.psi is self.phi
+
+    def _system(self, where: str, diag: float | Tensor | None) -> _systems.System:
+        if not self._symmetric:
+            raise ValueError(_checks.not_symmetric(where))
+        _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
+        added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch, optional=True)
+        return _systems.of_kernel(where, self._flat(where), added, self._batch)
+
+    def _flat(self, where: str) -> _systems.Flat:
+        return _systems.flat(where, self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
 
     def aslinearoperator(self) -> LinearOperator:
         """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""

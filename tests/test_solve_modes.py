@@ -1,0 +1,187 @@
+"""Solves, determinants and factors under the ways of torch to differentiate, to save memory and to copy."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch.autograd import forward_ad
+from torch.func import grad, jacfwd, jacrev, jvp, vmap
+
+import laplex
+from helpers import error
+from systems import KINDS, normal, operator
+
+KIND = pytest.mark.parametrize("kind", KINDS)
+METHODS = ("solve", "logdet", "cholesky")
+METHOD = pytest.mark.parametrize("method", METHODS)
+
+
+def inputs_for(kind):
+    """Every tensor of a phased system, by name."""
+    inputs = {"a": normal(5), "tau": torch.tensor(0.7).double(), "phi": normal(5), "diag": torch.rand(5).double() + 0.5}
+    if kind == "gram":
+        inputs |= {"b": normal(4), "psi": normal(4), "weight": torch.rand(4).double()}
+    return inputs
+
+
+def call(method, y, **inputs):
+    made, diag = operator(**inputs), inputs.get("diag")
+    if method == "solve":
+        return made.solve(y, diag)
+    return made.logdet(diag) if method == "logdet" else made.cholesky(diag) @ y
+
+
+def of_one(method, kind, name):
+    """The method as a function of one of its tensors, and that tensor."""
+    given = {"y": normal(5), **inputs_for(kind)}
+    return lambda value: call(method, **{**given, name: value}), given[name]
+
+
+# --- reverse mode only -----------------------------------------------------------------------------------------------
+
+REVERSE = r"(LaplaceOperator|GramOperator)\.(solve|logdet|cholesky): .* in reverse mode only.*torch\.autograd\.grad"
+
+
+@KIND
+@METHOD
+@pytest.mark.parametrize("name", ["a", "b", "tau", "phi", "psi", "weight", "diag", "y"])
+def test_forward_mode_is_refused(kind, method, name):
+    if name not in {"y": None, **inputs_for(kind)} or (name == "y" and method != "solve"):
+        return
+    function, value = of_one(method, kind, name)
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match=REVERSE):
+        function(forward_ad.make_dual(value, torch.ones_like(value)))
+
+
+@KIND
+@METHOD
+def test_constants_beside_dual_numbers(kind, method):
+    function, value = of_one(method, kind, "a")
+    want, factor = function(value), torch.tensor(2.0).double()
+    with forward_ad.dual_level():
+        made = forward_ad.unpack_dual(forward_ad.make_dual(factor, torch.ones_like(factor)) * function(value))
+    assert torch.equal(made.tangent, want)
+
+
+TRANSFORMS = {
+    "grad": lambda function, value: grad(lambda value: function(value).sum())(value),
+    "jvp": lambda function, value: jvp(function, (value,), (value,)),
+    "jacrev": lambda function, value: jacrev(function)(value),
+    "jacfwd": lambda function, value: jacfwd(function)(value),
+    "vmap": lambda function, value: vmap(function)(value.expand(2, *value.shape)),
+    "forward_jacobian": lambda function, value: torch.autograd.functional.jacobian(
+        function, value, vectorize=True, strategy="forward-mode"
+    ),
+}
+
+
+@KIND
+@METHOD
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_are_refused(kind, method, transform):
+    with pytest.raises(RuntimeError, match=REVERSE):
+        TRANSFORMS[transform](*of_one(method, kind, "a"))
+
+
+def test_transforms_of_a_factor_made_before():
+    C = laplex.LaplaceOperator(normal(5)).cholesky(0.1)
+    for function, where in ((C.solve, r"CholeskyFactor\.solve"), (lambda y: C @ y, "CholeskyFactor @ y")):
+        with pytest.raises(RuntimeError, match=where + ": .* in reverse mode only"):
+            vmap(function)(normal(2, 5))
+        with forward_ad.dual_level(), pytest.raises(RuntimeError, match=where + ": .* in reverse mode only"):
+            function(forward_ad.make_dual(normal(5), normal(5)))
+
+
+@KIND
+@METHOD
+def test_batches_of_cotangents(kind, method):
+    """torch.autograd.grad(..., is_grads_batched=True), and what is made of it."""
+    for name in ("y", *inputs_for(kind)):
+        function, value = of_one(method, kind, name)
+        if name == "y" and method == "logdet":
+            continue
+        got, want = (
+            torch.autograd.functional.jacobian(function, value, vectorize=vectorize) for vectorize in (True, False)
+        )
+        assert error(got, want) <= 1e-14, name
+
+
+# --- torch.compile ---------------------------------------------------------------------------------------------------
+
+
+@KIND
+@METHOD
+@pytest.mark.usefixtures("unpoisoned")
+def test_compiled_around(kind, method):
+    """The graph breaks at a solve, which then runs as it does without."""
+    torch._dynamo.reset()
+    function, value = of_one(method, kind, "a")
+    compiled = torch.compile(lambda value: 2 * function(value + 1), backend="eager")
+    leaf = value.requires_grad_()
+    got, want = compiled(leaf), 2 * function(leaf + 1)
+    assert error(got, want) <= 1e-15
+    assert error(*(torch.autograd.grad(result.sum(), leaf)[0] for result in (got, want))) <= 1e-14
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+@KIND
+@METHOD
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpoints(kind, method, reentrant):
+    function, value = of_one(method, kind, "a")
+    leaf = value.requires_grad_()
+    (want,) = torch.autograd.grad(function(leaf).sum(), leaf)
+    torch.utils.checkpoint.checkpoint(function, leaf, use_reentrant=reentrant).sum().backward()
+    assert error(leaf.grad, want) <= 1e-14
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+def saved(value):
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+COPIES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "torch.save": saved, "deepcopy": copy.deepcopy}
+COPY = pytest.mark.parametrize("how", COPIES)
+
+
+@KIND
+@COPY
+def test_copies_of_a_factor(kind, how):
+    inputs, y = inputs_for(kind), normal(5)
+    C = operator(**inputs).cholesky(inputs["diag"])
+    other = COPIES[how](C)
+    assert torch.equal(other @ y, C @ y)
+    assert torch.equal(other.solve(y), C.solve(y))
+    assert other.shape == C.shape
+
+
+@KIND
+@COPY
+def test_copies_of_an_operator(kind, how):
+    inputs, y = inputs_for(kind), normal(5)
+    A = operator(**inputs)
+    assert torch.equal(COPIES[how](A).solve(y, inputs["diag"]), A.solve(y, inputs["diag"]))
+
+
+@KIND
+@COPY
+@pytest.mark.parametrize("name", ["a", "tau", "phi", "diag"])
+def test_a_factor_with_gradients_is_not_copied(kind, how, name):
+    inputs = inputs_for(kind)
+    inputs[name].requires_grad_()
+    C = operator(**inputs).cholesky(inputs["diag"])
+    with pytest.raises(RuntimeError, match=r"CholeskyFactor: .* cannot be copied or saved.*torch\.no_grad\(\)"):
+        COPIES[how](C)
+    with torch.no_grad():
+        C = operator(**inputs).cholesky(inputs["diag"])
+    assert COPIES[how](C).shape == (5, 5)
