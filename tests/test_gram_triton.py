@@ -7,7 +7,7 @@ import laplex
 from cases import CASES, every, named
 from helpers import named_gradients
 from laplex import reference
-from laplex._kernels import triton_gram, triton_scan
+from laplex._kernels import triton_gram, triton_gram_sums, triton_scan
 from test_gram import POSITIVE, assert_gram, weights_for
 from test_gram_grad import inputs_for, on, term_scales
 
@@ -25,6 +25,9 @@ FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 6
 def small_tiles(monkeypatch):
     monkeypatch.setattr(triton_gram, "ROWS", 4)
     monkeypatch.setattr(triton_gram, "COLS", 8)
+    monkeypatch.setattr(triton_gram_sums, "tiling", lambda merged: 32)
+    monkeypatch.setattr(triton_gram_sums, "CARRIED_AT_ONCE", 2)
+    monkeypatch.setattr(triton_gram_sums, "ROWS", 2)
 
 
 @every(FEW)

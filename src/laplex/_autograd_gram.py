@@ -15,6 +15,8 @@ whose exponents are 0 but not constant. For a_i = a_j, M_ij = D (L_j + R_i) + su
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,28 +26,124 @@ from torch.autograd import forward_ad
 from laplex import _ops
 from laplex._autograd import bar_of_tau, differentiates, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
+from laplex._shapes import plain, plainly_eager
 
 
 def gram(
     weight: Tensor,
-    direction: Tensor,
+    phase: tuple[Tensor, Tensor] | None,
     target: Tensor,
     source: Tensor,
     tau: Tensor,
     order: _ops.Planned,
     *,
-    dtype: torch.dtype,
     backend: str,
 ) -> Tensor:
-    """Differentiable M (h, m, n, n): weight (h, m, channels, k), direction (h, 2 or 0, n), target (h, n), tau (h,)."""
-    inputs = weight, direction, target, source, tau, *order, dtype, backend
+    """Differentiable M (h, m, n, n) in the dtype of weight (h, m, k): phi (h, n) and psi (h, k), target (h, n), tau (h,).
+
+    The channels of ``_kernels.gram`` are made here, but on the GPU, whose kernels make them on the way.
+    """
+    given = weight, target, source, tau, *(phase or ())
+    if backend == "triton" and _in_place(*given):
+        return _fused(weight, phase, target, source, tau, order)
+    channels, direction = _channels(weight, phase, target)
+    inputs = channels, direction, target, source, tau, *order, weight.dtype, backend
     if torch.compiler.is_compiling():
         return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return _composite(weight, direction, target, source, tau, *order, dtype=dtype, backend=backend)
-    if differentiates(weight, direction, target, source, tau):
+        return _composite(*inputs[:-2], dtype=weight.dtype, backend=backend)  # type: ignore[arg-type]
+    if differentiates(channels, direction, target, source, tau):
         return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
     return _ops.gram(*inputs)[0]  # type: ignore[no-any-return]
+
+
+def _in_place(*tensors: Tensor) -> bool:
+    """Whether kernels may be launched here and now, on these very numbers, and there are some."""
+    if not plainly_eager() or forward_ad._current_level >= 0:
+        return False
+    return all(plain(tensor) and tensor.numel() > 0 for tensor in tensors)
+
+
+def _channels(weight: Tensor, phase: tuple[Tensor, Tensor] | None, target: Tensor) -> tuple[Tensor, Tensor]:
+    """weight (h, m, channels, k) and direction (h, 2 or 0, n), in float64."""
+    weight = weight.double()
+    if phase is None:
+        return weight[:, :, None], target.new_empty((target.shape[0], 0, target.shape[1]), dtype=torch.float64)
+    phi, turn = phase[0].double(), 2 * phase[1].double()[:, None]
+    direction = torch.stack([phi.cos(), phi.sin()], 1)
+    return torch.stack([weight, weight * turn.cos(), weight * turn.sin()], 2), direction
+
+
+def _fused(
+    weight: Tensor,
+    phase: tuple[Tensor, Tensor] | None,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    order: _ops.Planned,
+) -> Tensor:
+    if differentiates(weight, target, source, tau, *(phase or ())):
+        phi, psi = phase or (None, None)
+        return _FusedGram.apply(weight, phi, psi, target, source, tau, *order)[0]  # type: ignore[no-any-return]
+    return _triton().gram(weight, phase, target, source, tau, order)[0]  # type: ignore[no-any-return]
+
+
+def _triton() -> ModuleType:
+    """Imports triton: not before it is needed."""
+    return importlib.import_module("laplex._kernels.triton_gram_sums")
+
+
+class _FusedGram(torch.autograd.Function):
+    """Reverse mode on the GPU, all orders: the first derivative by kernels that make channels on the way, as M itself."""
+
+    @staticmethod
+    def forward(
+        weight: Tensor,
+        phi: Tensor | None,
+        psi: Tensor | None,
+        target: Tensor,
+        source: Tensor,
+        tau: Tensor,
+        target_index: Tensor,
+        target_values: Tensor,
+        source_index: Tensor,
+        source_values: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        order = target_index, target_values, source_index, source_values
+        phase = None if phi is None or psi is None else (phi, psi)
+        made: tuple[Tensor, Tensor, Tensor] = _triton().gram(weight, phase, target, source, tau, order)
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        need = ctx.needs_input_grad[:6]
+        if g is None:
+            return (None,) * 10
+        weight, phi, psi, t, s, tau, *order, sums, direction = ctx.saved_tensors
+        return *_composite_bars((weight, phi, psi, t, s, tau), order, g, need), *(None,) * 4
+
+
+def _composite_bars(
+    inputs: tuple[Tensor | None, ...], order: list[Tensor], g: Tensor, need: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """The bars of weight, phi, psi, target, source and tau, differentiable."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [None if value is None else value.view_as(value) for value in inputs]  # apart, even if a is b
+        weight, phi, psi, target, source, tau = leaves
+        phase = None if phi is None or psi is None else (phi, psi)
+        channels, direction = _channels(weight, phase, target)
+        dtype = weight.dtype
+        made = _composite(channels, direction, target, source, tau, *order, dtype=dtype, backend="triton")
+        wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
+        found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
+    return [next(found) if needed else None for needed in need]
 
 
 class _Gram(torch.autograd.Function):
