@@ -13,6 +13,7 @@ from laplex._kernels import (
     triton_carry,
     triton_direct,
     triton_gram,
+    triton_gram_pull,
     triton_gram_sums,
     triton_merged,
     triton_order,
@@ -20,14 +21,14 @@ from laplex._kernels import (
 )
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction"}
+FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction", "pulled"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "rank"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
-    {"target", "source", "position", "values", "ones", "twos", "pull", "out", "phi", "psi"},
-    {"x", "merged_x", "even", "odd", "g", "matrix", "weight", "largest"},
+    {"target", "source", "position", "values", "ones", "twos", "pull", "out", "phi", "psi", "source_bar", "psi_bar"},
+    {"x", "merged_x", "even", "odd", "g", "matrix", "weight", "largest", "weight_bar"},
 )
 
 
@@ -80,6 +81,9 @@ def main():
             compile_kernel(triton_gram_sums.gram_reduce_kernel, "fp32", x, **flags, **reduce)
             compile_kernel(triton_gram_sums.gram_target_kernel, "fp32", x, **flags, FAN=64)
         compile_kernel(triton_gram_sums.gram_carry_kernel, "fp32", x, EXACT=exact, GROUP=1024)
+        compile_kernel(triton_gram_pull.gram_table_kernel, "fp32", x, EXACT=exact, PHASED=phased, GROUP=1024)
+        flags = {"TO_WEIGHT": True, "TO_SOURCE": exact, "TO_PSI": phased, "SOURCES": 128}
+        compile_kernel(triton_gram_pull.gram_source_kernel, "fp32", x, EXACT=exact, PHASED=phased, **flags)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)

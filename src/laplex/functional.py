@@ -125,9 +125,7 @@ def gram(
     folded, folding = fold(given if given.dim() > 1 else given[None], batch)
     kernels = batch or (1,)
     rows, cols = flat_anchors(a, kernels), flat_anchors(b, kernels)
-    phase = None
-    if phi is not None and psi is not None:
-        phase = flat_anchors(phi, kernels), flat_anchors(psi, kernels)
+    phase = tuple(flat_anchors(angle, kernels) for angle in (phi, psi) if angle is not None)  # both or neither
     tau_flat = flat_tau(tau, kernels if batch else (), a.device).reshape(-1)
     made = _autograd_gram.gram(folded, phase, rows, cols, tau_flat, order, backend=chosen)
     n = a.shape[-1]

@@ -1,4 +1,4 @@
-"""The sums of a Gram matrix over the columns, in Triton: weights and phases are read as given, channels live in registers.
+"""The sums of a Gram matrix over the columns, in Triton: weights and phases as given, their channels in registers.
 
 ``gram`` has the formulas. Three launches over the merged order, none of which makes anything as long as the columns:
 
@@ -9,9 +9,9 @@
 The targets are few beside M, n x n: so each reads a tile for itself, and there is no scan within tiles. Every decay is
 that of one gap, and targets that tie have the same bits.
 
-W is a sum of integers: a weight in units of 2^-s, rounded down, and the rest in units of 2^-(s + t), rounded down, where
-s and t leave so much room that every sum is exact in float64, in any order and by any kernel. A channel's weight is a
-product and is only multiplied before it is rounded: whether the compiler fuses a product into a sum makes no difference.
+W is a sum of integers: a weight in units of 2^-s, rounded down, and the rest in units of 2^-(s + t), rounded down; s
+and t leave so much room that every sum is exact in float64, in any order and by any kernel. A channel's weight is a
+product, and only multiplied before it is rounded: whether a compiler fuses products into sums makes no difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from laplex._kernels.triton_gram import assemble
 from laplex._kernels.triton_launch import launch
 from laplex._kernels.triton_merged import broken, total
 from laplex._kernels.triton_points import (
-    INFINITY,
     WORD,
     decay_over,
     entries_at,
@@ -111,7 +110,7 @@ def schedule(
 
 def gram(
     weight: Tensor,
-    phase: tuple[Tensor, Tensor] | None,
+    phase: tuple[Tensor, ...],
     target: Tensor,
     source: Tensor,
     tau: Tensor,
@@ -124,7 +123,7 @@ def gram(
 
 def sums_of(
     weight: Tensor,
-    phase: tuple[Tensor, Tensor] | None,
+    phase: tuple[Tensor, ...],
     target: Tensor,
     source: Tensor,
     tau: Tensor,
@@ -140,7 +139,7 @@ def sums_of(
     in_order, checked = entry.shape[-1] < _ops.padded(n + k), position.shape[-1] == 0
     exact, tile = weight.dtype == torch.float64, tiling(n + k)
     plan = schedule(
-        weight.shape, weight.stride(), n, exact, phase is not None, first, in_order, checked, tile, CARRIED_AT_ONCE
+        weight.shape, weight.stride(), n, exact, bool(phase), first, in_order, checked, tile, CARRIED_AT_ONCE
     )
     target, tau = target.contiguous(), tau.contiguous()
     if checked:
@@ -149,9 +148,9 @@ def sums_of(
         launch(triton_merged.refresh_kernel, grid, (target, source.contiguous(), entry, position), sizes, flags, 4)
     largest = torch.linalg.vector_norm(weight, torch.inf, -1)  # (h, m), in one launch, without |weight|
     scratch = weight.new_empty(plan.scratch, dtype=torch.float64)
-    sums = scratch.new_empty((h, m, 3 if phase is not None else 1, 4, n))
-    direction = scratch.new_empty((h, 0 if phase is None else 2, n))
-    phi, psi = (tau, tau) if phase is None else (phase[0].contiguous(), phase[1].contiguous())
+    sums = scratch.new_empty((h, m, 3 if phase else 1, 4, n))
+    direction = scratch.new_empty((h, 2 if phase else 0, n))
+    phi, psi = (part.contiguous() for part in phase or (tau, tau))  # without phases nothing reads them
     grid, sizes, flags = plan.reduce
     launch(gram_reduce_kernel, grid, (weight, psi, tau, largest, entry, position, scratch), sizes, flags, 4)
     grid, sizes, flags = plan.carry
@@ -281,7 +280,7 @@ def gram_carry_kernel(scratch, tau, rows, tiles, EXACT: tl.constexpr, GROUP: tl.
 
 @triton.jit
 def count(position, t, merged, steps, TIED: tl.constexpr, FAN: tl.constexpr):
-    """How many positions are less than t, or TIED with it: every step looks at the ends of FAN parts of what is left."""
+    """How many positions are less than t, or TIED with it; a step looks at the ends of FAN parts of what is left."""
     lane = tl.arange(0, FAN).to(tl.int64)
     low, size = tl.zeros([], tl.int64), tl.zeros([], tl.int64) + merged
     for _ in range(steps):

@@ -47,7 +47,7 @@ def table_kernel(
 
 
 @triton.jit
-def _count(source, t, k, steps, TIED: tl.constexpr):
+def count(source, t, k, steps, TIED: tl.constexpr):
     """How many of the k sources in order are less than t, or TIED with it, by bisection."""
     low, high = tl.zeros(t.shape, tl.int32), tl.zeros(t.shape, tl.int32) + k
     for _ in range(steps):
@@ -84,11 +84,11 @@ def spread_kernel(
     source += kernel * k
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
-    upto = _count(source, t, k, steps, True)
+    upto = count(source, t, k, steps, True)
     from_left, from_right = _beside(source, t, upto, k, rate, EXACT, SUM)
     lefts, rights = table + kernel * 2 * k * rows, table + (kernel * 2 + 1) * k * rows
     if ODD:
-        below = _count(source, t, k, steps, False)
+        below = count(source, t, k, steps, False)
         strictly_left, _ = _beside(source, t, below, k, rate, EXACT, SUM)
     pulled = tl.zeros([TARGETS], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
