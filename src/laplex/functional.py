@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -122,12 +124,17 @@ def gram(
     _checks.gram_weight(where, weight, b, batch)
     order, chosen = _order(where, a, b, batch, plan, backend)
     given = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
+    if not batch:  # one kernel: views, as few as can be
+        one = tuple(side.unsqueeze(0) for side in (a, b, phi, psi) if side is not None)  # phases: both or neither
+        m, tau_flat = math.prod(given.shape[:-1]), flat_tau(tau, (), a.device).reshape(1)
+        made = _autograd_gram.gram(
+            given.reshape(1, m, given.shape[-1]), one[2:], one[0], one[1], tau_flat, order, backend=chosen
+        )
+        return made.reshape(*given.shape[:-1], *made.shape[-2:])
     folded, folding = fold(given if given.dim() > 1 else given[None], batch)
-    kernels = batch or (1,)
-    rows, cols = flat_anchors(a, kernels), flat_anchors(b, kernels)
-    phase = tuple(flat_anchors(angle, kernels) for angle in (phi, psi) if angle is not None)  # both or neither
-    tau_flat = flat_tau(tau, kernels if batch else (), a.device).reshape(-1)
-    made = _autograd_gram.gram(folded, phase, rows, cols, tau_flat, order, backend=chosen)
+    rows, cols, *phase = (flat_anchors(side, batch) for side in (a, b, phi, psi) if side is not None)
+    tau_flat = flat_tau(tau, batch, a.device)
+    made = _autograd_gram.gram(folded, tuple(phase), rows, cols, tau_flat, order, backend=chosen)
     n = a.shape[-1]
     matrices = unfold(made.reshape(*made.shape[:2], n * n), folding)
     matrices = matrices.reshape(*matrices.shape[:-1], n, n)  # a view: only what leads was permuted

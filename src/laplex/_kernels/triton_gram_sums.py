@@ -129,7 +129,7 @@ def sums_of(
     tau: Tensor,
     order: _ops.Planned,
 ) -> tuple[Tensor, Tensor]:
-    """sums (h, m, channels, 4, n) and direction (h, 2 or 0, n) of weight (h, m, k) and phase phi (h, n), psi (h, k).
+    """sums (h, m, channels, 4, n) and, with phases phi (h, n), psi (h, k), direction (h, 2, n); of weight (h, m, k).
 
     A weight that is not finite, like every fault, makes all of a kernel's sums NaN.
     """
@@ -149,7 +149,7 @@ def sums_of(
     largest = torch.linalg.vector_norm(weight, torch.inf, -1)  # (h, m), in one launch, without |weight|
     scratch = weight.new_empty(plan.scratch, dtype=torch.float64)
     sums = scratch.new_empty((h, m, 3 if phase else 1, 4, n))
-    direction = scratch.new_empty((h, 2 if phase else 0, n))
+    direction = scratch.new_empty((h, 2, n)) if phase else largest  # which then nothing reads
     phi, psi = (part.contiguous() for part in phase or (tau, tau))  # without phases nothing reads them
     grid, sizes, flags = plan.reduce
     launch(gram_reduce_kernel, grid, (weight, psi, tau, largest, entry, position, scratch), sizes, flags, 4)
