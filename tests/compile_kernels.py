@@ -9,17 +9,26 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from laplex._kernels import triton_carry, triton_direct, triton_gram, triton_merged, triton_order, triton_short
+from laplex._kernels import (
+    triton_carry,
+    triton_direct,
+    triton_gram,
+    triton_gram_pull,
+    triton_gram_sums,
+    triton_merged,
+    triton_order,
+    triton_short,
+)
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction"}
+FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction", "pulled"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "place_of"}, {"order", "splits"}
-ONE = {"x_col", "even_col", "odd_col"}  # numbers that are 1 are constants to the compiler
+ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
-    {"target", "source", "position", "values", "ones", "twos", "pull", "out"},
-    {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix"},
+    {"target", "source", "position", "values", "ones", "twos", "pull", "out", "phi", "psi", "source_bar", "psi_bar"},
+    {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix", "weight", "largest", "weight_bar"},
 )
 
 
@@ -65,8 +74,17 @@ def main():
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     for x, exact, phased in itertools.product(("fp32", "fp64"), (False, True), (False, True)):
         tile = {"EXACT": exact, "PHASED": phased, "ROWS": 16, "COLS": 64}
-        compile_kernel(triton_gram.assemble_kernel, "fp64", x, **tile)
+        compile_kernel(triton_gram.assemble_kernel, "fp32", x, **tile)
         compile_kernel(triton_gram.pull_kernel, "fp64", x, **tile)
+        for first, in_order in ((True, False), (True, True), (False, False)):
+            flags = {"EXACT": exact, "PHASED": phased, "FIRST": first, "IN_ORDER": in_order, "TILE": 512, "ROWS": 8}
+            reduce = {"CHECKED": in_order, "FAR": not first}
+            compile_kernel(triton_gram_sums.gram_reduce_kernel, "fp32", x, **flags, **reduce)
+            compile_kernel(triton_gram_sums.gram_target_kernel, "fp32", x, **flags, FAN=64)
+        compile_kernel(triton_gram_sums.gram_carry_kernel, "fp32", x, EXACT=exact, GROUP=1024)
+        compile_kernel(triton_gram_pull.gram_table_kernel, "fp32", x, EXACT=exact, PHASED=phased, GROUP=1024)
+        flags = {"TO_WEIGHT": True, "TO_SOURCE": exact, "TO_PSI": phased, "SOURCES": 128}
+        compile_kernel(triton_gram_pull.gram_source_kernel, "fp32", x, EXACT=exact, PHASED=phased, **flags)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)

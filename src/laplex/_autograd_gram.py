@@ -15,6 +15,8 @@ whose exponents are 0 but not constant. For a_i = a_j, M_ij = D (L_j + R_i) + su
 
 from __future__ import annotations
 
+import importlib
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -24,28 +26,113 @@ from torch.autograd import forward_ad
 from laplex import _ops
 from laplex._autograd import bar_of_tau, differentiates, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
+from laplex._shapes import plain, plainly_eager
 
 
 def gram(
     weight: Tensor,
-    direction: Tensor,
+    phase: tuple[Tensor, ...],
     target: Tensor,
     source: Tensor,
     tau: Tensor,
     order: _ops.Planned,
     *,
-    dtype: torch.dtype,
     backend: str,
 ) -> Tensor:
-    """Differentiable M (h, m, n, n): weight (h, m, channels, k), direction (h, 2 or 0, n), target (h, n), tau (h,)."""
-    inputs = weight, direction, target, source, tau, *order, dtype, backend
+    """Differentiable M (h, m, n, n) in the dtype of weight (h, m, k); phase: phi (h, n) and psi (h, k), or nothing."""
+    if backend == "triton" and _here_and_now(weight, target, source, tau, *phase):
+        if differentiates(weight, target, source, tau, *phase):
+            return _FusedGram.apply(weight, target, source, tau, *order, *phase)[0]  # type: ignore[no-any-return]
+        return _kernels("sums").gram(weight, phase, target, source, tau, order)[0]  # type: ignore[no-any-return]
+    channels, direction = _channels(weight, phase, target)
+    inputs = channels, direction, target, source, tau, *order
+    dtype = weight.dtype
     if torch.compiler.is_compiling():
-        return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
+        return _Gram.apply(*inputs, dtype, backend)[0]  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return _composite(weight, direction, target, source, tau, *order, dtype=dtype, backend=backend)
-    if differentiates(weight, direction, target, source, tau):
-        return _Gram.apply(*inputs)[0]  # type: ignore[no-any-return]
-    return _ops.gram(*inputs)[0]  # type: ignore[no-any-return]
+        return _composite(*inputs, dtype=dtype, backend=backend)
+    if differentiates(channels, direction, target, source, tau):
+        return _Gram.apply(*inputs, dtype, backend)[0]  # type: ignore[no-any-return]
+    return _ops.gram(*inputs, dtype, backend)[0]  # type: ignore[no-any-return]
+
+
+def _here_and_now(*tensors: Tensor) -> bool:
+    """Whether kernels may be launched on these very numbers, and there are some."""
+    if not plainly_eager() or forward_ad._current_level >= 0:
+        return False
+    return all(plain(tensor) and tensor.numel() > 0 for tensor in tensors)
+
+
+def _kernels(part: str) -> ModuleType:
+    """The fused kernels of the GPU, which import triton: not before they are needed."""
+    return importlib.import_module(f"laplex._kernels.triton_gram_{part}")
+
+
+def _channels(weight: Tensor, phase: tuple[Tensor, ...], target: Tensor) -> tuple[Tensor, Tensor]:
+    """weight (h, m, channels, k) and direction (h, 2 or 0, n), in float64; fused kernels make them on the way."""
+    weight = weight.double()
+    if not phase:
+        return weight[:, :, None], target.new_empty((target.shape[0], 0, target.shape[1]), dtype=torch.float64)
+    phi, turn = phase[0].double(), 2 * phase[1].double()[:, None]
+    direction = torch.stack([phi.cos(), phi.sin()], 1)
+    return torch.stack([weight, weight * turn.cos(), weight * turn.sin()], 2), direction
+
+
+class _FusedGram(torch.autograd.Function):
+    """Reverse mode on the GPU, all orders; M and its first derivative without anything as long as the columns."""
+
+    @staticmethod
+    def forward(
+        weight: Tensor,
+        target: Tensor,
+        source: Tensor,
+        tau: Tensor,
+        target_index: Tensor,
+        target_values: Tensor,
+        source_index: Tensor,
+        source_values: Tensor,
+        *phase: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        order = target_index, target_values, source_index, source_values
+        made: tuple[Tensor, Tensor, Tensor] = _kernels("sums").gram(weight, phase, target, source, tau, order)
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs, *output[1:])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        needs = ctx.needs_input_grad
+        if g is None:
+            return (None,) * len(needs)
+        *inputs, sums, direction = ctx.saved_tensors
+        if torch.is_grad_enabled() or not plainly_eager() or not plain(g):
+            return tuple(_composite_bars(inputs, g, needs))
+        (weight, t, s, tau), phase = inputs[:4], tuple(inputs[8:])
+        need = *needs[:4], *(needs[8:] or (False, False))
+        bars = _kernels("pull").pullback(g, sums, direction, weight, phase, t, s, tau, need)
+        weight_bar, t_bar, s_bar, phi_bar, psi_bar = bars
+        of_tau = bar_of_tau(t, s, tau, t_bar, s_bar) if need[3] else None
+        found = [weight_bar, t_bar.to(t.dtype), s_bar.to(s.dtype), of_tau, None, None, None, None]
+        found += [phi_bar.to(phase[0].dtype), psi_bar] if phase else []
+        return tuple(bar if needed else None for bar, needed in zip(found, needs, strict=True))
+
+
+def _composite_bars(inputs: list[Tensor], g: Tensor, needs: tuple[bool, ...]) -> list[Tensor | None]:
+    """The bars of what ``_FusedGram`` was given, differentiable."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [value.view_as(value) for value in inputs]  # apart, even if one tensor is a and b
+        weight, target, source, tau, *others = leaves
+        channels, direction = _channels(weight, tuple(others[4:]), target)
+        order = inputs[4:8]
+        made = _composite(channels, direction, target, source, tau, *order, dtype=weight.dtype, backend="triton")
+        wanted = [leaf for leaf, needed in zip(leaves, needs, strict=True) if needed]
+        found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
+    return [next(found) if needed else None for needed in needs]
 
 
 class _Gram(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -146,17 +147,17 @@ def gram(
     _checks.gram_weight(where, weight, b, batch)
     order, chosen = _order(where, a, b, batch, plan, backend)
     given = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
-    folded, folding = fold(given.double() if given.dim() > 1 else given.double()[None], batch)
-    kernels = batch or (1,)
-    rows, cols = flat_anchors(a, kernels), flat_anchors(b, kernels)
-    direction = rows.new_empty((rows.shape[0], 0, rows.shape[1]), dtype=torch.float64)
-    channels = folded[:, :, None]  # (h, m, 1, k)
-    if phi is not None and psi is not None:
-        angle, turn = flat_anchors(phi, kernels).double(), 2 * flat_anchors(psi, kernels).double()[:, None]
-        direction = torch.stack([angle.cos(), angle.sin()], 1)
-        channels = torch.stack([folded, folded * turn.cos(), folded * turn.sin()], 2)
-    tau_flat = flat_tau(tau, kernels if batch else (), a.device).reshape(-1)
-    made = _autograd_gram.gram(channels, direction, rows, cols, tau_flat, order, dtype=given.dtype, backend=chosen)
+    if not batch:  # one kernel: views, as few as can be
+        one = tuple(side.unsqueeze(0) for side in (a, b, phi, psi) if side is not None)  # phases: both or neither
+        m, tau_flat = math.prod(given.shape[:-1]), flat_tau(tau, (), a.device).reshape(1)
+        made = _autograd_gram.gram(
+            given.reshape(1, m, given.shape[-1]), one[2:], one[0], one[1], tau_flat, order, backend=chosen
+        )
+        return made.reshape(*given.shape[:-1], *made.shape[-2:])
+    folded, folding = fold(given if given.dim() > 1 else given[None], batch)
+    rows, cols, *phase = (flat_anchors(side, batch) for side in (a, b, phi, psi) if side is not None)
+    tau_flat = flat_tau(tau, batch, a.device)
+    made = _autograd_gram.gram(folded, tuple(phase), rows, cols, tau_flat, order, backend=chosen)
     n = a.shape[-1]
     matrices = unfold(made.reshape(*made.shape[:2], n * n), folding)
     matrices = matrices.reshape(*matrices.shape[:-1], n, n)  # a view: only what leads was permuted

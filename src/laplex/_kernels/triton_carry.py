@@ -77,7 +77,7 @@ def _add_decayed_exactly(rate_1, p_1, v_1, rate_2, p_2, v_2):
 
 
 @triton.jit
-def _add_if_tied(p_1, t_1, p_2, t_2):
+def add_if_tied(p_1, t_1, p_2, t_2):
     return p_2, tl.where(p_1 == p_2, t_1, 0.0) + t_2
 
 
@@ -111,7 +111,7 @@ def carry_kernel(
     t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
     sums = carried_along(at, v, have, rate, EXACT)
     if ODD:
-        _at, tied = tl.associative_scan((at, t), 0, _add_if_tied)
+        _at, tied = tl.associative_scan((at, t), 0, add_if_tied)
     if GROUPS == 1:
         fault = tl.sum(at * 0.0, 0)
     else:  # what the groups before it bring along

@@ -82,7 +82,7 @@ def assemble_kernel(
     kernel = index // m
     row = (tile // blocks * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     col = (tile % blocks * COLS + tl.arange(0, COLS)).to(tl.int64)[None, :]
-    gap = read(target + kernel * n, row, n) - read(target + kernel * n, col, n)
+    gap = read(target + kernel * n, row, n).to(tl.float64) - read(target + kernel * n, col, n).to(tl.float64)
     row_is_right = (gap > 0) | ((gap == 0) & (row >= col))
     if PHASED:
         cos, sums = direction + kernel * 2 * n, sums + index * 12 * n
@@ -136,7 +136,7 @@ def pull_kernel(
     pulled = tl.zeros([ROWS, SLOTS], tl.float64)
     for begin in range(0, n, COLS):
         col = (begin + tl.arange(0, COLS)).to(tl.int64)[None, :]
-        gap = read(target, row, n) - read(target, col, n)
+        gap = read(target, row, n).to(tl.float64) - read(target, col, n).to(tl.float64)
         inside = (row < n) & (col < n)
         g = tl.load(matrix + row * n + col, mask=inside, other=0.0).to(tl.float64)
         g += tl.load(matrix + col * n + row, mask=inside, other=0.0).to(tl.float64)

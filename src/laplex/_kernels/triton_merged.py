@@ -61,7 +61,7 @@ def refresh_kernel(
 
 
 @triton.jit
-def _broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
     """NaN if the positions are not finite and in order, or tie with the second side before the first; else 0."""
     following = place + 1
     known = following < merged
@@ -93,7 +93,7 @@ def reduce_kernel(
     rate = rate_of(tl.load(tau + kernel))
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
-        fault += _broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
+        fault += broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
     kernels = tl.num_programs(1).to(tl.int64)
     ends = scratch + kernel * 2 * tiles
     tl.store(ends + tile, first + fault)
@@ -117,15 +117,15 @@ def reduce_kernel(
             tl.store(merged_x + of_row * padded + place, v, mask=place < padded)
         v = v.to(SUM)
         totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
-        tl.store(totals, _total(v * at_first))
-        tl.store(totals + channel, _total(v * at_last))
+        tl.store(totals, total(v * at_first))
+        tl.store(totals + channel, total(v * at_last))
         if ODD:
             tied = p.to(tl.float64) == (first if FIRST else last)
-            tl.store(totals + 2 * channel, _total(tl.where(tied, v, 0.0)))
+            tl.store(totals + 2 * channel, total(tl.where(tied, v, 0.0)))
 
 
 @triton.jit
-def _total(v):
+def total(v):
     return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 

@@ -47,7 +47,7 @@ def table_kernel(
 
 
 @triton.jit
-def _count(source, t, k, steps, TIED: tl.constexpr):
+def count(source, t, k, steps, TIED: tl.constexpr):
     """How many of the k sources in order are less than t, or TIED with it, by bisection."""
     low, high = tl.zeros(t.shape, tl.int32), tl.zeros(t.shape, tl.int32) + k
     for _ in range(steps):
@@ -84,31 +84,24 @@ def spread_kernel(
     source += kernel * k
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
-    upto = _count(source, t, k, steps, True)
+    upto = count(source, t, k, steps, True)
     from_left, from_right = _beside(source, t, upto, k, rate, EXACT, SUM)
     lefts, rights = table + kernel * 2 * k * rows, table + (kernel * 2 + 1) * k * rows
     upto = upto.to(tl.int64)[:, None]
     if ODD:
-        below = _count(source, t, k, steps, False)
+        below = count(source, t, k, steps, False)
         strictly_left, _ = _beside(source, t, below, k, rate, EXACT, SUM)
         below = below.to(tl.int64)[:, None]
     pulled = tl.zeros([TARGETS], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
         both = inside[:, None] & (row < m)
-        right = (
-            tl.load(rights + upto[:, None].to(tl.int64) * rows + row, mask=both & (upto < k)[:, None], other=0.0)
-            * from_right
-        )
-        left = tl.load(
-            lefts + (upto - 1)[:, None].to(tl.int64) * rows + row, mask=both & (upto > 0)[:, None], other=0.0
-        )
+        right = tl.load(rights + upto * rows + row, mask=both & (upto < k), other=0.0) * from_right
+        left = tl.load(lefts + (upto - 1) * rows + row, mask=both & (upto > 0), other=0.0)
         even_at = even + kernel * even_kernel + row * even_row + i[:, None] * even_col
         tl.store(even_at, left * from_left + right, mask=both)
         if ODD:
-            left = tl.load(
-                lefts + (below - 1)[:, None].to(tl.int64) * rows + row, mask=both & (below > 0)[:, None], other=0.0
-            )
+            left = tl.load(lefts + (below - 1) * rows + row, mask=both & (below > 0), other=0.0)
             difference = right - left * strictly_left
             odd_at = odd + kernel * odd_kernel + row * odd_row + i[:, None] * odd_col
             if PULL:

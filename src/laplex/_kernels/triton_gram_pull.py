@@ -1,0 +1,199 @@
+"""The derivative of a Gram matrix by its columns, in Triton; ``gram`` has the formulas.
+
+The targets are few: sums of what is pulled at them are a table of (target, weight, channel), which every column reads
+beside the two targets it lies between. It is read in the caller's order, and weight_bar, b_bar and psi_bar are written
+there: nothing else is as long as the columns. For a column at b, with U, V, W for what is pulled at them,
+
+    right   sum over a > b of U exp(-2 (a - b) / tau)       left   sum over a < b of V exp(-2 (b - a) / tau)
+    beyond  sum over a > b of W = V - U                     T_U, T_V  sums over a = b
+
+    w_bar = right + left + beyond + (T_U + T_V + T_W) / 2,       T_W = T_V - T_U
+    b_bar = w / tau (2 right - 2 left + T_U - T_V)
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from laplex._kernels.triton_carry import add_if_tied, carried_along
+from laplex._kernels.triton_gram import pull
+from laplex._kernels.triton_gram_sums import turn
+from laplex._kernels.triton_launch import launch
+from laplex._kernels.triton_points import decay_over, rate_of
+from laplex._kernels.triton_short import count
+
+TARGETS = 1024  # of a table that are summed at once
+SOURCES = 128  # of a program
+FIELDS = tl.constexpr(5)  # of the table: right, beyond, left, T_U, T_V
+
+
+def pullback(
+    g: Tensor,
+    sums: Tensor,
+    direction: Tensor,
+    weight: Tensor,
+    phase: tuple[Tensor, ...],
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    need: tuple[bool, ...],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The bars of weight, target, source, phi and psi; which are needed (the same, tau after source), the rest empty.
+
+    Those of the targets are float64, and so is that of the sources if tau's is to be made of it.
+    """
+    pulled = pull(g, sums, direction, target, tau)
+    channels = sums.shape[2]
+    t_bar = pulled[:, :, 2 * channels].sum(1) / tau[:, None]
+    phi_bar = t_bar
+    if phase:
+        of_cos, of_sin = pulled[:, :, 2 * channels + 1 :].sum(1).unbind(1)
+        phi_bar = direction[:, 0] * of_sin - direction[:, 1] * of_cos
+    to_weight, _, to_source, to_tau, _, to_psi = need
+    to = to_weight, to_source or to_tau, to_psi
+    weight_bar = weight.new_empty(weight.shape if to[0] else 0)
+    s_bar = source.new_empty(source.shape if to[1] else 0, dtype=torch.float64 if to_tau else source.dtype)
+    psi_bar = phase[1].new_empty(phase[1].shape) if to_psi else t_bar
+    if any(to):
+        _to_sources(pulled, sums, weight, phase, target, source, tau, to, (weight_bar, s_bar, psi_bar))
+    return weight_bar, t_bar, s_bar, phi_bar, psi_bar
+
+
+def _to_sources(
+    pulled: Tensor,
+    sums: Tensor,
+    weight: Tensor,
+    phase: tuple[Tensor, ...],
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    to: tuple[bool, ...],
+    bars: tuple[Tensor, ...],
+) -> None:
+    """Fill the bars of weight, source and psi that are asked for."""
+    (h, m, k), n, phased = weight.shape, target.shape[-1], bool(phase)
+    rows, exact = m * (3 if phased else 1), weight.dtype == torch.float64
+    position, order = target.sort(-1)
+    table = pulled.new_empty((h, n, rows, FIELDS.value))
+    tau = tau.contiguous()
+    at_once = min(max(1 << (n - 1).bit_length(), 2), TARGETS)
+    tensors: tuple[Tensor, ...] = pulled, sums, tau, position, order, table
+    grid = FIELDS.value * rows, h, 1
+    launch(gram_table_kernel, grid, tensors, (m, n), (exact, phased, at_once), max(at_once // 32, 1))
+    psi = phase[1].contiguous() if phased else tau
+    tensors = weight, psi, source.contiguous(), tau, position, table, *bars
+    sizes = m, n, k, n.bit_length() + 1, *weight.stride()
+    launch(gram_source_kernel, (-(-k // SOURCES), h, 1), tensors, sizes, (exact, phased, *to, SOURCES), 4)
+
+
+@triton.jit(do_not_specialize_on_alignment=["tau"])
+def gram_table_kernel(
+    pulled, sums, tau, position, order, table, m, n, EXACT: tl.constexpr, PHASED: tl.constexpr, GROUP: tl.constexpr
+):
+    """table[kernel, target, row, field] for one row (of weights and channels) and field: sums up to each target.
+
+    Targets are in order, as ``position`` is; ``order`` says where the caller has them. A fault, which has made all of
+    the sums NaN, makes all of it NaN.
+    """
+    CHANNELS: tl.constexpr = 3 if PHASED else 1
+    PULLS: tl.constexpr = 9 if PHASED else 3
+    field, row = tl.program_id(0) % FIELDS, tl.program_id(0) // FIELDS
+    kernel = tl.program_id(1).to(tl.int64)
+    index = kernel * m + row // CHANNELS
+    at_left = pulled + (index * PULLS + row % CHANNELS) * n
+    fault = tl.load(sums + index * CHANNELS * 4 * n) * 0.0
+    of_left = tl.where((field == 0) | (field == 3), 1.0, tl.where(field == 1, -1.0, 0.0)).to(tl.float64)
+    of_right = tl.where((field == 0) | (field == 3), 0.0, 1.0).to(tl.float64)
+    rate = tl.where(field == 1, 0.0, rate_of(tl.load(tau + kernel) * 0.5))  # what lies beyond does not decay
+    lane = tl.arange(0, GROUP)
+    carried, carried_at = tl.zeros([], tl.float64), tl.zeros([], tl.float64)
+    for begin in range(0, n, GROUP):
+        have = begin + lane < n
+        place = tl.where(field < 2, n - 1 - begin - lane, begin + lane).to(tl.int64)
+        at = tl.load(position + kernel * n + place, mask=have, other=0.0).to(tl.float64)
+        i = tl.load(order + kernel * n + place, mask=have, other=0)
+        v = tl.load(at_left + i, mask=have, other=0.0) * of_left
+        v += tl.load(at_left + CHANNELS * n + i, mask=have, other=0.0) * of_right
+        if field < 3:
+            found = carried_along(at, v, have, rate, EXACT)
+            found += carried * decay_over(tl.where(have, tl.abs(at - carried_at), 0.0), rate, EXACT)
+        else:
+            _at, found = tl.associative_scan((at, v), 0, add_if_tied)
+            found += tl.where((begin > 0) & (at == carried_at), carried, 0.0)
+        out = table + ((kernel * n + place) * m * CHANNELS + row) * FIELDS + field
+        tl.store(out, found + fault, mask=have)
+        carried = tl.sum(tl.where(lane == GROUP - 1, found, 0.0), 0)
+        carried_at = tl.sum(tl.where(lane == GROUP - 1, at, 0.0), 0)
+
+
+@triton.jit
+def _bars(below_at, upto_at, tied_at, is_left, is_right, is_inside, is_tied, from_left, from_right):
+    """Of one weight and channel: w_bar, and tau / w times what is added to b_bar."""
+    right = tl.load(upto_at, mask=is_right, other=0.0) * from_right
+    beyond = tl.load(upto_at + 1, mask=is_right & is_inside, other=0.0)  # left of all targets it is 0, but for rounding
+    left = tl.load(below_at + 2, mask=is_left, other=0.0) * from_left
+    tied_u = tl.load(tied_at + 3, mask=is_tied, other=0.0)
+    tied_v = tl.load(tied_at + 4, mask=is_tied, other=0.0)
+    return right + left + (beyond + tied_v), 2.0 * (right - left) + (tied_u - tied_v)
+
+
+@triton.jit(do_not_specialize_on_alignment=["weight", "psi", "source", "tau"])
+def gram_source_kernel(
+    weight, psi, source, tau, position, table, weight_bar, source_bar, psi_bar, m, n, k, steps, w_kernel, w_row, w_col,
+    EXACT: tl.constexpr, PHASED: tl.constexpr, TO_WEIGHT: tl.constexpr, TO_SOURCE: tl.constexpr, TO_PSI: tl.constexpr,
+    SOURCES: tl.constexpr,
+):  # fmt: skip
+    """The bars of SOURCES columns, in the caller's order, over all weights."""
+    CHANNELS: tl.constexpr = 3 if PHASED else 1
+    kernel = tl.program_id(1).to(tl.int64)
+    j = tl.program_id(0).to(tl.int64) * SOURCES + tl.arange(0, SOURCES)
+    inside = j < k
+    s = tl.load(source + kernel * k + j, mask=inside, other=0.0)
+    position += kernel * n
+    below = count(position, s, n, steps, False)
+    is_tied = inside & (below < n) & (tl.load(position + below, mask=below < n, other=0.0) == s)
+    upto = below
+    if tl.max(is_tied.to(tl.int32), 0) != 0:
+        upto = count(position, s, n, steps, True)
+    is_left, is_right = inside & (below > 0), inside & (upto < n)
+    length = tl.load(tau + kernel)
+    rate, b = rate_of(length * 0.5), s.to(tl.float64)
+    before = tl.load(position + below - 1, mask=is_left, other=0.0).to(tl.float64)
+    behind = tl.load(position + upto, mask=is_right, other=0.0).to(tl.float64)
+    from_left = decay_over(tl.where(is_left, tl.abs(b - before), 0.0), rate, EXACT)
+    from_right = decay_over(tl.where(is_right, tl.abs(behind - b), 0.0), rate, EXACT)
+    stride = tl.zeros([], tl.int64) + m * CHANNELS * FIELDS
+    table += kernel * n * stride
+    if PHASED:
+        cos, sin = turn(psi + kernel * k + j, inside)
+    pulled, turned = tl.zeros([SOURCES], tl.float64), tl.zeros([SOURCES], tl.float64)
+    for number in range(m):
+        row = tl.zeros([], tl.int64) + number
+        w = tl.load(weight + kernel * w_kernel + row * w_row + j * w_col, mask=inside, other=0.0).to(tl.float64)
+        below_at = table + (below - 1) * stride + row * CHANNELS * FIELDS
+        upto_at = table + upto * stride + row * CHANNELS * FIELDS
+        bar, slope = _bars(
+            below_at, upto_at, upto_at - stride, is_left, is_right, upto > 0, is_tied, from_left, from_right
+        )
+        if PHASED:
+            of_cos, cos_slope = _bars(
+                below_at + FIELDS, upto_at + FIELDS, upto_at + FIELDS - stride,
+                is_left, is_right, upto > 0, is_tied, from_left, from_right,
+            )  # fmt: skip
+            of_sin, sin_slope = _bars(
+                below_at + 2 * FIELDS, upto_at + 2 * FIELDS, upto_at + 2 * FIELDS - stride,
+                is_left, is_right, upto > 0, is_tied, from_left, from_right,
+            )  # fmt: skip
+            bar += cos * of_cos + sin * of_sin
+            slope += cos * cos_slope + sin * sin_slope
+            turned += w * (cos * of_sin - sin * of_cos)
+        pulled += w * slope
+        if TO_WEIGHT:
+            tl.store(weight_bar + (kernel * m + row) * k + j, bar, mask=inside)
+    if TO_SOURCE:
+        tl.store(source_bar + kernel * k + j, pulled / length, mask=inside)
+    if TO_PSI:
+        tl.store(psi_bar + kernel * k + j, 2.0 * turned, mask=inside)
