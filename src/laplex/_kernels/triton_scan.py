@@ -22,6 +22,7 @@ MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
+SPREAD_FROM = 1 << 23  # sums from which on the table pays for the sort and the several launches it takes
 ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
 PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the places of rows and columns
 WIDEST_TILE = 512
@@ -82,9 +83,9 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
         joined = _sorted(torch.cat([a, b], 1), a.shape[1], 0, 0)
     else:
-        rows = [_sorted(part, part.shape[1], at, 0) for at, part in _parts(a)]
-        cols = [_sorted(part, 0, 0, at) for at, part in _parts(b)]
-        joined = _merged(_all_merged(rows), _all_merged(cols), words=False)
+        rows = _all_merged([_sorted(part, part.shape[1], at, 0) for at, part in _parts(a)])
+        cols = _all_merged([_sorted(part, 0, 0, at) for at, part in _parts(b)])
+        joined = _merged(rows, cols, words=False)
     position, entry, _ = joined
     nothing = position.new_empty((a.shape[0], 1, 0))
     return entry[:, None], position[:, None], nothing.to(torch.int32), nothing
@@ -115,9 +116,12 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
 
 
 def _all_merged(runs: list[Run]) -> Run:
+    """All runs as one. What is merged is let go at once: at 2^31 points it is most of a GPU's memory."""
     while len(runs) > 1:
-        pairs = [runs[i : i + 2] for i in range(0, len(runs), 2)]
-        runs = [_merged(*pair, words=False) if len(pair) == 2 else pair[0] for pair in pairs]
+        merged = []
+        while runs:
+            merged.append(_merged(runs.pop(0), runs.pop(0), words=False) if len(runs) > 1 else runs.pop())
+        runs = merged
     return runs[0]
 
 
@@ -298,7 +302,7 @@ def _run(
     tau = tau.contiguous()
     in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
     beside = odd if weights is None else weights
-    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES:
+    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES and out.numel() >= SPREAD_FROM:
         return spread(rows, target, source, tau, out, beside, weights is not None)
     other = out if beside is None else flat_rows(beside, tau)
     placed = place_of.shape[-1] > 0

@@ -19,7 +19,9 @@ def rows_to_check(n: int, sample: int, device: torch.device) -> Tensor:
     """All n rows where they are no more than `sample`, else about as many random ones; the same ones every time."""
     if n <= sample:
         return torch.arange(n, device=device)
-    return torch.randint(n, (sample,), generator=torch.Generator().manual_seed(0)).unique().to(device)
+    rows = torch.randint(n, (sample,), generator=torch.Generator().manual_seed(0))
+    found: Tensor = torch.unique(rows)
+    return found.to(device)
 
 
 def product(inputs: Inputs, rows: Tensor) -> Tensor:

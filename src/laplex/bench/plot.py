@@ -7,10 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from laplex.bench import sweeps
 from laplex.bench.problems import power
 from laplex.bench.results import Measured, Result
 from laplex.bench.tables import value_of
 
+SWEEPS_A_ROW = 3
 ROUNDING = 2.0**-24  # of float32
 GRID = "#e4e4e4"
 INK = "#444444"
@@ -28,8 +30,8 @@ COLORS = {
 def draw(results: list[Result], caption: str) -> Figure:
     """One figure, whatever the suite."""
     measured = [result for result in results if result.value is not None]
-    bars = any(result.bar is not None for result in results)
-    figure = _claims(measured) if bars else _side_by_side(measured)
+    claims = [result for result in measured if result.bar is not None]
+    figure = _claims(claims, sweeps.of(measured)) if claims else _side_by_side(measured)
     figure.suptitle(caption, fontsize=9, color=INK)
     return figure
 
@@ -59,16 +61,38 @@ def _time_curve(axes: Axes, label: str, points: list[tuple[int, Measured]]) -> N
     axes.fill_between(sizes, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _claims(results: list[Result]) -> Figure:
+def _claims(results: list[Result], panels: list[sweeps.Panel]) -> Figure:
+    """The claims against their bars, and under them what is swept over."""
     errors = [result for result in results if result.unit == "relative error"]
     times = [result for result in results if result.unit != "relative error"]
-    lines = max(len(errors), len(times))
-    figure = Figure(figsize=(13, 1.8 + 0.27 * lines), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    high, rows = 1.8 + 0.27 * max(len(errors), len(times)), -(-len(panels) // SWEEPS_A_ROW)
+    figure = Figure(figsize=(13, high + 4.2 * rows), layout="constrained")
+    above: Any = figure
+    below: Any = None
+    if rows:
+        above, below = figure.subfigures(2, 1, height_ratios=[high, 4.2 * rows])  # type: ignore[misc]
+    left, right = above.subplots(1, 2)
     _against_bars(left, errors, "Errors, as a share of the bar")
-    _against_bars(right, times, "Ratios of times, as a share of the bar")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    _against_bars(right, times, "Times, memory and their ratios, as a share of the bar")
+    above.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    if below is not None:
+        for axes, panel in zip(below.subplots(rows, SWEEPS_A_ROW, squeeze=False).flat, panels, strict=False):
+            _swept(axes, panel)
+        for axes in below.axes[len(panels) :]:
+            axes.set_visible(False)
     return figure
+
+
+def _swept(axes: Axes, panel: sweeps.Panel) -> None:
+    for label, points in panel.curves.items():
+        axes.plot(*_columns(points), label=label, **_style(label))
+    axes.set(xscale="log", yscale="log", xlabel=panel.over, title=panel.title)
+    axes.xaxis.set_major_locator(FixedLocator(panel.sizes[:: max(len(panel.sizes) // 6, 1)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"$2^{{{int(n).bit_length() - 1}}}$"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.legend(fontsize=6, frameon=False)
+    _clean(axes)
 
 
 def _against_bars(axes: Axes, results: list[Result], title: str) -> None:

@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from laplex._kernels.triton_scan import SHORT_AXIS_RATIO
+from laplex._kernels.triton_scan import SHORT_AXIS_RATIO, SPREAD_FROM
 from laplex.bench.problems import Row, Size
 from laplex.bench.timing import Budget, interleave
 
@@ -21,7 +21,7 @@ def moved(row: Row, size: Size) -> int | None:
     operands = size.batch * (size.k + size.n) * FLOAT  # x read, y written
     if row.anchors == "in order":  # positions and words in both passes, x in the second too
         return 2 * points * FLOAT + 2 * points // 4 + operands + size.batch * size.k * FLOAT
-    if size.n >= SHORT_AXIS_RATIO * size.k:  # every target once
+    if size.n >= SHORT_AXIS_RATIO * size.k and size.batch * size.n >= SPREAD_FROM:  # every target once
         return size.n * FLOAT + operands
     return 4 * points * FLOAT + operands  # positions and entries, twice
 
