@@ -169,11 +169,11 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, opt
     n = a.shape[-1]
     if isinstance(diag, Tensor):
         _real("diag", where, diag, a)
+        values = diag.to(dtype=torch.float64, device=a.device)
     elif isinstance(diag, bool) or not isinstance(diag, numbers.Real):
         raise TypeError(f"{where}: `diag` must be a positive number or a tensor, got {type(diag).__name__}")
-    else:
-        diag = _as_float(diag)
-    values = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
+    else:  # filled in on the device: a copy from the host would wait for it
+        values = torch.full((), _as_float(diag), dtype=torch.float64, device=a.device)
     try:
         flat = values.expand(*batch, n).reshape(math.prod(batch), n)
     except RuntimeError:

@@ -184,13 +184,13 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
     subtracted = factored.mass.shape[-1] > 0  # then a small pivot is a difference, of which no digit may be left
     most = 1 if subtracted else 0  # of anchors in order
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
+    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
+        lost = lost | ((decay == 0) & (d <= SINGULAR))
     if d.is_cuda:
         lost = lost | ~(decay <= most)
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
     if not bool((decay <= most).all()):
         raise StalePlanError(_checks.stale_plan(where))
-    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
-        lost = lost | ((decay == 0) & (d <= SINGULAR))
     if bool(lost.any()):
         kernel, i = (int(part) for part in lost.nonzero()[0])
         tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None

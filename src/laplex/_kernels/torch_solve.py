@@ -7,7 +7,9 @@ found by pairing neighbours, log n times:
     vectors     f -> F f + u                             products and solves with L
     gradients   S -> F S F^T + X                         of the factor, from the last point back
 
-O(n r^3) work and O(n r^2) memory, in about 2 log2(n) rounds of a few calls. The same sums as in C++, in another order.
+O(n r^3) work and O(n r^2) memory, in about 2 log2(n) rounds of a few calls. The same sums as in C++, in another order,
+and for Gram matrices with a small diagonal some digits fewer: what is composed is not as stable as what is solved in
+turn.
 """
 
 from __future__ import annotations
