@@ -155,45 +155,6 @@ def test_ties_across_groups(run, tiles):
     assert_pullback(drawn(1, 1, 110, a.dtype), drawn(1, 1, 100, a.dtype), a, b, tau, order, "triton")
 
 
-MANY = {  # points enough for float32 powers and sums within a tile
-    "normal": lambda: torch.randn(2, 1, 1100),
-    "ties": lambda: torch.randint(0, 40, (2, 1, 1100)).float(),
-    "clustered": lambda: torch.randn(2, 1, 1100) * 1e-3 + torch.randint(0, 4, (2, 1, 1100)),
-    "spread": lambda: torch.rand(2, 1, 1100) * 1000,
-}
-
-
-@pytest.mark.parametrize("tau", [0.5, 1e6], ids=str)
-@pytest.mark.parametrize("name", MANY)
-def test_float32_sums_within_many_tiles(name, tau):
-    a, b = MANY[name]()
-    assert (a.shape[1] + b.shape[1]) // 32 >= triton_scan.PRECISE_TILES
-    a, b, tau = flat(a, b, tau)
-    assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
-
-
-@pytest.mark.parametrize("carried", [1024, 4], ids=["one_group", "groups"])
-@pytest.mark.parametrize("tau", [1e3, 1.0, 0.02, 2e-3], ids=str)
-def test_sums_carried_by_a_launch_of_their_own(carried, tau, dtype, tiles):
-    tiles(32, 2, carried=carried)
-    a, b, tau = flat(torch.rand(1, 120, dtype=dtype), torch.rand(1, 110, dtype=dtype) * 2, tau)
-    order, x = make_order(a, b, "joined", "triton"), drawn(1, 2, 110, dtype)
-    assert_sums(x, a, b, tau, order, "triton")
-    alone, _ = scan(x, a, b, tau, order, False, "triton")
-    tiles(32, 2)
-    assert error(alone, scan(x, a, b, tau, order, False, "triton")[0]) <= TOLERANCE[dtype]
-
-
-@named("generic", "ties_everywhere", "batched_ties")
-def test_x_put_into_the_merged_order_changes_no_bit(case, tiles):
-    a, b, tau = flat(*case(torch.float32))
-    order, x = make_order(a, b, "joined", "triton"), drawn(len(a), 3, b.shape[1], torch.float32)
-    gathered = scan(x, a, b, tau, order, True, "triton")
-    tiles(32, 1, staged=True)
-    for got, want in zip(scan(x, a, b, tau, order, True, "triton"), gathered, strict=True):
-        assert torch.equal(got, want)
-
-
 @named("chunk_33", "long_tie_runs")
 def test_the_tiles_that_a_gpu_gets(case, monkeypatch):
     monkeypatch.undo()
