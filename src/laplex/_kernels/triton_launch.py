@@ -14,6 +14,11 @@ _compiled: dict[Any, Any] = {}
 _COMPILED_KEPT = 4096
 
 
+def power(size: int) -> int:
+    """The smallest power of two that is no smaller."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
 class Record(threading.local):
     """What a thread launches and allocates while it is recorded."""
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import launch, more_than_launches
+from laplex._kernels.triton_launch import launch, more_than_launches, power
 
 if TYPE_CHECKING:
     from laplex._kernels.triton_scan import Schedule
@@ -21,11 +21,6 @@ def _kernels() -> Any:
     from laplex._kernels import triton_short  # imports triton: not before it is needed
 
     return triton_short
-
-
-def power(size: int) -> int:
-    """The smallest power of two that is no smaller."""
-    return 1 << max(size - 1, 0).bit_length()
 
 
 def spread(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import empty, launch
+from laplex._kernels.triton_launch import empty, launch, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
 
@@ -202,11 +202,6 @@ def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
     return tile, rows, 2 if merged * m * h <= 1 << 18 else 1
-
-
-def power(size: int) -> int:
-    """The smallest power of two that is no smaller."""
-    return 1 << max(size - 1, 0).bit_length()
 
 
 class Schedule(NamedTuple):
