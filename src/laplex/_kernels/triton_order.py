@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 WORD = tl.constexpr(32)
+STEP = tl.constexpr(8)  # merged points of a thread
 
 
 @triton.jit
@@ -52,6 +53,14 @@ def split_kernel(
     tl.store(splits + kernel * (pieces + 1) + g, found, mask=g <= pieces)
 
 
+@triton.jit
+def _side_by_side(v):
+    """Eight vectors as one, point by point: a thread's own stay together, and are stored at once."""
+    even = tl.join(tl.join(v[0], v[4]), tl.join(v[2], v[6]))
+    odd = tl.join(tl.join(v[1], v[5]), tl.join(v[3], v[7]))
+    return tl.reshape(tl.join(even, odd), [8 * v[0].shape[0]])
+
+
 @triton.jit(do_not_specialize_on_alignment=["ones", "twos", "ones_entry", "twos_entry"])
 def merge_kernel(
     ones, twos, ones_entry, twos_entry, splits, position, entry, n, k, ones_length, twos_length, padded, pieces, steps,
@@ -59,35 +68,56 @@ def merge_kernel(
 ):  # fmt: skip
     """Two sorted runs into one, the first run's before the second's where they tie.
 
-    The entries are those of the runs; or, where the runs are rows and columns as the caller has them, words of bits, 1
-    for a row, and behind them the number of rows before each word.
+    A thread bisects for the first of its STEP points and steps through the others. The entries are those of the runs;
+    or, where the runs are rows and columns as the caller has them, words of bits, 1 for a row, and behind them the
+    number of rows before each word.
     """
+    LANES: tl.constexpr = TILE // STEP
     tile, kernel = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
-    ones, twos, splits = ones + kernel * ones_length, twos + kernel * twos_length, splits + kernel * (pieces + 1)
+    splits += kernel * (pieces + 1)
     first, last = tl.load(splits + tile), tl.load(splits + tile + 1)
-    merged = tl.zeros([], tl.int64) + n + k  # n + k alone may pass 2^31
-    start, stop = tile * TILE, tl.minimum(tile * TILE + TILE, merged)
-    place = start + tl.arange(0, TILE)
-    diagonal = tl.minimum(place, stop)
-    low, high = tl.maximum(first, diagonal - (stop - last)), tl.minimum(last, diagonal - (start - first))
+    start, merged = tile * TILE, tl.zeros([], tl.int64) + n + k  # n + k alone may pass 2^31
+    ones, twos = ones + kernel * ones_length, twos + kernel * twos_length
+    end = tl.maximum(tl.load(ones + n - 1), tl.load(twos + k - 1))  # also behind the end, up to what is padded
+    ones, twos = ones + first, twos + (start - first)
+    ones_entry += kernel * ones_length + first
+    twos_entry += kernel * twos_length + start - first
+    # From here on all is counted from the tile's start, in 32 bits.
+    size = tl.minimum(merged - start, TILE).to(tl.int32)
+    ones_here = (last - first).to(tl.int32)
+    ones_left, twos_left = tl.minimum(n - first, TILE).to(tl.int32), tl.minimum(k - start + first, TILE).to(tl.int32)
+    lane = tl.arange(0, LANES)
+    diagonal = tl.minimum(lane * STEP, size)
+    low, high = tl.maximum(0, diagonal - (size - ones_here)), tl.minimum(diagonal, ones_here)
     one = _ones_before(ones, twos, diagonal, low, high, steps)
     two = diagonal - one
-    inside = place < merged
-    value_one = tl.load(ones + one, mask=one < n, other=0.0)
-    value_two = tl.load(twos + two, mask=two < k, other=0.0)
-    is_one = (one < n) & ((two >= k) | (value_one <= value_two))
-    end = tl.maximum(tl.load(ones + n - 1), tl.load(twos + k - 1))  # also behind the end, up to what is padded
-    value = tl.where(inside, tl.where(is_one, value_one, value_two), end)
-    tl.store(position + kernel * padded + place, value, mask=place < padded)
+    value_one = tl.load(ones + one, mask=one < ones_left, other=0.0)
+    value_two = tl.load(twos + two, mask=two < twos_left, other=0.0)
+    rows_before, bits = first + one, tl.zeros([LANES], tl.int32)
+    values, entries = (), ()
+    for step in tl.static_range(STEP):
+        inside = lane * STEP + step < size
+        is_one = (one < ones_left) & ((two >= twos_left) | (value_one <= value_two))
+        values += (tl.where(inside, tl.where(is_one, value_one, value_two), end),)  # type: ignore[assignment]
+        if WORDS:
+            bits |= (inside & is_one).to(tl.int32) << step
+        else:
+            its_entry = tl.where(is_one, ones_entry + one, twos_entry + two)
+            entries += (tl.load(its_entry, mask=inside, other=0),)  # type: ignore[assignment]
+        one, two = one + is_one.to(tl.int32), two + (~is_one).to(tl.int32)
+        more = tl.where(is_one, one < ones_left, two < twos_left)
+        following = tl.load(tl.where(is_one, ones + one, twos + two), mask=more, other=0.0)
+        value_one, value_two = tl.where(is_one, following, value_one), tl.where(is_one, value_two, following)
+    place = start + tl.arange(0, TILE)
+    tl.store(position + kernel * padded + place, _side_by_side(values), mask=place < padded)
     if WORDS:
-        lane = tl.reshape(tl.arange(0, TILE) % WORD, [TILE // WORD, WORD])
-        bits = tl.sum(tl.reshape((inside & is_one).to(tl.int32), [TILE // WORD, WORD]) << lane, 1)
-        before = tl.sum(tl.where(lane == 0, tl.reshape(one, [TILE // WORD, WORD]), 0), 1)
+        of_word: tl.constexpr = WORD // STEP
+        in_word = tl.arange(0, of_word)[None, :]
         word = tile * (TILE // WORD) + tl.arange(0, TILE // WORD)
         entry += kernel * (padded // WORD * 2)
-        tl.store(entry + word, bits, mask=word < padded // WORD)
-        tl.store(entry + padded // WORD + word, before, mask=word < padded // WORD)
+        known = word < padded // WORD
+        tl.store(entry + word, tl.sum(tl.reshape(bits, [TILE // WORD, of_word]) << (in_word * STEP), 1), mask=known)
+        before = tl.where(in_word == 0, tl.reshape(rows_before, [TILE // WORD, of_word]), 0)
+        tl.store(entry + padded // WORD + word, tl.sum(before, 1), mask=known)
     else:
-        of_one = tl.load(ones_entry + kernel * ones_length + one, mask=inside & is_one, other=0)
-        of_two = tl.load(twos_entry + kernel * twos_length + two, mask=inside & ~is_one, other=0)
-        tl.store(entry + kernel * padded + place, of_one + of_two, mask=place < padded)
+        tl.store(entry + kernel * padded + place, _side_by_side(entries), mask=place < padded)
