@@ -52,8 +52,10 @@ def main():
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
             staged = {"STAGED": "" if first else "places"}
-            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd)
-            carry = {"CARRY": 1 if odd else 8, "PULL": odd and not first, "SPARSE": odd, "UNSTAGED": not odd}
+            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd, ALONE=odd)
+            carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
+            carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
+            carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
             compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)

@@ -117,6 +117,7 @@ def tiles(monkeypatch):
         monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(triton_scan, "CARRIED_BY_TILES", 0 if carried else 1024)
         monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", carried)
+        monkeypatch.setattr(triton_scan, "SPANS_TOGETHER", 2 if carried else 1 << 40)
         monkeypatch.setattr(triton_scan, "GATHERED_TWICE", -1 if staged else 1 << 40)
 
     of(32)

@@ -83,10 +83,10 @@ def reduce_by_rows(
     from laplex._kernels import triton_merged
 
     h, m, k = x.shape
-    (_, merged, padded, tiles, *_), (exact, odd, first, in_order, _, _, far, tile, _) = plan.reduce
-    none = x, merged_x, tau, entry, position, scratch
     sizes, flags = plan.reduce
-    launch(triton_merged.reduce_kernel, (tiles, h, 1), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
+    (_, merged, padded, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
+    none = x, merged_x, tau, entry, position, scratch
+    launch(triton_merged.reduce_kernel, (tiles, 1, h), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
         more_than_launches()
         place_of = places(entry, (merged - k, k) if first else (k, merged - k))
@@ -97,5 +97,5 @@ def reduce_by_rows(
     grid = -(-k // 64) * row_blocks, h, 1
     launch(_kernels().stage_kernel, grid, (x, of_sources, merged_x), sizes, (64, side_by_side), 4)
     tensors = merged_x, tau, entry, position, scratch
-    flags = exact, odd, first, in_order, far, tile, 32, side_by_side
+    flags = exact, odd, first, in_order, plan.far, plan.tile, 32, side_by_side
     launch(_kernels().reduce_rows_kernel, (tiles * row_blocks, h, 1), tensors, (m, merged, padded, tiles, m), flags, 4)

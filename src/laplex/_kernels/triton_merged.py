@@ -22,6 +22,7 @@ import triton.language as tl
 from laplex._kernels.triton_carry import carried_to, weights_of_tiles
 from laplex._kernels.triton_points import (
     INFINITY,
+    LN_2,
     NARROW,
     SERIAL,
     WORD,
@@ -74,13 +75,16 @@ def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.const
 
 @triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def reduce_kernel(
-    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, x_kernel, x_row, x_col,
+    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_kernel, x_row, x_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
-    CHECKED: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    CHECKED: tl.constexpr, ALONE: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order."""
-    tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    kernel = tl.program_id(1).to(tl.int64)
+    """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order.
+
+    The first tile leaves the rate at ``rate_at``: to find it is a good part of a small tile's work.
+    """
+    tile, row_block = tl.program_id(0), tl.program_id(1)
+    kernel = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
     place = places(tile, FAR, TILE)
@@ -91,10 +95,12 @@ def reduce_kernel(
     first = tl.load(position + start).to(tl.float64)
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
     rate = rate_of(tl.load(tau + kernel))
+    if tile == 0:
+        tl.store(scratch + rate_at + kernel, rate)
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
         fault += broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
-    kernels = tl.num_programs(1).to(tl.int64)
+    kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
     ends = scratch + kernel * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
@@ -129,20 +135,54 @@ def total(v):
     return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd", "tau", "even"])
+@triton.jit(do_not_specialize_on_alignment=["x", "odd", "even"])
 def scan_kernel(
-    x, odd, tau, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
+    x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    TILE: tl.constexpr, ROWS: tl.constexpr,
+    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
-    and ``pull`` takes the products' sum over the rows of this program, over tau."""
-    tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
-    kernel = tl.program_id(1).to(tl.int64)
-    tau = tl.load(tau + kernel)
-    rate = rate_of(tau)
+    and ``pull`` takes the products' sum over the rows of this program, over tau.
+
+    SPANS: of "all" tiles, or those that are "narrow", which take a third of the registers that "wide" ones do. A
+    program may stand over several TILES that are wide, if they are: mostly none is, and then it is soon done.
+    """
+    start = tl.program_id(0) * TILES
+    if TILES == 1:
+        _scan_tile(
+            start, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+            x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
+        )  # fmt: skip
+    else:
+        kernel = tl.program_id(2).to(tl.int64)
+        tile = start + tl.arange(0, TILES)
+        ends = scratch + kernel * 2 * tiles + tile
+        first, last = tl.load(ends, mask=tile < tiles, other=0.0), tl.load(ends + tiles, mask=tile < tiles, other=0.0)
+        narrow = (last - first) * tl.load(scratch + rate_at + kernel) <= NARROW
+        if tl.min(narrow.to(tl.int32), 0) == 0:
+            for number in range(tl.minimum(TILES, tiles - start)):
+                _scan_tile(
+                    start + number, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+                    x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+                    EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
+                )  # fmt: skip
+
+
+@triton.jit
+def _scan_tile(
+    tile,
+    x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+    x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
+    EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
+    STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
+    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr,
+):  # fmt: skip
+    row_block = tl.program_id(1)
+    kernel = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
+    rate = tl.load(scratch + rate_at + kernel)
     ends = scratch + kernel * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
     span = (last - first) * rate
@@ -152,60 +192,64 @@ def scan_kernel(
     start = tile.to(place.dtype) * TILE
     p = tl.load(position + place, mask=place < padded, other=0.0)
     is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    wanted = True
+    if SPANS != "all":
+        wanted = (span <= NARROW) == (SPANS == "narrow")
     if SPARSE:  # most tiles have no target
-        targets = tl.max(tl.max(is_target.to(tl.int32), 1), 0)
-        if targets == 0:
-            return
-    inside = place < merged
-    p = tl.where(inside, p, last.to(p.dtype))
-    # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
-    SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
-    down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
-    down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
-    p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-    p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-    outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
-    if ODD:
-        same = _same_beside(position, p, place, start, merged, FIRST, TILE)
-        tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
-        if FIRST:
-            unit, tie = _units(down, up, decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT))
-        else:
-            unit, tie = _units(up * low, down * high, decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT))
-    kernels = tl.num_programs(1).to(tl.int64)
-    pulled = tl.zeros(p.shape, tl.float64)
-    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
-        row = tl.zeros([], tl.int64) + number
-        sources = x + kernel * x_kernel + row * x_row + (place if STAGED != "" else from_at) * x_col
-        v = tl.load(sources, mask=(place < padded) if STAGED == "places" else is_source, other=0.0).to(SUM)
-        totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
-        at_last, at_first, left, right, tied = carried_to(
-            totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
-        )
-        if span <= NARROW:
-            from_left, from_right = _narrow(v, down, up, up * low, down * high, at_last, at_first)
-        else:
-            from_left, left_unit, left_tie = _windows(
-                p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
-            )
-            from_right, right_unit, right_tie = _windows(
-                -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-            )
-            from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
-            if ODD:
-                unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-        even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
-        tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
+        wanted &= tl.max(tl.max(is_target.to(tl.int32), 1), 0) > 0
+    if wanted:
+        inside = place < merged
+        p = tl.where(inside, p, last.to(p.dtype))
+        # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
+        SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
+        down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
+        p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+        p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+        outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
         if ODD:
-            ties = _tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-            difference = from_right - from_left + (-ties if FIRST else ties)
-            odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
-            if PULL:
-                pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
+            same = _same_beside(position, p, place, start, merged, FIRST, TILE)
+            tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
+            if FIRST:
+                to_end = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
+                unit, tie = _units(down, up, to_end)
             else:
-                tl.store(odd_at, difference, mask=is_target)
-    if PULL:
-        tl.store(pull + (kernel * (tl.num_programs(0) // tiles) + row_block) * n + at, pulled / tau, mask=is_target)
+                to_end = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
+                unit, tie = _units(up * low, down * high, to_end)
+        kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
+        pulled = tl.zeros(p.shape, tl.float64)
+        for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
+            row = tl.zeros([], tl.int64) + number
+            sources = x + kernel * x_kernel + row * x_row + (place if STAGED != "" else from_at) * x_col
+            v = tl.load(sources, mask=(place < padded) if STAGED == "places" else is_source, other=0.0).to(SUM)
+            totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
+            at_last, at_first, left, right, tied = carried_to(
+                totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
+            )
+            if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
+                from_left, from_right = _narrow(v, down, up, up * low, down * high, at_last, at_first)
+            else:
+                from_left, left_unit, left_tie = _windows(
+                    p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+                )
+                from_right, right_unit, right_tie = _windows(
+                    -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+                )
+                from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
+                if ODD:
+                    unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+            even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
+            tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
+            if ODD:
+                ties = _tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+                difference = from_right - from_left + (-ties if FIRST else ties)
+                odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
+                if PULL:
+                    pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
+                else:
+                    tl.store(odd_at, difference, mask=is_target)
+        if PULL:
+            tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled * (rate * LN_2), mask=is_target)
 
 
 @triton.jit

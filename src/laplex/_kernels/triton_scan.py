@@ -26,9 +26,11 @@ SPREAD_FROM = 1 << 23  # sums from which on the table pays for the sort and the 
 ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
 PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the places of rows and columns
 WIDEST_TILE = 512
+GRID = 65535  # programs along the second and the third axis of a launch
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GATHERED_TWICE = 16 << 20  # bytes of x that the cache holds; more are put into the merged order on the way
+SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
 
@@ -201,7 +203,14 @@ def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
+    rows = max(rows, -(-m // GRID))
     return tile, rows, 2 if merged * m * h <= 1 << 18 else 1
+
+
+def _spans(tiles: int, programs: int) -> tuple[tuple[str, int], ...]:
+    if programs <= SPANS_TOGETHER:
+        return (("all", 1),)
+    return ("narrow", 1), ("wide", min(power(-(-programs // SPANS_TOGETHER)), 64, power(tiles)))
 
 
 class Schedule(NamedTuple):
@@ -216,10 +225,11 @@ class Schedule(NamedTuple):
     staged: str  # how x is copied into the merged order: not, with its "places" side by side, or its "rows"
     unstaged: bool  # y is left in the merged order, in place of x, and gathered out of it
     grid: tuple[int, int, int]
-    scratch: int  # float64 numbers: ends, totals, and carries of every tile
+    scratch: int  # float64 numbers: ends, totals, and carries of every tile, and the rates
     carried: bool  # by a launch of its own
+    spans: tuple[tuple[str, int], ...]  # launches of scan_kernel: of which tiles, and how many a program looks at
     reduce: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of reduce_kernel
-    scan: tuple[tuple[int, ...], tuple[Any, ...]]  # of scan_kernel
+    scan: tuple[tuple[int, ...], tuple[Any, ...]]  # of scan_kernel, but for spans
 
 
 @functools.lru_cache(maxsize=1024)
@@ -244,6 +254,7 @@ def schedule(
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
     channels = 3 if odd else 2
+    rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
     large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
     by_rows = sparse and m >= ROWS_SIDE_BY_SIDE and padded + tile < 2**31  # places are 32 bits there
@@ -262,16 +273,17 @@ def schedule(
         far=far,
         staged=staged,
         unstaged=unstaged,
-        grid=(tiles * row_blocks, h, 1),
-        scratch=2 * h * tiles + (2 * channels + 2) * h * m * tiles,
+        grid=(tiles, row_blocks, h),
+        scratch=rate_at + h,
         carried=carry == 1,
+        spans=_spans(tiles, tiles * row_blocks * h),
         reduce=(
-            (m, merged, padded, tiles, *x_strides),
-            (exact, odd, first, in_order, staged, checked, far, tile, rows),
+            (m, merged, padded, tiles, rate_at, *x_strides),
+            (exact, odd, first, in_order, staged, checked, h == 1, far, tile, rows),
         ),
         scan=(
-            (m, n, merged, padded, tiles, *staged_strides, *even_strides, *other_strides),
-            (exact, odd, pull, first, in_order, staged, unstaged, sparse, far, carry, tile, rows),
+            (m, n, merged, padded, tiles, rate_at, *staged_strides, *even_strides, *other_strides),
+            (exact, odd, pull, first, in_order, staged, unstaged, sparse, far, carry, h == 1, tile, rows),
         ),
     )
 
@@ -320,8 +332,11 @@ def _run(
     if plan.carried:
         _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
     pull = scratch if weights is None else empty(target, (h, plan.row_blocks, n))
-    tensors = merged_x, other, tau, entry, position, scratch, merged_x if plan.unstaged else out, pull
-    launch(kernels.scan_kernel, plan.grid, tensors, *plan.scan, plan.warps)
+    tensors = merged_x, other, entry, position, scratch, merged_x if plan.unstaged else out, pull
+    sizes, flags = plan.scan
+    for spans, together in plan.spans:
+        grid = -(-plan.tiles // together), *plan.grid[1:]
+        launch(kernels.scan_kernel, grid, tensors, sizes, (*flags, spans, together), plan.warps)
     if plan.unstaged:
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
     return pull.sum(1, dtype=torch.float64) if weights is not None else even
