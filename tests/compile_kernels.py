@@ -88,6 +88,7 @@ def main():
         flags = {"TO_WEIGHT": True, "TO_SOURCE": exact, "TO_PSI": phased, "SOURCES": 128}
         compile_kernel(triton_gram_pull.gram_source_kernel, "fp32", x, EXACT=exact, PHASED=phased, **flags)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
+    compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):

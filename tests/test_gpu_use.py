@@ -288,10 +288,51 @@ def test_repeats_on_another_stream_and_with_gradients(kept):
     assert torch.equal(laplex.linear(x, a, b, 1.0, plan=copy.deepcopy(plan)), y)
 
 
-def test_small_products_are_repeated_for_any_anchors():
+def test_no_repeat_mistakes_one_tensor_for_another():
+    """The same tensor given twice is told from two of the same form."""
+    for size in (50, 5000):
+        a, b, x = (torch.randn(size, device="cuda") for _ in range(3))
+        for one, two in ((a, a), (a, b), (b, a), (x, b), (a, x)):
+            assert error(laplex.linear(x, one, two, 1.0), oracle(x, one, two)) <= 2e-7
+        plan = laplex.Plan(a, b)
+        for v in (a, b, x):
+            assert error(laplex.linear(v, a, b, 1.0, plan=plan), oracle(v, a, b)) <= 2e-7
+
+
+@pytest.mark.parametrize("sizes", [(50, 40), (5000, 4000)], ids=["direct", "sorted"])
+def test_whole_products_are_repeated_for_any_anchors(sizes):
+    n, k = sizes
     for _ in range(3):
-        a, b, x = (torch.randn(size, device="cuda") for size in (50, 40, (3, 40)))
+        a, b, x, w = (torch.randn(size, device="cuda") for size in (n, k, (3, k), k))
         for tau in (1.0, 0.5):
             assert error(laplex.linear(x, a, b, tau), oracle(x, a, b, tau)) <= 2e-7
+            want = laplex.reference.gram(a[:200].double(), b.double(), w.double(), tau)
+            assert (laplex.gram(a[:200], b, w, tau) - want).abs().max() <= 1e-6 * want.abs().max()
     a[3] = float("nan")
     assert laplex.linear(x, a, b, 1.0).isnan().all()
+
+
+def test_grams_are_repeated_with_a_plan_kept():
+    a, b, phi, psi = (torch.randn(size, device="cuda") for size in (300, 5000, 300, 5000))
+    plan = laplex.Plan(a, b)
+    for _ in range(3):
+        w = torch.randn(5000, device="cuda")
+        for phases in ({}, {"phi": phi, "psi": psi}):
+            wide = {name: phase.double() for name, phase in phases.items()}
+            want = laplex.reference.gram(a.double(), b.double(), w.double(), 1.0, **wide)
+            got = laplex.gram(a, b, w, 1.0, plan=plan, **phases)
+            assert (got - want).abs().max() <= 1e-6 * want.abs().max()
+    assert len(plan.repeats.kept) == 2
+    assert all(plan.repeats.kept.values())
+    assert torch.equal(laplex.gram(a, b, w, 1.0, plan=plan), laplex.gram(a, b, w, 1.0, plan=laplex.Plan(a, b)))
+
+
+@pytest.mark.parametrize("sizes", [(1 << 20, 200, 9), (200, 1 << 20, 9)], ids=["to_long", "to_short"])
+def test_short_axes_are_repeated_with_a_plan_kept(sizes):
+    n, k, m = sizes
+    a, b = torch.randn(n, device="cuda"), torch.randn(k, device="cuda")
+    plan, rows = laplex.Plan(a, b), torch.randint(n, (50,), device="cuda")
+    for _ in range(3):
+        x = torch.randn(m, k, device="cuda")
+        assert error(laplex.linear(x, a, b, 1.0, plan=plan)[:, rows], oracle(x, a[rows], b)) <= 2e-7
+    assert all(plan.repeats.kept.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -56,7 +57,7 @@ def linear(
         torch.Size([8, 1000])
     """
     if phi is None and psi is None and backend is None:
-        again = _again(x, a, b, tau, plan)
+        again = _again("linear", tau, (x,), a, b, plan)
         if again is not None:
             return again
     where = "laplex.linear"
@@ -65,37 +66,61 @@ def linear(
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.operand(where, x, b, batch)
-    rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
-    order, chosen = _order(where, a, b, batch, plan, backend)
     phase = None
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
-    tau_flat = flat_tau(tau, batch, a.device)
-    if not batch:
-        product = partial(_product, x, rows, cols, tau_flat, phase, order, chosen)
-        if phase is None and plan is None and chosen == "dense":
-            return _small.do(product, tau, x, a, b)
-        if phase is None and plan is not None and chosen == "triton" and plan.knows(a, b):
-            return plan.repeats.do(product, tau, x)
-        return product()
-    folded, folding = fold(x, batch)
-    return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
+
+    def product() -> Tensor:
+        rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
+        order, chosen = _order(where, a, b, batch, plan, backend)
+        tau_flat = flat_tau(tau, batch, a.device)
+        if not batch:
+            return _product(x, rows, cols, tau_flat, phase, order, chosen)
+        folded, folding = fold(x, batch)
+        return unfold(_product(folded, rows, cols, tau_flat, phase, order, chosen), folding)
+
+    if phase is None and backend is None and not batch:
+        return _remembered("linear", product, tau, (x,), a, b, plan)
+    return product()
 
 
-_small = Repeats()  # products that need no order, whatever the anchors
+_whole = Repeats()  # products without a plan, whatever the anchors
 
 
-def _again(x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor, plan: Plan | None) -> Tensor | None:
+def _again(
+    what: str, tau: float | Tensor, inputs: tuple[Tensor, ...], a: Tensor, b: Tensor, plan: Plan | None
+) -> Tensor | None:
     """The product as one of its form was launched before on the GPU, where nothing is left to check."""
     if torch.compiler.is_compiling():
         return None
     if plan is None:
-        small = _small.find(tau, x, a, b) if _small.kept and isinstance(a, Tensor) and isinstance(b, Tensor) else None
-        return None if small is None else small(x, a, b)
-    if not isinstance(plan, Plan) or not plan.repeats.kept or not plan.knows(a, b):
+        inputs = *inputs, a, b
+        repeats = _whole
+    elif isinstance(plan, Plan) and plan.repeats.kept and plan.knows(a, b):
+        repeats = plan.repeats
+    else:
         return None
-    kept = plan.repeats.find(tau, x)
-    return None if kept is None else kept(x)
+    kept = repeats.find(what, tau, *inputs) if repeats.kept else None
+    return None if kept is None else kept(*inputs)
+
+
+def _remembered(
+    what: str,
+    product: Callable[[], Tensor],
+    tau: float | Tensor,
+    inputs: tuple[Tensor, ...],
+    a: Tensor,
+    b: Tensor,
+    plan: Plan | None,
+) -> Tensor:
+    """The product, remembered for :func:`_again`."""
+    if torch.compiler.is_compiling():
+        return product()
+    if plan is None:
+        return _whole.do(what, product, tau, *inputs, a, b)
+    if isinstance(plan, Plan) and plan.knows(a, b):
+        return plan.repeats.do(what, product, tau, *inputs, held=(a, b))
+    return product()
 
 
 def gram(
@@ -139,12 +164,37 @@ def gram(
         >>> laplex.gram(a, b, weight, tau=0.5).shape
         torch.Size([100, 100])
     """
+    given = tuple(tensor for tensor in (weight, phi, psi) if tensor is not None)
+    what = f"gram of {len(given)}"
+    if weight is not None and backend is None:
+        again = _again(what, tau, given, a, b, plan)
+        if again is not None:
+            return again
     where = "laplex.gram"
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)
+    product = partial(_gram, where, a, b, weight, tau, phi, psi, plan, backend, batch)
+    if weight is not None and backend is None and not batch:
+        return _remembered(what, product, tau, given, a, b, plan)
+    return product()
+
+
+def _gram(
+    where: str,
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor | None,
+    tau: float | Tensor,
+    phi: Tensor | None,
+    psi: Tensor | None,
+    plan: Plan | None,
+    backend: str | None,
+    batch: tuple[int, ...],
+) -> Tensor:
+    """The Gram matrix of arguments that were checked."""
     order, chosen = _order(where, a, b, batch, plan, backend)
     given = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
     if not batch:  # one kernel: views, as few as can be

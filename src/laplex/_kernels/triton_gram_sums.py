@@ -28,7 +28,7 @@ from laplex import _ops
 from laplex._kernels import triton_merged
 from laplex._kernels.triton_carry import carried_along
 from laplex._kernels.triton_gram import assemble
-from laplex._kernels.triton_launch import launch
+from laplex._kernels.triton_launch import call, empty, launch
 from laplex._kernels.triton_merged import broken, total
 from laplex._kernels.triton_points import (
     WORD,
@@ -143,13 +143,14 @@ def sums_of(
     )
     target, tau = target.contiguous(), tau.contiguous()
     if checked:
-        position = target.new_empty((h, 1, _ops.padded(n + k)))
+        position = empty(target, (h, 1, _ops.padded(n + k)))
         grid, sizes, flags = plan.refresh
         launch(triton_merged.refresh_kernel, grid, (target, source.contiguous(), entry, position), sizes, flags, 4)
-    largest = torch.linalg.vector_norm(weight, torch.inf, -1)  # (h, m), in one launch, without |weight|
-    scratch = weight.new_empty(plan.scratch, dtype=torch.float64)
-    sums = scratch.new_empty((h, m, 3 if phase else 1, 4, n))
-    direction = scratch.new_empty((h, 2, n)) if phase else largest  # which then nothing reads
+    largest = empty(weight, (h, m))
+    call(torch.linalg.vector_norm, weight, out=(largest,), ord=torch.inf, dim=-1)  # one launch, without |weight|
+    scratch = empty(weight, (plan.scratch,), torch.float64)
+    sums = empty(scratch, (h, m, 3 if phase else 1, 4, n))
+    direction = empty(scratch, (h, 2, n)) if phase else largest  # which then nothing reads
     phi, psi = (part.contiguous() for part in phase or (tau, tau))  # without phases nothing reads them
     grid, sizes, flags = plan.reduce
     launch(gram_reduce_kernel, grid, (weight, psi, tau, largest, entry, position, scratch), sizes, flags, 4)

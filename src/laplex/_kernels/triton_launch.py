@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,38 +19,75 @@ def power(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+class Launch(NamedTuple):
+    """A kernel as it was launched; ``compiled`` is None where Triton's interpreter ran it."""
+
+    compiled: Any
+    grid: tuple[int, int, int]
+    tensors: tuple[Tensor, ...]
+    numbers: tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """A function of torch that fills what it is given; the last tensors are those."""
+
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...]
+    filled: int
+    how: dict[str, Any]
+
+
 class Record(threading.local):
-    """What a thread launches and allocates while it is recorded."""
+    """What a thread does and allocates while it is recorded."""
 
     def __init__(self) -> None:
-        self.launches: list[tuple[Any, tuple[int, int, int], tuple[Tensor, ...], tuple[Any, ...]]] | None = None
+        self.steps: list[Launch | Call] | None = None
         self.fresh: list[Tensor] = []
+        self.same_anchors = False  # in its repeats
 
 
 _record = Record()
 
 
 @contextmanager
-def recorded() -> Iterator[Record]:
-    """Record this thread's launches; ``launches`` is None at the end if there was more to it than launches."""
-    _record.launches, _record.fresh = [], []
+def recorded(same_anchors: bool) -> Iterator[Record]:
+    """Record what this thread does; ``steps`` is None at the end if there was more to it."""
+    _record.steps, _record.fresh, _record.same_anchors = [], [], same_anchors
     try:
         yield _record
     finally:
-        _record.launches, _record.fresh = None, []
+        _record.steps, _record.fresh = None, []
 
 
-def more_than_launches() -> None:
-    """What is done here is not only launches: it cannot be repeated as such."""
-    _record.launches = None
+def not_to_be_repeated() -> None:
+    """What is done here is more than launches and calls, or takes so long that nothing is gained."""
+    _record.steps = None
+
+
+@contextmanager
+def once() -> Iterator[None]:
+    """What is done here follows from the anchors alone: a repeat for the same anchors has its results."""
+    steps, fresh = _record.steps if _record.same_anchors else None, _record.fresh
+    _record.steps, _record.fresh = None, []
+    try:
+        yield
+    finally:
+        _record.steps, _record.fresh = steps, fresh
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
     """Memory for one product."""
     made = like.new_empty(shape, dtype=like.dtype if dtype is None else dtype)
-    if _record.launches is not None:
+    if _record.steps is not None:
         _record.fresh.append(made)
     return made
+
+
+def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
+    """Let a function of torch fill ``out``."""
+    function(*tensors, out=out if len(out) > 1 else out[0], **how)
+    if _record.steps is not None:
+        _record.steps.append(Call(function, (*tensors, *out), len(out), how))
 
 
 def launch(
@@ -83,8 +120,8 @@ def launch(
             if len(_compiled) >= _COMPILED_KEPT:
                 _compiled.clear()
             _compiled[key] = found
-    if _record.launches is not None:
-        _record.launches.append((found, grid, tensors, (*sizes, *flags)))
+    if _record.steps is not None:
+        _record.steps.append(Launch(found, grid, tensors, (*sizes, *flags)))
 
 
 def run(compiled: Any, grid: tuple[int, int, int], stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import launch, more_than_launches, power
+from laplex._kernels.triton_launch import empty, launch, once, power
 
 if TYPE_CHECKING:
     from laplex._kernels.triton_scan import Schedule
@@ -30,13 +30,13 @@ def spread(
 
     Needs no order: it sorts the sources itself, and every target finds its place among them.
     """
-    more_than_launches()
     (h, m, k), n = x.shape, even.shape[-1]
     exact, odd = x.dtype == torch.float64, beside is not None
-    position, order = source.reshape(h, k).sort(dim=-1)
-    target = target.reshape(h, n).contiguous()
-    fault = (target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
-    table = x.new_empty((h, 2, k, m), dtype=torch.float64 if exact else torch.float32)
+    with once():
+        position, order = source.reshape(h, k).sort(dim=-1)
+        target = target.reshape(h, n).contiguous()
+        fault = (target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
+    table = empty(x, (h, 2, k, m), torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, tau, position, order, fault, table
     sources = max(power(k), 16)
     grid = 2 * m, h, 1
@@ -88,8 +88,8 @@ def reduce_by_rows(
     none = x, merged_x, tau, entry, position, scratch
     launch(triton_merged.reduce_kernel, (tiles, 1, h), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
-        more_than_launches()
-        place_of = places(entry, (merged - k, k) if first else (k, merged - k))
+        with once():
+            place_of = places(entry, (merged - k, k) if first else (k, merged - k))
     of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
     side_by_side = min(power(m), 32)
     row_blocks = -(-m // side_by_side)

@@ -9,6 +9,17 @@ WORD = tl.constexpr(32)
 STEP = tl.constexpr(8)  # merged points of a thread
 
 
+@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
+def beside_kernel(ones, twos, position, n, k, WIDTH: tl.constexpr):
+    """Two sides one behind the other: what is to be sorted."""
+    kernel = tl.program_id(1).to(tl.int64)
+    place = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    is_one, inside = place < n, place < n + k
+    value = tl.load(ones + kernel * n + place, mask=is_one, other=0.0)
+    value += tl.load(twos + kernel * k + place - n, mask=inside & ~is_one, other=0.0)
+    tl.store(position + kernel * (n + k) + place, value, mask=inside)
+
+
 @triton.jit
 def encode_kernel(values, order, position, entry, n, merged, padded, first_row, first_col, WIDTH: tl.constexpr):
     """Sorted values and their order as positions and entries: a row's index, or -1 - a column's; padded at the end.

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._kernels.triton_launch import Record, recorded, run
+from laplex._kernels.triton_launch import Call, Launch, Record, recorded, run
 from laplex._shapes import plain, plainly_eager
 
 REPEATS_KEPT = 64  # forms
+_Step = Callable[[list[Tensor], list[int], int], None]
 
 
 class Repeat:
@@ -21,43 +22,76 @@ class Repeat:
     def __init__(self, record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         self.shape, self.dtype = y.shape, y.dtype
         self.fresh = [(tensor.shape, tensor.dtype) for tensor in record.fresh]
-        roles = {tensor.data_ptr(): place for place, tensor in enumerate((*inputs, y, *record.fresh))}
-        self.launches = []
-        self.held = []  # what is no input, nor made in the call: the addresses are good while they live
-        for compiled, grid, tensors, numbers in record.launches or []:
-            where = [(roles.get(tensor.data_ptr(), -1), tensor.data_ptr()) for tensor in tensors]
-            self.held += [tensor for tensor, (role, _) in zip(tensors, where, strict=True) if role < 0]
-            self.launches.append((compiled, grid, where, numbers))
+        known = *inputs, y, *record.fresh
+        self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known)}
+        self.held: list[Tensor] = []  # what is no input, nor made in the call: the addresses are good while they live
+        self.steps = [
+            self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
+        ]
+
+    def _launch(self, step: Launch) -> _Step:
+        """The launch, of tensors that are known by their addresses."""
+        where = [(self.roles.get(tensor.data_ptr(), -1), tensor.data_ptr()) for tensor in step.tensors]
+        self.held += [tensor for tensor, (role, _) in zip(step.tensors, where, strict=True) if role < 0]
+        compiled, grid, numbers = step.compiled, step.grid, step.numbers
+
+        def launch(_tensors: list[Tensor], at: list[int], stream: int) -> None:
+            run(compiled, grid, stream, [held if role < 0 else at[role] for role, held in where], numbers)
+
+        return launch
+
+    def _call(self, step: Call, known: tuple[Tensor, ...]) -> _Step:
+        """The call; a view of an input is made again."""
+        function, how, given = step.function, step.how, len(step.tensors) - step.filled
+        roles = [self.roles[tensor.data_ptr()] for tensor in step.tensors]
+        views = [
+            None if tensor.shape == known[role].shape else tensor.shape
+            for role, tensor in zip(roles, step.tensors, strict=True)
+        ]
+
+        def call(tensors: list[Tensor], _at: list[int], _stream: int) -> None:
+            them = [
+                tensors[role] if view is None else tensors[role].view(view)
+                for role, view in zip(roles, views, strict=True)
+            ]
+            out = them[given:]
+            function(*them[:given], out=tuple(out) if len(out) > 1 else out[0], **how)
+
+        return call
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         x = inputs[0]
         y = x.new_empty(self.shape, dtype=self.dtype)
         memory = [x.new_empty(shape, dtype=dtype) for shape, dtype in self.fresh]  # another thread may be at it, too
-        at = [tensor.data_ptr() for tensor in (*inputs, y, *memory)]
+        tensors = [*inputs, y, *memory]
+        at = [tensor.data_ptr() for tensor in tensors]
         stream = torch._C._cuda_getCurrentRawStream(x.device.index)
-        for compiled, grid, where, numbers in self.launches:
-            run(compiled, grid, stream, [held if role < 0 else at[role] for role, held in where], numbers)
+        for step in self.steps:
+            step(tensors, at, stream)
         return y
 
 
 class Repeats:
-    """Repeats of products by the form of their inputs and tau; None where a product was more than launches."""
+    """Repeats of products by what they are, the form of their inputs, and tau; None where one was more than steps."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Repeat | None] = {}
 
-    def find(self, tau: object, *inputs: Tensor) -> Repeat | None:
+    def find(self, what: str, tau: object, *inputs: Tensor) -> Repeat | None:
         """What does the product again, without the checks that passed."""
-        return self.kept.get(_form(tau, inputs)) if self.kept and _repeatable(tau, inputs) else None
+        return self.kept.get((what, _form(tau, inputs))) if self.kept and _repeatable(tau, inputs) else None
 
-    def do(self, product: Callable[[], Tensor], tau: object, *inputs: Tensor) -> Tensor:
-        """The product; the first of its form is remembered."""
+    def do(
+        self, what: str, product: Callable[[], Tensor], tau: object, *inputs: Tensor, held: tuple[Tensor, ...] = ()
+    ) -> Tensor:
+        """The product; the first of its form is remembered. ``held``: anchors, if its repeats are for the same."""
         if not _repeatable(tau, inputs):
             return product()
-        form = _form(tau, inputs)
-        if form in self.kept:  # it was tried
+        form = what, _form(tau, inputs)
+        addresses = {tensor.data_ptr() for tensor in held}
+        if form in self.kept or any(tensor.data_ptr() in addresses for tensor in inputs):  # tried; or not to be told
             return product()
-        with recorded() as record:
+        with recorded(same_anchors=bool(held)) as record:
             y = product()
             if len(self.kept) >= REPEATS_KEPT:
                 del self.kept[next(iter(self.kept))]
@@ -81,12 +115,16 @@ def _form(tau: object, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
     """What launches depend on. The stream: tau was written on it; the device at hand: they go there."""
     index = inputs[0].device.index
     where = torch._C._cuda_getCurrentRawStream(index), torch._C._cuda_getDevice()
-    return tau, where, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
+    addresses = [tensor.data_ptr() for tensor in inputs]
+    alike = tuple(map(addresses.index, addresses))  # the same tensor twice is another product
+    return tau, where, alike, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
 
 
 def _repeat_of(record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> Repeat | None:
-    """If it was nothing but launches of compiled kernels, on the device at hand."""
-    if not record.launches or any(compiled is None for compiled, *_ in record.launches) or y.numel() == 0:
+    """If it was nothing but launches of compiled kernels and calls, on the device at hand."""
+    if not record.steps or y.numel() == 0:
+        return None
+    if any(isinstance(step, Launch) and step.compiled is None for step in record.steps):
         return None
     here = inputs[0].device.index == torch.cuda.current_device()
     return Repeat(record, inputs, y) if here and y.is_contiguous() else None

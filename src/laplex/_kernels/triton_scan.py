@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import empty, launch, power
+from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
 
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
+REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
 SPREAD_FROM = 1 << 23  # sums from which on the table pays for the sort and the several launches it takes
@@ -28,8 +29,8 @@ PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the plac
 WIDEST_TILE = 512
 GRID = 65535  # programs along the second and the third axis of a launch
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
-CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
-GATHERED_TWICE = 16 << 20  # bytes of x that the cache holds; more are put into the merged order on the way
+CARRIED_AT_ONCE = 4096  # tiles; more are carried in groups
+GATHERED_TWICE = 1 << 20  # bytes of x; more are put into the merged order on the way
 SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
@@ -83,14 +84,15 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     if layout == "in_order":
         joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
-        joined = _sorted(torch.cat([a, b], 1), a.shape[1], 0, 0)
+        joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
+        not_to_be_repeated()  # it would have to let go of nothing
         rows = _all_merged([_sorted(part, part.shape[1], at, 0) for at, part in _parts(a)])
         cols = _all_merged([_sorted(part, 0, 0, at) for at, part in _parts(b)])
         joined = _merged(rows, cols, words=False)
-    position, entry, _ = joined
-    nothing = position.new_empty((a.shape[0], 1, 0))
-    return entry[:, None], position[:, None], nothing.to(torch.int32), nothing
+    entry, position = joined.entry[:, None], joined.position[:, None]
+    nothing = a.shape[0], 1, 0
+    return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
 
 
 def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
@@ -106,12 +108,24 @@ def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
     return [(at, side[:, at : at + step]) for at in range(0, side.shape[1], step)]
 
 
+def _beside(a: Tensor, b: Tensor) -> Tensor:
+    """Rows and columns beside each other, (h, n + k)."""
+    (h, n), k = a.shape, b.shape[1]
+    joined = empty(a, (h, n + k))
+    tensors, grid = (a.contiguous(), b.contiguous(), joined), (-(-(n + k) // MERGE_TILE), h, 1)
+    launch(_order().beside_kernel, grid, tensors, (n, k), (MERGE_TILE,), 4)
+    return joined
+
+
 def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
     """Anchors in order, of which the first ``rows`` are rows."""
     h, size = anchors.shape
-    values, order = anchors.sort(dim=-1, stable=True)
+    if h * size > REPEATED_UP_TO:
+        not_to_be_repeated()
+    values, order = empty(anchors, (h, size)), empty(anchors, (h, size), torch.int64)
+    call(torch.sort, anchors, out=(values, order), dim=-1, stable=True)
     padded = _ops.padded(size)
-    position, entry = values.new_empty((h, padded)), order.new_empty((h, padded), dtype=torch.int32)
+    position, entry = empty(anchors, (h, padded)), empty(anchors, (h, padded), torch.int32)
     grid, sizes = (-(-padded // MERGE_TILE), h, 1), (rows, size, padded, first_row, first_col)
     launch(_order().encode_kernel, grid, (values, order, position, entry), sizes, (MERGE_TILE,), 4)
     return Run(position, entry, size)
@@ -199,7 +213,7 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
 
 def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    tile = 256 if merged < 1 << 25 else 512
+    tile = 256 if merged < 1 << 21 else 512
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
@@ -348,7 +362,7 @@ def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tupl
 
     group, groups = min(max(power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
     grouped, sizes = scratch, (m, tiles, groups)
-    warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
+    warps = min(max(group // 32, 1), 32)  # a tile a thread: the scan over them is one long chain
     if groups > 1:
         grouped = empty(scratch, (2 * h * groups + 3 * h * m * groups,))
         launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
