@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers import error
 from laplex import LaplaceOperator, backends
 from systems import dense, normal, operator
 
@@ -42,3 +43,23 @@ def test_how_small_a_diagonal_may_be(phased, smallest, lost, span, on, scan_back
         x = M.solve(y, diag)
         scale = torch.linalg.matrix_norm(matrix, 2) * x.norm() + y.norm()
         assert float((matrix @ x - y).norm() / scale) <= lost
+
+
+@PHASED
+def test_the_residual_of_a_large_system(phased, on):
+    """Maps that are composed in parallel lose digits; what they lose is found again."""
+    n, k = 100_000, 80_000
+    phases = {"phi": torch.randn(n), "psi": torch.randn(k)} if phased else {}
+    M, y = LaplaceOperator(torch.randn(n), torch.randn(k), **phases).gram(), normal(n)
+    x = M.solve(y, 0.5)
+    scale = (LaplaceOperator(M.kernel.a, M.kernel.b).gram() @ x.abs()).norm()
+    assert float((M @ x + 0.5 * x - y).norm() / scale) <= 1e-17
+
+
+@PHASED
+def test_large_samples_are_white(phased, on):
+    n, k = 20_000, 15_000
+    phases = {"phi": normal(n), "psi": normal(k)} if phased else {}
+    M, noise = LaplaceOperator(normal(n), normal(k), **phases).gram(), normal(n)
+    C = M.cholesky(0.5)
+    assert error(C.solve(C @ noise), noise) <= 1e-12
