@@ -48,15 +48,18 @@ def test_how_small_a_diagonal_may_be(phased, smallest, span, on):
         assert_solves_beside(torch.rand(30).double() * span, torch.rand(10).double() * span, phased, smallest)
 
 
+def in_clusters(count, *sizes):
+    centres = 3 * normal(count)
+    return [centres[torch.randint(0, count, (size,))] + 1e-6 * normal(size) for size in sizes]
+
+
 @pytest.mark.parametrize(("phased", "smallest"), [(False, 1e-13), (True, 1e-6)])
 def test_how_small_it_may_be_beside_clusters(phased, smallest, on, scan_backend):
     """Here maps that are composed in parallel lose the most."""
     if scan_backend == "torch":
         smallest = max(smallest, 1e-11)
     for _ in range(5):
-        centres = 3 * normal(5)
-        a, b = (centres[torch.randint(0, 5, (size,))] + 1e-6 * normal(size) for size in (30, 10))
-        assert_solves_beside(a, b, phased, smallest)
+        assert_solves_beside(*in_clusters(5, 30, 10), phased, smallest)
 
 
 @pytest.mark.parametrize(("phased", "smallest"), [(False, 1e-8), (True, 1e-4)])
@@ -72,15 +75,28 @@ def test_solutions_are_as_good_as_the_kernel(phased, smallest, on):
     assert error(M.solve(y, diag), want) <= 1e-13
 
 
+def residual(M, diag):
+    """That of M + diag and some y, over |K| |K^T| |x|."""
+    y = normal(M.shape[-1])
+    x = M.solve(y, diag)
+    scale = (LaplaceOperator(M.kernel.a, M.kernel.b).gram() @ x.abs()).norm()
+    return float((M @ x + diag * x - y).norm() / scale)
+
+
 @PHASED
 def test_the_residual_of_a_large_system(phased, on):
     """Maps that are composed in parallel lose digits; what they lose is found again."""
     n, k = 100_000, 80_000
     phases = {"phi": torch.randn(n), "psi": torch.randn(k)} if phased else {}
-    M, y = LaplaceOperator(torch.randn(n), torch.randn(k), **phases).gram(), normal(n)
-    x = M.solve(y, 0.5)
-    scale = (LaplaceOperator(M.kernel.a, M.kernel.b).gram() @ x.abs()).norm()
-    assert float((M @ x + 0.5 * x - y).norm() / scale) <= 1e-17
+    assert residual(LaplaceOperator(torch.randn(n), torch.randn(k), **phases).gram(), 0.5) <= 1e-17
+
+
+@pytest.mark.parametrize(("phased", "smallest"), [(False, 1e-9), (True, 1e-6)])
+def test_the_residual_of_a_large_system_in_clusters(phased, smallest, on):
+    n, k = 100_000, 80_000
+    phases = {"phi": normal(n), "psi": normal(k)} if phased else {}
+    M = LaplaceOperator(*in_clusters(50, n, k), **phases).gram()
+    assert residual(M, smallest * float(M.diagonal().max())) <= 1e-13
 
 
 @PHASED
