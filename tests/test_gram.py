@@ -127,6 +127,27 @@ def test_parts_of_the_weights_have_exact_sums(k):
         assert torch.equal(part[: k // 2].sum() + part[k // 2 :].sum(), shuffled.sum())
 
 
+@pytest.mark.parametrize("k", [1, 3, 1000, 1 << 17])
+@pytest.mark.parametrize("total", [2.0**1023, 2.0**-940])
+def test_parts_of_weights_near_the_ends_of_float64(k, total):
+    """Whatever the unit of the weights, as long as their sum is a number."""
+    unit = total / k
+    weight = (2 * torch.rand(k).double() - 1) * unit
+    parts = kernels.exact_parts(weight)
+    assert float((parts.sum(0) - weight).abs().max()) <= 16 * k**2 * 2.0**-104 * unit
+    for part in parts:
+        assert torch.equal(part.cumsum(0)[-1], part.flip(0).cumsum(0)[-1])
+
+
+@pytest.mark.parametrize("phased", [False, True])
+def test_the_unit_of_the_weights_does_not_show(phased, backend):
+    a, b, weight = torch.randn(9).double(), torch.randn(40).double(), torch.randn(40).double()
+    phases = {"phi": torch.randn(9).double(), "psi": torch.randn(40).double()} if phased else {}
+    want = laplex.gram(a, b, weight, 0.7, backend=backend, **phases)
+    for unit in (2.0**-700, 2.0**900, 2.0**1017):
+        assert torch.equal(laplex.gram(a, b, weight * unit, 0.7, backend=backend, **phases), want * unit)
+
+
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 

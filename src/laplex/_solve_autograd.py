@@ -7,6 +7,11 @@ r"""Derivatives of solves, determinants and triangular factors of a symmetric qu
 M x is a product of ``laplex.linear``, which knows its derivatives; all three are made of differentiable calls, so every
 order follows.
 
+The factors of a Gram matrix were found by subtracting, so x is refined once: A^-1 of what A x leaves of y is added. A x
+comes from K (w (K^T x)), not from the generators: where diag is small x is large, but K^T x is not, and its rounding
+errors stay in the range of K, where A^-1 is small. So x is as good as K is well conditioned, better than A would let
+it be. The factors of K itself lose nothing, and a residual would.
+
 **Determinant and factor.** They are functions of the generators p, q, mass, of diag, and of the positions t. For these
 the recursion is walked back in C++ (``factor_pullback``, ``sweep_pullback``). Moving point i by e is scaling what
 reaches it from the left by exp(-e / tau) and what it gives to the right by exp(e / tau), that is, p_i and q_i:
@@ -125,6 +130,8 @@ class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, diag: Tensor, factored: Factored, product: Product, *parameters: Tensor) -> Tensor:
         x = factored.solve(y)
+        if factored.mass.shape[-1]:
+            x = x + factored.solve(y - diag[..., None] * x - product(x, *parameters))
         ctx.factored, ctx.product = factored, product
         ctx.save_for_backward(x, diag, *parameters)
         return x

@@ -267,5 +267,15 @@ def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
     """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
     gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
     for place in (below, upto):
-        gaps = gaps.scatter_add(-1, place[:, None].expand(moments.shape), moments / 2)
+        gaps = _added(gaps, place[:, None].expand(moments.shape), moments / 2)
     return gaps[..., :n].mT
+
+
+def _added(sums: Tensor, index: Tensor, values: Tensor) -> Tensor:
+    """sums (h, c, n) with values (h, c, k) added where index says; in the same order every time."""
+    if not sums.is_cuda:
+        return sums.scatter_add(-1, index, values)
+    # There scatter_add adds in the order in which threads happen to come; index_put sorts the indices first.
+    rows = torch.arange(sums[..., 0].numel(), device=sums.device).view(*sums.shape[:-1], 1)
+    flat = (index + sums.shape[-1] * rows).flatten()
+    return sums.flatten().index_put((flat,), values.flatten(), accumulate=True).view(sums.shape)

@@ -147,8 +147,8 @@ def gram(
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
         b (*H, k): column anchors, same dtype.
         weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Weights below some 1e-28 of the largest
-            are lost. Several weights share the sort. With batched anchors (k,), the same for all, or (*H, m, k), or
-            anything that broadcasts to it.
+            are lost, and where the sum of |weight| passes 2^1023 all overflows. Several weights share the sort. With
+            batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
         tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.

@@ -28,9 +28,10 @@ class GramOperator:
     with U and V the weight left of a_j and right of a_i at the rate 2 / tau, W_ij that between them. So M + diag, for
     weight >= 0 and a positive diagonal, is solved, factored and its determinant found in O(n), after O((n + k) log) for
     the order and the sums. All is float64 inside, whatever the dtype. Beside a singular M (k < n) ``diag`` must not be
-    too small: below about 1e-14 of M's diagonal, 1e-6 with phases, digits are lost
-    (on CUDA and without the compiled core somewhat earlier), and where a pivot of the
-    factorisation falls below 1e-15 of the diagonal there is an error (NaN on CUDA).
+    too small: below about 1e-14 of M's diagonal, or 1e-6 with phases, digits are lost (on CUDA and without the compiled
+    core below 1e-9 already, where anchors come in tight clusters), and where a pivot of the factorisation falls below
+    1e-15 of the diagonal there is an error (NaN on CUDA). Solves are refined once, by a product with K and one with
+    K^T; determinants and factors are as good as float64 and the condition number of M + diag allow.
 
     Args:
         kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).

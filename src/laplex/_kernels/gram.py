@@ -57,6 +57,7 @@ from laplex import _checks, _ops
 from laplex.errors import StalePlanError
 
 ENDLESS = 1e300  # a tau at which nothing decays
+HUGE = 2.0**512  # weights above are looked at in this unit
 
 
 def gram(
@@ -121,10 +122,12 @@ def exact_parts(weight: Tensor) -> Tensor:
     if weight.numel() == 0:
         return weight.new_zeros((*weight.shape[:-1], 2, weight.shape[-1]))
     room = 4 * weight.shape[-1]
-    coarse = room * weight.detach().abs().amax(-1, keepdim=True)
+    largest = weight.detach().abs().amax(-1, keepdim=True)
+    unit = torch.ones_like(largest).masked_fill(largest > HUGE, HUGE)  # or ``coarse`` may overflow
+    weight, coarse = weight / unit, room * (largest / unit)
     high = (weight + coarse) - coarse  # multiples of half an ulp of ``coarse``, whose sums stay below 2^53 of them
     fine = coarse * (room * 2.0**-52)
-    return torch.stack([high, (weight - high + fine) - fine], -2)
+    return torch.stack([high, (weight - high + fine) - fine], -2) * unit[..., None]
 
 
 def _sums(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Tensor:

@@ -7,9 +7,9 @@ found by pairing neighbours, log n times:
     vectors     f -> F f + u                             products and solves with L
     gradients   S -> F S F^T + X                         of the factor, from the last point back
 
-O(n r^3) work and O(n r^2) memory, in about 2 log2(n) rounds of a few calls. The same sums as in C++, in another order,
-and for Gram matrices with a small diagonal some digits fewer: what is composed is not as stable as what is solved in
-turn.
+O(n r^3) work and O(n r^2) memory, in about 2 log2(n) rounds of a few calls. The same sums as in C++, in another order.
+What is composed is not as stable as what is solved in turn: for Gram matrices the states and the solves with L are
+corrected afterwards, by what they leave of the equations of one step.
 """
 
 from __future__ import annotations
@@ -110,9 +110,11 @@ def sweep(
     if transposed:  # from the last point back, by the steps into the points after
         steps = torch.cat([steps[:, 1:], torch.zeros_like(steps[:, :1])], 1).mT.flip(1)
         reads, writes, given = z.flip(1), p.flip(1), x.flip(1)
-    states = _states(steps, reads, writes, given, inverse)
-    read = (reads[..., None, :] @ steps @ _before(states))[..., 0, :]
-    result = given - read if inverse else given + read
+    result = _swept(steps, reads, writes, given, inverse)
+    if inverse and mass.shape[-1]:
+        # Composed, (I - w r^T) T loses digits that T, in products, does not: what is left is solved for once more.
+        left = given - _swept(steps, reads, writes, result, False)
+        result = result + _swept(steps, reads, writes, left, True)
     y.copy_(result.flip(1) if transposed else result)
 
 
@@ -147,6 +149,12 @@ def sweep_pullback(
     z_bar.copy_((later @ after * right[..., None, :]).sum(-1))
     if mass.shape[-1]:
         _pack(decay[..., None, None] * (from_right @ before.mT), mass_bar)
+
+
+def _swept(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
+    """x + r^T T f, or x - r^T T f, of f after the point before."""
+    read = (reads[..., None, :] @ steps @ _before(_states(steps, reads, writes, x, inverse)))[..., 0, :]
+    return x - read if inverse else x + read
 
 
 def _states(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
