@@ -28,9 +28,11 @@ MANY = {  # points enough for float32 powers and sums within a tile
 }
 
 
+@pytest.mark.parametrize("carried", [0, 1024], ids=["all_spans", "narrow_and_wide_apart"])
 @pytest.mark.parametrize("tau", [0.5, 1e6], ids=str)
 @pytest.mark.parametrize("name", MANY)
-def test_float32_sums_within_many_tiles(name, tau):
+def test_float32_sums_within_many_tiles(name, tau, carried, tiles):
+    tiles(32, carried=carried)
     a, b = MANY[name]()
     assert (a.shape[1] + b.shape[1]) // 32 >= triton_scan.PRECISE_TILES
     a, b, tau = flat(a, b, tau)

@@ -24,7 +24,6 @@ from laplex._kernels.triton_points import (
     INFINITY,
     LN_2,
     NARROW,
-    SERIAL,
     WORD,
     decay_over,
     entries_at,
@@ -32,13 +31,9 @@ from laplex._kernels.triton_points import (
     fault_at_ends,
     narrow_powers,
     places,
-    powers_of_two,
     rate_of,
 )
-
-# Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
-NEAR = tl.constexpr(100.0)
-NEAR_EXACT = tl.constexpr(16.0)
+from laplex._kernels.triton_sums import narrow_odd_sums, narrow_sums, tie_sums, windows
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
@@ -188,7 +183,8 @@ def _scan_tile(
     span = (last - first) * rate
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    place = places(tile, FAR, TILE)
+    MIRRORED: tl.constexpr = ODD and FIRST and SPANS == "narrow"
+    place = places(tile, FAR, TILE, MIRRORED)
     start = tile.to(place.dtype) * TILE
     p = tl.load(position + place, mask=place < padded, other=0.0)
     is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
@@ -200,8 +196,8 @@ def _scan_tile(
     if wanted:
         inside = place < merged
         p = tl.where(inside, p, last.to(p.dtype))
-        # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
-        SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+        # In wide tiles ties, which may be all but everything, are subtracted: that must be what was added.
+        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and SPANS != "narrow") else tl.float32
         down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
         down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
@@ -212,10 +208,8 @@ def _scan_tile(
             tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
             if FIRST:
                 to_end = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
-                unit, tie = _units(down, up, to_end)
             else:
                 to_end = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
-                unit, tie = _units(up * low, down * high, to_end)
         kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
         for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
@@ -227,22 +221,38 @@ def _scan_tile(
                 totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
             )
             if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
-                from_left, from_right = _narrow(v, down, up, up * low, down * high, at_last, at_first)
+                if ODD:
+                    from_left, from_right, difference = narrow_odd_sums(
+                        v,
+                        same,
+                        tied_end,
+                        tied * to_end,
+                        down,
+                        up,
+                        up * low,
+                        down * high,
+                        at_last,
+                        at_first,
+                        FIRST,
+                        MIRRORED,
+                    )
+                else:
+                    from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
             else:
-                from_left, left_unit, left_tie = _windows(
+                from_left, left_unit, left_tie = windows(
                     p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
                 )
-                from_right, right_unit, right_tie = _windows(
+                from_right, right_unit, right_tie = windows(
                     -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
                 )
                 from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
                 if ODD:
                     unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+                    ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+                    difference = from_right - from_left + (-ties if FIRST else ties)
             even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
             tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
             if ODD:
-                ties = _tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-                difference = from_right - from_left + (-ties if FIRST else ties)
                 odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
                 if PULL:
                     pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
@@ -250,36 +260,6 @@ def _scan_tile(
                     tl.store(odd_at, difference, mask=is_target)
         if PULL:
             tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled * (rate * LN_2), mask=is_target)
-
-
-@triton.jit
-def _narrow(v, down, up, to_last, from_last, left, right):
-    """The sums left and right of every point, it included, where all weights are about 1.
-
-    What lies right is the whole without what lies left, so that no sum runs back. A thread's own points are summed as
-    they are, and threads in float64.
-    """
-    behind = v * down
-    left_inner, right_inner = tl.cumsum(v * to_last, 0), tl.cumsum(behind, 0)
-    left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
-    left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
-    from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
-    whole = right + tl.sum(right_total, 0)
-    from_right = _plus(whole - (right_sums - right_total), behind - right_inner) * up
-    return from_left, from_right
-
-
-@triton.jit
-def _add_both(u_1, v_1, u_2, v_2):
-    return u_1 + u_2, v_1 + v_2
-
-
-@triton.jit
-def _plus(outer, inner):
-    """A thread's float64 number and its points', rounded about as if all were float64: in two parts."""
-    high = outer.to(inner.dtype)
-    low = (outer - high.to(tl.float64)).to(inner.dtype)
-    return (inner + high[None, :]) + low[None, :]
 
 
 @triton.jit
@@ -291,87 +271,6 @@ def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: t
     beside = place + 1 if FIRST else place - 1
     known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
     return known & (tl.load(position + beside, mask=known, other=0.0) == p)
-
-
-@triton.jit
-def _last(v, REVERSE: tl.constexpr):
-    """What a thread's points end with."""
-    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[:, None]
-    return tl.sum(tl.where(last, v, tl.zeros_like(v)), 0)
-
-
-@triton.jit
-def _add_but_last(v_1, before_1, v_2, before_2):
-    """Sums, and sums without the last: subtracting it would leave a rest where nothing comes before."""
-    return v_1 + v_2, v_1 + before_2
-
-
-@triton.jit
-def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
-    """Sums up to each point of a window, with what is carried to the window's end; and the sum there.
-
-    A source is brought to the end, which decays it, and what is read at a target brought back: nothing overflows that
-    should not.
-    """
-    part = tl.where(here, v * to_end, 0.0)
-    inner = tl.cumsum(part, 0, reverse=REVERSE)
-    total = _last(inner, REVERSE).to(tl.float64)
-    _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=REVERSE)
-    return _plus(carried + before, inner) * back, carried + tl.sum(total, 0)
-
-
-@triton.jit
-def _units(to_end, back, low):
-    """What is left of a tied source by there and back, rounded, and of one carried across ``low``."""
-    return to_end * back, low.to(back.dtype) * back
-
-
-@triton.jit
-def _windows(
-    p, v, inside, start, carried_at, carried, rate, TIES: tl.constexpr, EXACT: tl.constexpr, REVERSE: tl.constexpr
-):
-    """The same for a tile too wide for one window, window by window in the direction of p."""
-    u = p.to(tl.float64)
-    sums, unit, tie = tl.zeros_like(v), tl.zeros_like(v), tl.zeros_like(v)
-    LIMIT: tl.constexpr = NEAR_EXACT if EXACT else NEAR
-    while start < INFINITY:
-        here = inside & (u >= start) & ((u - start) * rate <= LIMIT)
-        end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
-        # Outside the window the powers have no meaning, and are not used.
-        to_end, back = powers_of_two(u, end, rate, EXACT)
-        to_end, back = to_end.to(v.dtype), back.to(v.dtype)
-        decay = decay_over(end - carried_at, rate, EXACT)
-        some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
-        sums = tl.where(here, some, sums)
-        if TIES:
-            some_unit, some_tie = _units(to_end, back, decay)
-            unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
-        carried_at = end
-        start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
-    return sums, unit, tie
-
-
-@triton.jit
-def _add_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, before_2):
-    """Runs of sums: whether all is one run, the last sum, whether all but the last is, and the sum before the last."""
-    v = tl.where(same_2 != 0, v_1, 0.0) + v_2
-    return same_1 & same_2, v, same_1 & but_last_2, tl.where(but_last_2 != 0, v_1, 0.0) + before_2
-
-
-@triton.jit
-def _tie_sums(same, v, REVERSE: tl.constexpr):
-    """Sums over runs of one position, up to each point; ``same``: as the point before it on the way.
-
-    Rounded as in ``_window``, so that ties alone leave nothing.
-    """
-    same = same.to(tl.int32)
-    none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
-    connected, sums, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _add_if_same, reverse=REVERSE)
-    all_same, total = _last(connected, REVERSE), _last(sums, REVERSE).to(tl.float64)
-    ones, nones = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
-    _same, _sums, _one, before = tl.associative_scan((all_same, total, ones, nones), 0, _add_if_same, reverse=REVERSE)
-    joined = _plus(before, sums)
-    return tl.where(connected != 0, joined, sums)
 
 
 @triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])

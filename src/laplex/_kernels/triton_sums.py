@@ -1,0 +1,183 @@
+"""Sums within a tile, (SERIAL, TILE / SERIAL) points: a thread's own as they are, and those of threads in float64."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from laplex._kernels.triton_points import INFINITY, SERIAL, decay_over, powers_of_two
+
+# Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
+NEAR = tl.constexpr(100.0)
+NEAR_EXACT = tl.constexpr(16.0)
+
+
+@triton.jit
+def narrow_sums(v, down, up, to_last, from_last, left, right):
+    """The sums left and right of every point, it included, where all weights are about 1.
+
+    What lies right is the whole without what lies left, so that no sum runs back. A thread's own points are summed as
+    they are, and threads in float64.
+    """
+    behind = v * down
+    left_inner, right_inner = tl.cumsum(v * to_last, 0), tl.cumsum(behind, 0)
+    left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
+    left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
+    from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
+    whole = right + tl.sum(right_total, 0)
+    from_right = _plus(whole - (right_sums - right_total), behind - right_inner) * up
+    return from_left, from_right
+
+
+@triton.jit
+def narrow_odd_sums(
+    v, same, tied_end, tied, down, up, to_last, from_last, left, right, FIRST: tl.constexpr, MIRRORED: tl.constexpr
+):  # fmt: skip
+    """The same, and right less left without ties, which may be all but everything: they are not had by subtracting.
+
+    A target's tied sources lie on one side of it: the sum there, from behind the last of them on, is strict. MIRRORED:
+    the threads' columns run from right to left, in the direction of that sum; back across threads is twice the work.
+    """
+    ACROSS: tl.constexpr = FIRST and not MIRRORED
+    if FIRST:
+        from_right, strict = _upto(v * down, right, True, ACROSS)
+        strict = tl.where(tied_end, (right - tied).to(v.dtype), _from_end_of_run(same, strict, True, ACROSS))
+        from_left = _beside(v * to_last, left, False, MIRRORED) * from_last
+        return from_left, from_right * up, strict * up - from_left
+    else:
+        from_left, strict = _upto(v * to_last, left, False, False)
+        strict = tl.where(tied_end, (left - tied).to(v.dtype), _from_end_of_run(same, strict, False, False))
+        from_right = _beside(v * down, right, True, True) * up
+        return from_left * from_last, from_right, from_right - strict * from_last
+
+
+@triton.jit
+def _upto(v, carried, REVERSE: tl.constexpr, ACROSS: tl.constexpr):
+    """Sums up to each point on the way, with it and without, and what is carried there; ACROSS threads, too, back."""
+    inner, but_last = tl.associative_scan((v, tl.zeros_like(v)), 0, _add_but_last, reverse=REVERSE)
+    total = _last(inner, REVERSE).to(tl.float64)
+    _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=ACROSS)
+    return _plus(carried + before, inner), _plus(carried + before, but_last)
+
+
+@triton.jit
+def _beside(v, carried, REVERSE: tl.constexpr, BEHIND: tl.constexpr):
+    """Sums up to each point, of which the threads BEHIND its own, or before it, are had by subtracting."""
+    inner = tl.cumsum(v, 0, reverse=REVERSE)
+    total = _last(inner, REVERSE).to(tl.float64)
+    sums = tl.cumsum(total, 0)
+    others = tl.sum(total, 0) - sums if BEHIND else sums - total
+    return _plus(carried + others, inner)
+
+
+@triton.jit
+def _copy_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, before_2):
+    """Runs: whether all is one with what comes before it on the way, the value it starts with; and without the last."""
+    v, before = tl.where(same_2 != 0, v_1, v_2), tl.where(but_last_2 != 0, v_1, before_2)
+    return same_1 & same_2, v, same_1 & but_last_2, before
+
+
+@triton.jit
+def _from_end_of_run(same, v, REVERSE: tl.constexpr, ACROSS: tl.constexpr):
+    """v of the first point on the way of each run of one position; ``same``: as the point before it on the way."""
+    same = same.to(tl.int32)
+    one, none = tl.full(v.shape, 1, tl.int32), tl.zeros_like(v)
+    connected, own, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _copy_if_same, reverse=REVERSE)
+    all_same, last = _last(connected, REVERSE), _last(own, REVERSE)
+    ones, nones = tl.full(last.shape, 1, tl.int32), tl.zeros_like(last)
+    _same, _own, _one, before = tl.associative_scan((all_same, last, ones, nones), 0, _copy_if_same, reverse=ACROSS)
+    return tl.where(connected != 0, before[None, :], own)
+
+
+@triton.jit
+def _add_both(u_1, v_1, u_2, v_2):
+    return u_1 + u_2, v_1 + v_2
+
+
+@triton.jit
+def _plus(outer, inner):
+    """A thread's float64 number and its points', rounded about as if all were float64: in two parts."""
+    high = outer.to(inner.dtype)
+    low = (outer - high.to(tl.float64)).to(inner.dtype)
+    return (inner + high[None, :]) + low[None, :]
+
+
+@triton.jit
+def _last(v, REVERSE: tl.constexpr):
+    """What a thread's points end with."""
+    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[:, None]
+    return tl.sum(tl.where(last, v, tl.zeros_like(v)), 0)
+
+
+@triton.jit
+def _add_but_last(v_1, before_1, v_2, before_2):
+    """Sums, and sums without the last: subtracting it would leave a rest where nothing comes before."""
+    return v_1 + v_2, v_1 + before_2
+
+
+@triton.jit
+def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
+    """Sums up to each point of a window, with what is carried to the window's end; and the sum there.
+
+    A source is brought to the end, which decays it, and what is read at a target brought back: nothing overflows that
+    should not.
+    """
+    part = tl.where(here, v * to_end, 0.0)
+    inner = tl.cumsum(part, 0, reverse=REVERSE)
+    total = _last(inner, REVERSE).to(tl.float64)
+    _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=REVERSE)
+    return _plus(carried + before, inner) * back, carried + tl.sum(total, 0)
+
+
+@triton.jit
+def _units(to_end, back, low):
+    """What is left of a tied source by there and back, rounded, and of one carried across ``low``."""
+    return to_end * back, low.to(back.dtype) * back
+
+
+@triton.jit
+def windows(
+    p, v, inside, start, carried_at, carried, rate, TIES: tl.constexpr, EXACT: tl.constexpr, REVERSE: tl.constexpr
+):
+    """The same for a tile too wide for one window, window by window in the direction of p."""
+    u = p.to(tl.float64)
+    sums, unit, tie = tl.zeros_like(v), tl.zeros_like(v), tl.zeros_like(v)
+    LIMIT: tl.constexpr = NEAR_EXACT if EXACT else NEAR
+    while start < INFINITY:
+        here = inside & (u >= start) & ((u - start) * rate <= LIMIT)
+        end = tl.max(tl.max(tl.where(here, u, -INFINITY), 1), 0)
+        # Outside the window the powers have no meaning, and are not used.
+        to_end, back = powers_of_two(u, end, rate, EXACT)
+        to_end, back = to_end.to(v.dtype), back.to(v.dtype)
+        decay = decay_over(end - carried_at, rate, EXACT)
+        some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
+        sums = tl.where(here, some, sums)
+        if TIES:
+            some_unit, some_tie = _units(to_end, back, decay)
+            unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
+        carried_at = end
+        start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
+    return sums, unit, tie
+
+
+@triton.jit
+def _add_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, before_2):
+    """Runs of sums: whether all is one run, the last sum, whether all but the last is, and the sum before the last."""
+    v = tl.where(same_2 != 0, v_1, 0.0) + v_2
+    return same_1 & same_2, v, same_1 & but_last_2, tl.where(but_last_2 != 0, v_1, 0.0) + before_2
+
+
+@triton.jit
+def tie_sums(same, v, REVERSE: tl.constexpr):
+    """Sums over runs of one position, up to each point; ``same``: as the point before it on the way.
+
+    Rounded as in ``_window``, so that ties alone leave nothing.
+    """
+    same = same.to(tl.int32)
+    none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
+    connected, sums, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _add_if_same, reverse=REVERSE)
+    all_same, total = _last(connected, REVERSE), _last(sums, REVERSE).to(tl.float64)
+    ones, nones = tl.full(total.shape, 1, tl.int32), tl.zeros_like(total)
+    _same, _sums, _one, before = tl.associative_scan((all_same, total, ones, nones), 0, _add_if_same, reverse=REVERSE)
+    joined = _plus(before, sums)
+    return tl.where(connected != 0, joined, sums)
