@@ -21,7 +21,7 @@ from laplex._kernels import (
 )
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped", "fault", "table", "sums", "direction", "pulled"}
+FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "place_of"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
 
@@ -59,7 +59,7 @@ def main():
             compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
-                compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, GROUPS=2)
+                compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
                 compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
         for odd, pull in ((False, False), (True, False), (True, True)):

@@ -39,10 +39,13 @@ def test_float32_sums_within_many_tiles(name, tau, carried, tiles):
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
 
 
-@pytest.mark.parametrize("carried", [1024, 4], ids=["one_group", "groups"])
+@pytest.mark.parametrize(
+    ("carried", "by_tiles"), [(1024, 8), (4, 8), (4, 0)], ids=["one_group", "groups", "two_launches"]
+)
 @pytest.mark.parametrize("tau", [1e3, 1.0, 0.02, 2e-3], ids=str)
-def test_sums_carried_by_a_launch_of_their_own(carried, tau, dtype, tiles):
+def test_sums_carried_by_a_launch_of_their_own(carried, by_tiles, tau, dtype, tiles, monkeypatch):
     tiles(32, 2, carried=carried)
+    monkeypatch.setattr(triton_scan, "GROUPS_BY_TILES", by_tiles)
     a, b, tau = flat(torch.rand(1, 120, dtype=dtype), torch.rand(1, 110, dtype=dtype) * 2, tau)
     order, x = make_order(a, b, "joined", "triton"), drawn(1, 2, 110, dtype)
     assert_sums(x, a, b, tau, order, "triton")

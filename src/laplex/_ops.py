@@ -151,6 +151,13 @@ def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
     return result
 
 
+def run_plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
+    """``plan``, past the dispatcher where only a kernel would answer there: asking it takes as long as a launch."""
+    if plainly_eager() and plain(a) and plain(b):
+        return _plan(a, b, layout, backend)
+    return plan(a, b, layout, backend)  # type: ignore[no-any-return]
+
+
 @torch.library.register_fake("laplex::plan", lib=_library)
 def _plan_fake(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
     return empty_plan(flat(a, 2), flat(b, 2), layout)
@@ -192,7 +199,7 @@ def _scan(
 
 
 def run_scan(*inputs: Any) -> tuple[Tensor, Tensor]:
-    """``scan``, past the dispatcher where only a kernel would answer there: asking it takes as long as a launch."""
+    """``scan``, likewise."""
     if plainly_eager() and all(map(plain, inputs[:4])):
         return _scan(*inputs)
     return scan(*inputs)  # type: ignore[no-any-return]

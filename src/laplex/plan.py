@@ -216,8 +216,7 @@ def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     if backend == "dense":  # has none of its own
         backend = backends.planner_of_sides(a.device)
-    result: _ops.Planned = _ops.plan(a.detach(), b.detach(), layout, backend)
-    return result
+    return _ops.run_plan(a.detach(), b.detach(), layout, backend)
 
 
 def _looked_through(a: Tensor, b: Tensor) -> bool:

@@ -83,21 +83,23 @@ def add_if_tied(p_1, t_1, p_2, t_2):
 
 @triton.jit(do_not_specialize_on_alignment=["tau"])
 def carry_kernel(
-    scratch, tau, grouped, m, tiles, groups,
-    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    scratch, tau, others, m, tiles, groups, count,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
+    OTHERS: tl.constexpr, BY_TILES: tl.constexpr,
 ):  # fmt: skip
     """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
     position, at the nearer end of its neighbour, and the ties there.
 
-    Tiles and groups are counted in the direction of the sum: each carries to the next on the way.
+    A group's tiles are counted in the direction of the sum: each carries to the next on the way. What other groups
+    bring along is the sum over ``others``, ``count`` of them: the groups, or BY_TILES, if there are so few that it is
+    sooner done than another launch.
     """
     group, row = tl.program_id(0) // 2 % groups, tl.program_id(0) // 2 // groups
     side = tl.program_id(0) % 2  # 0: from the right, 1: from the left
     kernel = tl.program_id(1).to(tl.int64)
     kernels = tl.num_programs(1).to(tl.int64)
     rate = rate_of(tl.load(tau + kernel))
-    low = tl.where(side == 0, groups - 1 - group, group) * GROUP
-    high = tl.minimum(low + GROUP, tiles)
+    low, high = group * GROUP, tl.minimum(group * GROUP + GROUP, tiles)
     way = tl.arange(0, GROUP)
     have = way < high - low
     tile = tl.where(side == 0, high - 1 - way, low + way)
@@ -112,38 +114,38 @@ def carry_kernel(
     sums = carried_along(at, v, have, rate, EXACT)
     if ODD:
         _at, tied = tl.associative_scan((at, t), 0, add_if_tied)
-    if GROUPS == 1:
-        fault = tl.sum(at * 0.0, 0)
-    else:  # what the groups before it bring along
-        outer = tl.arange(0, GROUPS)
-        there = outer < groups
-        before = outer < group
-        other = tl.where(side == 0, groups - 1 - outer, outer)
-        near = tl.where(side == 0, groups - group, group - 1)
-        group_ends = grouped + kernel * 2 * groups + side * groups
-        group_totals = grouped + kernels * 2 * groups + (kernel * m + row) * groups
-        fault = tl.sum(tl.load(group_ends + other, mask=there, other=0.0) * 0.0, 0)
-        edge = tl.load(group_ends + near, mask=group > 0, other=0.0)
-        outer_at = tl.load(group_ends + other, mask=before, other=0.0)
-        outer_v = tl.load(group_totals + side * kernels * m * groups + other, mask=before, other=0.0)
-        brought = tl.sum(tl.where(before, outer_v * decay_over(tl.abs(edge - outer_at), rate, EXACT), 0.0), 0)
-        sums += tl.where(group > 0, brought * decay_over(tl.abs(at - edge), rate, EXACT), 0.0)
+    fault = tl.sum(at * 0.0, 0)
+    start = tl.where(side == 0, tiles - 1, 0)
+    opens = tl.where(side == 0, high == tiles, low == 0)  # no group lies before it on the way
+    if OTHERS > 1:
+        other = tl.arange(0, OTHERS)
+        first, behind = (low, high) if BY_TILES else (group, group + 1)  # this group among the others
+        there = other < count
+        before = there & tl.where(side == 0, other >= behind, other < first)
+        other_ends = others + kernel * 2 * count + side * count
+        other_totals = others + kernels * 2 * count + (kernel * m + row) * count
+        other_at = tl.load(other_ends + other, mask=there, other=0.0)
+        edge = tl.load(other_ends + tl.where(side == 0, behind, first - 1), mask=~opens, other=0.0)
+        other_v = tl.load(other_totals + side * kernels * m * count + other, mask=before, other=0.0)
+        fault = tl.sum(other_at * 0.0, 0)
+        gap = tl.where(before, tl.abs(edge - other_at), 0.0)
+        brought = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
+        sums += tl.where(opens, 0.0, brought * decay_over(tl.abs(at - edge), rate, EXACT))
         if ODD:
-            reach = before & (outer_at == edge)
-            more = tl.sum(tl.load(group_totals + 2 * kernels * m * groups + other, mask=reach, other=0.0), 0)
-            tied += tl.where(has_ties & (group > 0) & (at == edge), more, 0.0)
+            reach = before & (other_at == edge)
+            more = tl.sum(tl.load(other_totals + 2 * kernels * m * count + other, mask=reach, other=0.0), 0)
+            tied += tl.where(has_ties & ~opens & (at == edge), more, 0.0)
     sums += fault
     onward = tl.where(side == 0, tile - 1, tile + 1)
     inward = have & (onward >= 0) & (onward < tiles)
     gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
     tl.store(carries + side * channel + onward, sums * decay_over(gap, rate, EXACT), mask=inward)
     tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
-    start = tl.where(side == 0, tiles - 1, 0)
-    tl.store(carries + side * channel + start, fault, mask=group == 0)
-    tl.store(carries + (2 + side) * channel + start, fault, mask=group == 0)
+    tl.store(carries + side * channel + start, fault, mask=opens)
+    tl.store(carries + (2 + side) * channel + start, fault, mask=opens)
     if ODD:
         tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
-        tl.store(carries + 4 * channel + start, 0.0, mask=(group == 0) & ((side == 0) if FIRST else (side == 1)))
+        tl.store(carries + 4 * channel + start, 0.0, mask=opens & ((side == 0) if FIRST else (side == 1)))
 
 
 @triton.jit

@@ -33,7 +33,7 @@ from laplex._kernels.triton_points import (
     places,
     rate_of,
 )
-from laplex._kernels.triton_sums import narrow_odd_sums, narrow_sums, tie_sums, windows
+from laplex._kernels.triton_sums import narrow_sums, tie_sums, units, windows
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
@@ -183,8 +183,7 @@ def _scan_tile(
     span = (last - first) * rate
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    MIRRORED: tl.constexpr = ODD and FIRST and SPANS == "narrow"
-    place = places(tile, FAR, TILE, MIRRORED)
+    place = places(tile, FAR, TILE)
     start = tile.to(place.dtype) * TILE
     p = tl.load(position + place, mask=place < padded, other=0.0)
     is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
@@ -196,8 +195,8 @@ def _scan_tile(
     if wanted:
         inside = place < merged
         p = tl.where(inside, p, last.to(p.dtype))
-        # In wide tiles ties, which may be all but everything, are subtracted: that must be what was added.
-        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and SPANS != "narrow") else tl.float32
+        # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
+        SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
         down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
         down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
@@ -208,8 +207,10 @@ def _scan_tile(
             tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
             if FIRST:
                 to_end = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
+                unit, tie = units(down, up, to_end)
             else:
                 to_end = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
+                unit, tie = units(up * low, down * high, to_end)
         kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
         for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
@@ -221,23 +222,7 @@ def _scan_tile(
                 totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
             )
             if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
-                if ODD:
-                    from_left, from_right, difference = narrow_odd_sums(
-                        v,
-                        same,
-                        tied_end,
-                        tied * to_end,
-                        down,
-                        up,
-                        up * low,
-                        down * high,
-                        at_last,
-                        at_first,
-                        FIRST,
-                        MIRRORED,
-                    )
-                else:
-                    from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
+                from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
             else:
                 from_left, left_unit, left_tie = windows(
                     p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
@@ -248,11 +233,11 @@ def _scan_tile(
                 from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
                 if ODD:
                     unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-                    ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-                    difference = from_right - from_left + (-ties if FIRST else ties)
             even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
             tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
             if ODD:
+                ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+                difference = from_right - from_left + (-ties if FIRST else ties)
                 odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
                 if PULL:
                     pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)

@@ -16,14 +16,10 @@ TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchor
 
 
 @triton.jit
-def places(tile, FAR: tl.constexpr, TILE: tl.constexpr, MIRRORED: tl.constexpr = False):
-    """A tile's places in the merged order, (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbours. MIRRORED: the
-    last thread the first of them."""
+def places(tile, FAR: tl.constexpr, TILE: tl.constexpr):
+    """A tile's places in the merged order, (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbours."""
     start = (tile.to(tl.int64) if FAR else tile) * TILE
-    thread = tl.arange(0, TILE // SERIAL)
-    if MIRRORED:
-        thread = TILE // SERIAL - 1 - thread
-    return start + thread[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    return start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
 
 
 @triton.jit

@@ -29,7 +29,8 @@ PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the plac
 WIDEST_TILE = 512
 GRID = 65535  # programs along the second and the third axis of a launch
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
-CARRIED_AT_ONCE = 4096  # tiles; more are carried in groups
+CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
+GROUPS_BY_TILES = 8  # groups whose every tile the others read; of more they read the sums
 GATHERED_TWICE = 1 << 20  # bytes of x; more are put into the merged order on the way
 SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
@@ -194,7 +195,7 @@ def pullback(
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
     x_bar = _ops.empty_even(x, x.shape[-1], tau, "triton")
-    s_bar = _run(g, source, target, tau, order, x_bar, None, x).to(source.dtype).view(source.shape)
+    s_bar = _run(g, source, target, tau, order, x_bar, None, x).view(source.shape)
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
@@ -213,7 +214,7 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
 
 def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    tile = 256 if merged < 1 << 21 else 512
+    tile = 256 if merged < 1 << 25 else 512
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
@@ -312,7 +313,7 @@ def _run(
     odd: Tensor | None,
     weights: Tensor | None,
 ) -> Tensor:
-    """Fill even and odd; with weights return 1/tau sum over rows of weights * odd instead, (h, n)."""
+    """Fill even and odd; with weights return 1/tau sum over rows of weights * odd instead, (h, n) as the anchors."""
     kernels = _kernels()
     rows, out = flat_rows(x, tau), flat_rows(even, tau)
     (h, m, k), n = rows.shape, out.shape[-1]
@@ -353,7 +354,7 @@ def _run(
         launch(kernels.scan_kernel, grid, tensors, sizes, (*flags, spans, together), plan.warps)
     if plan.unstaged:
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
-    return pull.sum(1, dtype=torch.float64) if weights is not None else even
+    return even if weights is None else pull[:, 0] if plan.row_blocks == 1 else pull.sum(1)
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
@@ -361,10 +362,12 @@ def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tupl
     from laplex._kernels import triton_carry as kernels
 
     group, groups = min(max(power(tiles), 32), CARRIED_AT_ONCE), -(-tiles // CARRIED_AT_ONCE)
-    grouped, sizes = scratch, (m, tiles, groups)
-    warps = min(max(group // 32, 1), 32)  # a tile a thread: the scan over them is one long chain
-    if groups > 1:
-        grouped = empty(scratch, (2 * h * groups + 3 * h * m * groups,))
-        launch(kernels.group_kernel, (groups * m, h, 1), (scratch, tau, grouped), sizes, (*flags, group), warps)
-    flags_ = *flags, group, power(groups)
-    launch(kernels.carry_kernel, (groups * m * 2, h, 1), (scratch, tau, grouped), sizes, flags_, warps)
+    warps = max(group // 32, 1)  # a tile a thread: the scan over them is one long chain
+    by_tiles = groups <= GROUPS_BY_TILES
+    others, count = scratch, tiles
+    if not by_tiles:
+        others, count = empty(scratch, (2 * h * groups + 3 * h * m * groups,)), groups
+        grid, sizes = (groups * m, h, 1), (m, tiles, groups)
+        launch(kernels.group_kernel, grid, (scratch, tau, others), sizes, (*flags, group), warps)
+    grid, how = (groups * m * 2, h, 1), (*flags, group, power(count) if groups > 1 else 1, by_tiles)
+    launch(kernels.carry_kernel, grid, (scratch, tau, others), (m, tiles, groups, count), how, warps)

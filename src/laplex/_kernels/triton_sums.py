@@ -30,66 +30,6 @@ def narrow_sums(v, down, up, to_last, from_last, left, right):
 
 
 @triton.jit
-def narrow_odd_sums(
-    v, same, tied_end, tied, down, up, to_last, from_last, left, right, FIRST: tl.constexpr, MIRRORED: tl.constexpr
-):  # fmt: skip
-    """The same, and right less left without ties, which may be all but everything: they are not had by subtracting.
-
-    A target's tied sources lie on one side of it: the sum there, from behind the last of them on, is strict. MIRRORED:
-    the threads' columns run from right to left, in the direction of that sum; back across threads is twice the work.
-    """
-    ACROSS: tl.constexpr = FIRST and not MIRRORED
-    if FIRST:
-        from_right, strict = _upto(v * down, right, True, ACROSS)
-        strict = tl.where(tied_end, (right - tied).to(v.dtype), _from_end_of_run(same, strict, True, ACROSS))
-        from_left = _beside(v * to_last, left, False, MIRRORED) * from_last
-        return from_left, from_right * up, strict * up - from_left
-    else:
-        from_left, strict = _upto(v * to_last, left, False, False)
-        strict = tl.where(tied_end, (left - tied).to(v.dtype), _from_end_of_run(same, strict, False, False))
-        from_right = _beside(v * down, right, True, True) * up
-        return from_left * from_last, from_right, from_right - strict * from_last
-
-
-@triton.jit
-def _upto(v, carried, REVERSE: tl.constexpr, ACROSS: tl.constexpr):
-    """Sums up to each point on the way, with it and without, and what is carried there; ACROSS threads, too, back."""
-    inner, but_last = tl.associative_scan((v, tl.zeros_like(v)), 0, _add_but_last, reverse=REVERSE)
-    total = _last(inner, REVERSE).to(tl.float64)
-    _sums, before = tl.associative_scan((total, tl.zeros_like(total)), 0, _add_but_last, reverse=ACROSS)
-    return _plus(carried + before, inner), _plus(carried + before, but_last)
-
-
-@triton.jit
-def _beside(v, carried, REVERSE: tl.constexpr, BEHIND: tl.constexpr):
-    """Sums up to each point, of which the threads BEHIND its own, or before it, are had by subtracting."""
-    inner = tl.cumsum(v, 0, reverse=REVERSE)
-    total = _last(inner, REVERSE).to(tl.float64)
-    sums = tl.cumsum(total, 0)
-    others = tl.sum(total, 0) - sums if BEHIND else sums - total
-    return _plus(carried + others, inner)
-
-
-@triton.jit
-def _copy_if_same(same_1, v_1, but_last_1, before_1, same_2, v_2, but_last_2, before_2):
-    """Runs: whether all is one with what comes before it on the way, the value it starts with; and without the last."""
-    v, before = tl.where(same_2 != 0, v_1, v_2), tl.where(but_last_2 != 0, v_1, before_2)
-    return same_1 & same_2, v, same_1 & but_last_2, before
-
-
-@triton.jit
-def _from_end_of_run(same, v, REVERSE: tl.constexpr, ACROSS: tl.constexpr):
-    """v of the first point on the way of each run of one position; ``same``: as the point before it on the way."""
-    same = same.to(tl.int32)
-    one, none = tl.full(v.shape, 1, tl.int32), tl.zeros_like(v)
-    connected, own, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _copy_if_same, reverse=REVERSE)
-    all_same, last = _last(connected, REVERSE), _last(own, REVERSE)
-    ones, nones = tl.full(last.shape, 1, tl.int32), tl.zeros_like(last)
-    _same, _own, _one, before = tl.associative_scan((all_same, last, ones, nones), 0, _copy_if_same, reverse=ACROSS)
-    return tl.where(connected != 0, before[None, :], own)
-
-
-@triton.jit
 def _add_both(u_1, v_1, u_2, v_2):
     return u_1 + u_2, v_1 + v_2
 
@@ -130,7 +70,7 @@ def _window(v, here, to_end, back, carried, REVERSE: tl.constexpr):
 
 
 @triton.jit
-def _units(to_end, back, low):
+def units(to_end, back, low):
     """What is left of a tied source by there and back, rounded, and of one carried across ``low``."""
     return to_end * back, low.to(back.dtype) * back
 
@@ -153,7 +93,7 @@ def windows(
         some, carried = _window(v, here, to_end, back, carried * decay, REVERSE)
         sums = tl.where(here, some, sums)
         if TIES:
-            some_unit, some_tie = _units(to_end, back, decay)
+            some_unit, some_tie = units(to_end, back, decay)
             unit, tie = tl.where(here, some_unit, unit), tl.where(here, some_tie, tie)
         carried_at = end
         start = tl.min(tl.min(tl.where(inside & (u > end), u, INFINITY), 1), 0)
