@@ -52,7 +52,7 @@ def main():
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
             staged = {"STAGED": "" if first else "places"}
-            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd, ALONE=odd)
+            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd and exact, ALONE=odd)
             carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
             carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
             carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
@@ -89,6 +89,7 @@ def main():
         compile_kernel(triton_gram_pull.gram_source_kernel, "fp32", x, EXACT=exact, PHASED=phased, **flags)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
+    compile_kernel(triton_order.rank_kernel, "fp32", "fp32", WIDTH=32, OTHERS=256)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):

@@ -122,5 +122,6 @@ def tiles(monkeypatch):
 
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
+    monkeypatch.setattr(triton_scan, "COUNTED_UP_TO", 64)  # so that some are sorted
     yield of
     triton_scan.schedule.cache_clear()

@@ -21,6 +21,36 @@ def beside_kernel(ones, twos, position, n, k, WIDTH: tl.constexpr):
 
 
 @triton.jit
+def _side_at(ones, twos, place, n, k):
+    """Of places in two sides one behind the other: the values, infinite where they are NaN, or beyond the end."""
+    value = tl.load(ones + place, mask=place < n, other=0.0)
+    value += tl.load(twos + place - n, mask=(place >= n) & (place < n + k), other=0.0)
+    return tl.where((place < n + k) & (value == value), value, float("inf"))
+
+
+@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
+def rank_kernel(ones, twos, position, entry, n, k, padded, WIDTH: tl.constexpr, OTHERS: tl.constexpr):
+    """Positions and entries of few points, each at the place that counting those before it gives: one launch."""
+    kernel = tl.program_id(1).to(tl.int64)
+    ones, twos = ones + kernel * n, twos + kernel * k
+    own = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    value = _side_at(ones, twos, own, n, k)
+    before = tl.zeros([WIDTH], tl.int32)
+    for start in range(0, n + k, OTHERS):
+        other = start + tl.arange(0, OTHERS)
+        against = _side_at(ones, twos, other, n, k)[None, :]
+        ahead = (against < value[:, None]) | ((against == value[:, None]) & (other[None, :] < own[:, None]))
+        before += tl.sum(ahead.to(tl.int32), 1)
+    place = kernel * padded + before
+    tl.store(position + place, value, mask=own < n + k)
+    tl.store(entry + place, tl.where(own < n, own, n - 1 - own), mask=own < n + k)
+    last = before == n + k - 1  # what is padded repeats it
+    for pad in range(n + k, padded):
+        tl.store(position + kernel * padded + pad + before * 0, value, mask=last)
+        tl.store(entry + kernel * padded + pad + before * 0, before * 0, mask=last)
+
+
+@triton.jit
 def encode_kernel(values, order, position, entry, n, merged, padded, first_row, first_col, WIDTH: tl.constexpr):
     """Sorted values and their order as positions and entries: a row's index, or -1 - a column's; padded at the end.
 

@@ -20,6 +20,8 @@ from laplex._shapes import flat_rows
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
+COUNTED_UP_TO = 1 << 13  # points that are put in order by comparing each with all
+COUNTED_WIDTH, COUNTED_OTHERS = 32, 256  # points of a program, and how many it compares them with at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
@@ -84,6 +86,8 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
         return _ops.empty_plan(a, b, layout)  # nothing will look at it
     if layout == "in_order":
         joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
+    elif a.shape[1] + b.shape[1] <= COUNTED_UP_TO:
+        joined = _counted(a, b)
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
         joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
@@ -107,6 +111,16 @@ def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
     """What is sorted at once, and where it starts: half of it is memory enough for the sort beside what is kept."""
     step = SORTED_AT_ONCE // 2
     return [(at, side[:, at : at + step]) for at in range(0, side.shape[1], step)]
+
+
+def _counted(a: Tensor, b: Tensor) -> Run:
+    """Both sides in order, without a sort: for few points one launch, in which each compares itself with all."""
+    (h, n), k = a.shape, b.shape[1]
+    padded = _ops.padded(n + k)
+    position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
+    tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // COUNTED_WIDTH), h, 1)
+    launch(_order().rank_kernel, grid, tensors, (n, k, padded), (COUNTED_WIDTH, COUNTED_OTHERS), 4)
+    return Run(position, entry, n + k)
 
 
 def _beside(a: Tensor, b: Tensor) -> Tensor:
@@ -293,7 +307,7 @@ def schedule(
         carried=carry == 1,
         spans=_spans(tiles, tiles * row_blocks * h),
         reduce=(
-            (m, merged, padded, tiles, rate_at, *x_strides),
+            (m, k, merged, padded, tiles, rate_at, *x_strides),
             (exact, odd, first, in_order, staged, checked, h == 1, far, tile, rows),
         ),
         scan=(
@@ -332,16 +346,17 @@ def _run(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
         first, in_order, checked, beside is not None, weights is not None, placed,
     )  # fmt: skip
+    source = source.contiguous()
     if checked:
         position = empty(target, (h, 1, padded))
-        anchors = target.contiguous(), source.contiguous(), entry, position
+        anchors = target.contiguous(), source, entry, position
         how = first, in_order, plan.far, plan.tile
         launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
     scratch = empty(x, (plan.scratch,), torch.float64)
     merged_x = empty(x, (h, m, padded)) if plan.staged else rows
-    tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
+    tensors: tuple[Tensor, ...] = rows, merged_x, source, tau, entry, position, scratch
     if plan.staged == "rows":
-        reduce_by_rows(rows, merged_x, tau, entry, position, scratch, place_of if placed else None, plan)
+        reduce_by_rows(rows, merged_x, source, tau, entry, position, scratch, place_of if placed else None, plan)
     else:
         launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
