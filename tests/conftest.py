@@ -123,5 +123,6 @@ def tiles(monkeypatch):
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
     monkeypatch.setattr(triton_scan, "COUNTED_UP_TO", 64)  # so that some are sorted
+    monkeypatch.setattr(triton_scan, "COUNTED_OTHERS", 32)
     yield of
     triton_scan.schedule.cache_clear()

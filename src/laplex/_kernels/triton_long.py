@@ -72,7 +72,6 @@ def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
 def reduce_by_rows(
     x: Tensor,
     merged_x: Tensor,
-    source: Tensor,
     tau: Tensor,
     entry: Tensor,
     position: Tensor,
@@ -85,8 +84,8 @@ def reduce_by_rows(
 
     h, m, k = x.shape
     sizes, flags = plan.reduce
-    (_, _, merged, padded, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
-    none = x, merged_x, source, tau, entry, position, scratch
+    (_, merged, padded, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
+    none = x, merged_x, tau, entry, position, scratch
     launch(triton_merged.reduce_kernel, (tiles, 1, h), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
         with once():

@@ -68,9 +68,9 @@ def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.const
     return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "source", "tau"])
+@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def reduce_kernel(
-    x, merged_x, source, tau, entry, position, scratch, m, k, merged, padded, tiles, rate_at, x_kernel, x_row, x_col,
+    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_kernel, x_row, x_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
     CHECKED: tl.constexpr, ALONE: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -86,14 +86,9 @@ def reduce_kernel(
     start = tile.to(place.dtype) * TILE
     first = tl.load(position + start).to(tl.float64)
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
-    if IN_ORDER and not CHECKED:  # the sources of a tile are neighbours
-        at, is_source = _sources_in_order(entry, start, k, merged, padded, FIRST, TILE)
-        p = tl.load(source + kernel * k + at, mask=is_source, other=0.0)
-        inside = is_source
-    else:
-        inside = place < merged
-        p = tl.load(position + place, mask=place < padded, other=0.0)
-        is_target, _, is_source, at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    inside = place < merged
+    p = tl.load(position + place, mask=place < padded, other=0.0)
+    is_target, _, is_source, at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
     rate = rate_of(tl.load(tau + kernel))
     if tile == 0:
         tl.store(scratch + rate_at + kernel, rate)
@@ -128,19 +123,6 @@ def reduce_kernel(
         if ODD:
             tied = p.to(tl.float64) == (first if FIRST else last)
             tl.store(totals + 2 * channel, total(tl.where(tied, v, 0.0)))
-
-
-@triton.jit
-def _sources_in_order(entry, start, k, merged, padded, FIRST: tl.constexpr, TILE: tl.constexpr):
-    """Where the caller has the sources of a tile, (1, TILE), and which of these are."""
-    stop = tl.minimum(start + TILE, merged)
-    before = tl.load(entry + padded // WORD + start // WORD).to(start.dtype)
-    upto = tl.load(entry + padded // WORD + stop // WORD, mask=stop < merged, other=0).to(start.dtype)
-    if FIRST:
-        before, upto = start - before, stop - upto
-    upto = tl.where(stop < merged, upto, k)
-    at = before + tl.arange(0, TILE)[None, :]
-    return at, at < upto
 
 
 @triton.jit

@@ -33,14 +33,20 @@ def rank_kernel(ones, twos, position, entry, n, k, padded, WIDTH: tl.constexpr, 
     """Positions and entries of few points, each at the place that counting those before it gives: one launch."""
     kernel = tl.program_id(1).to(tl.int64)
     ones, twos = ones + kernel * n, twos + kernel * k
-    own = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
+    first = tl.program_id(0) * WIDTH
+    own = first + tl.arange(0, WIDTH)
     value = _side_at(ones, twos, own, n, k)
     before = tl.zeros([WIDTH], tl.int32)
     for start in range(0, n + k, OTHERS):
         other = start + tl.arange(0, OTHERS)
         against = _side_at(ones, twos, other, n, k)[None, :]
-        ahead = (against < value[:, None]) | ((against == value[:, None]) & (other[None, :] < own[:, None]))
-        before += tl.sum(ahead.to(tl.int32), 1)
+        if start + OTHERS <= first:  # at a tie what was given first comes first: all of these do, or none
+            before += tl.sum((against <= value[:, None]).to(tl.int32), 1)
+        elif start >= first + WIDTH:
+            before += tl.sum((against < value[:, None]).to(tl.int32), 1)
+        else:
+            ahead = (against < value[:, None]) | ((against == value[:, None]) & (other[None, :] < own[:, None]))
+            before += tl.sum(ahead.to(tl.int32), 1)
     place = kernel * padded + before
     tl.store(position + place, value, mask=own < n + k)
     tl.store(entry + place, tl.where(own < n, own, n - 1 - own), mask=own < n + k)

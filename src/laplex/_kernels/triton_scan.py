@@ -21,7 +21,7 @@ MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with tor
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 COUNTED_UP_TO = 1 << 13  # points that are put in order by comparing each with all
-COUNTED_WIDTH, COUNTED_OTHERS = 32, 256  # points of a program, and how many it compares them with at once
+COUNTED_WIDTH, COUNTED_OTHERS = 32, 1024  # points of a program, and how many it compares them with at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
@@ -228,12 +228,13 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
 
 def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
-    tile = 256 if merged < 1 << 25 else 512
+    small = merged * m * h <= 1 << 18
+    tile = 512 if merged >= 1 << 25 or (small and merged >= 1 << 15) else 256
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
     rows = max(rows, -(-m // GRID))
-    return tile, rows, 2 if merged * m * h <= 1 << 18 else 1
+    return tile, rows, 2 if small else 1
 
 
 def _spans(tiles: int, programs: int) -> tuple[tuple[str, int], ...]:
@@ -307,7 +308,7 @@ def schedule(
         carried=carry == 1,
         spans=_spans(tiles, tiles * row_blocks * h),
         reduce=(
-            (m, k, merged, padded, tiles, rate_at, *x_strides),
+            (m, merged, padded, tiles, rate_at, *x_strides),
             (exact, odd, first, in_order, staged, checked, h == 1, far, tile, rows),
         ),
         scan=(
@@ -346,17 +347,16 @@ def _run(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
         first, in_order, checked, beside is not None, weights is not None, placed,
     )  # fmt: skip
-    source = source.contiguous()
     if checked:
         position = empty(target, (h, 1, padded))
-        anchors = target.contiguous(), source, entry, position
+        anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, plan.far, plan.tile
         launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
     scratch = empty(x, (plan.scratch,), torch.float64)
     merged_x = empty(x, (h, m, padded)) if plan.staged else rows
-    tensors: tuple[Tensor, ...] = rows, merged_x, source, tau, entry, position, scratch
+    tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     if plan.staged == "rows":
-        reduce_by_rows(rows, merged_x, source, tau, entry, position, scratch, place_of if placed else None, plan)
+        reduce_by_rows(rows, merged_x, tau, entry, position, scratch, place_of if placed else None, plan)
     else:
         launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:

@@ -87,4 +87,4 @@ GRAMS = (
     cost("gram-sweep-memory", "a Gram over k, peak memory", gram_sizes(10, 14, 17, 20), None, GRAM_WHOLE, "memory"),
 )  # fmt: skip
 
-GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *SMALL_SIZES, *LARGE_SIZES, *SWEEPS, *GRAMS), GPU_BUDGET, committed=True)
+GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS), GPU_BUDGET, committed=True)
