@@ -300,6 +300,18 @@ def test_no_repeat_mistakes_one_tensor_for_another():
 
 
 @pytest.mark.parametrize("sizes", [(50, 40), (5000, 4000)], ids=["direct", "sorted"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_never_that_of_another_call(sizes, dtype):
+    n, k = sizes
+    a, b = torch.randn(n, device="cuda"), torch.randn(k, device="cuda")
+    plan = laplex.Plan(a, b)
+    for _ in range(3):
+        x = torch.randn(3, k, device="cuda").to(dtype)
+        for order in (None, plan):
+            assert error(laplex.linear(x, a, b, 1.0, plan=order), oracle(x, a, b)) <= 2 * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("sizes", [(50, 40), (5000, 4000)], ids=["direct", "sorted"])
 def test_whole_products_are_repeated_for_any_anchors(sizes):
     n, k = sizes
     for _ in range(3):

@@ -36,16 +36,18 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex._shapes import flat, plain, plainly_eager
+from laplex._shapes import flat, flat_rows, plain, plainly_eager
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 WORD = 32  # the GPU's order is padded to multiples of it
+KERNELS_AT_ONCE = 65535  # of a launch on the GPU; more are done in parts
 _CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
 _MODULES = {
@@ -147,8 +149,18 @@ def empty_odd(x: Tensor, size: int) -> Tensor:
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
 def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
-    result: Planned = kernels(backend).plan(flat(a, 2), flat(b, 2), layout)
+    result: Planned = _in_parts(functools.partial(kernels(backend).plan, layout=layout), flat(a, 2), flat(b, 2))
     return result
+
+
+def _in_parts(run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> Any:
+    """What a function makes of tensors that all begin with the kernels, (h, ...), no more of them at once than can."""
+    h = tensors[0].shape[0]
+    if h <= KERNELS_AT_ONCE:
+        return run(*tensors)
+    starts = range(0, h, KERNELS_AT_ONCE)
+    made = [run(*(tensor[at : at + KERNELS_AT_ONCE] for tensor in tensors)) for at in starts]
+    return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
 
 def run_plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
@@ -192,10 +204,20 @@ def _scan(
     if x.numel() == 0 or target.numel() == 0:
         even = empty_even(x, target.shape[-1], tau, backend)
         return even.zero_(), empty_odd(x, target.shape[-1] if odd else 0).zero_()
-    result: tuple[Tensor, Tensor] = kernels(backend).scan(
-        x, target, source, tau, target_index, target_values, source_index, source_values, odd=odd
-    )
-    return result
+    order = target_index, target_values, source_index, source_values
+    return scan_now(x, target, source, tau, *order, odd=odd, backend=backend)
+
+
+def scan_now(
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *order: Tensor, odd: bool, backend: str
+) -> tuple[Tensor, Tensor]:
+    """``scan`` by a backend's kernels, of numbers that are there."""
+    run = functools.partial(kernels(backend).scan, odd=odd)
+    if tau.numel() <= KERNELS_AT_ONCE:
+        result: tuple[Tensor, Tensor] = run(x, target, source, tau, *order)
+        return result
+    even, odd_part = _in_parts(run, flat_rows(x, tau), flat(target, 2), flat(source, 2), flat(tau, 1), *order)
+    return even.reshape(*x.shape[:-1], even.shape[-1]), odd_part.reshape(*x.shape[:-1], odd_part.shape[-1])
 
 
 def run_scan(*inputs: Any) -> tuple[Tensor, Tensor]:
@@ -239,10 +261,15 @@ def _pullback(
     if g.numel() == 0 or x.numel() == 0:
         t_bar = target.new_zeros((*target.shape[:-1], odd_x.shape[-1]))
         return empty_even(x, x.shape[-1], tau, backend).zero_(), t_bar, torch.zeros_like(source)
-    result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(
-        g, x, odd_x, target, source, tau, target_index, target_values, source_index, source_values
-    )
-    return result
+    order = target_index, target_values, source_index, source_values
+    if tau.numel() <= KERNELS_AT_ONCE:
+        result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(g, x, odd_x, target, source, tau, *order)
+        return result
+    rows = (flat_rows(part, tau) for part in (g, x))
+    odd_rows = odd_x.reshape(tau.numel(), -1, odd_x.shape[-1]) if odd_x.numel() else g.new_empty((tau.numel(), 1, 0))
+    anchors = flat(target, 2), flat(source, 2), flat(tau, 1)
+    x_bar, t_bar, s_bar = _in_parts(kernels(backend).pullback, *rows, odd_rows, *anchors, *order)
+    return x_bar.reshape(x.shape), t_bar.reshape(*target.shape[:-1], t_bar.shape[-1]), s_bar.reshape(source.shape)
 
 
 def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from laplex import _autograd_gram, _checks, backends
 from laplex._autograd import scan
+from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
 from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
@@ -73,7 +74,7 @@ def linear(
     def product() -> Tensor:
         rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
         order, chosen = _order(where, a, b, batch, plan, backend)
-        tau_flat = flat_tau(tau, batch, a.device)
+        tau_flat = constant(flat_tau(tau, batch, a.device))  # of a number; no other tau is repeated
         if not batch:
             return _product(x, rows, cols, tau_flat, phase, order, chosen)
         folded, folding = fold(x, batch)
@@ -119,7 +120,7 @@ def _remembered(
     if plan is None:
         return _whole.do(what, product, tau, *inputs, a, b)
     if isinstance(plan, Plan) and plan.knows(a, b):
-        return plan.repeats.do(what, product, tau, *inputs, held=(a, b))
+        return plan.repeats.do(what, product, tau, *inputs, constant=(a, b, *plan.order))
     return product()
 
 
@@ -199,7 +200,7 @@ def _gram(
     given = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
     if not batch:  # one kernel: views, as few as can be
         one = tuple(side.unsqueeze(0) for side in (a, b, phi, psi) if side is not None)  # phases: both or neither
-        m, tau_flat = math.prod(given.shape[:-1]), flat_tau(tau, (), a.device).reshape(1)
+        m, tau_flat = math.prod(given.shape[:-1]), constant(flat_tau(tau, (), a.device)).reshape(1)
         made = _autograd_gram.gram(
             given.reshape(1, m, given.shape[-1]), one[2:], one[0], one[1], tau_flat, order, backend=chosen
         )

@@ -46,6 +46,7 @@ Beyond the outermost a the endless sum is 0; it is written so, not computed. tau
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -100,7 +101,7 @@ def pullback(
     at_left, at_right = pulled[:, :, :channels], pulled[:, :, channels : 2 * channels]
     both, apart = at_left + at_right, at_left - at_right
     swapped = *order[2:], *order[:2]
-    scan = _ops.kernels(backend).scan
+    scan = functools.partial(_ops.scan_now, backend=backend)
     with _as_gram():
         even, odd = scan(torch.stack([both, apart], 1).flatten(1, 3), source, target, tau / 2, *swapped, odd=True)
         _, endless = scan(apart.flatten(1, 2), source, target, _endless(tau), *swapped, odd=True)
@@ -132,7 +133,7 @@ def exact_parts(weight: Tensor) -> Tensor:
 
 def _sums(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Tensor:
     h, m, channels, k = weight.shape
-    scan = _ops.kernels(backend).scan
+    scan = functools.partial(_ops.scan_now, backend=backend)
     even, odd = scan(weight.view(h, -1, k), target, source, tau / 2, *order, odd=True)
     _, endless = scan(exact_parts(weight).view(h, -1, k), target, source, _endless(tau), *order, odd=True)
     sides = torch.stack([even - odd, even + odd], 2).view(h, m, channels, 2, -1)

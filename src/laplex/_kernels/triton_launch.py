@@ -43,6 +43,7 @@ class Record(threading.local):
     def __init__(self) -> None:
         self.steps: list[Launch | Call] | None = None
         self.fresh: list[Tensor] = []
+        self.constant: list[Tensor] = []  # what its repeats find as it was
         self.same_anchors = False  # in its repeats
 
 
@@ -50,13 +51,13 @@ _record = Record()
 
 
 @contextmanager
-def recorded(same_anchors: bool) -> Iterator[Record]:
+def recorded(constant: tuple[Tensor, ...], same_anchors: bool) -> Iterator[Record]:
     """Record what this thread does; ``steps`` is None at the end if there was more to it."""
-    _record.steps, _record.fresh, _record.same_anchors = [], [], same_anchors
+    _record.steps, _record.fresh, _record.constant, _record.same_anchors = [], [], [*constant], same_anchors
     try:
         yield _record
     finally:
-        _record.steps, _record.fresh = None, []
+        _record.steps, _record.fresh, _record.constant = None, [], []
 
 
 def not_to_be_repeated() -> None:
@@ -64,15 +65,24 @@ def not_to_be_repeated() -> None:
     _record.steps = None
 
 
-@contextmanager
-def once() -> Iterator[None]:
-    """What is done here follows from the anchors alone: a repeat for the same anchors has its results."""
+def constant(tensor: Tensor) -> Tensor:
+    """A tensor that stays as it is while anyone holds it."""
+    if _record.steps is not None:
+        _record.constant.append(tensor)
+    return tensor
+
+
+def once(make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """What follows from the anchors alone: a repeat for the same anchors has it, one for others is none."""
     steps, fresh = _record.steps if _record.same_anchors else None, _record.fresh
     _record.steps, _record.fresh = None, []
     try:
-        yield
+        made = make()
     finally:
         _record.steps, _record.fresh = steps, fresh
+    for tensor in made:
+        constant(tensor)
+    return made
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

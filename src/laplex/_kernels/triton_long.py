@@ -32,10 +32,14 @@ def spread(
     """
     (h, m, k), n = x.shape, even.shape[-1]
     exact, odd = x.dtype == torch.float64, beside is not None
-    with once():
+    flat_target = target.reshape(h, n).contiguous()
+
+    def of_anchors() -> tuple[Tensor, ...]:
         position, order = source.reshape(h, k).sort(dim=-1)
-        target = target.reshape(h, n).contiguous()
-        fault = (target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
+        fault = (flat_target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
+        return flat_target, position, order, fault
+
+    target, position, order, fault = once(of_anchors)
     table = empty(x, (h, 2, k, m), torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, tau, position, order, fault, table
     sources = max(power(k), 16)
@@ -88,8 +92,8 @@ def reduce_by_rows(
     none = x, merged_x, tau, entry, position, scratch
     launch(triton_merged.reduce_kernel, (tiles, 1, h), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
-        with once():
-            place_of = places(entry, (merged - k, k) if first else (k, merged - k))
+        sizes_of_sides = (merged - k, k) if first else (k, merged - k)
+        (place_of,) = once(lambda: (places(entry, sizes_of_sides),))
     of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
     side_by_side = min(power(m), 32)
     row_blocks = -(-m // side_by_side)

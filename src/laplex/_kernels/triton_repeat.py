@@ -22,9 +22,9 @@ class Repeat:
     def __init__(self, record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> None:
         self.shape, self.dtype = y.shape, y.dtype
         self.fresh = [(tensor.shape, tensor.dtype) for tensor in record.fresh]
+        self.constant = [*record.constant]  # the addresses are good while they live
         known = *inputs, y, *record.fresh
         self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known)}
-        self.held: list[Tensor] = []  # what is no input, nor made in the call: the addresses are good while they live
         self.steps = [
             self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
         ]
@@ -32,11 +32,10 @@ class Repeat:
     def _launch(self, step: Launch) -> _Step:
         """The launch, of tensors that are known by their addresses."""
         where = [(self.roles.get(tensor.data_ptr(), -1), tensor.data_ptr()) for tensor in step.tensors]
-        self.held += [tensor for tensor, (role, _) in zip(step.tensors, where, strict=True) if role < 0]
         compiled, grid, numbers = step.compiled, step.grid, step.numbers
 
         def launch(_tensors: list[Tensor], at: list[int], stream: int) -> None:
-            run(compiled, grid, stream, [held if role < 0 else at[role] for role, held in where], numbers)
+            run(compiled, grid, stream, [constant if role < 0 else at[role] for role, constant in where], numbers)
 
         return launch
 
@@ -82,20 +81,20 @@ class Repeats:
         return self.kept.get((what, _form(tau, inputs))) if self.kept and _repeatable(tau, inputs) else None
 
     def do(
-        self, what: str, product: Callable[[], Tensor], tau: object, *inputs: Tensor, held: tuple[Tensor, ...] = ()
+        self, what: str, product: Callable[[], Tensor], tau: object, *inputs: Tensor, constant: tuple[Tensor, ...] = ()
     ) -> Tensor:
-        """The product; the first of its form is remembered. ``held``: anchors, if its repeats are for the same."""
+        """The product; the first of its form is remembered. ``constant``: anchors and plan, if they stay."""
         if not _repeatable(tau, inputs):
             return product()
         form = what, _form(tau, inputs)
-        addresses = {tensor.data_ptr() for tensor in held}
+        addresses = {tensor.data_ptr() for tensor in constant}
         if form in self.kept or any(tensor.data_ptr() in addresses for tensor in inputs):  # tried; or not to be told
             return product()
-        with recorded(same_anchors=bool(held)) as record:
+        with recorded(constant, same_anchors=bool(constant)) as record:
             y = product()
             if len(self.kept) >= REPEATS_KEPT:
                 del self.kept[next(iter(self.kept))]
-            self.kept[form] = _repeat_of(record, inputs, y)
+            self.kept[form] = repeat_of(record, inputs, y)
         return y
 
 
@@ -120,11 +119,24 @@ def _form(tau: object, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return tau, where, alike, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
 
 
-def _repeat_of(record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> Repeat | None:
-    """If it was nothing but launches of compiled kernels and calls, on the device at hand."""
-    if not record.steps or y.numel() == 0:
+def repeat_of(record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> Repeat | None:
+    """If it was nothing but launches of compiled kernels and calls, on the device at hand, of tensors that are known.
+
+    Anything else, such as a conversion between two launches, shows in a tensor that no step made: then there is none.
+    """
+    if not record.steps or y.numel() == 0 or not y.is_contiguous() or _elsewhere(inputs[0].device):
         return None
     if any(isinstance(step, Launch) and step.compiled is None for step in record.steps):
         return None
-    here = inputs[0].device.index == torch.cuda.current_device()
-    return Repeat(record, inputs, y) if here and y.is_contiguous() else None
+    tensors = [tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0]
+    known = {tensor.data_ptr() for tensor in (*inputs, y, *record.fresh)}
+    constant = {tensor.untyped_storage().data_ptr() for tensor in record.constant}  # views of it are, too
+    others = [tensor for tensor in tensors if tensor.data_ptr() not in known]
+    if any(tensor.untyped_storage().data_ptr() not in constant for tensor in others):
+        return None
+    written = any(tensor.data_ptr() == y.data_ptr() for tensor in tensors)
+    return Repeat(record, inputs, y) if written else None
+
+
+def _elsewhere(device: torch.device) -> bool:
+    return device.type == "cuda" and device.index != torch.cuda.current_device()

@@ -103,7 +103,8 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
 def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
     """A plan that will be kept, with the places if it is large: to find them costs as much as they save in a call."""
     entry, position, _, nothing = order
-    large = (n + k) * entry.shape[0] >= PLACES_FROM and n + k + WIDEST_TILE < 2**31
+    h = entry.shape[0]
+    large = (n + k) * h >= PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= _ops.KERNELS_AT_ONCE
     return (entry, position, places(entry, (n, k)), nothing) if large else order
 
 

@@ -1,0 +1,44 @@
+"""More kernels than one launch holds: in parts, on every backend."""
+
+import pytest
+import torch
+
+import laplex
+from cases import named
+from helpers import error, oracle
+from laplex import _ops
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+
+
+@pytest.fixture(autouse=True)
+def two_at_once(monkeypatch):
+    monkeypatch.setattr(_ops, "KERNELS_AT_ONCE", 2)
+
+
+@pytest.fixture(params=["torch", "cpp", "dense", "triton"])
+def backend(request):
+    return request.param
+
+
+@named("batched", "batched_ties", "batched_short_rows")
+def test_products_gradients_and_plans(case, backend, tiles):
+    a, b, tau = case(torch.float64)
+    x = torch.randn(*a.shape[:-1], 2, b.shape[-1], dtype=torch.float64)
+    plan = None if backend == "dense" else laplex.Plan(a, b, backend=backend)
+    leaves = [v.clone().requires_grad_() for v in (x, a, b)]
+    y = laplex.linear(*leaves, tau, backend=backend, plan=plan)
+    assert error(y, oracle(x, a, b, tau)) <= 1e-14
+    wide = [v.clone().requires_grad_() for v in (x, a, b)]
+    K = laplex.reference.kernel(wide[1], wide[2], tau)
+    want = torch.autograd.grad((wide[0] @ K.mT).square().sum(), wide)
+    for got, right in zip(torch.autograd.grad(y.square().sum(), leaves), want, strict=True):
+        assert error(got, right) <= 1e-13
+
+
+@named("batched", "batched_ties")
+def test_gram_matrices(case, backend, tiles):
+    a, b, tau = case(torch.float64)
+    weight = torch.randn(b.shape[-1], dtype=torch.float64)
+    want = laplex.reference.gram(a, b, weight, tau)
+    assert error(laplex.gram(a, b, weight, tau, backend=backend), want) <= 1e-14

@@ -1,0 +1,162 @@
+"""What is repeated on the GPU without its Python, and what never is: told apart without one."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import laplex
+from laplex import Plan
+from laplex._kernels import triton_launch, triton_scan
+from laplex._kernels.triton_launch import (
+    Call,
+    Launch,
+    Record,
+    call,
+    constant,
+    empty,
+    not_to_be_repeated,
+    once,
+    recorded,
+)
+from laplex._kernels.triton_repeat import repeat_of
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Addresses and numbers of launches, which there are none of."""
+    seen = []
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(
+        "laplex._kernels.triton_repeat.run", lambda compiled, grid, stream, at, numbers: seen.append((at, numbers))
+    )
+    return seen
+
+
+def record_of(*tensors, fresh=(), constant=(), more=()):
+    """As after one launch of these."""
+    record = Record()
+    record.steps = [Launch(SimpleNamespace(), (1, 1, 1), tensors, (7,)), *more]
+    record.fresh, record.constant = [*fresh], [*constant]
+    return record
+
+
+def test_other_inputs_take_the_place_of_the_first(launched):
+    x, y, tau, scratch = torch.ones(3), torch.ones(3), torch.ones(()), torch.ones(9)
+    repeat = repeat_of(record_of(x, tau, scratch, y, fresh=[scratch], constant=[tau]), (x,), y)
+    other = torch.zeros(3)
+    made = repeat(other)
+    ((at, numbers),) = launched
+    assert at[0] == other.data_ptr()
+    assert at[1] == tau.data_ptr()
+    assert at[2] not in (scratch.data_ptr(), 0)
+    assert at[3] == made.data_ptr() != y.data_ptr()
+    assert numbers == (7,)
+
+
+def test_views_of_what_is_constant_are_constant():
+    x, y, places = torch.ones(3), torch.ones(3), torch.arange(8)
+    assert repeat_of(record_of(x, places[4:], y, constant=[places]), (x,), y) is not None
+
+
+@pytest.mark.parametrize("converted", ["input", "result"])
+def test_what_is_converted_between_launches_is_not_repeated(converted):
+    """Half precision, say: the second call would have the first one's numbers."""
+    x, y = torch.ones(3), torch.ones(3)
+    wide = torch.ones(3)
+    tensors = (wide, y) if converted == "input" else (x, wide)
+    assert repeat_of(record_of(*tensors), (x,), y) is None
+    fresh = [] if converted == "input" else [wide]  # known, but y was not made by a step
+    assert repeat_of(record_of(*tensors, fresh=fresh), (x,), y) is None
+
+
+def test_what_the_interpreter_ran_or_was_more_is_not_repeated():
+    x, y = torch.ones(3), torch.ones(3)
+    record = record_of(x, y)
+    record.steps[0] = record.steps[0]._replace(compiled=None)
+    assert repeat_of(record, (x,), y) is None
+    record.steps = None
+    assert repeat_of(record, (x,), y) is None
+    assert repeat_of(record_of(x, y[:, None]), (x,), y[:, None].expand(3, 2)) is None
+
+
+def test_functions_of_torch_are_called_again(launched):
+    x, y = torch.tensor([3.0, 1.0, 2.0]), torch.ones(3)
+    values, order = torch.empty(3), torch.empty(3, dtype=torch.int64)
+    sort = Call(torch.sort, (x[None], values[None], order[None]), 2, {"dim": -1, "stable": True})
+    largest = torch.empty(())
+    norm = Call(torch.linalg.vector_norm, (x, largest), 1, {"ord": torch.inf})
+    record = record_of(x, y, fresh=[values, order, largest], more=[sort, norm])
+    repeat = repeat_of(record, (x,), y)
+    filled = []
+    for step in repeat.steps[1:]:
+        tensors = [torch.tensor([9.0, 8.0, 7.0]), y, torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(())]
+        step(tensors, [], 0)
+        filled.append(tensors)
+    assert filled[0][2].tolist() == [7, 8, 9]
+    assert filled[0][3].tolist() == [2, 1, 0]
+    assert float(filled[1][4]) == 9
+
+
+@pytest.mark.parametrize("same_anchors", [True, False])
+def test_what_follows_from_the_anchors_is_done_once(same_anchors):
+    with recorded((), same_anchors) as record:
+        like = torch.ones(2)
+        scratch = empty(like, (4,))
+        (made,) = once(lambda: (empty(like, (5,)),))
+        tau = constant(torch.ones(()))
+        call(torch.sort, like, out=(empty(like, (2,)), empty(like, (2,), torch.int64)), dim=-1)
+        assert record.fresh[0] is scratch
+        assert all(tensor is not made for tensor in record.fresh)
+        assert (record.steps is not None) == same_anchors  # for other anchors it would have to be done again
+        if same_anchors:
+            assert [id(tensor) for tensor in record.constant] == [id(made), id(tau)]
+            assert len(record.steps) == 1
+        not_to_be_repeated()
+        assert record.steps is None
+    assert triton_launch._record.steps is None
+
+
+def repeat_of_a_product(product, inputs, constant=()):
+    """What would be kept of a product on the GPU: the interpreter's launches count as compiled."""
+    with recorded(constant, same_anchors=bool(constant)) as record:
+        y = product()
+        record.steps = record.steps and [
+            step._replace(compiled=SimpleNamespace()) if isinstance(step, Launch) else step for step in record.steps
+        ]
+        return repeat_of(record, inputs, y)
+
+
+SHAPES = {"square": (90, 80), "to_long": (400, 5), "to_short": (5, 400)}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_are_repeated(shape, kept, tiles, monkeypatch):
+    monkeypatch.setattr(triton_scan, "SPREAD_FROM", 1)
+    n, k = SHAPES[shape]
+    a, b, x, w = torch.randn(n), torch.randn(k), torch.randn(9, k), torch.rand(k)
+    plan = Plan(a, b, backend="triton")
+    order, constant = (plan, (a, b, *plan.order)) if kept else (None, ())
+    for staged in (False, True):
+        tiles(32, 2, carried=4, staged=staged)
+        linear = functools.partial(laplex.linear, x, a, b, 1.0, plan=order, backend="triton")
+        found = repeat_of_a_product(linear, (x,) if kept else (x, a, b), constant)
+        assert (found is not None) == (kept or shape == "square")  # short axes: not for other anchors
+    gram = functools.partial(laplex.gram, a, b, w, 1.0, plan=order, backend="triton")
+    assert repeat_of_a_product(gram, (w,) if kept else (w, a, b), constant) is not None
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_direct_products_are_repeated_and_their_gram_matrices_are_not():
+    a, b, x, w = torch.randn(9), torch.randn(8), torch.randn(2, 8), torch.rand(8)
+    tau = torch.ones((), dtype=torch.float64)
+
+    def product():
+        return triton_scan.direct(x, a, b, constant(tau), odd=False)[0]
+
+    assert repeat_of_a_product(product, (x, a, b)) is not None
+    gram = functools.partial(laplex.gram, a, b, w, 1.0, backend="dense")
+    assert repeat_of_a_product(gram, (w, a, b)) is None
