@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from laplex.bench import sweeps
 from laplex.bench.problems import power
@@ -73,7 +73,7 @@ def _claims(results: list[Result], panels: list[sweeps.Panel]) -> Figure:
         above, below = figure.subfigures(2, 1, height_ratios=[high, 4.2 * rows])  # type: ignore[misc]
     left, right = above.subplots(1, 2)
     _against_bars(left, errors, "Errors, as a share of the bar")
-    _against_bars(right, times, "Times, memory and their ratios, as a share of the bar")
+    _against_bars(right, times, "Times and memory, as a share of the bar")
     above.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
     if below is not None:
         for axes, panel in zip(below.subplots(rows, SWEEPS_A_ROW, squeeze=False).flat, panels, strict=False):
@@ -87,11 +87,14 @@ def _swept(axes: Axes, panel: sweeps.Panel) -> None:
     for label, points in panel.curves.items():
         axes.plot(*_columns(points), label=label, **_style(label))
     axes.set(xscale="log", yscale="log", xlabel=panel.over, title=panel.title)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * (high / low) ** 0.35)  # room for the legend
     axes.xaxis.set_major_locator(FixedLocator(panel.sizes[:: max(len(panel.sizes) // 6, 1)]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"$2^{{{int(n).bit_length() - 1}}}$"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.legend(fontsize=6, frameon=False)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(fontsize=7, frameon=False, loc="upper left")
     _clean(axes)
 
 
@@ -101,7 +104,9 @@ def _against_bars(axes: Axes, results: list[Result], title: str) -> None:
     missed = [(place, r, r.value) for place, r in enumerate(results) if r.status != "pass"]
     _dots(axes, met, BLUE, "laplex, bar met")
     _dots(axes, missed, RED, "laplex, bar missed")
-    _dots(axes, [(place, r, _dense_error(r)) for place, r in enumerate(results)], COLORS["dense"], "dense float32")
+    dense = [(place, r, _dense_error(r)) for place, r in enumerate(results)]
+    if any(error is not None for *_, error in dense):
+        _dots(axes, dense, COLORS["dense"], "dense float32")
     for place, result in enumerate(results):
         at = _share(result, result.value), place
         axes.annotate(value_of(result), at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
@@ -160,9 +165,9 @@ def _clean(axes: Axes) -> None:
 
 
 def _style(label: str) -> dict[str, Any]:
-    """A method's colour; a whole call is dashed where the kept one is solid."""
+    """A method's colour; a whole call is dashed where the kept one is solid, and dotted with its backward."""
     color = next((color for name, color in COLORS.items() if label.startswith(name)), INK)
-    line = "--" if label == "laplex, whole call" else "-"
+    line = ":" if "backward" in label else "--" if label.startswith("laplex") and "whole call" in label else "-"
     return {"color": color, "linestyle": line, "marker": "o", "markersize": 4, "linewidth": 1.8}
 
 

@@ -43,7 +43,8 @@ def _panel(row: list[Result], *, memory: bool) -> Panel:
     fixed = [f"{name} = {getattr(sizes[0], name)}" for name in ("n", "k", "batch") if name != over]
     what = "Peak memory, MB" if memory else "Time, ms"
     beside = ", ".join(text for text in fixed if not (over == "n" and text.startswith("k") and _square(row)))
-    title = f"{what}: {row[0].says}{' = k' if _square(row) and over == 'n' else ''}; {beside}".replace("batch", "B")
+    square = " = k" if _square(row) and over == "n" else ""
+    title = f"{what}, {row[0].says}{square}\n{beside.replace('batch', 'B')}"
     return Panel(title, over.replace("batch", "B"), sorted(getattr(size, over) for size in sizes), curves)
 
 
