@@ -13,6 +13,11 @@ if not torch.cuda.is_available():
 
 from laplex._kernels import cpp_scan, triton_scan
 
+if triton_scan.interpreted() and not triton_scan.MISSING:
+    import interpreter
+
+    interpreter.prepare_language_once_a_launch()
+
 pytest.register_assert_rewrite("helpers")  # so that a failure there shows its numbers
 NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
 
