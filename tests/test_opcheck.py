@@ -1,4 +1,8 @@
-"""torch.library.opcheck on the operators: schema, fake kernels, dispatch, in any memory layout."""
+"""torch.library.opcheck on the operators: schema, fake kernels, dispatch, in any memory layout.
+
+To trace an operator takes twenty times as long as the other checks together, and finds what is registered for it, which
+is one for all backends: one backend is traced, and test_transforms and test_gram_grad compile the others.
+"""
 
 import pytest
 import torch
@@ -9,6 +13,12 @@ from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
 from laplex._kernels import triton_scan
 
 SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
+UNTRACED = "test_schema", "test_autograd_registration", "test_faketensor"
+
+
+def check(operator, arguments, traced):
+    """Every check; that of tracing with symbolic sizes only if ``traced``."""
+    torch.library.opcheck(operator, arguments, test_utils=(*UNTRACED, *["test_aot_dispatch_dynamic"] * traced))
 
 
 def permuted(value):
@@ -17,8 +27,12 @@ def permuted(value):
     return value.permute(*dims).contiguous().permute(*dims)
 
 
+def as_given(value):
+    return value
+
+
 MEMORY = {
-    "contiguous": lambda value: value,
+    "contiguous": as_given,
     "permuted": permuted,
     "strided": lambda v: v.repeat_interleave(2, -1)[..., ::2],
 }
@@ -29,7 +43,7 @@ MEMORY = {
 @pytest.mark.parametrize(("h", "m", "n", "k"), SIZES)
 def test_plan(memory, layout, h, m, n, k, scan_backend):
     a, b = memory(torch.randn(h, n)), memory(torch.randn(h, k))
-    torch.library.opcheck(torch.ops.laplex.plan.default, (a, b, layout, scan_backend))
+    check(torch.ops.laplex.plan.default, (a, b, layout, scan_backend), traced=scan_backend == "cpp")
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -41,7 +55,8 @@ def test_scan(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         order = make_order(a, b, layout, "torch")
         tensors = [memory(value) for value in (x, a, b)]
-        torch.library.opcheck(torch.ops.laplex.scan.default, (*tensors, tau, *map(memory, order), odd, backend))
+        arguments = *tensors, tau, *map(memory, order), odd, backend
+        check(torch.ops.laplex.scan.default, arguments, traced=backend == "cpp")
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -53,7 +68,8 @@ def test_pullback(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         tensors = [memory(value) for value in (g, x, odd_x, a, b)]
         order = make_order(a, b, layout, "torch")
-        torch.library.opcheck(torch.ops.laplex.pullback.default, (*tensors, tau, *map(memory, order), backend))
+        arguments = *tensors, tau, *map(memory, order), backend
+        check(torch.ops.laplex.pullback.default, arguments, traced=backend == "cpp")
 
 
 @pytest.mark.parametrize(("h", "m", "n", "k"), [(1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
@@ -61,9 +77,9 @@ def test_pullback(memory, odd, h, m, n, k, backend):
 def test_nothing(h, m, n, k, odd, scan_backend):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, odd_x = torch.randn(h, m, n), torch.randn(h, m, n if odd else 0)
-    order = make_order(a, b, "merged", scan_backend)
-    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend))
-    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend))
+    order, traced = make_order(a, b, "merged", scan_backend), scan_backend == "cpp"
+    check(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend), traced)
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend), traced)
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -74,14 +90,14 @@ def test_factors(memory, r, packed, h, n, m, scan_backend):
     p, mass, x = torch.randn(h, n, r).double(), torch.rand(h, n, packed).double(), torch.randn(h, n, m).double()
     p = p / p.norm(dim=-1, keepdim=True)
     order = torch.arange(n).expand(h, n)
-    ops = torch.ops.laplex
+    ops, traced = torch.ops.laplex, scan_backend == "cpp" and memory is as_given  # what is made is always contiguous
     decay, diag, p, mass, x = map(memory, (decay, diag, p, mass, x))
-    torch.library.opcheck(ops.factor.default, (decay, p, p, mass, diag, False, scan_backend))
+    check(ops.factor.default, (decay, p, p, mass, diag, False, scan_backend), traced)
     d, z, states = ops.factor(decay, p, p, mass, diag, True, scan_backend)
-    torch.library.opcheck(ops.factor_pullback.default, (decay, p, mass, d, z, states, d, z, scan_backend))
-    torch.library.opcheck(ops.sweep.default, (decay, p, z, mass, x, True, False, scan_backend))
-    torch.library.opcheck(ops.quasi_solve.default, (decay, p, z, mass, d, order, x, scan_backend))
-    torch.library.opcheck(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend))
+    check(ops.factor_pullback.default, (decay, p, mass, d, z, states, d, z, scan_backend), traced)
+    check(ops.sweep.default, (decay, p, z, mass, x, True, False, scan_backend), traced)
+    check(ops.quasi_solve.default, (decay, p, z, mass, d, order, x, scan_backend), traced)
+    check(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend), traced)
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -93,14 +109,14 @@ def test_gram_and_its_pullback(memory, phased, h, m, n, k, backend):
         torch.randn(h, m, 3 if phased else 1, k).double(),
         torch.randn(h, 2 if phased else 0, n).double(),
     )
-    order = make_order(a, b, "merged", "torch")
+    order, traced = make_order(a, b, "merged", "torch"), backend == "cpp" and memory is as_given
     for dtype in (torch.float32, torch.float64):
         tensors = [*map(memory, (weight, direction, a, b)), tau, *map(memory, order)]
-        torch.library.opcheck(torch.ops.laplex.gram.default, (*tensors, dtype, backend))
+        check(torch.ops.laplex.gram.default, (*tensors, dtype, backend), traced)
         sums, g = torch.ops.laplex.gram(*tensors, dtype, backend)[1], memory(torch.randn(h, m, n, n, dtype=dtype))
         for to_source in (True, False):
             arguments = g, memory(sums), *tensors, to_source, backend
-            torch.library.opcheck(torch.ops.laplex.gram_pullback.default, arguments)
+            check(torch.ops.laplex.gram_pullback.default, arguments, traced)
 
 
 # --- Triton's kernels, under its interpreter --------------------------------------------------------------------------
@@ -113,7 +129,7 @@ INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a G
 def test_plan_of_triton(layout, tiles):
     a, b = torch.randn(2, 5).sort().values, torch.randn(2, 4).sort().values
     for memory in MEMORY.values():
-        torch.library.opcheck(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"))
+        check(torch.ops.laplex.plan.default, (memory(a), memory(b), layout, "triton"), traced=memory is as_given)
 
 
 @INTERPRETED
@@ -123,13 +139,10 @@ def test_scan_and_pullback_of_triton(memory, tiles):
     a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
     order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
     a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
-    checks = ("test_schema", "test_faketensor")  # the others are of the operators, not of a backend
-    torch.library.opcheck(
-        torch.ops.laplex.scan.default, (x, a, b, tau, *map(memory, order), True, "triton"), test_utils=checks
-    )
-    torch.library.opcheck(
-        torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *emptied(order), "triton"), test_utils=checks
-    )
+    arguments = x, a, b, tau, *map(memory, order), True, "triton"
+    check(torch.ops.laplex.scan.default, arguments, traced=False)
+    arguments = g, x, odd_x, a, b, tau, *emptied(order), "triton"
+    check(torch.ops.laplex.pullback.default, arguments, traced=False)
 
 
 @INTERPRETED
@@ -149,5 +162,5 @@ def test_triton_in_any_memory(case, tiles):
 def test_nothing_of_triton(h, m, n, k):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
-    torch.library.opcheck(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"))
-    torch.library.opcheck(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"))
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"), traced=True)
+    check(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"), traced=True)
