@@ -1,9 +1,10 @@
 """Compile every Triton kernel for a GPU that need not be there: the interpreter runs what the compiler would refuse.
 
-Run by tests/test_triton_compiles.py in a process of its own, without TRITON_INTERPRET.
+Run by tests/test_triton_compiles.py without TRITON_INTERPRET, in one process for those of products and one for Gram's.
 """
 
 import itertools
+import sys
 
 import triton
 from triton.backends.compiler import GPUTarget
@@ -31,6 +32,18 @@ ANCHORS, X = (
     {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix", "weight", "largest", "weight_bar"},
 )
 
+WARPS = 2  # and tiles of which a thread has as much as of those that are launched, with more warps
+# Dtypes of anchors and weights, whether phased, whether rows come first at ties, whether in order: any two of them in
+# every combination there is.
+GRAMS = (
+    ("fp32", "fp32", False, True, False),
+    ("fp64", "fp64", True, True, False),
+    ("fp32", "fp64", False, True, True),
+    ("fp64", "fp32", True, True, True),
+    ("fp32", "fp32", True, False, False),
+    ("fp64", "fp64", False, False, False),
+)
+
 
 def compile_kernel(kernel, anchors, x, **constants):
     """What an argument is, its name tells: a pointer to a dtype, a number, or a constant."""
@@ -42,11 +55,11 @@ def compile_kernel(kernel, anchors, x, **constants):
     signature = {name: "constexpr" if name in constants else pointers.get(name, number) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
-    triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": 2})
+    triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS})
     print("compiled", kernel.__name__, anchors, x, flush=True)
 
 
-def main():
+def products():
     for anchors, x, exact in (("fp32", "fp32", False), ("fp64", "fp64", True), ("fp32", "bf16", False)):
         for odd, first in ((False, True), (True, True), (True, False)):
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
@@ -63,9 +76,9 @@ def main():
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
                 compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
         for odd, pull in ((False, False), (True, False), (True, True)):
-            flags = {"EXACT": exact, "ODD": odd, "TARGETS": 64, "ROWS": 32, "PULL": pull}
+            flags = {"EXACT": exact, "ODD": odd, "TARGETS": 32, "ROWS": 32, "PULL": pull}
             compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
-        compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=1024)
+        compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=256)
         compile_kernel(triton_short.unstage_kernel, anchors, x, WIDTH=512)
         compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)
         tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
@@ -74,19 +87,6 @@ def main():
     for in_order, far in itertools.product((False, True), repeat=2):
         compile_kernel(triton_short.place_kernel, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
-    for x, exact, phased in itertools.product(("fp32", "fp64"), (False, True), (False, True)):
-        tile = {"EXACT": exact, "PHASED": phased, "ROWS": 16, "COLS": 64}
-        compile_kernel(triton_gram.assemble_kernel, "fp32", x, **tile)
-        compile_kernel(triton_gram.pull_kernel, "fp64", x, **tile)
-        for first, in_order in ((True, False), (True, True), (False, False)):
-            flags = {"EXACT": exact, "PHASED": phased, "FIRST": first, "IN_ORDER": in_order, "TILE": 512, "ROWS": 8}
-            reduce = {"CHECKED": in_order, "FAR": not first}
-            compile_kernel(triton_gram_sums.gram_reduce_kernel, "fp32", x, **flags, **reduce)
-            compile_kernel(triton_gram_sums.gram_target_kernel, "fp32", x, **flags, FAN=64)
-        compile_kernel(triton_gram_sums.gram_carry_kernel, "fp32", x, EXACT=exact, GROUP=1024)
-        compile_kernel(triton_gram_pull.gram_table_kernel, "fp32", x, EXACT=exact, PHASED=phased, GROUP=1024)
-        flags = {"TO_WEIGHT": True, "TO_SOURCE": exact, "TO_PSI": phased, "SOURCES": 128}
-        compile_kernel(triton_gram_pull.gram_source_kernel, "fp32", x, EXACT=exact, PHASED=phased, **flags)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.rank_kernel, "fp32", "fp32", WIDTH=32, OTHERS=256)
@@ -96,5 +96,21 @@ def main():
         compile_kernel(triton_order.merge_kernel, "fp32", "fp32", WORDS=words, TILE=1024)
 
 
+def grams():
+    for anchors, x, phased, first, in_order in GRAMS:
+        how = {"EXACT": x == "fp64", "PHASED": phased}
+        tiles = {**how, "FIRST": first, "IN_ORDER": in_order, "TILE": 256, "ROWS": 8}
+        reduce = {"CHECKED": in_order, "FAR": not first}
+        compile_kernel(triton_gram_sums.gram_reduce_kernel, anchors, x, **tiles, **reduce)
+        compile_kernel(triton_gram_sums.gram_target_kernel, anchors, x, **tiles, FAN=64)
+        if first:  # what does not depend on it
+            compile_kernel(triton_gram.assemble_kernel, anchors, x, **how, ROWS=8, COLS=64)
+            compile_kernel(triton_gram.pull_kernel, "fp64", x, **how, ROWS=8, COLS=64)
+            compile_kernel(triton_gram_sums.gram_carry_kernel, anchors, x, EXACT=how["EXACT"], GROUP=64)
+            compile_kernel(triton_gram_pull.gram_table_kernel, anchors, x, **how, GROUP=64)
+            to = {"TO_WEIGHT": True, "TO_SOURCE": how["EXACT"], "TO_PSI": phased}
+            compile_kernel(triton_gram_pull.gram_source_kernel, anchors, x, **how, **to, SOURCES=128)
+
+
 if __name__ == "__main__":
-    main()
+    {"products": products, "grams": grams}[sys.argv[1]]()
