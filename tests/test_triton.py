@@ -210,7 +210,7 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
     monkeypatch.setattr(triton_scan, "COUNTED_UP_TO", 0)
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 16)
+    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 32)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
     assert torch.equal(merged[1], whole[1])

@@ -28,26 +28,32 @@ MANY = {  # points enough for float32 powers and sums within a tile
 }
 
 
-@pytest.mark.parametrize("carried", [0, 1024], ids=["all_spans", "narrow_and_wide_apart"])
-@pytest.mark.parametrize("tau", [0.5, 1e6], ids=str)
-@pytest.mark.parametrize("name", MANY)
-def test_float32_sums_within_many_tiles(name, tau, carried, tiles):
-    tiles(32, carried=carried)
+def in_turn(ones, twos, threes):
+    """Every one with every two, and the threes in turn: each of either with all of them."""
+    rows = [(one, two, threes[(i + j) % len(threes)]) for i, one in enumerate(ones) for j, two in enumerate(twos)]
+    return [pytest.param(*row, id="-".join(map(str, row))) for row in rows]
+
+
+@pytest.mark.parametrize(("name", "tau", "spans"), in_turn(MANY, [0.5, 1e6], ["together", "narrow_and_wide_apart"]))
+def test_float32_sums_within_many_tiles(name, tau, spans, tiles):
+    tiles(32, carried=0 if spans == "together" else 1024)
     a, b = MANY[name]()
     assert (a.shape[1] + b.shape[1]) // 32 >= triton_scan.PRECISE_TILES
     a, b, tau = flat(a, b, tau)
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
 
 
-@pytest.mark.parametrize(
-    ("carried", "by_tiles"), [(1024, 8), (4, 8), (4, 0)], ids=["one_group", "groups", "two_launches"]
-)
-@pytest.mark.parametrize("tau", [1e3, 1.0, 0.02, 2e-3], ids=str)
-def test_sums_carried_by_a_launch_of_their_own(carried, by_tiles, tau, dtype, tiles, monkeypatch):
+LAUNCHES = {"one_group": (1024, 8), "groups": (2, 8), "two_launches": (2, 0)}  # tiles of a group, and groups by tiles
+DTYPES = [torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize(("launch", "tau", "dtype"), in_turn(LAUNCHES, [1e3, 1.0, 0.02, 2e-3], DTYPES))
+def test_sums_carried_by_a_launch_of_their_own(launch, tau, dtype, tiles, monkeypatch):
+    carried, by_tiles = LAUNCHES[launch]
     tiles(32, 2, carried=carried)
     monkeypatch.setattr(triton_scan, "GROUPS_BY_TILES", by_tiles)
-    a, b, tau = flat(torch.rand(1, 120, dtype=dtype), torch.rand(1, 110, dtype=dtype) * 2, tau)
-    order, x = make_order(a, b, "joined", "triton"), drawn(1, 2, 110, dtype)
+    a, b, tau = flat(torch.rand(1, 90, dtype=dtype), torch.rand(1, 80, dtype=dtype) * 2, tau)
+    order, x = make_order(a, b, "joined", "triton"), drawn(1, 2, 80, dtype)
     assert_sums(x, a, b, tau, order, "triton")
     alone, _ = scan(x, a, b, tau, order, False, "triton")
     tiles(32, 2)
