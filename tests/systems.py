@@ -48,10 +48,14 @@ def widened(inputs):
     return {name: wide(value) for name, value in inputs.items()}
 
 
-def condition(matrix):
-    """The condition number, the largest of a batch."""
+def norm_and_condition(matrix):
+    """The norm of a symmetric definite matrix, and its condition number; the largest of a batch."""
     values = torch.linalg.eigvalsh(matrix)
-    return float((values[..., -1] / values[..., 0].clamp(min=1e-300)).max())
+    return float(values[..., -1].max()), float((values[..., -1] / values[..., 0].clamp(min=1e-300)).max())
+
+
+def condition(matrix):
+    return norm_and_condition(matrix)[1]
 
 
 def triangular(matrix, a):
