@@ -18,8 +18,8 @@ install: $(INSTALLED) ## create .venv and install laplex into it, editable, with
 demo: $(INSTALLED) ## a quick benchmark on this machine
 	$(BIN)/laplex bench --quick
 
-test: $(INSTALLED) ## the tests
-	$(BIN)/python -m pytest $(TEST_FLAGS)
+test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
+	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types
 	$(BIN)/ruff check .

@@ -18,12 +18,21 @@ if triton_scan.interpreted() and not triton_scan.MISSING:
 
     interpreter.prepare_language_once_a_launch()
 
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))  # two processes with two threads each wait for cores
+
 pytest.register_assert_rewrite("helpers")  # so that a failure there shows its numbers
 NOT_POISONED = ("laplex.bench", "laplex.baselines", "laplex.cli")
 
 
 def pytest_addoption(parser):
     parser.addoption("--error-for-skips", action="store_true", help="a skipped test is a failure (for CI)")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """`-n auto` is one process where there is a GPU: some of its tests want all of its memory."""
+    return 0 if torch.cuda.is_available() else None
 
 
 def pytest_collection_modifyitems(config, items):
