@@ -16,7 +16,7 @@ from laplex._kernels import cpp_scan, triton_scan
 if triton_scan.interpreted() and not triton_scan.MISSING:
     import interpreter
 
-    interpreter.prepare_language_once_a_launch()
+    interpreter.speed_up()
 
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))  # two processes with two threads each wait for cores
