@@ -89,7 +89,7 @@ def products():
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
-    compile_kernel(triton_order.rank_kernel, "fp32", "fp32", WIDTH=32, OTHERS=256)
+    compile_kernel(triton_order.rank_kernel, "fp32", "fp32", WIDTH=32, OTHERS=1024)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):

@@ -8,7 +8,7 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle, wide
-from laplex import LaplaceOperator, Plan, StalePlanError, backends, reference
+from laplex import LaplaceOperator, Plan, StalePlanError, backends, functional, reference
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -320,6 +320,9 @@ def test_whole_products_are_repeated_for_any_anchors(sizes):
             assert error(laplex.linear(x, a, b, tau), oracle(x, a, b, tau)) <= 2e-7
             want = laplex.reference.gram(a[:200].double(), b.double(), w.double(), tau)
             assert (laplex.gram(a[:200], b, w, tau) - want).abs().max() <= 1e-6 * want.abs().max()
+    repeat = functional._whole.find("linear", 1.0, x, a, b)
+    assert repeat is not None
+    assert torch.equal(repeat(x, a, b), laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
     a[3] = float("nan")
     assert laplex.linear(x, a, b, 1.0).isnan().all()
 

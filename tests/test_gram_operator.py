@@ -184,3 +184,22 @@ def test_arrays_of_numpy_are_refused_with_a_message():
             TypeError, match=f"x @ {name}: `x` must be a torch.Tensor, got ndarray; use torch.as_tensor"
         ):
             np.ones(3) @ A
+
+
+@pytest.mark.parametrize("lead", [((), (), (3,)), ((2,), (), ()), ((2, 1), (3,), ())], ids=["tau", "a", "broadcast"])
+def test_the_diagonal_with_phases_whatever_is_batched(lead):
+    a, b, tau = torch.randn(*lead[0], 6), torch.randn(*lead[1], 9), torch.rand(lead[2]) + 0.5
+    phi, psi = torch.randn(a.shape), torch.randn(b.shape)
+    for weight in (None, torch.rand(9)):
+        M = LaplaceOperator(a, b, tau, phi=phi, psi=psi).gram(weight)
+        assert torch.allclose(M.diagonal(), M.to_dense().diagonal(dim1=-2, dim2=-1), rtol=1e-5)
+
+
+def test_weights_wider_than_the_anchors_are_not_rounded_first():
+    K = LaplaceOperator(torch.randn(3), torch.randn(4), 0.5)
+    weight = torch.full((4,), 1e300, dtype=torch.float64)
+    small = torch.full((4,), 2e-46, dtype=torch.float64)  # nothing in float32
+    for got in (K.gram(weight).to_dense(), K.gram(weight).diagonal()):
+        assert got.dtype == torch.float32
+        assert bool((got == torch.inf).all())
+    assert torch.allclose(K.gram(small * 1e40).to_dense() * 1e-6, K.gram(small * 1e34).to_dense(), rtol=1e-6, atol=0)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch):
-    monkeypatch.setattr(_ops, "KERNELS_AT_ONCE", 2)
+    monkeypatch.setattr(_ops, "LAUNCH_AXIS", 2)
 
 
 @pytest.fixture(params=["torch", "cpp", "dense", "triton"])
@@ -40,5 +40,9 @@ def test_products_gradients_and_plans(case, backend, tiles):
 def test_gram_matrices(case, backend, tiles):
     a, b, tau = case(torch.float64)
     weight = torch.randn(b.shape[-1], dtype=torch.float64)
-    want = laplex.reference.gram(a, b, weight, tau)
-    assert error(laplex.gram(a, b, weight, tau, backend=backend), want) <= 1e-14
+    leaves, wide = ([v.clone().requires_grad_() for v in (a, b, weight)] for _ in range(2))
+    M, want = laplex.gram(*leaves, tau, backend=backend), laplex.reference.gram(*wide, tau)
+    assert error(M, want) <= 1e-14
+    g = torch.randn_like(M)
+    for got, right in zip(torch.autograd.grad(M, leaves, g), torch.autograd.grad(want, wide, g), strict=True):
+        assert error(got, right) <= 1e-13

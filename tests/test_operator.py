@@ -226,3 +226,11 @@ def test_scipy_dtypes():
         np.testing.assert_allclose(wrapped @ x, dense @ x, rtol=1e-5)
     reversed_view = np.arange(8.0)[::-2]  # a negative stride, which torch cannot hold
     np.testing.assert_allclose(wrapped @ reversed_view, dense @ reversed_view, rtol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["to_dense", "diagonal"])
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
+def test_no_entries_are_made_of_a_tau_that_is_no_length(tau, what):
+    K = LaplaceOperator(torch.randn(3), torch.randn(4), torch.tensor([1.0, tau]))
+    with pytest.raises(ValueError, match=rf"LaplaceOperator\.{what}: `tau` must be positive and finite, got {tau}"):
+        getattr(K, what)()

@@ -160,6 +160,7 @@ def test_very_large(kind, phased, dtype):
     C, whole = A.cholesky(0.1), float(y @ y)
     assert abs(float(C.solve(y) @ C.solve(y) - y @ x)) <= 1e-11 * float(y @ x)  # C^-T C^-1 = A^-1: what whitens y
     sample = C @ y
+    assert error(C.solve(sample), y) <= 1e-9
     assert abs(float(sample @ A.solve(sample, 0.1)) - whole) <= 1e-11 * whole  # C^T A^-1 C = I: of covariance A
     assert torch.isfinite(A.logdet(0.1))
 

@@ -113,7 +113,7 @@ def test_vectors_of_several_kernels(shape):
     assert K.solve(normal(*shape).unsqueeze(-1), 0.1).shape == (*shape, 1)
 
 
-@pytest.mark.parametrize("y", [normal(4), normal(3, 4, 2)], ids=str)
+@pytest.mark.parametrize("y", [normal(4), normal(3, 4, 2)], ids=["vector", "batch"])
 def test_other_right_hand_sides_are_not_told_so(y):
     with pytest.raises(ValueError, match="got shape") as caught:
         LaplaceOperator(normal(2, 5)).solve(y, 0.1)

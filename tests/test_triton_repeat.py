@@ -8,7 +8,7 @@ import torch
 
 import laplex
 from laplex import Plan
-from laplex._kernels import triton_launch, triton_scan
+from laplex._kernels import triton_gram, triton_gram_sums, triton_launch, triton_long, triton_repeat, triton_scan
 from laplex._kernels.triton_launch import (
     Call,
     Launch,
@@ -20,7 +20,7 @@ from laplex._kernels.triton_launch import (
     once,
     recorded,
 )
-from laplex._kernels.triton_repeat import repeat_of
+from laplex._kernels.triton_repeat import Repeat, Repeats, repeat_of
 
 
 @pytest.fixture
@@ -101,31 +101,58 @@ def test_functions_of_torch_are_called_again(launched):
 
 @pytest.mark.parametrize("same_anchors", [True, False])
 def test_what_follows_from_the_anchors_is_done_once(same_anchors):
-    with recorded((), same_anchors) as record:
+    kept = {} if same_anchors else None
+    with recorded((), kept) as record:
         like = torch.ones(2)
         scratch = empty(like, (4,))
-        (made,) = once(lambda: (empty(like, (5,)),))
+        (made,) = once("it", lambda: (empty(like, (5,)),))
         tau = constant(torch.ones(()))
         call(torch.sort, like, out=(empty(like, (2,)), empty(like, (2,), torch.int64)), dim=-1)
-        assert record.fresh[0] is scratch
-        assert all(tensor is not made for tensor in record.fresh)
         assert (record.steps is not None) == same_anchors  # for other anchors it would have to be done again
         if same_anchors:
+            assert record.fresh[0] is scratch
+            assert all(tensor is not made for tensor in record.fresh)
             assert [id(tensor) for tensor in record.constant] == [id(made), id(tau)]
             assert len(record.steps) == 1
+            assert once("it", lambda: (empty(like, (5,)),))[0] is made
         not_to_be_repeated()
         assert record.steps is None
+        assert not record.fresh
+        assert not record.constant
     assert triton_launch._record.steps is None
 
 
+@pytest.fixture
+def replayed(monkeypatch):
+    """Repeats run their launches under the interpreter, on the tensors they would have the addresses of."""
+
+    def launch(kernel, grid, tensors, sizes, flags, warps):
+        triton_launch.launch(kernel, grid, tensors, sizes, flags, warps)
+        steps = triton_launch._record.steps
+        if steps is not None:
+            again = SimpleNamespace(kernel=kernel, sizes=sizes, flags=flags)
+            steps[-1] = steps[-1]._replace(compiled=again)
+
+    def launch_again(self, step):
+        roles, kernel = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.kernel
+        flags = dict(zip(kernel.arg_names[-len(step.compiled.flags) :], step.compiled.flags, strict=True))
+
+        def run(tensors, _at, _stream):
+            them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
+            kernel[step.grid](*them, *step.compiled.sizes, **flags)
+
+        return run
+
+    for module in (triton_scan, triton_long, triton_gram_sums, triton_gram):
+        monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(Repeat, "_launch", launch_again)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
 def repeat_of_a_product(product, inputs, constant=()):
-    """What would be kept of a product on the GPU: the interpreter's launches count as compiled."""
-    with recorded(constant, same_anchors=bool(constant)) as record:
-        y = product()
-        record.steps = record.steps and [
-            step._replace(compiled=SimpleNamespace()) if isinstance(step, Launch) else step for step in record.steps
-        ]
-        return repeat_of(record, inputs, y)
+    """What would be kept of a product on the GPU."""
+    with recorded(constant, {} if constant else None) as record:
+        return repeat_of(record, inputs, product())
 
 
 SHAPES = {"square": (90, 80), "to_long": (400, 5), "to_short": (5, 400)}
@@ -133,30 +160,85 @@ SHAPES = {"square": (90, 80), "to_long": (400, 5), "to_short": (5, 400)}
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+@pytest.mark.parametrize("staged", [True, False], ids=["staged", "gathered"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_repeated(shape, kept, tiles, monkeypatch):
+def test_products_are_repeated_for_other_inputs(shape, staged, kept, tiles, replayed, monkeypatch):
     monkeypatch.setattr(triton_scan, "SPREAD_FROM", 1)
+    tiles(32, 2, carried=4, staged=staged)
     n, k = SHAPES[shape]
-    a, b, x, w = torch.randn(n), torch.randn(k), torch.randn(9, k), torch.rand(k)
-    plan = Plan(a, b, backend="triton")
-    order, constant = (plan, (a, b, *plan.order)) if kept else (None, ())
-    for staged in (False, True):
-        tiles(32, 2, carried=4, staged=staged)
-        linear = functools.partial(laplex.linear, x, a, b, 1.0, plan=order, backend="triton")
-        found = repeat_of_a_product(linear, (x,) if kept else (x, a, b), constant)
-        assert (found is not None) == (kept or shape == "square")  # short axes: not for other anchors
-    gram = functools.partial(laplex.gram, a, b, w, 1.0, plan=order, backend="triton")
-    assert repeat_of_a_product(gram, (w,) if kept else (w, a, b), constant) is not None
+    a, b = torch.randn(n), torch.randn(k)
+    plan = Plan(a, b, backend="triton") if kept else None
+
+    def product(x, a, b):
+        return laplex.linear(x, a, b, 1.0, plan=plan, backend="triton")
+
+    x, other = torch.randn(2, 9, k)
+    inputs, constant = ((x,), (a, b, *plan.order)) if kept else ((x, a, b), ())
+    repeat = repeat_of_a_product(lambda: product(x, a, b), inputs, constant)
+    if not kept and shape != "square":  # what short axes make of the anchors would have to be made again
+        assert repeat is None
+    elif kept:
+        assert torch.equal(repeat(other), product(other, a, b))
+    else:
+        others = other, torch.randn(n), torch.randn(k)
+        assert torch.equal(repeat(*others), product(*others))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-def test_direct_products_are_repeated_and_their_gram_matrices_are_not():
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+def test_gram_matrices_are_repeated_for_other_inputs(kept, phased, tiles, replayed):
+    def drawn():
+        return torch.rand(80), *((torch.randn(9), torch.randn(80)) if phased else ())
+
+    a, b, given, others = torch.randn(9), torch.randn(80), drawn(), drawn()
+    plan = Plan(a, b, backend="triton") if kept else None
+
+    def product(weight, *phases, anchors=(a, b)):
+        phases = dict(zip(("phi", "psi"), phases, strict=False))
+        return laplex.gram(*anchors, weight, 1.0, plan=plan, backend="triton", **phases)
+
+    inputs, constant = (given, (a, b, *plan.order)) if kept else ((*given, a, b), ())
+    repeat = repeat_of_a_product(lambda: product(*given), inputs, constant)
+    anchors = (a, b) if kept else (torch.randn(9), torch.randn(80))
+    assert torch.equal(repeat(*others, *(() if kept else anchors)), product(*others, anchors=anchors))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_direct_products_are_repeated_and_their_gram_matrices_are_not(replayed):
     a, b, x, w = torch.randn(9), torch.randn(8), torch.randn(2, 8), torch.rand(8)
     tau = torch.ones((), dtype=torch.float64)
 
-    def product():
+    def product(x, a, b):
         return triton_scan.direct(x, a, b, constant(tau), odd=False)[0]
 
-    assert repeat_of_a_product(product, (x, a, b)) is not None
+    others = torch.randn(2, 8), torch.randn(9), torch.randn(8)
+    assert torch.equal(repeat_of_a_product(lambda: product(x, a, b), (x, a, b))(*others), product(*others))
     gram = functools.partial(laplex.gram, a, b, w, 1.0, backend="dense")
     assert repeat_of_a_product(gram, (w, a, b)) is None
+
+
+@pytest.fixture
+def repeats(monkeypatch):
+    """As on the GPU."""
+    monkeypatch.setattr(triton_repeat, "_repeatable", lambda tau, inputs: True)
+    monkeypatch.setattr(triton_repeat, "_form", lambda tau, inputs: (tau, 0, *(tensor.shape for tensor in inputs)))
+    return Repeats()
+
+
+def test_tensors_of_one_address_and_two_shapes_are_not_repeated(repeats):
+    both = torch.rand(2, 8)
+    for inputs in ((both, both[0]), (both[0][:4], both)):
+        repeats.do("gram", lambda: both, 1.0, *inputs)
+    repeats.do("linear", lambda: both, 1.0, both[0], constant=(both,))
+    assert not repeats.kept
+    repeats.do("linear", lambda: both, 1.0, both, both)
+    assert len(repeats.kept) == 1
+
+
+def test_the_oldest_form_is_forgotten(repeats):
+    x = torch.rand(2)
+    for tau in range(100):
+        repeats.do("linear", lambda: x, float(tau), x)
+    assert len(repeats.kept) == triton_repeat.REPEATS_KEPT
+    assert min(form[1][0] for form in repeats.kept) == 36.0

@@ -58,7 +58,7 @@ def gram(
 
 def _here_and_now(*tensors: Tensor) -> bool:
     """Whether kernels may be launched on these very numbers, and there are some, and not too many at once."""
-    if not plainly_eager() or forward_ad._current_level >= 0 or tensors[0].shape[0] > _ops.KERNELS_AT_ONCE:
+    if not plainly_eager() or forward_ad._current_level >= 0 or tensors[0].shape[0] > _ops.LAUNCH_AXIS:
         return False
     return all(plain(tensor) and tensor.numel() > 0 for tensor in tensors)
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from laplex._shapes import plainly_eager
+
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -68,6 +70,16 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
     elif not 0.0 < _as_float(tau) < math.inf:
         raise ValueError(bad_tau(where, tau))
+
+
+def positive_on_cpu(where: str, tau: object) -> None:
+    """A tensor's values where looking costs no wait, for what no kernel reads: entries and the dense matrix."""
+    if not isinstance(tau, Tensor) or tau.device.type != "cpu" or not plainly_eager():
+        return
+    bad = tau.detach().flatten()
+    bad = bad[~((bad > 0) & (bad < math.inf))]
+    if bad.numel() > 0:
+        raise ValueError(bad_tau(where, float(bad[0])))
 
 
 def _as_float(number: numbers.Real) -> float:

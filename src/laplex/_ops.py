@@ -47,7 +47,7 @@ from laplex._shapes import flat, flat_rows, plain, plainly_eager
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 WORD = 32  # the GPU's order is padded to multiples of it
-KERNELS_AT_ONCE = 65535  # of a launch on the GPU; more are done in parts
+LAUNCH_AXIS = 65535  # programs along the second or third axis of a launch on the GPU: more kernels are done in parts
 _CHANNELS = {"merged": (4, 2), "short": (1, 0), "long": (2, 0)}  # of the index and the values of a side
 SIDES = {"merged": ("merged", "merged"), "short_rows": ("short", "long"), "short_cols": ("long", "short")}
 _MODULES = {
@@ -137,7 +137,11 @@ def holds_entries(index: Tensor) -> bool:
 def empty_even(x: Tensor, size: int, tau: Tensor, backend: str) -> Tensor:
     """(*X, size) for E x. The GPU writes columns, too: the transpose of columns, if x (m, k) or (h, m, k) is one."""
     columns = x.dim() == tau.dim() + 2 <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
-    if columns and (backend == "triton" or (backend == "dense" and x.is_cuda and HAS_TRITON)):
+    if (
+        columns
+        and tau.numel() <= LAUNCH_AXIS
+        and (backend == "triton" or (backend == "dense" and x.is_cuda and HAS_TRITON))
+    ):
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
 
@@ -156,10 +160,10 @@ def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
 def _in_parts(run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> Any:
     """What a function makes of tensors that all begin with the kernels, (h, ...), no more of them at once than can."""
     h = tensors[0].shape[0]
-    if h <= KERNELS_AT_ONCE:
+    if h <= LAUNCH_AXIS:
         return run(*tensors)
-    starts = range(0, h, KERNELS_AT_ONCE)
-    made = [run(*(tensor[at : at + KERNELS_AT_ONCE] for tensor in tensors)) for at in starts]
+    starts = range(0, h, LAUNCH_AXIS)
+    made = [run(*(tensor[at : at + LAUNCH_AXIS] for tensor in tensors)) for at in starts]
     return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
 
 
@@ -213,7 +217,7 @@ def scan_now(
 ) -> tuple[Tensor, Tensor]:
     """``scan`` by a backend's kernels, of numbers that are there."""
     run = functools.partial(kernels(backend).scan, odd=odd)
-    if tau.numel() <= KERNELS_AT_ONCE:
+    if tau.numel() <= LAUNCH_AXIS:
         result: tuple[Tensor, Tensor] = run(x, target, source, tau, *order)
         return result
     even, odd_part = _in_parts(run, flat_rows(x, tau), flat(target, 2), flat(source, 2), flat(tau, 1), *order)
@@ -262,7 +266,7 @@ def _pullback(
         t_bar = target.new_zeros((*target.shape[:-1], odd_x.shape[-1]))
         return empty_even(x, x.shape[-1], tau, backend).zero_(), t_bar, torch.zeros_like(source)
     order = target_index, target_values, source_index, source_values
-    if tau.numel() <= KERNELS_AT_ONCE:
+    if tau.numel() <= LAUNCH_AXIS:
         result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(g, x, odd_x, target, source, tau, *order)
         return result
     rows = (flat_rows(part, tau) for part in (g, x))

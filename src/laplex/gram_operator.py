@@ -31,7 +31,8 @@ class GramOperator:
     too small: below about 1e-14 of M's diagonal, or 1e-6 with phases, digits are lost (on CUDA and without the compiled
     core below 1e-9 already, where anchors come in tight clusters), and where a pivot of the factorisation falls below
     1e-15 of the diagonal there is an error (NaN on CUDA). Solves are refined once, by a product with K and one with
-    K^T; determinants and factors are as good as float64 and the condition number of M + diag allow.
+    K^T. Determinants and factors are not: they are as good as float64 and the condition number of M + diag allow, but
+    with phases, where M is of order 4, they lose some four digits more, and nothing says so.
 
     Args:
         kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).
@@ -131,9 +132,9 @@ class GramOperator:
         tau = kernel.tau / 2
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
-            return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :]
+            return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :].to(self.dtype)
         of_rows, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # a cosine near 0 leaves little
-        rows = torch.stack([weight.expand(angle.shape), weight * angle.cos(), weight * angle.sin()], -2)
+        rows = torch.stack(torch.broadcast_tensors(weight, weight * angle.cos(), weight * angle.sin()), -2)
         plain, of_cos, of_sin = linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan).unbind(-2)
         return ((plain + of_rows.cos() * of_cos + of_rows.sin() * of_sin) / 2).to(self.dtype)
 
@@ -142,7 +143,7 @@ class GramOperator:
         kernel, weight = self.kernel, self._weights()
         rows = weight[..., None, :] if len(self.shape) > 2 else weight
         matrix = gram(kernel.a, kernel.b, rows, kernel.tau, phi=kernel.phi, psi=kernel.psi, plan=kernel.plan)
-        return matrix[..., 0, :, :] if len(self.shape) > 2 else matrix
+        return (matrix[..., 0, :, :] if len(self.shape) > 2 else matrix).to(self.dtype)
 
     def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
         """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
@@ -164,11 +165,11 @@ class GramOperator:
         return CholeskyFactor(self._system("GramOperator.cholesky", diag))
 
     def _weights(self) -> Tensor:
-        """weight, or ones, (*H, k) in the dtype of the anchors."""
+        """weight, or ones in the dtype of the anchors, (*H, k)."""
         shape = (*self.kernel.shape[:-2], self.kernel.shape[-1])
         if self.weight is None:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
-        return self.weight.to(self.dtype).expand(shape)
+        return self.weight.expand(shape)
 
     def _system(self, where: str, diag: float | Tensor) -> _systems.System:
         batch = tuple(self.shape[:-2])

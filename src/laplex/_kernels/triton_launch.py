@@ -44,25 +44,28 @@ class Record(threading.local):
         self.steps: list[Launch | Call] | None = None
         self.fresh: list[Tensor] = []
         self.constant: list[Tensor] = []  # what its repeats find as it was
-        self.same_anchors = False  # in its repeats
+        self.made: dict[str, tuple[Tensor, ...]] | None = None  # of the anchors, if its repeats have the same
 
 
 _record = Record()
 
 
 @contextmanager
-def recorded(constant: tuple[Tensor, ...], same_anchors: bool) -> Iterator[Record]:
-    """Record what this thread does; ``steps`` is None at the end if there was more to it."""
-    _record.steps, _record.fresh, _record.constant, _record.same_anchors = [], [], [*constant], same_anchors
+def recorded(constant: tuple[Tensor, ...], made: dict[str, tuple[Tensor, ...]] | None) -> Iterator[Record]:
+    """Record what this thread does; ``steps`` is None at the end if there was more to it.
+
+    ``made``: what other products made of the same anchors, and this one will; None if repeats are for others.
+    """
+    _record.steps, _record.fresh, _record.constant, _record.made = [], [], [*constant], made
     try:
         yield _record
     finally:
-        _record.steps, _record.fresh, _record.constant = None, [], []
+        not_to_be_repeated()
 
 
 def not_to_be_repeated() -> None:
     """What is done here is more than launches and calls, or takes so long that nothing is gained."""
-    _record.steps = None
+    _record.steps, _record.fresh, _record.constant, _record.made = None, [], [], None
 
 
 def constant(tensor: Tensor) -> Tensor:
@@ -72,17 +75,15 @@ def constant(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def once(make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def once(what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """What follows from the anchors alone: a repeat for the same anchors has it, one for others is none."""
-    steps, fresh = _record.steps if _record.same_anchors else None, _record.fresh
-    _record.steps, _record.fresh = None, []
-    try:
-        made = make()
-    finally:
-        _record.steps, _record.fresh = steps, fresh
-    for tensor in made:
-        constant(tensor)
-    return made
+    steps, fresh, constants, made = _record.steps, _record.fresh, _record.constant, _record.made
+    not_to_be_repeated()
+    result = made[what] if made is not None and what in made else make()
+    if steps is not None and made is not None:
+        made[what] = result
+        _record.steps, _record.fresh, _record.constant, _record.made = steps, fresh, [*constants, *result], made
+    return result
 
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

@@ -39,7 +39,7 @@ def spread(
         fault = (flat_target * 0).sum(-1, dtype=torch.float64)  # NaN if a target is not finite
         return flat_target, position, order, fault
 
-    target, position, order, fault = once(of_anchors)
+    target, position, order, fault = once("sources and fault", of_anchors)
     table = empty(x, (h, 2, k, m), torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, tau, position, order, fault, table
     sources = max(power(k), 16)
@@ -93,7 +93,7 @@ def reduce_by_rows(
     launch(triton_merged.reduce_kernel, (tiles, 1, h), none, (0, *sizes[1:]), flags, plan.warps)  # the ends alone
     if place_of is None:
         sizes_of_sides = (merged - k, k) if first else (k, merged - k)
-        (place_of,) = once(lambda: (places(entry, sizes_of_sides),))
+        (place_of,) = once("places", lambda: (places(entry, sizes_of_sides),))
     of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
     side_by_side = min(power(m), 32)
     row_blocks = -(-m // side_by_side)

@@ -75,6 +75,7 @@ class Repeats:
 
     def __init__(self) -> None:
         self.kept: dict[Any, Repeat | None] = {}
+        self.made: dict[Any, dict[str, tuple[Tensor, ...]]] = {}  # of the anchors, by stream
 
     def find(self, what: str, tau: object, *inputs: Tensor) -> Repeat | None:
         """What does the product again, without the checks that passed."""
@@ -87,15 +88,25 @@ class Repeats:
         if not _repeatable(tau, inputs):
             return product()
         form = what, _form(tau, inputs)
-        addresses = {tensor.data_ptr() for tensor in constant}
-        if form in self.kept or any(tensor.data_ptr() in addresses for tensor in inputs):  # tried; or not to be told
+        if form in self.kept or _mistakable(inputs, constant):
             return product()
-        with recorded(constant, same_anchors=bool(constant)) as record:
+        made = self.made.setdefault(form[1][1], {}) if constant else None
+        with recorded(constant, made) as record:
             y = product()
-            if len(self.kept) >= REPEATS_KEPT:
-                del self.kept[next(iter(self.kept))]
+            for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
+                self.kept.pop(oldest, None)  # perhaps by another thread
             self.kept[form] = repeat_of(record, inputs, y)
         return y
+
+
+def _mistakable(inputs: tuple[Tensor, ...], constant: tuple[Tensor, ...]) -> bool:
+    """Whether an address does not tell which tensor is meant."""
+    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant}
+    for tensor in inputs:
+        form = tensor.shape, tensor.dtype
+        if seen.setdefault(tensor.data_ptr(), form) != form:
+            return True
+    return False
 
 
 def _repeatable(tau: object, inputs: tuple[Tensor, ...]) -> bool:

@@ -20,7 +20,7 @@ from laplex._shapes import flat_rows
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
-COUNTED_UP_TO = 1 << 13  # points that are put in order by comparing each with all
+COUNTED_PAIRS = 1 << 26  # of points that are put in order by comparing each with all
 COUNTED_WIDTH, COUNTED_OTHERS = 32, 1024  # points of a program, and how many it compares them with at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
@@ -29,7 +29,6 @@ SPREAD_FROM = 1 << 23  # sums from which on the table pays for the sort and the 
 ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
 PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the places of rows and columns
 WIDEST_TILE = 512
-GRID = 65535  # programs along the second and the third axis of a launch
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GROUPS_BY_TILES = 8  # groups whose every tile the others read; of more they read the sums
@@ -86,7 +85,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
         return _ops.empty_plan(a, b, layout)  # nothing will look at it
     if layout == "in_order":
         joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
-    elif a.shape[1] + b.shape[1] <= COUNTED_UP_TO:
+    elif a.shape[0] * (a.shape[1] + b.shape[1]) ** 2 <= COUNTED_PAIRS:
         joined = _counted(a, b)
     elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
         joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
@@ -104,7 +103,7 @@ def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
     """A plan that will be kept, with the places if it is large: to find them costs as much as they save in a call."""
     entry, position, _, nothing = order
     h = entry.shape[0]
-    large = (n + k) * h >= PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= _ops.KERNELS_AT_ONCE
+    large = (n + k) * h >= PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= _ops.LAUNCH_AXIS
     return (entry, position, places(entry, (n, k)), nothing) if large else order
 
 
@@ -234,7 +233,7 @@ def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
         rows //= 2
-    rows = max(rows, -(-m // GRID))
+    rows = max(rows, -(-m // _ops.LAUNCH_AXIS))
     return tile, rows, 2 if small else 1
 
 
@@ -370,7 +369,9 @@ def _run(
         launch(kernels.scan_kernel, grid, tensors, sizes, (*flags, spans, together), plan.warps)
     if plan.unstaged:
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
-    return even if weights is None else pull[:, 0] if plan.row_blocks == 1 else pull.sum(1)
+    if weights is None:
+        return even
+    return pull[:, 0] if plan.row_blocks == 1 else pull.sum(1, dtype=torch.float64).to(pull.dtype)
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
