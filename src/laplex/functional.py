@@ -157,9 +157,9 @@ def gram(
 
     Returns:
         M (*H, n, n) for one weight, else (..., n, n) or (*H, m, n, n); symmetric to the bit; in the dtype of the
-        weight, of the anchors without. All is computed in float64; the gradient of the weight has an error of some
-        1e-16 of the cotangent, which is all there is of it for a column many tau from every row. On CUDA nothing waits
-        for the device; a fault makes M NaN, as it does in :func:`linear`.
+        weight, of the anchors without. All is computed in float64; the gradient of the weight is rounded as the
+        cotangent is, so that for a column many tau from every row nothing of it is right. On CUDA nothing waits for
+        the device; a fault makes M NaN, as it does in :func:`linear`.
 
     Example:
         >>> a, b, weight = torch.randn(100), torch.randn(50_000), torch.rand(50_000)

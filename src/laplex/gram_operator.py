@@ -32,7 +32,7 @@ class GramOperator:
     core below 1e-9 already, where anchors come in tight clusters), and where a pivot of the factorisation falls below
     1e-15 of the diagonal there is an error (NaN on CUDA). Solves are refined once, by a product with K and one with
     K^T. Determinants and factors are not: they are as good as float64 and the condition number of M + diag allow, but
-    with phases, where M is of order 4, they lose some four digits more, and nothing says so.
+    with phases, where M is of order 4, they lose digits beyond that while ``diag`` is small, and nothing says so.
 
     Args:
         kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).

@@ -238,6 +238,7 @@ def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
 
 
 def _spans(tiles: int, programs: int) -> tuple[tuple[str, int], ...]:
+    """Launches of scan_kernel; looking for wide tiles leaves programs enough to scan them all, should all be wide."""
     if programs <= SPANS_TOGETHER:
         return (("all", 1),)
     return ("narrow", 1), ("wide", min(power(-(-programs // SPANS_TOGETHER)), 64, power(tiles)))
