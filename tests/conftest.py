@@ -122,17 +122,18 @@ def require(backend):
 @pytest.fixture
 def tiles(monkeypatch):
     """Tiles of Triton's kernels so small that few points cross many; call it for others: points and rows of x of a
-    tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), and whether x is put
-    into the merged order on the way.
+    tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put into
+    the merged order on the way, and whether its rows are put side by side.
     """
 
-    def of(points, rows=1, carried=0, staged=False):
+    def of(points, rows=1, carried=0, staged=False, turned=False):
         triton_scan.schedule.cache_clear()
         monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(triton_scan, "CARRIED_BY_TILES", 0 if carried else 1024)
         monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", carried)
         monkeypatch.setattr(triton_scan, "SPANS_TOGETHER", 2 if carried else 1 << 40)
         monkeypatch.setattr(triton_scan, "GATHERED_TWICE", -1 if staged else 1 << 40)
+        monkeypatch.setattr(triton_scan, "TURNED_FROM", 0 if turned else 1 << 40)
 
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)

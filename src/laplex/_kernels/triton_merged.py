@@ -33,6 +33,7 @@ from laplex._kernels.triton_points import (
     places,
     rate_of,
 )
+from laplex._kernels.triton_rows import load_rows, store_rows
 from laplex._kernels.triton_sums import narrow_sums, tie_sums, units, windows
 
 
@@ -73,6 +74,7 @@ def reduce_kernel(
     x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_kernel, x_row, x_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
     CHECKED: tl.constexpr, ALONE: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    SIDE: tl.constexpr,
 ):  # fmt: skip
     """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order.
 
@@ -110,19 +112,20 @@ def reduce_kernel(
     SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
     at_first, at_last = at_first.to(SUM), at_last.to(SUM)
     channel = kernels * m * tiles
-    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
-        row = tl.zeros([], tl.int64) + number
-        of_row = kernel * m + row
-        v = tl.load(x + kernel * x_kernel + row * x_row + at * x_col, mask=is_source, other=0.0)
-        if STAGED == "places":
-            tl.store(merged_x + of_row * padded + place, v, mask=place < padded)
-        v = v.to(SUM)
-        totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
-        tl.store(totals, total(v * at_first))
-        tl.store(totals + channel, total(v * at_last))
-        if ODD:
-            tied = p.to(tl.float64) == (first if FIRST else last)
-            tl.store(totals + 2 * channel, total(tl.where(tied, v, 0.0)))
+    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
+        rows = load_rows(x + kernel * x_kernel, number, at, is_source, x_row, x_col, SIDE)
+        for beside in tl.static_range(SIDE):
+            row = tl.zeros([], tl.int64) + number + beside
+            of_row = kernel * m + row
+            if STAGED == "places":
+                tl.store(merged_x + of_row * padded + place, rows[beside], mask=place < padded)
+            v = rows[beside].to(SUM)
+            totals = scratch + kernels * 2 * tiles + of_row * tiles + tile
+            tl.store(totals, total(v * at_first), mask=row < m)
+            tl.store(totals + channel, total(v * at_last), mask=row < m)
+            if ODD:
+                tied = p.to(tl.float64) == (first if FIRST else last)
+                tl.store(totals + 2 * channel, total(tl.where(tied, v, 0.0)), mask=row < m)
 
 
 @triton.jit
@@ -137,6 +140,7 @@ def scan_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
     ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
+    SIDE: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
     and ``pull`` takes the products' sum over the rows of this program, over tau.
@@ -150,6 +154,7 @@ def scan_kernel(
             start, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
             x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
             EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
+            SIDE,
         )  # fmt: skip
     else:
         kernel = tl.program_id(2).to(tl.int64)
@@ -163,6 +168,7 @@ def scan_kernel(
                     start + number, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
                     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
                     EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
+                    SIDE,
                 )  # fmt: skip
 
 
@@ -173,7 +179,7 @@ def _scan_tile(
     x_kernel, x_row, x_col, even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr,
+    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     row_block = tl.program_id(1)
     kernel = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
@@ -213,36 +219,46 @@ def _scan_tile(
                 unit, tie = units(up * low, down * high, to_end)
         kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
-        for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
-            row = tl.zeros([], tl.int64) + number
-            sources = x + kernel * x_kernel + row * x_row + (place if STAGED != "" else from_at) * x_col
-            v = tl.load(sources, mask=(place < padded) if STAGED == "places" else is_source, other=0.0).to(SUM)
-            totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
-            at_last, at_first, left, right, tied = carried_to(
-                totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
-            )
-            if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
-                from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
-            else:
-                from_left, left_unit, left_tie = windows(
-                    p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+        for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
+            from_places = place if STAGED != "" else from_at
+            known = (place < padded) if STAGED == "places" else is_source
+            rows = load_rows(x + kernel * x_kernel, number, from_places, known, x_row, x_col, SIDE)
+            if PULL:
+                weights = load_rows(odd + kernel * odd_kernel, number, at, is_target, odd_row, odd_col, SIDE)
+            evens, odds = (), ()
+            for beside in tl.static_range(SIDE):
+                v = rows[beside].to(SUM)
+                row = tl.minimum(tl.zeros([], tl.int64) + number + beside, m - 1)
+                totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
+                at_last, at_first, left, right, tied = carried_to(
+                    totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
                 )
-                from_right, right_unit, right_tie = windows(
-                    -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-                )
-                from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
-                if ODD:
-                    unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-            even_at = even + kernel * even_kernel + row * even_row + (place if UNSTAGED else at) * even_col
-            tl.store(even_at, from_left + from_right, mask=(place < padded) if UNSTAGED else is_target)
-            if ODD:
-                ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-                difference = from_right - from_left + (-ties if FIRST else ties)
-                odd_at = odd + kernel * odd_kernel + row * odd_row + at * odd_col
-                if PULL:
-                    pulled += tl.load(odd_at, mask=is_target, other=0.0).to(tl.float64) * difference.to(tl.float64)
+                if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
+                    from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
                 else:
-                    tl.store(odd_at, difference, mask=is_target)
+                    from_left, left_unit, left_tie = windows(
+                        p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+                    )
+                    from_right, right_unit, right_tie = windows(
+                        -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+                    )
+                    from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
+                    if ODD:
+                        unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+                evens += ((from_left + from_right).to(even.dtype.element_ty),)
+                if ODD:
+                    ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+                    difference = from_right - from_left + (-ties if FIRST else ties)
+                    if PULL:
+                        pulling = weights[beside].to(tl.float64) * difference.to(tl.float64)
+                        pulled += tl.where(number + beside < m, pulling, 0.0)  # rows beyond m are anything
+                    else:
+                        odds += (difference.to(odd.dtype.element_ty),)
+            to_places = place if UNSTAGED else at
+            asked = (place < padded) if UNSTAGED else is_target
+            store_rows(even + kernel * even_kernel, number, to_places, evens, asked, even_row, even_col, SIDE)
+            if ODD and not PULL:
+                store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE)
         if PULL:
             tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled * (rate * LN_2), mask=is_target)
 

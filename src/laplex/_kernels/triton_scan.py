@@ -15,6 +15,7 @@ from torch import Tensor
 from laplex import _ops
 from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
+from laplex._kernels.triton_turn import turn, turn_back, turned_empty
 from laplex._shapes import flat_rows
 
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
@@ -34,6 +35,9 @@ CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GROUPS_BY_TILES = 8  # groups whose every tile the others read; of more they read the sums
 GATHERED_TWICE = 1 << 20  # bytes of x; more are put into the merged order on the way
 SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
+ROWS_AT_ONCE = 4  # of x, side by side: 16 bytes of float32
+TILE_SIDE_BY_SIDE = (256, 128)  # points of a program for even sums, and with odd ones, which need the registers
+TURNED_FROM = 1 << 10  # programs
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
 
@@ -226,8 +230,10 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
 
 
-def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
+def tiling(merged: int, m: int, h: int, sparse: bool, side: int, odd: bool) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
+    if side > 1:
+        return TILE_SIDE_BY_SIDE[odd], min(2 * side, -(-m // side) * side), 1
     small = merged * m * h <= 1 << 18
     tile = 512 if merged >= 1 << 25 or (small and merged >= 1 << 15) else 256
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
@@ -237,11 +243,11 @@ def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
     return tile, rows, 2 if small else 1
 
 
-def _spans(tiles: int, programs: int) -> tuple[tuple[str, int], ...]:
+def _spans(tiles: int, programs: int, side: int) -> tuple[tuple[str, int, int], ...]:
     """Launches of scan_kernel; looking for wide tiles leaves programs enough to scan them all, should all be wide."""
-    if programs <= SPANS_TOGETHER:
-        return (("all", 1),)
-    return ("narrow", 1), ("wide", min(power(-(-programs // SPANS_TOGETHER)), 64, power(tiles)))
+    if programs <= SPANS_TOGETHER and side == 1:
+        return (("all", 1, 1),)
+    return ("narrow", 1, side), ("wide", min(power(-(-programs // SPANS_TOGETHER)), 64, power(tiles)), 1)
 
 
 class Schedule(NamedTuple):
@@ -258,7 +264,9 @@ class Schedule(NamedTuple):
     grid: tuple[int, int, int]
     scratch: int  # float64 numbers: ends, totals, and carries of every tile, and the rates
     carried: bool  # by a launch of its own
-    spans: tuple[tuple[str, int], ...]  # launches of scan_kernel: of which tiles, and how many a program looks at
+    spans: tuple[
+        tuple[str, int, int], ...
+    ]  # launches of scan_kernel: of which tiles, how many a program looks at, SIDE
     reduce: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of reduce_kernel
     scan: tuple[tuple[int, ...], tuple[Any, ...]]  # of scan_kernel, but for spans
 
@@ -277,17 +285,18 @@ def schedule(
     odd: bool,
     pull: bool,
     placed: bool = False,
+    side: int = 1,
 ) -> Schedule:
     (h, m, k), n = x, out[-1]
     merged, padded = n + k, _ops.padded(n + k)
     sparse = k >= SHORT_AXIS_RATIO * n  # most tiles have no target
-    tile, rows, warps = tiling(merged, m, h, sparse)
+    tile, rows, warps = tiling(merged, m, h, sparse, side, odd)
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
     channels = 3 if odd else 2
     rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
-    large = not in_order and h * m * k * dtype.itemsize > GATHERED_TWICE
+    large = not in_order and side == 1 and h * m * k * dtype.itemsize > GATHERED_TWICE
     by_rows = sparse and m >= ROWS_SIDE_BY_SIDE and padded + tile < 2**31  # places are 32 bits there
     staged = "rows" if by_rows else "places" if large else ""
     unstaged = placed and staged == "places" and not odd
@@ -307,10 +316,10 @@ def schedule(
         grid=(tiles, row_blocks, h),
         scratch=rate_at + h,
         carried=carry == 1,
-        spans=_spans(tiles, tiles * row_blocks * h),
+        spans=_spans(tiles, tiles * row_blocks * h, side),
         reduce=(
             (m, merged, padded, tiles, rate_at, *x_strides),
-            (exact, odd, first, in_order, staged, checked, h == 1, far, tile, rows),
+            (exact, odd, first, in_order, staged, checked, h == 1, far, tile, rows, side),
         ),
         scan=(
             (m, n, merged, padded, tiles, rate_at, *staged_strides, *even_strides, *other_strides),
@@ -330,49 +339,82 @@ def _run(
     weights: Tensor | None,
 ) -> Tensor:
     """Fill even and odd; with weights return 1/tau sum over rows of weights * odd instead, (h, n) as the anchors."""
+    rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
+    (h, m, k), n = rows.shape, out.shape[-1]
+    beside, pull = odd if weights is None else weights, weights is not None
+    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES and out.numel() >= SPREAD_FROM:
+        return spread(rows, target, source, tau, out, beside, pull)
+    other = out if beside is None else flat_rows(beside, tau)
+    in_order = max(order[0].shape[-1], order[2].shape[-1]) < _ops.padded(n + k)
+    if not side_by_side(h, m, n, k, in_order):
+        return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1)
+    turned, out_turned = turn(rows), turned_empty(out)
+    other_turned = out_turned if beside is None else turn(other) if pull else turned_empty(other)
+    result = _scan_tiles(
+        turned, target, source, tau, order, out_turned, other_turned, beside is not None, pull, ROWS_AT_ONCE
+    )
+    turn_back(out_turned, out)
+    if beside is not None and not pull:
+        turn_back(other_turned, other)
+    return result
+
+
+def side_by_side(h: int, m: int, n: int, k: int, in_order: bool) -> bool:
+    """Whether rows are worth two transposing copies: where they fill the GPU, and are not in order to begin with."""
+    programs = -(-(n + k) // TILE_SIDE_BY_SIDE[0]) * -(-m // (2 * ROWS_AT_ONCE)) * h
+    return m >= ROWS_AT_ONCE and not in_order and k < SHORT_AXIS_RATIO * n and programs >= TURNED_FROM
+
+
+def _scan_tiles(
+    rows: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    order: _ops.Planned,
+    out: Tensor,
+    other: Tensor,
+    odd: bool,
+    pull: bool,
+    side: int,
+) -> Tensor:
+    """The launches over tiles: x (h, m, k), out (h, m, n) and, if odd, ``other``, the odd sums or their weights."""
     kernels = _kernels()
-    rows, out = flat_rows(x, tau), flat_rows(even, tau)
     (h, m, k), n = rows.shape, out.shape[-1]
     padded = _ops.padded(n + k)
     first = _ops.holds_entries(order[0])  # the rows hold the plan, and come first at ties
     entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
     place_of = order[2] if first else order[0]
-    tau = tau.contiguous()
     in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
-    beside = odd if weights is None else weights
-    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES and out.numel() >= SPREAD_FROM:
-        return spread(rows, target, source, tau, out, beside, weights is not None)
-    other = out if beside is None else flat_rows(beside, tau)
     placed = place_of.shape[-1] > 0
     plan = schedule(
-        rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), x.dtype,
-        first, in_order, checked, beside is not None, weights is not None, placed,
+        rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), rows.dtype,
+        first, in_order, checked, odd, pull, placed, side,
     )  # fmt: skip
     if checked:
         position = empty(target, (h, 1, padded))
         anchors = target.contiguous(), source.contiguous(), entry, position
         how = first, in_order, plan.far, plan.tile
         launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
-    scratch = empty(x, (plan.scratch,), torch.float64)
-    merged_x = empty(x, (h, m, padded)) if plan.staged else rows
+    scratch = empty(rows, (plan.scratch,), torch.float64)
+    merged_x = empty(rows, (h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
     if plan.staged == "rows":
         reduce_by_rows(rows, merged_x, tau, entry, position, scratch, place_of if placed else None, plan)
     else:
         launch(kernels.reduce_kernel, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
-        _carry(scratch, tau, h, m, plan.tiles, (plan.exact, beside is not None, first))
-    pull = scratch if weights is None else empty(target, (h, plan.row_blocks, n))
-    tensors = merged_x, other, entry, position, scratch, merged_x if plan.unstaged else out, pull
+        _carry(scratch, tau, h, m, plan.tiles, (plan.exact, odd, first))
+    pulled = empty(target, (h, plan.row_blocks, n)) if pull else scratch
+    tensors = merged_x, other, entry, position, scratch, merged_x if plan.unstaged else out, pulled
     sizes, flags = plan.scan
-    for spans, together in plan.spans:
+    for spans, together, at_once in plan.spans:
         grid = -(-plan.tiles // together), *plan.grid[1:]
-        launch(kernels.scan_kernel, grid, tensors, sizes, (*flags, spans, together), plan.warps)
+        launch(kernels.scan_kernel, grid, tensors, sizes, (*flags, spans, together, at_once), plan.warps)
     if plan.unstaged:
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
-    if weights is None:
-        return even
-    return pull[:, 0] if plan.row_blocks == 1 else pull.sum(1, dtype=torch.float64).to(pull.dtype)
+    if not pull:
+        return out
+    return pulled[:, 0] if plan.row_blocks == 1 else pulled.sum(1, dtype=torch.float64).to(pulled.dtype)
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:

@@ -1,0 +1,55 @@
+"""Rows of x and y side by side, so that one access is for several of them: a gather takes as long for 16 bytes as for 4."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize_on_alignment=["x", "turned"])
+def turn_kernel(
+    x, turned, m, size, x_kernel, x_row, x_col, turned_kernel, turned_row, turned_col,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """A copy in another layout: rows of numbers side by side to rows side by side, or back."""
+    kernel = tl.program_id(2).to(tl.int64)
+    at = (tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
+    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    both = (at < size) & (row < m)
+    v = tl.load(x + kernel * x_kernel + row * x_row + at * x_col, mask=both, other=0.0)
+    tl.store(turned + kernel * turned_kernel + row * turned_row + at * turned_col, v, mask=both)
+
+
+@triton.jit
+def load_rows(x, row, at, known, row_step, step, SIDE: tl.constexpr):
+    """SIDE rows of x from ``row`` on, at the places of a tile, one by one: a tuple.
+
+    Of several, which lie side by side, all are one access: a gather takes as long for 16 bytes as for 4.
+    """
+    if SIDE == 1:
+        return (tl.load(x + tl.zeros([], tl.int64) + row * row_step + at * step, mask=known, other=0.0),)
+    else:
+        tl.static_assert(SIDE == 4)
+        both = tl.load(_side_by_side(x, row, at, step, SIDE), mask=known[:, :, None], other=0.0)
+        even, odd = tl.split(tl.reshape(both, [at.shape[0], at.shape[1], 2, 2]))
+        first, third = tl.split(even)
+        second, fourth = tl.split(odd)
+        return first, second, third, fourth
+
+
+@triton.jit
+def store_rows(y, row, at, rows, known, row_step, step, SIDE: tl.constexpr):
+    """The reverse of :func:`load_rows`."""
+    if SIDE == 1:
+        tl.store(y + tl.zeros([], tl.int64) + row * row_step + at * step, rows[0], mask=known)
+    else:
+        both = tl.join(tl.join(rows[0], rows[2]), tl.join(rows[1], rows[3]))
+        both = tl.reshape(both, [at.shape[0], at.shape[1], SIDE])
+        tl.store(_side_by_side(y, row, at, step, SIDE), both, mask=known[:, :, None])
+
+
+@triton.jit
+def _side_by_side(x, row, at, step, SIDE: tl.constexpr):
+    """Addresses of SIDE rows, told to be aligned to all of them: what is side by side is our own."""
+    offset = (at * (step // SIDE) * SIDE + row)[:, :, None] + tl.arange(0, SIDE)
+    return tl.multiple_of(x + offset, (1, 1, SIDE * x.dtype.element_ty.primitive_bitwidth // 8))
