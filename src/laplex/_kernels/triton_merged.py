@@ -29,12 +29,14 @@ from laplex._kernels.triton_points import (
     entries_at,
     entry_of,
     fault_at_ends,
+    flat,
+    load_points,
     narrow_powers,
     places,
     rate_of,
 )
 from laplex._kernels.triton_rows import load_rows, store_rows
-from laplex._kernels.triton_sums import narrow_sums, tie_sums, units, windows
+from laplex._kernels.triton_sums import narrow_odd_sums, narrow_sums, runs, tie_sums, units, windows
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
@@ -113,7 +115,7 @@ def reduce_kernel(
     at_first, at_last = at_first.to(SUM), at_last.to(SUM)
     channel = kernels * m * tiles
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
-        rows = load_rows(x + kernel * x_kernel, number, at, is_source, x_row, x_col, SIDE)
+        rows = load_rows(x + kernel * x_kernel, number, at, is_source, x_row, x_col, SIDE, IN_ORDER)
         for beside in tl.static_range(SIDE):
             row = tl.zeros([], tl.int64) + number + beside
             of_row = kernel * m + row
@@ -189,10 +191,12 @@ def _scan_tile(
     span = (last - first) * rate
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    place = places(tile, FAR, TILE)
+    STRICT: tl.constexpr = ODD and SPANS == "narrow"
+    MIRRORED: tl.constexpr = STRICT and FIRST  # a target's tied sources come before it then
+    place = places(tile, FAR, TILE, 4 if SIDE == 1 else 8, MIRRORED)
     start = tile.to(place.dtype) * TILE
-    p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    p = load_points(position, place, place < padded, not MIRRORED)
+    is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER, MIRRORED)
     wanted = True
     if SPANS != "all":
         wanted = (span <= NARROW) == (SPANS == "narrow")
@@ -201,15 +205,15 @@ def _scan_tile(
     if wanted:
         inside = place < merged
         p = tl.where(inside, p, last.to(p.dtype))
-        # The odd sums leave out ties, which may be all but everything: what is subtracted must be what was added.
-        SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
+        # Ties may be all but everything. Where they are subtracted from odd sums, that must be what was added.
+        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and not STRICT) else tl.float32
         down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
         down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
         p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
         outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
         if ODD:
-            same = _same_beside(position, p, place, start, merged, FIRST, TILE)
+            same = _same_beside(position, p, place, start, merged, FIRST, TILE, MIRRORED)
             tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
             if FIRST:
                 to_end = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
@@ -217,14 +221,18 @@ def _scan_tile(
             else:
                 to_end = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
                 unit, tie = units(up * low, down * high, to_end)
+            if STRICT:
+                same = same.to(tl.int32)
+                connected, begins = runs(same)
         kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
         for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
             from_places = place if STAGED != "" else from_at
             known = (place < padded) if STAGED == "places" else is_source
-            rows = load_rows(x + kernel * x_kernel, number, from_places, known, x_row, x_col, SIDE)
+            IN_TURN: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
+            rows = load_rows(x + kernel * x_kernel, number, from_places, known, x_row, x_col, SIDE, IN_TURN)
             if PULL:
-                weights = load_rows(odd + kernel * odd_kernel, number, at, is_target, odd_row, odd_col, SIDE)
+                weights = load_rows(odd + kernel * odd_kernel, number, at, is_target, odd_row, odd_col, SIDE, False)
             evens, odds = (), ()
             for beside in tl.static_range(SIDE):
                 v = rows[beside].to(SUM)
@@ -233,7 +241,19 @@ def _scan_tile(
                 at_last, at_first, left, right, tied = carried_to(
                     totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
                 )
-                if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
+                if MIRRORED:
+                    from_right, from_left, strict = narrow_odd_sums(
+                        v, same, connected, begins, tied_end, tied * to_end, down, up, up * low, down * high,
+                        at_first, at_last,
+                    )  # fmt: skip
+                    difference = strict - from_left
+                elif STRICT:
+                    from_left, from_right, strict = narrow_odd_sums(
+                        v, same, connected, begins, tied_end, tied * to_end, up * low, down * high, down, up,
+                        at_last, at_first,
+                    )  # fmt: skip
+                    difference = from_right - strict
+                elif SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
                     from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
                 else:
                     from_left, left_unit, left_tie = windows(
@@ -247,8 +267,9 @@ def _scan_tile(
                         unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
                 evens += ((from_left + from_right).to(even.dtype.element_ty),)
                 if ODD:
-                    ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-                    difference = from_right - from_left + (-ties if FIRST else ties)
+                    if not STRICT:
+                        ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
+                        difference = from_right - from_left + (-ties if FIRST else ties)
                     if PULL:
                         pulling = weights[beside].to(tl.float64) * difference.to(tl.float64)
                         pulled += tl.where(number + beside < m, pulling, 0.0)  # rows beyond m are anything
@@ -256,22 +277,33 @@ def _scan_tile(
                         odds += (difference.to(odd.dtype.element_ty),)
             to_places = place if UNSTAGED else at
             asked = (place < padded) if UNSTAGED else is_target
-            store_rows(even + kernel * even_kernel, number, to_places, evens, asked, even_row, even_col, SIDE)
+            store_rows(
+                even + kernel * even_kernel,
+                number,
+                to_places,
+                evens,
+                asked,
+                even_row,
+                even_col,
+                SIDE,
+                UNSTAGED and not MIRRORED,
+            )
             if ODD and not PULL:
-                store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE)
+                store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE, False)
         if PULL:
-            tl.store(pull + (kernel * tl.num_programs(1) + row_block) * n + at, pulled * (rate * LN_2), mask=is_target)
+            pull += (kernel * tl.num_programs(1) + row_block) * n
+            tl.store(pull + flat(at), flat(pulled * (rate * LN_2)), mask=flat(is_target))
 
 
 @triton.jit
-def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: tl.constexpr):
+def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: tl.constexpr, MIRRORED: tl.constexpr):
     """Whether the point's neighbour in the tile, behind it or before it, has its position.
 
     Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
     """
     beside = place + 1 if FIRST else place - 1
     known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
-    return known & (tl.load(position + beside, mask=known, other=0.0) == p)
+    return known & (load_points(position, beside, known, not MIRRORED) == p)
 
 
 @triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])

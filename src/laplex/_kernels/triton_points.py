@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 WORD = tl.constexpr(32)
-SERIAL = tl.constexpr(4)  # neighbouring points that a thread takes
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 INFINITY = tl.constexpr(float("inf"))
@@ -16,14 +15,37 @@ TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchor
 
 
 @triton.jit
-def places(tile, FAR: tl.constexpr, TILE: tl.constexpr):
-    """A tile's places in the merged order, (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbours."""
+def places(tile, FAR: tl.constexpr, TILE: tl.constexpr, SERIAL: tl.constexpr = 4, MIRRORED: tl.constexpr = False):
+    """A tile's places in the merged order, (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbours.
+
+    MIRRORED: from the last to the first, so that what is carried from point to point goes that way: a scan that runs
+    back takes twice the work.
+    """
     start = (tile.to(tl.int64) if FAR else tile) * TILE
-    return start + tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    place = tl.arange(0, TILE // SERIAL)[None, :] * SERIAL + tl.arange(0, SERIAL)[:, None]
+    return start + (TILE - 1 - place if MIRRORED else place)
 
 
 @triton.jit
-def entries_at(entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
+def flat(v):
+    """All points as one axis: of addresses anywhere the compiler knows no better than to give neighbours to neighbouring
+    threads, and on this axis those are not a thread's own points."""
+    return tl.reshape(v, [v.numel])
+
+
+@triton.jit
+def load_points(x, offset, known, IN_TURN: tl.constexpr):
+    """A tile's points from offsets that, IN_TURN, are neighbours for a thread; so that each thread has its own points."""
+    if IN_TURN:
+        return tl.load(x + offset, mask=known, other=0)
+    else:
+        return tl.reshape(tl.load(x + flat(offset), mask=flat(known), other=0), offset.shape)
+
+
+@triton.jit
+def entries_at(
+    entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, MIRRORED: tl.constexpr = False
+):
     """Of a tile's places: whether a target's, and where the caller has it, as a target and as a source.
 
     An entry is the row's index, or -1 - the column's. Where both sides came in order there are none, but a bit a point,
@@ -35,10 +57,12 @@ def entries_at(entry, place, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.c
         rows_before = tl.load(entry + padded // WORD + own // WORD, mask=own < padded, other=0)
         bit = (word >> (place % WORD).to(tl.int32)) & 1
         below = word & ((tl.full([1, 1], 1, tl.int32) << (own % WORD).to(tl.int32)) - 1)
-        row = (rows_before + _popcount(below)).to(place.dtype) + (tl.cumsum(bit, 0) - bit)
+        counted = tl.cumsum(bit, 0)
+        within = tl.sum(bit, 0)[None, :] - counted if MIRRORED else counted - bit
+        row = (rows_before + _popcount(below)).to(place.dtype) + within
         is_row, col = bit != 0, place - row
     else:
-        row = tl.load(entry + place, mask=place < padded, other=0)
+        row = load_points(entry, place, place < padded, not MIRRORED)
         is_row, col = row >= 0, -1 - row
         row, col = row.to(place.dtype), col.to(place.dtype)
     inside = place < merged

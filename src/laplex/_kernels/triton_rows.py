@@ -5,6 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._kernels.triton_points import flat, load_points
+
 
 @triton.jit(do_not_specialize_on_alignment=["x", "turned"])
 def turn_kernel(
@@ -21,35 +23,45 @@ def turn_kernel(
 
 
 @triton.jit
-def load_rows(x, row, at, known, row_step, step, SIDE: tl.constexpr):
-    """SIDE rows of x from ``row`` on, at the places of a tile, one by one: a tuple.
+def load_rows(x, row, at, known, row_step, step, SIDE: tl.constexpr, IN_TURN: tl.constexpr):
+    """SIDE rows of x from ``row`` on, at the places of a tile: a tuple. Those of several lie side by side.
 
-    Of several, which lie side by side, all are one access: a gather takes as long for 16 bytes as for 4.
+    IN_TURN: a thread's places are neighbours there.
     """
     if SIDE == 1:
-        return (tl.load(x + tl.zeros([], tl.int64) + row * row_step + at * step, mask=known, other=0.0),)
+        return (load_points(x + (tl.zeros([], tl.int64) + row) * row_step, at * step, known, IN_TURN),)
     else:
         tl.static_assert(SIDE == 4)
-        both = tl.load(_side_by_side(x, row, at, step, SIDE), mask=known[:, :, None], other=0.0)
-        even, odd = tl.split(tl.reshape(both, [at.shape[0], at.shape[1], 2, 2]))
+        asked = flat(known)[:, None]
+        both = tl.load(_side_by_side(x, row, at, step, SIDE), mask=asked, other=0.0)
+        even, odd = tl.split(tl.reshape(both, [at.numel, 2, 2]))
         first, third = tl.split(even)
         second, fourth = tl.split(odd)
-        return first, second, third, fourth
+        return (
+            tl.reshape(first, at.shape),
+            tl.reshape(second, at.shape),
+            tl.reshape(third, at.shape),
+            tl.reshape(fourth, at.shape),
+        )
 
 
 @triton.jit
-def store_rows(y, row, at, rows, known, row_step, step, SIDE: tl.constexpr):
+def store_rows(y, row, at, rows, known, row_step, step, SIDE: tl.constexpr, IN_TURN: tl.constexpr):
     """The reverse of :func:`load_rows`."""
-    if SIDE == 1:
-        tl.store(y + tl.zeros([], tl.int64) + row * row_step + at * step, rows[0], mask=known)
+    if SIDE == 1 and IN_TURN:
+        tl.store(y + (tl.zeros([], tl.int64) + row) * row_step + at * step, rows[0], mask=known)
+    elif SIDE == 1:
+        y += (tl.zeros([], tl.int64) + row) * row_step
+        tl.store(y + flat(at * step), flat(rows[0]), mask=flat(known))
     else:
-        both = tl.join(tl.join(rows[0], rows[2]), tl.join(rows[1], rows[3]))
-        both = tl.reshape(both, [at.shape[0], at.shape[1], SIDE])
-        tl.store(_side_by_side(y, row, at, step, SIDE), both, mask=known[:, :, None])
+        asked = flat(known)[:, None]
+        even, odd = tl.join(flat(rows[0]), flat(rows[2])), tl.join(flat(rows[1]), flat(rows[3]))
+        both = tl.reshape(tl.join(even, odd), [at.numel, SIDE])
+        tl.store(_side_by_side(y, row, at, step, SIDE), both, mask=asked)
 
 
 @triton.jit
 def _side_by_side(x, row, at, step, SIDE: tl.constexpr):
     """Addresses of SIDE rows, told to be aligned to all of them: what is side by side is our own."""
-    offset = (at * (step // SIDE) * SIDE + row)[:, :, None] + tl.arange(0, SIDE)
-    return tl.multiple_of(x + offset, (1, 1, SIDE * x.dtype.element_ty.primitive_bitwidth // 8))
+    offset = (flat(at) * (step // SIDE) * SIDE + row)[:, None] + tl.arange(0, SIDE)
+    return tl.multiple_of(x + offset, (1, SIDE * x.dtype.element_ty.primitive_bitwidth // 8))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_points import INFINITY, SERIAL, decay_over, powers_of_two
+from laplex._kernels.triton_points import INFINITY, decay_over, powers_of_two
 
 # Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
 NEAR = tl.constexpr(100.0)
@@ -24,9 +24,68 @@ def narrow_sums(v, down, up, to_last, from_last, left, right):
     left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
     left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
     from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
-    whole = right + tl.sum(right_total, 0)
+    whole = right + _of_thread(right_sums, right_sums.shape[0] - 1)
     from_right = _plus(whole - (right_sums - right_total), behind - right_inner) * up
     return from_left, from_right
+
+
+@triton.jit
+def _of_thread(v, number):
+    """A number that one thread has, or each asks of another, for all of them."""
+    return tl.gather(v, tl.zeros([v.shape[0]], tl.int32) + number, 0)
+
+
+@triton.jit
+def runs(same):
+    """Of runs of one position: whether a point is in one with the last of the thread before, and in which thread before
+    each such a run begins. ``same``: as the point before it."""
+    connected = tl.associative_scan(same, 0, _both)
+    thread = tl.arange(0, same.shape[1])
+    begins = tl.where(_last(connected, False) != 0, 0, thread)
+    return connected, _of_thread_before(tl.associative_scan(begins, 0, _larger))
+
+
+@triton.jit
+def _of_thread_before(v):
+    thread = tl.arange(0, v.shape[0])
+    return tl.where(thread > 0, tl.gather(v, tl.maximum(thread - 1, 0), 0), tl.zeros_like(v))
+
+
+@triton.jit
+def _both(same_1, same_2):
+    return same_1 & same_2
+
+
+@triton.jit
+def _larger(one, two):
+    return tl.maximum(one, two)
+
+
+@triton.jit
+def narrow_odd_sums(v, same, connected, begins, tied_end, tied, near, back_near, far, back_far, from_near, from_far):
+    """The sums up to every point and from it on, and the first without ties, which may be all but everything.
+
+    Points come in the order in which a target's tied sources come before it, all of them: the sum up to the first of
+    them is strict. What is strict is never had by subtracting, but between threads, in float64.
+    """
+    inner, but_last = tl.associative_scan((v * near, tl.zeros_like(v)), 0, _add_but_last)
+    far_inner = tl.cumsum((v * far).to(tl.float64), 0)
+    total, far_total = _last(inner, False).to(tl.float64), _last(far_inner, False)
+    sums, far_sums = tl.associative_scan((total, far_total), 0, _add_both)
+    before = from_near + _of_thread_before(sums)
+    onward = from_far + (_of_thread(far_sums, v.shape[1] - 1) - _of_thread_before(far_sums))
+    from_there = (onward[None, :] - (far_inner - (v * far).to(tl.float64))).to(v.dtype)
+    _same, strict = tl.associative_scan((same, _plus(before, but_last)), 0, _copy_if_same)
+    of_run = tl.gather(_last(strict, False), begins, 0)
+    strict = tl.where(connected != 0, of_run[None, :], strict)
+    strict = tl.where(tied_end, (from_near - tied).to(v.dtype), strict)
+    return _plus(before, inner) * back_near, from_there * back_far, strict * back_near
+
+
+@triton.jit
+def _copy_if_same(same_1, v_1, same_2, v_2):
+    """Runs: the value that each begins with."""
+    return same_1 & same_2, tl.where(same_2 != 0, v_1, v_2)
 
 
 @triton.jit
@@ -45,7 +104,7 @@ def _plus(outer, inner):
 @triton.jit
 def _last(v, REVERSE: tl.constexpr):
     """What a thread's points end with."""
-    last = (tl.arange(0, SERIAL) == (0 if REVERSE else SERIAL - 1))[:, None]
+    last = (tl.arange(0, v.shape[0]) == (0 if REVERSE else v.shape[0] - 1))[:, None]
     return tl.sum(tl.where(last, v, tl.zeros_like(v)), 0)
 
 
