@@ -137,6 +137,6 @@ def tiles(monkeypatch):
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
     monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 64**2)  # so that some are sorted
-    monkeypatch.setattr(triton_scan, "COUNTED_OTHERS", 32)
+    monkeypatch.setattr(triton_scan, "COUNTED_TILE", (32, 16, 8))
     yield of
     triton_scan.schedule.cache_clear()

@@ -8,7 +8,15 @@ import torch
 
 import laplex
 from laplex import Plan
-from laplex._kernels import triton_gram, triton_gram_sums, triton_launch, triton_long, triton_repeat, triton_scan
+from laplex._kernels import (
+    triton_count,
+    triton_gram,
+    triton_gram_sums,
+    triton_launch,
+    triton_long,
+    triton_repeat,
+    triton_scan,
+)
 from laplex._kernels.triton_launch import (
     Call,
     Launch,
@@ -143,7 +151,7 @@ def replayed(monkeypatch):
 
         return run
 
-    for module in (triton_scan, triton_long, triton_gram_sums, triton_gram):
+    for module in (triton_scan, triton_count, triton_long, triton_gram_sums, triton_gram):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(Repeat, "_launch", launch_again)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)

@@ -1,0 +1,35 @@
+"""Launches that put points in order by counting those before each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _ops
+from laplex._kernels.triton_launch import empty, launch
+
+
+def _kernels() -> Any:
+    from laplex._kernels import triton_order  # imports triton: not before it is needed
+
+    return triton_order
+
+
+def counted(a: Tensor, b: Tensor, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Positions and entries of both sides in order, (h, padded): few points, each compared with all.
+
+    ``tile``: points of a program, how many it compares them with at once, and in how many lanes.
+    """
+    padded = _ops.padded(a.shape[1] + b.shape[1])
+    return _ranked(a, b, padded, padded, tile)
+
+
+def _ranked(a: Tensor, b: Tensor, run: int, padded: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Runs of rows and columns, one side behind the other, each run in order."""
+    (h, n), k = a.shape, b.shape[1]
+    position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
+    tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // tile[0]), h, 1)
+    launch(_kernels().rank_kernel, grid, tensors, (n, k, run, padded), tile, 4)
+    return position, entry
