@@ -92,6 +92,7 @@ def products():
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
     for anchors in ("fp32", "fp64"):
         compile_kernel(triton_order.rank_kernel, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)
+        compile_kernel(triton_order.join_kernel, anchors, anchors, WIDTH=32, RUNS=16)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):

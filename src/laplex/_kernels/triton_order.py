@@ -82,6 +82,39 @@ def _put(position, entry, start, place, value, coded, own, merged, padded):
 
 
 @triton.jit
+def join_kernel(
+    run_position, run_entry, position, entry, merged, padded, run, steps, WIDTH: tl.constexpr, RUNS: tl.constexpr
+):  # fmt: skip
+    """Sorted runs as one order: a point's place is the sum of those it has in all runs, RUNS bisected side by side."""
+    kernel = tl.program_id(1).to(tl.int64)
+    run_position, run_entry = run_position + kernel * merged, run_entry + kernel * merged
+    first = tl.program_id(0) * WIDTH
+    own, own_run = first + tl.arange(0, WIDTH), first // run
+    value = tl.load(run_position + own, mask=own < merged, other=0.0)
+    coded = tl.load(run_entry + own, mask=own < merged, other=0)
+    before = own - own_run * run
+    for first_run in range(0, tl.cdiv(merged, run), RUNS):
+        other_run = first_run + tl.arange(0, RUNS)[:, None]
+        begin = other_run * run
+        size = tl.where(other_run == own_run, 0, tl.minimum(merged - begin, run))
+        in_other = _number_before(run_position + begin, size, value[None, :], other_run < own_run, run, steps)
+        before += tl.sum(in_other, 0)
+    _put(position, entry, kernel * padded, before, value, coded, own, merged, padded)
+
+
+@triton.jit
+def _number_before(runs, size, value, or_tied, run, steps):
+    """How many points of sorted runs (of ``run``, or as few as ``size``) come before the values, by bisection."""
+    number = tl.zeros([size.shape[0], value.shape[1]], tl.int32)
+    for halved in range(steps):
+        more = number + (run >> halved)
+        against = tl.load(runs + more - 1, mask=more <= size, other=0.0)
+        ahead = (against < value) | ((against == value) & or_tied)
+        number = tl.where((more <= size) & ahead, more, number)
+    return number
+
+
+@triton.jit
 def encode_kernel(values, order, position, entry, n, merged, padded, first_row, first_col, WIDTH: tl.constexpr):
     """Sorted values and their order as positions and entries: a row's index, or -1 - a column's; padded at the end.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_count import counted
+from laplex._kernels.triton_count import counted, counted_in_runs
 from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
@@ -23,6 +23,9 @@ MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 COUNTED_PAIRS = 1 << 26  # of points that are put in order by comparing each with all
 COUNTED_TILE = 32, 512, 128  # points of a program, how many it compares them with at once, and in how many lanes
+COUNTED_IN_RUNS = 1 << 16  # points that are put in order by comparing each with its run, and finding it in the others
+COUNTED_RUN = 1024
+JOINED_TILE = 32, 32  # points of a program, and how many runs they are looked for in at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
@@ -89,6 +92,8 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
         joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
     elif h * merged**2 <= COUNTED_PAIRS:
         joined = Run(*counted(a, b, COUNTED_TILE), merged)
+    elif h * merged <= COUNTED_IN_RUNS:
+        joined = Run(*counted_in_runs(a, b, COUNTED_RUN, COUNTED_TILE, JOINED_TILE), merged)
     elif merged <= SORTED_AT_ONCE:
         joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
