@@ -23,12 +23,13 @@ from laplex._kernels import (
 
 TARGET = GPUTarget("cuda", 90, 32)
 FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled"}
-INT32, INT64 = {"entry", "ones_entry", "twos_entry", "place_of"}, {"order", "splits"}
+INT32, INT64 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
 
 
 ANCHORS, X = (
-    {"target", "source", "position", "values", "ones", "twos", "pull", "out", "phi", "psi", "source_bar", "psi_bar"},
+    {"target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"}
+    | {"phi", "psi", "source_bar", "psi_bar"},
     {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix", "weight", "largest", "weight_bar"},
 )
 
@@ -89,7 +90,9 @@ def products():
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
-    compile_kernel(triton_order.rank_kernel, "fp32", "fp32", WIDTH=32, OTHERS=1024)
+    for anchors in ("fp32", "fp64"):
+        compile_kernel(triton_order.rank_kernel, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)
+        compile_kernel(triton_order.join_kernel, anchors, anchors, WIDTH=32, RUNS=16)
     compile_kernel(triton_order.encode_kernel, "fp32", "fp32", WIDTH=1024)
     compile_kernel(triton_order.split_kernel, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):

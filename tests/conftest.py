@@ -137,7 +137,10 @@ def tiles(monkeypatch):
 
     of(32)
     monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
-    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 64**2)  # so that some are sorted
-    monkeypatch.setattr(triton_scan, "COUNTED_OTHERS", 32)
+    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 64**2)  # so that some are counted in runs,
+    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 128)  # and some sorted
+    monkeypatch.setattr(triton_scan, "COUNTED_RUN", 32)
+    monkeypatch.setattr(triton_scan, "COUNTED_TILE", (32, 16, 8))
+    monkeypatch.setattr(triton_scan, "JOINED_TILE", (16, 2))
     yield of
     triton_scan.schedule.cache_clear()

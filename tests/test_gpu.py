@@ -202,6 +202,34 @@ def test_more_than_2_31_elements(n, k):
         assert error(y[row, few], want, 0.1 * mass) <= BFLOAT16
 
 
+ORDERED = [  # kernels, rows and columns at which another way of ordering them begins, and far from it
+    (1, 4096, 4095),
+    (1, 4096, 4096),
+    (1, 4096, 4097),
+    (1, 1, 8192),
+    (1, 20_000, 1),
+    (1, 2**15, 2**15),
+    (1, 2**15 + 1, 2**15),
+    (1, 2**16, 2**16 + 1),
+    (7, 5000, 4300),
+    (64, 500, 525),
+    (1000, 40, 30),
+]
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["apart", "ties"])
+@pytest.mark.parametrize("sizes", ORDERED, ids=str)
+def test_the_order_is_that_of_a_stable_sort(sizes, tied, dtype):
+    h, n, k = sizes
+    a, b = (randn(h, size, dtype=dtype) for size in (n, k))
+    a, b = ((a * 99).round(), (b * 99).round()) if tied else (a, b)
+    entry, position = make_order(a, b, "joined", "triton")[:2]
+    values, index = torch.cat([a, b], 1).sort(dim=1, stable=True)
+    assert torch.equal(position[:, 0, : n + k], values)
+    assert torch.equal(entry[:, 0, : n + k].long(), torch.where(index < n, index, n - 1 - index))
+    assert (position[:, 0, n + k :] == values[:, -1:]).all()
+
+
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 

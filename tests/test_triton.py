@@ -210,6 +210,7 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
     monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 0)
     monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 32)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
@@ -220,6 +221,7 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
 @pytest.mark.parametrize("at_once", [2, 100])
 def test_empty(n, k, lead, at_once, monkeypatch):
     monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 0)
     monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", at_once)
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(*lead, k)
     assert torch.equal(linear(x=x, a=a, b=b), torch.zeros(*lead, n))

@@ -1,4 +1,4 @@
-"""The merged order on the GPU: entries out of a sort, and two sorted runs merged into one."""
+"""The merged order on the GPU: points counted into it, entries out of a sort, and sorted runs merged into one."""
 
 from __future__ import annotations
 
@@ -29,31 +29,89 @@ def _side_at(ones, twos, place, n, k):
 
 
 @triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
-def rank_kernel(ones, twos, position, entry, n, k, padded, WIDTH: tl.constexpr, OTHERS: tl.constexpr):
-    """Positions and entries of few points, each at the place that counting those before it gives: one launch."""
+def rank_kernel(
+    ones, twos, position, entry, n, k, run, padded, WIDTH: tl.constexpr, OTHERS: tl.constexpr, LANES: tl.constexpr
+):  # fmt: skip
+    """Positions and entries of runs of points, each at the place in its run that counting those before it gives.
+
+    A run is a multiple of WIDTH; where it is all there is, this is the whole order, in one launch.
+    """
     kernel = tl.program_id(1).to(tl.int64)
     ones, twos = ones + kernel * n, twos + kernel * k
     first = tl.program_id(0) * WIDTH
+    begin = first // run * run
+    end = tl.minimum(begin + run, n + k)
     own = first + tl.arange(0, WIDTH)
     value = _side_at(ones, twos, own, n, k)
-    before = tl.zeros([WIDTH], tl.int32)
-    for start in range(0, n + k, OTHERS):
-        other = start + tl.arange(0, OTHERS)
-        against = _side_at(ones, twos, other, n, k)[None, :]
-        if start + OTHERS <= first:  # at a tie what was given first comes first: all of these do, or none
-            before += tl.sum((against <= value[:, None]).to(tl.int32), 1)
-        elif start >= first + WIDTH:
-            before += tl.sum((against < value[:, None]).to(tl.int32), 1)
-        else:
-            ahead = (against < value[:, None]) | ((against == value[:, None]) & (other[None, :] < own[:, None]))
-            before += tl.sum(ahead.to(tl.int32), 1)
-    place = kernel * padded + before
-    tl.store(position + place, value, mask=own < n + k)
-    tl.store(entry + place, tl.where(own < n, own, n - 1 - own), mask=own < n + k)
-    last = before == n + k - 1  # what is padded repeats it
-    for pad in range(n + k, padded):
-        tl.store(position + kernel * padded + pad + before * 0, value, mask=last)
-        tl.store(entry + kernel * padded + pad + before * 0, before * 0, mask=last)
+    # At a tie what was given first comes first: all of those before the program's own points do, none behind them.
+    number = _number_among(ones, twos, n, k, value, begin, first, True, OTHERS, LANES)
+    number += _number_among(ones, twos, n, k, value, first + WIDTH, end, False, OTHERS, LANES)
+    tied_before = (value[None, :] == value[:, None]) & (own[None, :] < own[:, None])
+    beside = (value[None, :] < value[:, None]) | tied_before
+    before = begin + tl.sum(number, 1).to(tl.int32) + tl.sum(beside.to(tl.int32), 1)
+    _put(position, entry, kernel * padded, before, value, tl.where(own < n, own, n - 1 - own), own, n + k, padded)
+
+
+@triton.jit
+def _number_among(
+    ones, twos, n, k, value, start, stop, OR_TIED: tl.constexpr, OTHERS: tl.constexpr, LANES: tl.constexpr
+):  # fmt: skip
+    """How many of the points from ``start`` to ``stop`` come before the values: (WIDTH, LANES), to be added up.
+
+    Counted in floats: a comparison gives them at once, and they are added beside the next comparison, not after it.
+    """
+    number = tl.zeros([value.shape[0], LANES], tl.float32)
+    among = tl.arange(0, OTHERS // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    for at in range(start, stop, OTHERS):
+        other = at + among
+        against = tl.where(other < stop, _side_at(ones, twos, other, n, k), float("nan"))[:, None, :]  # before nothing
+        ahead = against <= value[None, :, None] if OR_TIED else against < value[None, :, None]
+        number += tl.sum(tl.where(ahead, 1.0, 0.0), 0)
+    return number
+
+
+@triton.jit
+def _put(position, entry, start, place, value, coded, own, merged, padded):
+    """Points at their places from ``start`` on; what is padded repeats the position of the last."""
+    tl.store(position + start + place, value, mask=own < merged)
+    tl.store(entry + start + place, coded, mask=own < merged)
+    last = (place == merged - 1) & (own < merged)
+    for pad in range(merged, padded):
+        tl.store(position + start + pad + place * 0, value, mask=last)
+        tl.store(entry + start + pad + place * 0, place * 0, mask=last)
+
+
+@triton.jit
+def join_kernel(
+    run_position, run_entry, position, entry, merged, padded, run, steps, WIDTH: tl.constexpr, RUNS: tl.constexpr
+):  # fmt: skip
+    """Sorted runs as one order: a point's place is the sum of those it has in all runs, RUNS bisected side by side."""
+    kernel = tl.program_id(1).to(tl.int64)
+    run_position, run_entry = run_position + kernel * merged, run_entry + kernel * merged
+    first = tl.program_id(0) * WIDTH
+    own, own_run = first + tl.arange(0, WIDTH), first // run
+    value = tl.load(run_position + own, mask=own < merged, other=0.0)
+    coded = tl.load(run_entry + own, mask=own < merged, other=0)
+    before = own - own_run * run
+    for first_run in range(0, tl.cdiv(merged, run), RUNS):
+        other_run = first_run + tl.arange(0, RUNS)[:, None]
+        begin = other_run * run
+        size = tl.where(other_run == own_run, 0, tl.minimum(merged - begin, run))
+        in_other = _number_before(run_position + begin, size, value[None, :], other_run < own_run, run, steps)
+        before += tl.sum(in_other, 0)
+    _put(position, entry, kernel * padded, before, value, coded, own, merged, padded)
+
+
+@triton.jit
+def _number_before(runs, size, value, or_tied, run, steps):
+    """How many points of sorted runs (of ``run``, or as few as ``size``) come before the values, by bisection."""
+    number = tl.zeros([size.shape[0], value.shape[1]], tl.int32)
+    for halved in range(steps):
+        more = number + (run >> halved)
+        against = tl.load(runs + more - 1, mask=more <= size, other=0.0)
+        ahead = (against < value) | ((against == value) & or_tied)
+        number = tl.where((more <= size) & ahead, more, number)
+    return number
 
 
 @triton.jit

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
+from laplex._kernels.triton_count import counted, counted_in_runs
 from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._kernels.triton_turn import turn, turn_back, turned_empty
@@ -22,7 +23,10 @@ MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with tor
 MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 COUNTED_PAIRS = 1 << 26  # of points that are put in order by comparing each with all
-COUNTED_WIDTH, COUNTED_OTHERS = 32, 1024  # points of a program, and how many it compares them with at once
+COUNTED_TILE = 32, 512, 128  # points of a program, how many it compares them with at once, and in how many lanes
+COUNTED_IN_RUNS = 1 << 16  # points that are put in order by comparing each with its run, and finding it in the others
+COUNTED_RUN = 1024
+JOINED_TILE = 32, 32  # points of a program, and how many runs they are looked for in at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
@@ -87,11 +91,14 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
     if a.numel() == 0 or b.numel() == 0:
         return _ops.empty_plan(a, b, layout)  # nothing will look at it
+    h, merged = a.shape[0], a.shape[1] + b.shape[1]
     if layout == "in_order":
         joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
-    elif a.shape[0] * (a.shape[1] + b.shape[1]) ** 2 <= COUNTED_PAIRS:
-        joined = _counted(a, b)
-    elif a.shape[1] + b.shape[1] <= SORTED_AT_ONCE:
+    elif h * merged**2 <= COUNTED_PAIRS:
+        joined = Run(*counted(a, b, COUNTED_TILE), merged)
+    elif h * merged <= COUNTED_IN_RUNS:
+        joined = Run(*counted_in_runs(a, b, COUNTED_RUN, COUNTED_TILE, JOINED_TILE), merged)
+    elif merged <= SORTED_AT_ONCE:
         joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
         not_to_be_repeated()  # it would have to let go of nothing
@@ -99,7 +106,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
         cols = _all_merged([_sorted(part, 0, 0, at) for at, part in _parts(b)])
         joined = _merged(rows, cols, words=False)
     entry, position = joined.entry[:, None], joined.position[:, None]
-    nothing = a.shape[0], 1, 0
+    nothing = h, 1, 0
     return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
 
 
@@ -115,16 +122,6 @@ def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
     """What is sorted at once, and where it starts: half of it is memory enough for the sort beside what is kept."""
     step = SORTED_AT_ONCE // 2
     return [(at, side[:, at : at + step]) for at in range(0, side.shape[1], step)]
-
-
-def _counted(a: Tensor, b: Tensor) -> Run:
-    """Both sides in order, without a sort: for few points one launch, in which each compares itself with all."""
-    (h, n), k = a.shape, b.shape[1]
-    padded = _ops.padded(n + k)
-    position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
-    tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // COUNTED_WIDTH), h, 1)
-    launch(_order().rank_kernel, grid, tensors, (n, k, padded), (COUNTED_WIDTH, COUNTED_OTHERS), 4)
-    return Run(position, entry, n + k)
 
 
 def _beside(a: Tensor, b: Tensor) -> Tensor:

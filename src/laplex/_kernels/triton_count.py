@@ -1,0 +1,59 @@
+"""Launches that put points in order by counting those before each: without a sort, in one launch or in two."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _ops
+from laplex._kernels.triton_launch import empty, launch, power
+
+
+def _kernels() -> Any:
+    from laplex._kernels import triton_order  # imports triton: not before it is needed
+
+    return triton_order
+
+
+def counted(a: Tensor, b: Tensor, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Positions and entries of both sides in order, (h, padded): few points, each compared with all.
+
+    ``tile``: points of a program, how many it compares them with at once, and in how many lanes.
+    """
+    padded = _ops.padded(a.shape[1] + b.shape[1])
+    return _ranked(a, b, padded, padded, tile)
+
+
+def counted_in_runs(
+    a: Tensor, b: Tensor, run: int, tile: tuple[int, int, int], join: tuple[int, int]
+) -> tuple[Tensor, Tensor]:
+    """The same for more points, each compared with a run of them; then it looks for its place in the other runs.
+
+    ``join``: points of a program of the second launch, and runs they look into at once; both tiles divide a run.
+    """
+    (h, n), k = a.shape, b.shape[1]
+    merged, padded = n + k, _ops.padded(n + k)
+    runs = _ranked(a, b, run, merged, tile)
+    position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
+    width, at_once = join
+    grid, sizes = (-(-merged // width), h, 1), (merged, padded, run, run.bit_length())
+    launch(
+        _kernels().join_kernel,
+        grid,
+        (*runs, position, entry),
+        sizes,
+        (width, min(power(-(-merged // run)), at_once)),
+        4,
+    )
+    return position, entry
+
+
+def _ranked(a: Tensor, b: Tensor, run: int, padded: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Runs of rows and columns, one side behind the other, each run in order."""
+    (h, n), k = a.shape, b.shape[1]
+    position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
+    tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // tile[0]), h, 1)
+    launch(_kernels().rank_kernel, grid, tensors, (n, k, run, padded), tile, 4)
+    return position, entry
