@@ -141,6 +141,7 @@ def tiles(monkeypatch):
     monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 128)  # and some sorted
     monkeypatch.setattr(triton_scan, "COUNTED_RUN", 32)
     monkeypatch.setattr(triton_scan, "COUNTED_TILE", (32, 16, 8))
+    monkeypatch.setattr(triton_scan, "RUN_TILE", (32, 16, 8))
     monkeypatch.setattr(triton_scan, "JOINED_TILE", (16, 2))
     yield of
     triton_scan.schedule.cache_clear()

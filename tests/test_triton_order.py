@@ -65,13 +65,13 @@ TILES = {  # run; points, others and lanes of a program; points and runs of the 
     "one_run": (128, (32, 64, 32), (32, 4)),
     "runs_of_a_tile": (16, (16, 16, 16), (16, 4)),
     "more_at_once_than_a_run": (16, (8, 64, 32), (8, 64)),
-    "runs_one_by_one": (32, (16, 8, 8), (32, 1)),
+    "runs_one_by_one": (32, (16, 8, 8), (32, 2)),
 }
 
 
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles_of_any_size_give_one_order(tile, put_in_order, monkeypatch):
-    for name, value in zip(("COUNTED_RUN", "COUNTED_TILE", "JOINED_TILE"), TILES[tile], strict=True):
+    for name, value in zip(("COUNTED_RUN", "RUN_TILE", "JOINED_TILE"), TILES[tile], strict=True):
         monkeypatch.setattr(triton_scan, name, value)
     a, b = ANCHORS["ties"](2, 70), ANCHORS["ties"](2, 53)
     put_in_order("in_runs")
@@ -131,7 +131,8 @@ def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monke
 
 def test_tiles_fit_into_runs(monkeypatch):
     monkeypatch.undo()  # the sizes that are
-    for width in (triton_scan.COUNTED_TILE[0], triton_scan.JOINED_TILE[0]):
+    for width in (triton_scan.RUN_TILE[0], triton_scan.JOINED_TILE[0]):
         assert triton_scan.COUNTED_RUN % width == 0
-    assert triton_scan.COUNTED_TILE[1] % triton_scan.COUNTED_TILE[2] == 0
+    for _points, others, lanes in (triton_scan.COUNTED_TILE, triton_scan.RUN_TILE):
+        assert others % lanes == 0
     assert triton_scan.COUNTED_RUN & (triton_scan.COUNTED_RUN - 1) == 0

@@ -73,5 +73,5 @@ def test_x_put_into_the_merged_order_changes_no_bit(case, tiles):
 def test_no_more_programs_than_an_axis_of_a_launch_holds(monkeypatch):
     monkeypatch.undo()  # the sizes that are
     for m in (1, 7, 65536, 300_000, 10_000_000):
-        _tile, rows, _warps = triton_scan.tiling(1 << 10, m, 1, False, 1, False)
+        _tile, rows, _warps = triton_scan.tiling(1 << 10, m, 1, False, 1)
         assert -(-m // rows) <= 65535

@@ -38,15 +38,10 @@ def counted_in_runs(
     runs = _ranked(a, b, run, merged, tile)
     position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
     width, at_once = join
+    number = power(-(-merged // run))
+    how, warps = ((width, min(number, at_once)), 4) if 2 * number <= at_once else ((width, at_once // 2), 2)
     grid, sizes = (-(-merged // width), h, 1), (merged, padded, run, run.bit_length())
-    launch(
-        _kernels().join_kernel,
-        grid,
-        (*runs, position, entry),
-        sizes,
-        (width, min(power(-(-merged // run)), at_once)),
-        4,
-    )
+    launch(_kernels().join_kernel, grid, (*runs, position, entry), sizes, how, warps)
     return position, entry
 
 

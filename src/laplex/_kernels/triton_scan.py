@@ -24,9 +24,10 @@ MERGE_TILE = 1024
 SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
 COUNTED_PAIRS = 1 << 26  # of points that are put in order by comparing each with all
 COUNTED_TILE = 32, 512, 128  # points of a program, how many it compares them with at once, and in how many lanes
+RUN_TILE = 32, 256, 32  # the same, within runs
 COUNTED_IN_RUNS = 1 << 16  # points that are put in order by comparing each with its run, and finding it in the others
-COUNTED_RUN = 1024
-JOINED_TILE = 32, 32  # points of a program, and how many runs they are looked for in at once
+COUNTED_RUN = 2048
+JOINED_TILE = 32, 16  # points of a program, and how many runs they are looked for in at once
 REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
@@ -40,7 +41,7 @@ GROUPS_BY_TILES = 8  # groups whose every tile the others read; of more they rea
 GATHERED_TWICE = 1 << 20  # bytes of x; more are put into the merged order on the way
 SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
 ROWS_AT_ONCE = 4  # of x, side by side: 16 bytes of float32
-TILE_SIDE_BY_SIDE = (256, 128)  # points of a program for even sums, and with odd ones, which need the registers
+TILE_SIDE_BY_SIDE = 256
 TURNED_FROM = 1 << 10  # programs
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
@@ -97,7 +98,7 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     elif h * merged**2 <= COUNTED_PAIRS:
         joined = Run(*counted(a, b, COUNTED_TILE), merged)
     elif h * merged <= COUNTED_IN_RUNS:
-        joined = Run(*counted_in_runs(a, b, COUNTED_RUN, COUNTED_TILE, JOINED_TILE), merged)
+        joined = Run(*counted_in_runs(a, b, COUNTED_RUN, RUN_TILE, JOINED_TILE), merged)
     elif merged <= SORTED_AT_ONCE:
         joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
@@ -227,10 +228,10 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
 
 
-def tiling(merged: int, m: int, h: int, sparse: bool, side: int, odd: bool) -> tuple[int, int, int]:
+def tiling(merged: int, m: int, h: int, sparse: bool, side: int) -> tuple[int, int, int]:
     """Points of the merged order, rows of x, and warps of a program: fixed by the sizes, never tuned at run time."""
     if side > 1:
-        return TILE_SIDE_BY_SIDE[odd], min(2 * side, -(-m // side) * side), 1
+        return TILE_SIDE_BY_SIDE, min(2 * side, -(-m // side) * side), 1
     small = merged * m * h <= 1 << 18
     tile = 512 if merged >= 1 << 25 or (small and merged >= 1 << 15) else 256
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
@@ -287,7 +288,7 @@ def schedule(
     (h, m, k), n = x, out[-1]
     merged, padded = n + k, _ops.padded(n + k)
     sparse = k >= SHORT_AXIS_RATIO * n  # most tiles have no target
-    tile, rows, warps = tiling(merged, m, h, sparse, side, odd)
+    tile, rows, warps = tiling(merged, m, h, sparse, side)
     tiles, row_blocks = -(-merged // tile), -(-m // rows)
     exact = dtype == torch.float64 or tiles < PRECISE_TILES
     channels = 3 if odd else 2
@@ -358,7 +359,7 @@ def _run(
 
 def side_by_side(h: int, m: int, n: int, k: int, in_order: bool) -> bool:
     """Whether rows are worth two transposing copies: where they fill the GPU, and are not in order to begin with."""
-    programs = -(-(n + k) // TILE_SIDE_BY_SIDE[0]) * -(-m // (2 * ROWS_AT_ONCE)) * h
+    programs = -(-(n + k) // TILE_SIDE_BY_SIDE) * -(-m // (2 * ROWS_AT_ONCE)) * h
     return m >= ROWS_AT_ONCE and not in_order and k < SHORT_AXIS_RATIO * n and programs >= TURNED_FROM
 
 
