@@ -220,10 +220,9 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     """t_bar = 1/tau sum over rows of g * odd_x."""
     g, odd_x, tau = flat_rows(g, tau), flat_rows(odd_x, tau), tau.contiguous()
     h, m, n = g.shape
-    width = 512
     sizes = m, n, *g.stride(), *odd_x.stride()
-    grid = -(-n // width), h, 1
-    launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
+    grid, flags = (-(-n // 512), h, 1), (512, min(8, power(m)))
+    launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
 
 
 def tiling(merged: int, m: int, h: int, sparse: bool) -> tuple[int, int, int]:
@@ -372,7 +371,16 @@ def _run(
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
     if weights is None:
         return even
-    return pull[:, 0] if plan.row_blocks == 1 else pull.sum(1, dtype=torch.float64).to(pull.dtype)
+    return pull[:, 0] if plan.row_blocks == 1 else _block_sum(pull)
+
+
+def _block_sum(pull: Tensor) -> Tensor:
+    """(h, blocks, n) to (h, n), in one launch and float64: ``sum`` with a dtype, and back, would be three."""
+    h, blocks, n = pull.shape
+    summed, rows = empty(pull, (h, n)), min(64, power(blocks))
+    grid, flags = (-(-n * rows // 2048), h, 1), (2048 // rows, rows)
+    launch(_kernels().block_sum_kernel, grid, (pull, summed), (blocks, n), flags, 4)
+    return summed
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
