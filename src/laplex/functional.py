@@ -102,7 +102,7 @@ def _again(
     else:
         return None
     kept = repeats.find(what, tau, *inputs) if repeats.kept else None
-    return None if kept is None else kept(*inputs)
+    return None if kept is None else kept(*inputs)[0]
 
 
 def _remembered(

@@ -88,7 +88,11 @@ def once(what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
     """Memory for one product."""
-    made = like.new_empty(shape, dtype=like.dtype if dtype is None else dtype)
+    return fresh(like.new_empty(shape, dtype=like.dtype if dtype is None else dtype))
+
+
+def fresh(made: Tensor) -> Tensor:
+    """Memory for one product that was allocated elsewhere, of which nothing is filled yet."""
     if _record.steps is not None:
         _record.fresh.append(made)
     return made

@@ -13,18 +13,22 @@ from laplex._kernels.triton_launch import Call, Launch, Record, recorded, run
 from laplex._shapes import plain, plainly_eager
 
 REPEATS_KEPT = 64  # forms
+Results = tuple[Tensor, ...]
 _Step = Callable[[list[Tensor], list[int], int], None]
 
 
 class Repeat:
-    """y of other inputs of one form, device and stream, with all else as in a product done before."""
+    """The results for other inputs of one form, on one device, with all else as in a call done before."""
 
-    def __init__(self, record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> None:
-        self.shape, self.dtype = y.shape, y.dtype
-        self.fresh = [(tensor.shape, tensor.dtype) for tensor in record.fresh]
+    def __init__(self, record: Record, inputs: tuple[Tensor, ...], results: Results) -> None:
+        addresses = {result.data_ptr() for result in results}
+        scratch = [tensor for tensor in record.fresh if tensor.numel() > 0 and tensor.data_ptr() not in addresses]
+        made = *results, *scratch
+        self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in made]  # a Size is slower
+        self.results = len(results)
         self.constant = [*record.constant]  # the addresses are good while they live
-        known = *inputs, y, *record.fresh
-        self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known)}
+        known = *inputs, *made
+        self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known) if tensor.numel() > 0}
         self.steps = [
             self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
         ]
@@ -58,16 +62,21 @@ class Repeat:
 
         return call
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        x = inputs[0]
-        y = x.new_empty(self.shape, dtype=self.dtype)
-        memory = [x.new_empty(shape, dtype=dtype) for shape, dtype in self.fresh]  # another thread may be at it, too
-        tensors = [*inputs, y, *memory]
-        at = [tensor.data_ptr() for tensor in tensors]
-        stream = torch._C._cuda_getCurrentRawStream(x.device.index)
+    def __call__(self, *inputs: Tensor) -> Results:
+        return self.again(inputs, [tensor.data_ptr() for tensor in inputs])
+
+    def again(self, inputs: tuple[Tensor, ...], at: list[int]) -> Results:
+        """The results for inputs that lie at these addresses."""
+        device = inputs[0].device
+        memory = [  # its own: another thread may be at it, too
+            torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self.memory
+        ]
+        at += [tensor.data_ptr() for tensor in memory]
+        tensors = [*inputs, *memory]
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
         for step in self.steps:
             step(tensors, at, stream)
-        return y
+        return tuple(memory[: self.results])
 
 
 class Repeats:
@@ -93,18 +102,21 @@ class Repeats:
         made = self.made.setdefault(form[1][1], {}) if constant else None
         with recorded(constant, made) as record:
             y = product()
-            for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
-                self.kept.pop(oldest, None)  # perhaps by another thread
-            self.kept[form] = repeat_of(record, inputs, y)
+            self._keep(form, repeat_of(record, inputs, (y,)))
         return y
+
+    def _keep(self, form: Any, repeat: Repeat | None) -> None:
+        for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
+            self.kept.pop(oldest, None)  # perhaps by another thread
+        self.kept[form] = repeat
 
 
 def _mistakable(inputs: tuple[Tensor, ...], constant: tuple[Tensor, ...]) -> bool:
-    """Whether an address does not tell which tensor is meant."""
-    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant}
+    """Whether an address does not tell which tensor is meant. What is empty has none."""
+    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant if tensor.numel() > 0}
     for tensor in inputs:
         form = tensor.shape, tensor.dtype
-        if seen.setdefault(tensor.data_ptr(), form) != form:
+        if tensor.numel() > 0 and seen.setdefault(tensor.data_ptr(), form) != form:
             return True
     return False
 
@@ -130,23 +142,38 @@ def _form(tau: object, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return tau, where, alike, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
 
 
-def repeat_of(record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> Repeat | None:
+def repeat_of(record: Record, inputs: tuple[Tensor, ...], results: Results) -> Repeat | None:
     """If it was nothing but launches of compiled kernels and calls, on the device at hand, of tensors that are known.
 
     Anything else, such as a conversion between two launches, shows in a tensor that no step made: then there is none.
     """
-    if not record.steps or y.numel() == 0 or not y.is_contiguous() or _elsewhere(inputs[0].device):
+    if not record.steps or _elsewhere(inputs[0].device):
         return None
     if any(isinstance(step, Launch) and step.compiled is None for step in record.steps):
         return None
-    tensors = [tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0]
-    known = {tensor.data_ptr() for tensor in (*inputs, y, *record.fresh)}
+    tensors = {tensor.data_ptr(): tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0}
+    given = {tensor.data_ptr() for tensor in inputs}
+    fresh = {tensor.data_ptr(): tensor for tensor in record.fresh if tensor.numel() > 0}
     constant = {tensor.untyped_storage().data_ptr() for tensor in record.constant}  # views of it are, too
-    others = [tensor for tensor in tensors if tensor.data_ptr() not in known]
+    others = [tensor for address, tensor in tensors.items() if address not in given and address not in fresh]
     if any(tensor.untyped_storage().data_ptr() not in constant for tensor in others):
         return None
-    written = any(tensor.data_ptr() == y.data_ptr() for tensor in tensors)
-    return Repeat(record, inputs, y) if written else None
+    filled = {address: tensor for address, tensor in fresh.items() if address in tensors}
+    return Repeat(record, inputs, results) if _of_memory(results, filled) else None
+
+
+def _of_memory(results: Results, filled: dict[int, Tensor]) -> bool:
+    """Whether each result is the whole of memory that steps filled, and of no other's; or empty."""
+    made = [result for result in results if result.numel() > 0]
+    if len({result.data_ptr() for result in made}) < len(made):
+        return False
+    for result in made:
+        memory = filled.get(result.data_ptr())
+        if memory is None or not result.is_contiguous():
+            return False
+        if (result.dtype, result.numel()) != (memory.dtype, memory.numel()):
+            return False
+    return True
 
 
 def _elsewhere(device: torch.device) -> bool:

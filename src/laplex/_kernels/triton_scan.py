@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex import _ops
-from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
+from laplex._kernels.triton_launch import call, empty, fresh, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._shapes import flat_rows
 
@@ -53,7 +53,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     from laplex._kernels import triton_direct
 
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = fresh(_ops.empty_even(x, n, tau, "triton")), fresh(_ops.empty_odd(x, n if odd else 0))
     rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     h, m, k = rows.shape
     targets, rows_each = 16, min(4, power(m))
@@ -189,7 +189,7 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = fresh(_ops.empty_even(x, n, tau, "triton")), fresh(_ops.empty_odd(x, n if odd else 0))
     _run(x, target, source, tau, order, even, odd_part if odd else None, None)
     return even, odd_part
 
@@ -208,9 +208,9 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
-    x_bar = _ops.empty_even(x, x.shape[-1], tau, "triton")
+    x_bar = fresh(_ops.empty_even(x, x.shape[-1], tau, "triton"))
     s_bar = _run(g, source, target, tau, order, x_bar, None, x).view(source.shape)
-    t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
+    t_bar = empty(target, (*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
     return x_bar, t_bar, s_bar
