@@ -12,8 +12,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
+from laplex import _ops
 from laplex._kernels import cpp_scan, triton_launch, triton_scan
-from laplex._kernels.triton_repeat import Repeat
+from laplex._kernels.triton_repeat import Repeat, Repeats
 
 if triton_scan.interpreted() and not triton_scan.MISSING:
     import interpreter
@@ -174,3 +175,18 @@ def replayed(monkeypatch):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(Repeat, "_launch", launch_again)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+@pytest.fixture
+def operators(monkeypatch):
+    """What is kept of the operators on the GPU from here on; ``used`` counts."""
+    repeats, again = Repeats(), Repeat.again
+
+    def counted(self, inputs, at):
+        repeats.used += 1
+        return again(self, inputs, at)
+
+    repeats.used = 0
+    monkeypatch.setattr(Repeat, "again", counted)
+    monkeypatch.setattr(_ops, "repeats", repeats)
+    return repeats

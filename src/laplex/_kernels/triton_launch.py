@@ -68,6 +68,11 @@ def not_to_be_repeated() -> None:
     _record.steps, _record.fresh, _record.constant, _record.made = None, [], [], None
 
 
+def recording() -> bool:
+    """Whether what this thread does is recorded."""
+    return _record.steps is not None
+
+
 def constant(tensor: Tensor) -> Tensor:
     """A tensor that stays as it is while anyone holds it."""
     if _record.steps is not None:

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._kernels.triton_launch import Call, Launch, Record, recorded, run
+from laplex._kernels.triton_launch import Call, Launch, Record, recorded, recording, run
 from laplex._shapes import plain, plainly_eager
 
 REPEATS_KEPT = 64  # forms
+OPERATORS_UP_TO = 1 << 24  # numbers in the inputs; of more the Python takes no time, but all memory at once counts
 Results = tuple[Tensor, ...]
 _Step = Callable[[list[Tensor], list[int], int], None]
 
@@ -80,7 +81,8 @@ class Repeat:
 
 
 class Repeats:
-    """Repeats of products by what they are, the form of their inputs, and tau; None where one was more than steps."""
+    """Repeats of products by what they are, the form of their inputs, and tau, and of operators by all but tau; None
+    where one was more than steps."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Repeat | None] = {}
@@ -105,6 +107,28 @@ class Repeats:
             self._keep(form, repeat_of(record, inputs, (y,)))
         return y
 
+    def run(self, operator: Callable[..., Results], inputs: tuple[Tensor, ...], how: tuple[Any, ...]) -> Results:
+        """``operator(*inputs, *how)``, as it was launched for others of their form: tau, too, is an input.
+
+        Where something is recorded it is a part of that, which would miss what a repeat launches.
+        """
+        if recording() or not _in_one_piece(inputs):
+            return operator(*inputs, *how)
+        at = [tensor.data_ptr() for tensor in inputs]
+        form = (
+            operator, how, inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+            *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
+        )  # fmt: skip
+        repeat = self.kept.get(form)
+        if repeat is not None:
+            return repeat.again(inputs, at)
+        if form in self.kept or _mistakable(inputs, ()) or sum(tensor.numel() for tensor in inputs) > OPERATORS_UP_TO:
+            return operator(*inputs, *how)
+        with recorded((), None) as record:
+            results = operator(*inputs, *how)
+            self._keep(form, repeat_of(record, inputs, results))
+        return results
+
     def _keep(self, form: Any, repeat: Repeat | None) -> None:
         for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
             self.kept.pop(oldest, None)  # perhaps by another thread
@@ -126,10 +150,22 @@ def _repeatable(tau: object, inputs: tuple[Tensor, ...]) -> bool:
     x = inputs[0]
     if type(tau) is not float or not isinstance(x, Tensor) or not x.is_cuda or forward_ad._current_level >= 0:
         return False
+    if torch.is_grad_enabled():  # asked first: of training nothing is repeated here
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                return False
     if not plainly_eager() or not all(plain(tensor) and tensor.is_contiguous() for tensor in inputs):
         return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _in_one_piece(inputs: tuple[Tensor, ...]) -> bool:
+    """On the GPU, each without gaps, and not captured."""
+    if not inputs[0].is_cuda:
         return False
+    for tensor in inputs:  # a generator would take as long again
+        if not tensor.is_contiguous():
+            return False
     return not torch.cuda.is_current_stream_capturing()
 
 
