@@ -259,7 +259,7 @@ def _product(
     if phase is not None:
         of_cos, of_sin = _unstack(y, a)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
-    return y.to(x.dtype)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
 def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
