@@ -89,6 +89,7 @@ def products():
         compile_kernel(triton_short.place_kernel, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_kernel, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
     compile_kernel(triton_merged.row_dot_kernel, "fp32", "fp32", WIDTH=512, ROWS=8)
+    compile_kernel(triton_merged.block_sum_kernel, "fp32", "fp32", WIDTH=32, ROWS=64)
     compile_kernel(triton_order.beside_kernel, "fp32", "fp32", WIDTH=1024)
     for anchors in ("fp32", "fp64"):
         compile_kernel(triton_order.rank_kernel, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)

@@ -4,6 +4,7 @@ import ctypes
 import functools
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
-from laplex._kernels import cpp_scan, triton_scan
+from laplex import _ops
+from laplex._kernels import cpp_scan, triton_launch, triton_scan
+from laplex._kernels.triton_repeat import Repeat, Repeats
 
 if triton_scan.interpreted() and not triton_scan.MISSING:
     import interpreter
@@ -63,6 +66,7 @@ def poisoned_memory():
     patch = pytest.MonkeyPatch()
     patch.setattr(torch, "empty", _poisoned(torch.empty))
     patch.setattr(torch, "empty_like", _poisoned(torch.empty_like))
+    patch.setattr(torch, "empty_strided", _poisoned(torch.empty_strided))
     patch.setattr(torch.Tensor, "new_empty", _poisoned(torch.Tensor.new_empty))
     _perturb_malloc(0x100)  # the scratch arrays of the compiled core: bytes 0xff, which are NaN too
     yield
@@ -73,7 +77,9 @@ def poisoned_memory():
 @pytest.fixture
 def unpoisoned(monkeypatch):
     """For what traces the library: Dynamo does not see through the poison."""
-    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+    for owner, name in (
+        (torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty")
+    ):  # fmt: skip
         monkeypatch.setattr(owner, name, getattr(owner, name).__wrapped__)
 
 
@@ -122,8 +128,8 @@ def require(backend):
 @pytest.fixture
 def tiles(monkeypatch):
     """Tiles of Triton's kernels so small that few points cross many; call it for others: points and rows of x of a
-    tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put into
-    the merged order on the way, and whether its rows are put side by side.
+    tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put
+    into the merged order on the way, and whether its rows are put side by side.
     """
 
     def of(points, rows=1, carried=0, staged=False, turned=False):
@@ -145,3 +151,47 @@ def tiles(monkeypatch):
     monkeypatch.setattr(triton_scan, "JOINED_TILE", (16, 2))
     yield of
     triton_scan.schedule.cache_clear()
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Repeats run their launches under the interpreter, on the tensors they would have the addresses of."""
+
+    def launch(kernel, grid, tensors, sizes, flags, warps):
+        triton_launch.launch(kernel, grid, tensors, sizes, flags, warps)
+        steps = triton_launch._record.steps
+        if steps is not None:
+            again = SimpleNamespace(kernel=kernel, sizes=sizes, flags=flags)
+            steps[-1] = steps[-1]._replace(compiled=again)
+
+    def launch_again(self, step):
+        roles, kernel = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.kernel
+        flags = dict(zip(kernel.arg_names[-len(step.compiled.flags) :], step.compiled.flags, strict=True))
+
+        def run(tensors, _at, _stream):
+            them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
+            kernel[step.grid](*them, *step.compiled.sizes, **flags)
+
+        return run
+
+    from laplex._kernels import triton_count, triton_gram, triton_gram_sums, triton_long, triton_turn
+
+    for module in (triton_scan, triton_count, triton_turn, triton_long, triton_gram_sums, triton_gram):
+        monkeypatch.setattr(module, "launch", launch)
+    monkeypatch.setattr(Repeat, "_launch", launch_again)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+@pytest.fixture
+def operators(monkeypatch):
+    """What is kept of the operators on the GPU from here on; ``used`` counts."""
+    repeats, again = Repeats(), Repeat.again
+
+    def counted(self, inputs, at):
+        repeats.used += 1
+        return again(self, inputs, at)
+
+    repeats.used = 0
+    monkeypatch.setattr(Repeat, "again", counted)
+    monkeypatch.setattr(_ops, "repeats", repeats)
+    return repeats

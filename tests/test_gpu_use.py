@@ -5,6 +5,7 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle, wide
@@ -325,7 +326,7 @@ def test_whole_products_are_repeated_for_any_anchors(sizes):
             assert (laplex.gram(a[:200], b, w, tau) - want).abs().max() <= 1e-6 * want.abs().max()
     repeat = functional._whole.find("linear", 1.0, x, a, b)
     assert repeat is not None
-    assert torch.equal(repeat(x, a, b), laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
+    assert torch.equal(repeat(x, a, b)[0], laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
     a[3] = float("nan")
     assert laplex.linear(x, a, b, 1.0).isnan().all()
 
@@ -354,3 +355,39 @@ def test_short_axes_are_repeated_with_a_plan_kept(sizes):
         x = torch.randn(m, k, device="cuda")
         assert error(laplex.linear(x, a, b, 1.0, plan=plan)[:, rows], oracle(x, a[rows], b)) <= 2e-7
     assert all(plan.repeats.kept.values())
+
+
+# --- operators repeated in training -----------------------------------------------------------------------------------
+
+
+def test_training_repeats_its_operators(operators):
+    for number in range(3):  # with other anchors each time
+        leaves, weight = leaves_of(1500, 1400, 3)[:3], randn(3, 1500)
+        got = torch.autograd.grad(laplex.linear(*leaves, 0.5), leaves, weight)
+        exact = [wide(leaf).requires_grad_() for leaf in leaves]
+        want = torch.autograd.grad(laplex.linear(*exact, 0.5, backend="torch"), exact, wide(weight))
+        assert all(error(one, other) <= 1e-5 for one, other in zip(got, want))
+        assert operators.used == 3 * number
+    assert len(operators.kept) == 3
+    assert all(operators.kept.values())
+
+
+def test_derivatives_of_derivatives_after_repeats(operators):
+    for _ in range(3):
+        leaves, seconds = [wide(leaf).requires_grad_() for leaf in leaves_of(50, 40)[:3]], []
+        for backend in ("triton", "torch"):
+            y = laplex.linear(*leaves, 0.5, backend=backend)
+            firsts = torch.autograd.grad(y.sin().sum(), leaves, create_graph=True)
+            seconds.append(torch.autograd.grad(sum(first.square().sum() for first in firsts), leaves))
+        assert all(error(one, other) <= 1e-9 for one, other in zip(*seconds))
+    assert operators.used > 0
+
+
+def test_checkpoints_with_repeats(operators):
+    for _ in range(3):
+        leaves, weight = leaves_of(1500, 1400)[:3], randn(2, 1500)
+        y = checkpoint(laplex.linear, *leaves, 0.5, use_reentrant=False)
+        got = torch.autograd.grad(y, leaves, weight)
+        want = torch.autograd.grad(laplex.linear(*leaves, 0.5), leaves, weight)
+        assert all(torch.equal(one, other) for one, other in zip(got, want))
+    assert operators.used > 0

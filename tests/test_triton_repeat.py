@@ -8,15 +8,7 @@ import torch
 
 import laplex
 from laplex import Plan
-from laplex._kernels import (
-    triton_count,
-    triton_gram,
-    triton_gram_sums,
-    triton_launch,
-    triton_long,
-    triton_repeat,
-    triton_scan,
-)
+from laplex._kernels import triton_launch, triton_repeat, triton_scan
 from laplex._kernels.triton_launch import (
     Call,
     Launch,
@@ -28,7 +20,7 @@ from laplex._kernels.triton_launch import (
     once,
     recorded,
 )
-from laplex._kernels.triton_repeat import Repeat, Repeats, repeat_of
+from laplex._kernels.triton_repeat import Repeats, repeat_of
 
 
 @pytest.fixture
@@ -52,9 +44,9 @@ def record_of(*tensors, fresh=(), constant=(), more=()):
 
 def test_other_inputs_take_the_place_of_the_first(launched):
     x, y, tau, scratch = torch.ones(3), torch.ones(3), torch.ones(()), torch.ones(9)
-    repeat = repeat_of(record_of(x, tau, scratch, y, fresh=[scratch], constant=[tau]), (x,), y)
+    repeat = repeat_of(record_of(x, tau, scratch, y, fresh=[scratch, y], constant=[tau]), (x,), (y,))
     other = torch.zeros(3)
-    made = repeat(other)
+    (made,) = repeat(other)
     ((at, numbers),) = launched
     assert at[0] == other.data_ptr()
     assert at[1] == tau.data_ptr()
@@ -65,7 +57,7 @@ def test_other_inputs_take_the_place_of_the_first(launched):
 
 def test_views_of_what_is_constant_are_constant():
     x, y, places = torch.ones(3), torch.ones(3), torch.arange(8)
-    assert repeat_of(record_of(x, places[4:], y, constant=[places]), (x,), y) is not None
+    assert repeat_of(record_of(x, places[4:], y, fresh=[y], constant=[places]), (x,), (y,)) is not None
 
 
 @pytest.mark.parametrize("converted", ["input", "result"])
@@ -74,19 +66,37 @@ def test_what_is_converted_between_launches_is_not_repeated(converted):
     x, y = torch.ones(3), torch.ones(3)
     wide = torch.ones(3)
     tensors = (wide, y) if converted == "input" else (x, wide)
-    assert repeat_of(record_of(*tensors), (x,), y) is None
-    fresh = [] if converted == "input" else [wide]  # known, but y was not made by a step
-    assert repeat_of(record_of(*tensors, fresh=fresh), (x,), y) is None
+    assert repeat_of(record_of(*tensors), (x,), (y,)) is None
+    fresh = [y] if converted == "input" else [wide]  # known, but y was not made by a step
+    assert repeat_of(record_of(*tensors, fresh=fresh), (x,), (y,)) is None
 
 
 def test_what_the_interpreter_ran_or_was_more_is_not_repeated():
     x, y = torch.ones(3), torch.ones(3)
-    record = record_of(x, y)
+    record = record_of(x, y, fresh=[y])
+    assert repeat_of(record, (x,), (y,)) is not None
+    assert repeat_of(record, (x,), (y[:, None].expand(3, 2),)) is None
     record.steps[0] = record.steps[0]._replace(compiled=None)
-    assert repeat_of(record, (x,), y) is None
+    assert repeat_of(record, (x,), (y,)) is None
     record.steps = None
-    assert repeat_of(record, (x,), y) is None
-    assert repeat_of(record_of(x, y[:, None]), (x,), y[:, None].expand(3, 2)) is None
+    assert repeat_of(record, (x,), (y,)) is None
+
+
+def test_results_are_whole_memory_of_their_own_or_empty(launched):
+    """Not what torch made between two launches, nor an input, nor the same or a part of what another is."""
+    x, y, z = torch.ones(4), torch.ones(2, 2), torch.ones(4, dtype=torch.int32)
+    nothing, index = x.new_empty(0), z.new_empty((1, 0))
+    record = record_of(x, y, nothing, z, fresh=[y, index, z, nothing])
+    for results in ((y, x), (y, torch.ones(4)), (y, y.view(4)), (y[0],), (y.view(torch.int32),)):
+        assert repeat_of(record, (x,), results) is None
+    filled = record_of(x, y, fresh=[y, z])
+    assert repeat_of(filled, (x,), (z,)) is None  # perhaps torch did
+    made = repeat_of(record, (x,), (z[None], index, nothing, y.view(4)))(torch.ones(4))
+    assert [(*tensor.shape, tensor.dtype) for tensor in made] == [
+        (1, 4, torch.int32), (1, 0, torch.int32), (0, torch.float32), (4, torch.float32),
+    ]  # fmt: skip
+    ((at, _),) = launched
+    assert at[1:] == [made[3].data_ptr(), 0, made[0].data_ptr()]
 
 
 def test_functions_of_torch_are_called_again(launched):
@@ -95,8 +105,8 @@ def test_functions_of_torch_are_called_again(launched):
     sort = Call(torch.sort, (x[None], values[None], order[None]), 2, {"dim": -1, "stable": True})
     largest = torch.empty(())
     norm = Call(torch.linalg.vector_norm, (x, largest), 1, {"ord": torch.inf})
-    record = record_of(x, y, fresh=[values, order, largest], more=[sort, norm])
-    repeat = repeat_of(record, (x,), y)
+    record = record_of(x, y, fresh=[y, values, order, largest], more=[sort, norm])
+    repeat = repeat_of(record, (x,), (y,))
     filled = []
     for step in repeat.steps[1:]:
         tensors = [torch.tensor([9.0, 8.0, 7.0]), y, torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(())]
@@ -130,37 +140,10 @@ def test_what_follows_from_the_anchors_is_done_once(same_anchors):
     assert triton_launch._record.steps is None
 
 
-@pytest.fixture
-def replayed(monkeypatch):
-    """Repeats run their launches under the interpreter, on the tensors they would have the addresses of."""
-
-    def launch(kernel, grid, tensors, sizes, flags, warps):
-        triton_launch.launch(kernel, grid, tensors, sizes, flags, warps)
-        steps = triton_launch._record.steps
-        if steps is not None:
-            again = SimpleNamespace(kernel=kernel, sizes=sizes, flags=flags)
-            steps[-1] = steps[-1]._replace(compiled=again)
-
-    def launch_again(self, step):
-        roles, kernel = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.kernel
-        flags = dict(zip(kernel.arg_names[-len(step.compiled.flags) :], step.compiled.flags, strict=True))
-
-        def run(tensors, _at, _stream):
-            them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
-            kernel[step.grid](*them, *step.compiled.sizes, **flags)
-
-        return run
-
-    for module in (triton_scan, triton_count, triton_long, triton_gram_sums, triton_gram):
-        monkeypatch.setattr(module, "launch", launch)
-    monkeypatch.setattr(Repeat, "_launch", launch_again)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
-
-
 def repeat_of_a_product(product, inputs, constant=()):
     """What would be kept of a product on the GPU."""
     with recorded(constant, {} if constant else None) as record:
-        return repeat_of(record, inputs, product())
+        return repeat_of(record, inputs, (product(),))
 
 
 SHAPES = {"sorted": (90, 80), "in_runs": (50, 40), "at_once": (30, 20), "to_long": (150, 5), "to_short": (5, 150)}
@@ -186,10 +169,10 @@ def test_products_are_repeated_for_other_inputs(shape, staged, kept, tiles, repl
     if not kept and shape in ("to_long", "to_short"):  # what short axes make of the anchors would have to be made again
         assert repeat is None
     elif kept:
-        assert torch.equal(repeat(other), product(other, a, b))
+        assert torch.equal(repeat(other)[0], product(other, a, b))
     else:
         others = other, torch.randn(n), torch.randn(k)
-        assert torch.equal(repeat(*others), product(*others))
+        assert torch.equal(repeat(*others)[0], product(*others))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
@@ -209,7 +192,7 @@ def test_gram_matrices_are_repeated_for_other_inputs(kept, phased, tiles, replay
     inputs, constant = (given, (a, b, *plan.order)) if kept else ((*given, a, b), ())
     repeat = repeat_of_a_product(lambda: product(*given), inputs, constant)
     anchors = (a, b) if kept else (torch.randn(9), torch.randn(80))
-    assert torch.equal(repeat(*others, *(() if kept else anchors)), product(*others, anchors=anchors))
+    assert torch.equal(repeat(*others, *(() if kept else anchors))[0], product(*others, anchors=anchors))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
@@ -221,7 +204,7 @@ def test_direct_products_are_repeated_and_their_gram_matrices_are_not(replayed):
         return triton_scan.direct(x, a, b, constant(tau), odd=False)[0]
 
     others = torch.randn(2, 8), torch.randn(9), torch.randn(8)
-    assert torch.equal(repeat_of_a_product(lambda: product(x, a, b), (x, a, b))(*others), product(*others))
+    assert torch.equal(repeat_of_a_product(lambda: product(x, a, b), (x, a, b))(*others)[0], product(*others))
     gram = functools.partial(laplex.gram, a, b, w, 1.0, backend="dense")
     assert repeat_of_a_product(gram, (w, a, b)) is None
 
@@ -242,6 +225,8 @@ def test_tensors_of_one_address_and_two_shapes_are_not_repeated(repeats):
     assert not repeats.kept
     repeats.do("linear", lambda: both, 1.0, both, both)
     assert len(repeats.kept) == 1
+    repeats.do("linear", lambda: both, 1.0, both, both[:0], both[:, :0], constant=(both[0, :0],))  # of no address
+    assert len(repeats.kept) == 2
 
 
 def test_the_oldest_form_is_forgotten(repeats):

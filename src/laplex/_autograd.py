@@ -119,7 +119,6 @@ class _Scan(torch.autograd.Function):
         if not ctx.odd:
             ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*tensors, output[1])
-        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -145,8 +144,8 @@ class _Scan(torch.autograd.Function):
             x_bar, t_bar, s_bar = _pullback(
                 (*saved[:-1], odd_x if ctx.odd else None), g, f, need_t, need_s, ctx.backend
             )
-        wanted = zip((need_x, need_t, need_s), (x_bar, t_bar, s_bar), (x, t, s), strict=True)
-        return *(bar.to(v.dtype) if need else None for need, bar, v in wanted), tau_bar, *(None,) * 6
+        bars = _as(x_bar, x, need_x), _as(t_bar, t, need_t), _as(s_bar, s, need_s), tau_bar
+        return *bars, None, None, None, None, None, None
 
     @staticmethod
     def vmap(
@@ -162,6 +161,13 @@ class _Scan(torch.autograd.Function):
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
         return scan(*fronted, odd=odd, backend=backend), (0, 0)
+
+
+def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:
+    """The gradient in its value's dtype; asked first, for a conversion to the same is no small part of a step."""
+    if not needed:
+        return None
+    return bar if bar.dtype == value.dtype else bar.to(value.dtype)  # type: ignore[no-any-return]
 
 
 def _pullback(
@@ -196,6 +202,11 @@ def _pullback(
 
 class _TransformableScan(_Scan):
     """The same with forward mode, for torch.func."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _Scan.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:8])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
@@ -246,6 +257,8 @@ class _EagerScan(_TransformableScan):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
         output = _ops.run_scan(*inputs)
         _Scan.setup_context(ctx, inputs, output)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*inputs[:8])
         return output
 
     setup_context = torch.autograd.Function.setup_context

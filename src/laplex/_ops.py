@@ -36,14 +36,14 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex._shapes import flat, flat_rows, plain, plainly_eager
+from laplex._kernels.triton_repeat import Repeats
+from laplex._shapes import flat, flat_rows, in_parts, plain, plainly_eager
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 WORD = 32  # the GPU's order is padded to multiples of it
@@ -153,25 +153,22 @@ def empty_odd(x: Tensor, size: int) -> Tensor:
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
 def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
-    result: Planned = _in_parts(functools.partial(kernels(backend).plan, layout=layout), flat(a, 2), flat(b, 2))
-    return result
+    run = functools.partial(kernels(backend).plan, layout=layout)
+    return in_parts(run, LAUNCH_AXIS, flat(a, 2), flat(b, 2))  # type: ignore[no-any-return]
 
 
-def _in_parts(run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> Any:
-    """What a function makes of tensors that all begin with the kernels, (h, ...), no more of them at once than can."""
-    h = tensors[0].shape[0]
-    if h <= LAUNCH_AXIS:
-        return run(*tensors)
-    starts = range(0, h, LAUNCH_AXIS)
-    made = [run(*(tensor[at : at + LAUNCH_AXIS] for tensor in tensors)) for at in starts]
-    return tuple(torch.cat(parts) for parts in zip(*made, strict=True))
-
-
-def run_plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
+def run_plan(*inputs: Any) -> Planned:
     """``plan``, past the dispatcher where only a kernel would answer there: asking it takes as long as a launch."""
-    if plainly_eager() and plain(a) and plain(b):
-        return _plan(a, b, layout, backend)
-    return plan(a, b, layout, backend)  # type: ignore[no-any-return]
+    return _run(_plan, plan, inputs, 2, 2)  # type: ignore[no-any-return]
+
+
+repeats = Repeats()  # of what runs on the GPU, whatever is in the tensors
+
+
+def _run(kernel: Any, operator: Any, inputs: tuple[Any, ...], given: int, tensors: int) -> Any:
+    if not plainly_eager() or not all(map(plain, inputs[:given])):  # the other tensors, a plan's, are ours
+        return operator(*inputs)
+    return repeats.run(kernel, inputs[:tensors], inputs[tensors:]) if inputs[-1] == "triton" else kernel(*inputs)
 
 
 @torch.library.register_fake("laplex::plan", lib=_library)
@@ -220,15 +217,14 @@ def scan_now(
     if tau.numel() <= LAUNCH_AXIS:
         result: tuple[Tensor, Tensor] = run(x, target, source, tau, *order)
         return result
-    even, odd_part = _in_parts(run, flat_rows(x, tau), flat(target, 2), flat(source, 2), flat(tau, 1), *order)
+    anchors = flat(target, 2), flat(source, 2), flat(tau, 1)
+    even, odd_part = in_parts(run, LAUNCH_AXIS, flat_rows(x, tau), *anchors, *order)
     return even.reshape(*x.shape[:-1], even.shape[-1]), odd_part.reshape(*x.shape[:-1], odd_part.shape[-1])
 
 
 def run_scan(*inputs: Any) -> tuple[Tensor, Tensor]:
     """``scan``, likewise."""
-    if plainly_eager() and all(map(plain, inputs[:4])):
-        return _scan(*inputs)
-    return scan(*inputs)  # type: ignore[no-any-return]
+    return _run(_scan, scan, inputs, 4, 8)  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("laplex::scan", lib=_library)
@@ -272,15 +268,13 @@ def _pullback(
     rows = (flat_rows(part, tau) for part in (g, x))
     odd_rows = odd_x.reshape(tau.numel(), -1, odd_x.shape[-1]) if odd_x.numel() else g.new_empty((tau.numel(), 1, 0))
     anchors = flat(target, 2), flat(source, 2), flat(tau, 1)
-    x_bar, t_bar, s_bar = _in_parts(kernels(backend).pullback, *rows, odd_rows, *anchors, *order)
+    x_bar, t_bar, s_bar = in_parts(kernels(backend).pullback, LAUNCH_AXIS, *rows, odd_rows, *anchors, *order)
     return x_bar.reshape(x.shape), t_bar.reshape(*target.shape[:-1], t_bar.shape[-1]), s_bar.reshape(source.shape)
 
 
 def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     """``pullback``, likewise."""
-    if plainly_eager() and all(map(plain, inputs[:6])):
-        return _pullback(*inputs)
-    return pullback(*inputs)  # type: ignore[no-any-return]
+    return _run(_pullback, pullback, inputs, 6, 10)  # type: ignore[no-any-return]
 
 
 @torch.library.register_fake("laplex::pullback", lib=_library)

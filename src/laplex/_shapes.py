@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -95,3 +96,12 @@ def flat(tensor: Tensor, dims: int) -> Tensor:
 def flat_rows(x: Tensor, tau: Tensor) -> Tensor:
     """x (*X, k) -> (h, m, k) for tau of h elements."""
     return x.reshape(tau.numel(), x.numel() // max(tau.numel() * x.shape[-1], 1), x.shape[-1])
+
+
+def in_parts(run: Callable[..., tuple[Tensor, ...]], at_once: int, *tensors: Tensor) -> Any:
+    """What a function makes of tensors that all begin with the kernels, (h, ...), no more of them at once than can."""
+    h = tensors[0].shape[0]
+    if h <= at_once:
+        return run(*tensors)
+    made = [run(*(tensor[at : at + at_once] for tensor in tensors)) for at in range(0, h, at_once)]
+    return tuple(torch.cat(parts) for parts in zip(*made, strict=True))

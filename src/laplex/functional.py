@@ -102,7 +102,7 @@ def _again(
     else:
         return None
     kept = repeats.find(what, tau, *inputs) if repeats.kept else None
-    return None if kept is None else kept(*inputs)
+    return None if kept is None else kept(*inputs)[0]
 
 
 def _remembered(
@@ -259,7 +259,7 @@ def _product(
     if phase is not None:
         of_cos, of_sin = _unstack(y, a)
         y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
-    return y.to(x.dtype)
+    return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
 def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:

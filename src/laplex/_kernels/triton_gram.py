@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from laplex._kernels.gram import pulls
-from laplex._kernels.triton_launch import launch
+from laplex._kernels.triton_launch import empty, launch
 from laplex._kernels.triton_points import decay_over, rate_of
 
 ROWS, COLS = 16, 64  # of M, that a program looks at at once
@@ -21,7 +21,7 @@ SLOTS = tl.constexpr(16)  # no fewer than the pulls, a power of two
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
     """M (h, m, n, n), symmetric to the bit."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, n, n), dtype=dtype)
+    made = empty(sums, (h, m, n, n), dtype)
     tensors = sums, direction.contiguous(), target.contiguous(), tau.contiguous(), made
     flags = dtype == torch.float64, channels == 3, ROWS, COLS
     grid = h * m * triton.cdiv(n, ROWS) * triton.cdiv(n, COLS), 1, 1

@@ -68,6 +68,11 @@ def not_to_be_repeated() -> None:
     _record.steps, _record.fresh, _record.constant, _record.made = None, [], [], None
 
 
+def recording() -> bool:
+    """Whether what this thread does is recorded."""
+    return _record.steps is not None
+
+
 def constant(tensor: Tensor) -> Tensor:
     """A tensor that stays as it is while anyone holds it."""
     if _record.steps is not None:
@@ -88,7 +93,11 @@ def once(what: str, make: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...
 
 def empty(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
     """Memory for one product."""
-    made = like.new_empty(shape, dtype=like.dtype if dtype is None else dtype)
+    return fresh(like.new_empty(shape, dtype=like.dtype if dtype is None else dtype))
+
+
+def fresh(made: Tensor) -> Tensor:
+    """Memory for one product that was allocated elsewhere, of which nothing is filled yet."""
     if _record.steps is not None:
         _record.fresh.append(made)
     return made

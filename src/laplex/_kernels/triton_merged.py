@@ -321,3 +321,17 @@ def row_dot_kernel(
         right = tl.load(odd + kernel * o_kernel + row[:, None] * o_row + at[None, :] * o_col, mask=both, other=0.0)
         total += tl.sum(left.to(tl.float64) * right.to(tl.float64), 0)
     tl.store(out + kernel * n + at, total / tl.load(tau + kernel), mask=at < n)
+
+
+@triton.jit
+def block_sum_kernel(pull, out, blocks, n, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """The sum over blocks of rows, (kernel, block, n) to (kernel, n)."""
+    kernel = tl.program_id(1).to(tl.int64)
+    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], tl.float64)
+    for start in range(0, blocks, ROWS):
+        block = (start + tl.arange(0, ROWS)).to(tl.int64)
+        both = (block < blocks)[:, None] & (at < n)[None, :]
+        part = tl.load(pull + (kernel * blocks + block[:, None]) * n + at[None, :], mask=both, other=0.0)
+        total += tl.sum(part.to(tl.float64), 0)
+    tl.store(out + kernel * n + at, total, mask=at < n)

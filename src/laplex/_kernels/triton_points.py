@@ -28,14 +28,14 @@ def places(tile, FAR: tl.constexpr, TILE: tl.constexpr, SERIAL: tl.constexpr = 4
 
 @triton.jit
 def flat(v):
-    """All points as one axis: of addresses anywhere the compiler knows no better than to give neighbours to neighbouring
-    threads, and on this axis those are not a thread's own points."""
+    """All points as one axis, on which neighbours are not a thread's own points: the compiler, which gives addresses
+    that may be anywhere to neighbouring threads in turn, then leaves the points to their threads."""
     return tl.reshape(v, [v.numel])
 
 
 @triton.jit
 def load_points(x, offset, known, IN_TURN: tl.constexpr):
-    """A tile's points from offsets that, IN_TURN, are neighbours for a thread; so that each thread has its own points."""
+    """A tile's points from offsets that, IN_TURN, are neighbours for a thread; or anywhere."""
     if IN_TURN:
         return tl.load(x + offset, mask=known, other=0)
     else:

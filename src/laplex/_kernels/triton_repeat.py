@@ -9,22 +9,27 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._kernels.triton_launch import Call, Launch, Record, recorded, run
+from laplex._kernels.triton_launch import Call, Launch, Record, recorded, recording, run
 from laplex._shapes import plain, plainly_eager
 
 REPEATS_KEPT = 64  # forms
+OPERATORS_UP_TO = 1 << 24  # numbers in the inputs; of more the Python takes no time, but all memory at once counts
+Results = tuple[Tensor, ...]
 _Step = Callable[[list[Tensor], list[int], int], None]
 
 
 class Repeat:
-    """y of other inputs of one form, device and stream, with all else as in a product done before."""
+    """The results for other inputs of one form, on one device, with all else as in a call done before."""
 
-    def __init__(self, record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> None:
-        self.shape, self.dtype = y.shape, y.dtype
-        self.fresh = [(tensor.shape, tensor.dtype) for tensor in record.fresh]
+    def __init__(self, record: Record, inputs: tuple[Tensor, ...], results: Results) -> None:
+        addresses = {result.data_ptr() for result in results}
+        scratch = [tensor for tensor in record.fresh if tensor.numel() > 0 and tensor.data_ptr() not in addresses]
+        made = *results, *scratch
+        self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in made]  # a Size is slower
+        self.results = len(results)
         self.constant = [*record.constant]  # the addresses are good while they live
-        known = *inputs, y, *record.fresh
-        self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known)}
+        known = *inputs, *made
+        self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known) if tensor.numel() > 0}
         self.steps = [
             self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
         ]
@@ -58,20 +63,26 @@ class Repeat:
 
         return call
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        x = inputs[0]
-        y = x.new_empty(self.shape, dtype=self.dtype)
-        memory = [x.new_empty(shape, dtype=dtype) for shape, dtype in self.fresh]  # another thread may be at it, too
-        tensors = [*inputs, y, *memory]
-        at = [tensor.data_ptr() for tensor in tensors]
-        stream = torch._C._cuda_getCurrentRawStream(x.device.index)
+    def __call__(self, *inputs: Tensor) -> Results:
+        return self.again(inputs, [tensor.data_ptr() for tensor in inputs])
+
+    def again(self, inputs: tuple[Tensor, ...], at: list[int]) -> Results:
+        """The results for inputs that lie at these addresses."""
+        device = inputs[0].device
+        memory = [  # its own: another thread may be at it, too
+            torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self.memory
+        ]
+        at += [tensor.data_ptr() for tensor in memory]
+        tensors = [*inputs, *memory]
+        stream = torch._C._cuda_getCurrentRawStream(device.index)
         for step in self.steps:
             step(tensors, at, stream)
-        return y
+        return tuple(memory[: self.results])
 
 
 class Repeats:
-    """Repeats of products by what they are, the form of their inputs, and tau; None where one was more than steps."""
+    """Repeats of products by what they are, the form of their inputs, and tau, and of operators by all but tau; None
+    where one was more than steps."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, Repeat | None] = {}
@@ -93,18 +104,43 @@ class Repeats:
         made = self.made.setdefault(form[1][1], {}) if constant else None
         with recorded(constant, made) as record:
             y = product()
-            for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
-                self.kept.pop(oldest, None)  # perhaps by another thread
-            self.kept[form] = repeat_of(record, inputs, y)
+            self._keep(form, repeat_of(record, inputs, (y,)))
         return y
+
+    def run(self, operator: Callable[..., Results], inputs: tuple[Tensor, ...], how: tuple[Any, ...]) -> Results:
+        """``operator(*inputs, *how)``, as it was launched for others of their form: tau, too, is an input.
+
+        Where something is recorded it is a part of that, which would miss what a repeat launches.
+        """
+        if recording() or not _in_one_piece(inputs):
+            return operator(*inputs, *how)
+        at = [tensor.data_ptr() for tensor in inputs]
+        form = (
+            operator, how, inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+            *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
+        )  # fmt: skip
+        repeat = self.kept.get(form)
+        if repeat is not None:
+            return repeat.again(inputs, at)
+        if form in self.kept or _mistakable(inputs, ()) or sum(tensor.numel() for tensor in inputs) > OPERATORS_UP_TO:
+            return operator(*inputs, *how)
+        with recorded((), None) as record:
+            results = operator(*inputs, *how)
+            self._keep(form, repeat_of(record, inputs, results))
+        return results
+
+    def _keep(self, form: Any, repeat: Repeat | None) -> None:
+        for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
+            self.kept.pop(oldest, None)  # perhaps by another thread
+        self.kept[form] = repeat
 
 
 def _mistakable(inputs: tuple[Tensor, ...], constant: tuple[Tensor, ...]) -> bool:
-    """Whether an address does not tell which tensor is meant."""
-    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant}
+    """Whether an address does not tell which tensor is meant. What is empty has none."""
+    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant if tensor.numel() > 0}
     for tensor in inputs:
         form = tensor.shape, tensor.dtype
-        if seen.setdefault(tensor.data_ptr(), form) != form:
+        if tensor.numel() > 0 and seen.setdefault(tensor.data_ptr(), form) != form:
             return True
     return False
 
@@ -114,10 +150,22 @@ def _repeatable(tau: object, inputs: tuple[Tensor, ...]) -> bool:
     x = inputs[0]
     if type(tau) is not float or not isinstance(x, Tensor) or not x.is_cuda or forward_ad._current_level >= 0:
         return False
+    if torch.is_grad_enabled():  # asked first: of training nothing is repeated here
+        for tensor in inputs:
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                return False
     if not plainly_eager() or not all(plain(tensor) and tensor.is_contiguous() for tensor in inputs):
         return False
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _in_one_piece(inputs: tuple[Tensor, ...]) -> bool:
+    """On the GPU, each without gaps, and not captured."""
+    if not inputs[0].is_cuda:
         return False
+    for tensor in inputs:  # a generator would take as long again
+        if not tensor.is_contiguous():
+            return False
     return not torch.cuda.is_current_stream_capturing()
 
 
@@ -130,23 +178,38 @@ def _form(tau: object, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
     return tau, where, alike, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
 
 
-def repeat_of(record: Record, inputs: tuple[Tensor, ...], y: Tensor) -> Repeat | None:
+def repeat_of(record: Record, inputs: tuple[Tensor, ...], results: Results) -> Repeat | None:
     """If it was nothing but launches of compiled kernels and calls, on the device at hand, of tensors that are known.
 
     Anything else, such as a conversion between two launches, shows in a tensor that no step made: then there is none.
     """
-    if not record.steps or y.numel() == 0 or not y.is_contiguous() or _elsewhere(inputs[0].device):
+    if not record.steps or _elsewhere(inputs[0].device):
         return None
     if any(isinstance(step, Launch) and step.compiled is None for step in record.steps):
         return None
-    tensors = [tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0]
-    known = {tensor.data_ptr() for tensor in (*inputs, y, *record.fresh)}
+    tensors = {tensor.data_ptr(): tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0}
+    given = {tensor.data_ptr() for tensor in inputs}
+    fresh = {tensor.data_ptr(): tensor for tensor in record.fresh if tensor.numel() > 0}
     constant = {tensor.untyped_storage().data_ptr() for tensor in record.constant}  # views of it are, too
-    others = [tensor for tensor in tensors if tensor.data_ptr() not in known]
+    others = [tensor for address, tensor in tensors.items() if address not in given and address not in fresh]
     if any(tensor.untyped_storage().data_ptr() not in constant for tensor in others):
         return None
-    written = any(tensor.data_ptr() == y.data_ptr() for tensor in tensors)
-    return Repeat(record, inputs, y) if written else None
+    filled = {address: tensor for address, tensor in fresh.items() if address in tensors}
+    return Repeat(record, inputs, results) if _of_memory(results, filled) else None
+
+
+def _of_memory(results: Results, filled: dict[int, Tensor]) -> bool:
+    """Whether each result is the whole of memory that steps filled, and of no other's; or empty."""
+    made = [result for result in results if result.numel() > 0]
+    if len({result.data_ptr() for result in made}) < len(made):
+        return False
+    for result in made:
+        memory = filled.get(result.data_ptr())
+        if memory is None or not result.is_contiguous():
+            return False
+        if (result.dtype, result.numel()) != (memory.dtype, memory.numel()):
+            return False
+    return True
 
 
 def _elsewhere(device: torch.device) -> bool:

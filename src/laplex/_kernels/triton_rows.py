@@ -1,4 +1,4 @@
-"""Rows of x and y side by side, so that one access is for several of them: a gather takes as long for 16 bytes as for 4."""
+"""Rows of x and y side by side, so that one access is for several: a gather takes as long for 16 bytes as for 4."""
 
 from __future__ import annotations
 

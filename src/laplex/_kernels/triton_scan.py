@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laplex import _ops
 from laplex._kernels.triton_count import counted, counted_in_runs
-from laplex._kernels.triton_launch import call, empty, launch, not_to_be_repeated, power
+from laplex._kernels.triton_launch import call, empty, fresh, launch, not_to_be_repeated, power
 from laplex._kernels.triton_long import places, reduce_by_rows, spread, unstage
 from laplex._kernels.triton_turn import turn, turn_back, turned_empty
 from laplex._shapes import flat_rows
@@ -62,7 +62,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     from laplex._kernels import triton_direct
 
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = fresh(_ops.empty_even(x, n, tau, "triton")), fresh(_ops.empty_odd(x, n if odd else 0))
     rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     h, m, k = rows.shape
     targets, rows_each = 16, min(4, power(m))
@@ -191,7 +191,7 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     n = target.shape[-1]
-    even, odd_part = _ops.empty_even(x, n, tau, "triton"), _ops.empty_odd(x, n if odd else 0)
+    even, odd_part = fresh(_ops.empty_even(x, n, tau, "triton")), fresh(_ops.empty_odd(x, n if odd else 0))
     _run(x, target, source, tau, order, even, odd_part if odd else None, None)
     return even, odd_part
 
@@ -210,9 +210,9 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
     order = source_index, source_values, target_index, target_values
-    x_bar = _ops.empty_even(x, x.shape[-1], tau, "triton")
+    x_bar = fresh(_ops.empty_even(x, x.shape[-1], tau, "triton"))
     s_bar = _run(g, source, target, tau, order, x_bar, None, x).view(source.shape)
-    t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
+    t_bar = empty(target, (*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
     return x_bar, t_bar, s_bar
@@ -222,10 +222,9 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     """t_bar = 1/tau sum over rows of g * odd_x."""
     g, odd_x, tau = flat_rows(g, tau), flat_rows(odd_x, tau), tau.contiguous()
     h, m, n = g.shape
-    width = 512
     sizes = m, n, *g.stride(), *odd_x.stride()
-    grid = -(-n // width), h, 1
-    launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, (width, min(8, power(m))), 4)
+    grid, flags = (-(-n // 512), h, 1), (512, min(8, power(m)))
+    launch(_kernels().row_dot_kernel, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
 
 
 def tiling(merged: int, m: int, h: int, sparse: bool, side: int) -> tuple[int, int, int]:
@@ -412,7 +411,16 @@ def _scan_tiles(
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
     if not pull:
         return out
-    return pulled[:, 0] if plan.row_blocks == 1 else pulled.sum(1, dtype=torch.float64).to(pulled.dtype)
+    return pulled[:, 0] if plan.row_blocks == 1 else _block_sum(pulled)
+
+
+def _block_sum(pull: Tensor) -> Tensor:
+    """(h, blocks, n) to (h, n), in one launch and float64: ``sum`` with a dtype, and back, would be three."""
+    h, blocks, n = pull.shape
+    summed, rows = empty(pull, (h, n)), min(64, power(blocks))
+    grid, flags = (-(-n * rows // 2048), h, 1), (2048 // rows, rows)
+    launch(_kernels().block_sum_kernel, grid, (pull, summed), (blocks, n), flags, 4)
+    return summed
 
 
 def _carry(scratch: Tensor, tau: Tensor, h: int, m: int, tiles: int, flags: tuple[bool, bool, bool]) -> None:
