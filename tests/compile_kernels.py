@@ -18,6 +18,7 @@ from laplex._kernels import (
     triton_gram_sums,
     triton_merged,
     triton_order,
+    triton_rows,
     triton_short,
 )
 
@@ -30,7 +31,7 @@ ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are consta
 ANCHORS, X = (
     {"target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"}
     | {"phi", "psi", "source_bar", "psi_bar"},
-    {"x", "merged_x", "merged_y", "even", "odd", "g", "matrix", "weight", "largest", "weight_bar"},
+    {"x", "merged_x", "merged_y", "even", "odd", "g", "turned", "matrix", "weight", "largest", "weight_bar"},
 )
 
 WARPS = 2  # and tiles of which a thread has as much as of those that are launched, with more warps
@@ -66,11 +67,22 @@ def products():
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
             staged = {"STAGED": "" if first else "places"}
-            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, CHECKED=odd and exact, ALONE=odd)
+            checked = {"CHECKED": odd and exact, "ALONE": odd, "SIDE": 1 if odd else 4}
+            compile_kernel(triton_merged.reduce_kernel, anchors, x, **tiles, **staged, **checked)
             carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
             carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
             carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
-            compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry)
+            compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry, SIDE=1)
+            side = {
+                **tiles,
+                "IN_ORDER": False,
+                "ROWS": 8,
+                "SPANS": "narrow",
+                "TILES": 1,
+                "STAGED": "",
+                "UNSTAGED": False,
+            }
+            compile_kernel(triton_merged.scan_kernel, anchors, x, **{**carry, **side}, SIDE=4)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
@@ -79,6 +91,7 @@ def products():
         for odd, pull in ((False, False), (True, False), (True, True)):
             flags = {"EXACT": exact, "ODD": odd, "TARGETS": 32, "ROWS": 32, "PULL": pull}
             compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
+        compile_kernel(triton_rows.turn_kernel, anchors, x, WIDTH=256, ROWS=8)
         compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=256)
         compile_kernel(triton_short.unstage_kernel, anchors, x, WIDTH=512)
         compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
 from laplex import _ops
-from laplex._kernels import cpp_scan, triton_launch, triton_scan
+from laplex._kernels import cpp_scan, triton_count, triton_launch, triton_plan, triton_scan
 from laplex._kernels.triton_repeat import Repeat, Repeats
 
 if triton_scan.interpreted() and not triton_scan.MISSING:
@@ -142,13 +142,13 @@ def tiles(monkeypatch):
         monkeypatch.setattr(triton_scan, "TURNED_FROM", 0 if turned else 1 << 40)
 
     of(32)
-    monkeypatch.setattr(triton_scan, "MERGE_TILE", 64)
-    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 64**2)  # so that some are counted in runs,
-    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 128)  # and some sorted
-    monkeypatch.setattr(triton_scan, "COUNTED_RUN", 32)
-    monkeypatch.setattr(triton_scan, "COUNTED_TILE", (32, 16, 8))
-    monkeypatch.setattr(triton_scan, "RUN_TILE", (32, 16, 8))
-    monkeypatch.setattr(triton_scan, "JOINED_TILE", (16, 2))
+    monkeypatch.setattr(triton_plan, "MERGE_TILE", 64)
+    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 64**2)  # so that some are counted in runs,
+    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 128)  # and some sorted
+    monkeypatch.setattr(triton_count, "COUNTED_RUN", 32)
+    monkeypatch.setattr(triton_count, "COUNTED_TILE", (32, 16, 8))
+    monkeypatch.setattr(triton_count, "RUN_TILE", (32, 16, 8))
+    monkeypatch.setattr(triton_count, "JOINED_TILE", (16, 2))
     yield of
     triton_scan.schedule.cache_clear()
 
@@ -174,9 +174,9 @@ def replayed(monkeypatch):
 
         return run
 
-    from laplex._kernels import triton_count, triton_gram, triton_gram_sums, triton_long, triton_turn
+    from laplex._kernels import triton_gram, triton_gram_sums, triton_long, triton_turn
 
-    for module in (triton_scan, triton_count, triton_turn, triton_long, triton_gram_sums, triton_gram):
+    for module in (triton_scan, triton_plan, triton_count, triton_turn, triton_long, triton_gram_sums, triton_gram):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(Repeat, "_launch", launch_again)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)

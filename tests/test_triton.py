@@ -24,7 +24,7 @@ from helpers import (
     wide,
 )
 from laplex import Plan, reference
-from laplex._kernels import triton_scan
+from laplex._kernels import triton_plan, triton_scan
 from test_grad import cancellation_scales, second_order
 
 if not triton_scan.interpreted():
@@ -209,9 +209,9 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
-    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 32)
+    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", 32)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
     assert torch.equal(merged[1], whole[1])
@@ -220,9 +220,9 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
 @pytest.mark.parametrize(("n", "k", "lead"), [(0, 4, ()), (4, 0, ()), (0, 0, ()), (3, 4, (0,)), (0, 4, (0,))])
 @pytest.mark.parametrize("at_once", [2, 100])
 def test_empty(n, k, lead, at_once, monkeypatch):
-    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", at_once)
+    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", at_once)
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(*lead, k)
     assert torch.equal(linear(x=x, a=a, b=b), torch.zeros(*lead, n))
     assert torch.equal(linear(x=x, a=a, b=b, plan=Plan(a, b, backend="triton")), torch.zeros(*lead, n))

@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, assert_sums, error, flat, make_order, oracle
-from laplex._kernels import triton_count, triton_scan
+from laplex._kernels import triton_count, triton_launch, triton_plan, triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
@@ -21,8 +21,8 @@ WAYS = {"at_once": (1 << 40, 0), "in_runs": (0, 1 << 40), "sorted": (0, 0)}  # u
 def put_in_order(monkeypatch):
     def by(way):
         pairs, points = WAYS[way]
-        monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", pairs)
-        monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", points)
+        monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", pairs)
+        monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", points)
 
     return by
 
@@ -72,7 +72,7 @@ TILES = {  # run; points, others and lanes of a program; points and runs of the 
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles_of_any_size_give_one_order(tile, put_in_order, monkeypatch):
     for name, value in zip(("COUNTED_RUN", "RUN_TILE", "JOINED_TILE"), TILES[tile], strict=True):
-        monkeypatch.setattr(triton_scan, name, value)
+        monkeypatch.setattr(triton_count, name, value)
     a, b = ANCHORS["ties"](2, 70), ANCHORS["ties"](2, 53)
     put_in_order("in_runs")
     assert_sorted(make_order(a, b, "joined", "triton"), a, b)
@@ -122,7 +122,7 @@ def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monke
 
     def launch(kernel, *how):
         done.append(kernel.__name__)
-        triton_scan.launch(kernel, *how)
+        triton_launch.launch(kernel, *how)
 
     monkeypatch.setattr(triton_count, "launch", launch)
     make_order(torch.randn(1, points - 20), torch.randn(1, 20), "joined", "triton")
@@ -131,8 +131,8 @@ def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monke
 
 def test_tiles_fit_into_runs(monkeypatch):
     monkeypatch.undo()  # the sizes that are
-    for width in (triton_scan.RUN_TILE[0], triton_scan.JOINED_TILE[0]):
-        assert triton_scan.COUNTED_RUN % width == 0
-    for _points, others, lanes in (triton_scan.COUNTED_TILE, triton_scan.RUN_TILE):
+    for width in (triton_count.RUN_TILE[0], triton_count.JOINED_TILE[0]):
+        assert triton_count.COUNTED_RUN % width == 0
+    for _points, others, lanes in (triton_count.COUNTED_TILE, triton_count.RUN_TILE):
         assert others % lanes == 0
-    assert triton_scan.COUNTED_RUN & (triton_scan.COUNTED_RUN - 1) == 0
+    assert triton_count.COUNTED_RUN & (triton_count.COUNTED_RUN - 1) == 0

@@ -9,7 +9,7 @@ import torch
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
 from laplex import LaplaceOperator, Plan, StalePlanError, backends
-from laplex._kernels import triton_scan
+from laplex._kernels import triton_plan, triton_scan
 from test_plan import ALL_CHANGES, grid
 
 if not triton_scan.interpreted():
@@ -266,9 +266,9 @@ def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, tiles):
 @VALUES
 @SIDES
 def test_anchors_that_are_not_finite_among_merged_runs(value, side, monkeypatch):
-    monkeypatch.setattr(triton_scan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_scan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_scan, "SORTED_AT_ONCE", 24)
+    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", 24)
     a, b = points("joined")
     (a if side == "a" else b)[7] = value
     assert all_nan(linear(torch.randn(1, 30).double(), a, b, 1.0))
@@ -375,7 +375,7 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
     n, k = sizes
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(3, k)
     scattered = linear(x, a, b, plan=planned(a, b))
-    monkeypatch.setattr(triton_scan, "PLACES_FROM", 0)
+    monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
     plan = planned(a, b)
     assert plan.order[2].shape == (1, 1, (n + k) | 1)
     assert torch.equal(linear(x, a, b, plan=plan), scattered)
@@ -390,7 +390,7 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
 
 def test_places_of_several_kernels(tiles, monkeypatch):
     tiles(32, 2, staged=True)
-    monkeypatch.setattr(triton_scan, "PLACES_FROM", 0)
+    monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
     a, b, x = torch.randn(2, 17), torch.randn(2, 20), torch.randn(2, 3, 20)
     for product in (x, x.mT.contiguous().mT):
         assert error(linear(product, a, b, plan=planned(a, b)), oracle(x, a, b, 9.0)) <= TOLERANCE[torch.float32]

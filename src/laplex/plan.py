@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops, backends
-from laplex._kernels import triton_scan
+from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
 from laplex._shapes import flat, flat_anchors, plainly_eager
 from laplex.errors import StalePlanError, frozen
@@ -91,7 +91,7 @@ class Plan:
             anchors = Known(a), Known(b)
         order = build(rows, cols, layout, chosen)
         if layout == "joined":
-            order = triton_scan.placed(order, n, k)
+            order = triton_plan.placed(order, n, k)
         self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
 
     @property

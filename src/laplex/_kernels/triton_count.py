@@ -10,6 +10,11 @@ from torch import Tensor
 from laplex import _ops
 from laplex._kernels.triton_launch import empty, launch, power
 
+COUNTED_TILE = 32, 512, 128  # points of a program, how many it compares them with at once, and in how many lanes
+RUN_TILE = 32, 256, 32  # the same, within runs
+COUNTED_RUN = 2048
+JOINED_TILE = 32, 16  # points of a program, and how many runs they are looked for in at once
+
 
 def _kernels() -> Any:
     from laplex._kernels import triton_order  # imports triton: not before it is needed
@@ -17,30 +22,22 @@ def _kernels() -> Any:
     return triton_order
 
 
-def counted(a: Tensor, b: Tensor, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Positions and entries of both sides in order, (h, padded): few points, each compared with all.
-
-    ``tile``: points of a program, how many it compares them with at once, and in how many lanes.
-    """
+def counted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions and entries of both sides in order, (h, padded): few points, each compared with all."""
     padded = _ops.padded(a.shape[1] + b.shape[1])
-    return _ranked(a, b, padded, padded, tile)
+    return _ranked(a, b, padded, padded, COUNTED_TILE)
 
 
-def counted_in_runs(
-    a: Tensor, b: Tensor, run: int, tile: tuple[int, int, int], join: tuple[int, int]
-) -> tuple[Tensor, Tensor]:
-    """The same for more points, each compared with a run of them; then it looks for its place in the other runs.
-
-    ``join``: points of a program of the second launch, and runs they look into at once; both tiles divide a run.
-    """
+def counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for more points, each compared with a run of them; then it looks for its place in the other runs."""
     (h, n), k = a.shape, b.shape[1]
     merged, padded = n + k, _ops.padded(n + k)
-    runs = _ranked(a, b, run, merged, tile)
+    runs = _ranked(a, b, COUNTED_RUN, merged, RUN_TILE)
     position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
-    width, at_once = join
-    number = power(-(-merged // run))
+    width, at_once = JOINED_TILE
+    number = power(-(-merged // COUNTED_RUN))
     how, warps = ((width, min(number, at_once)), 4) if 2 * number <= at_once else ((width, at_once // 2), 2)
-    grid, sizes = (-(-merged // width), h, 1), (merged, padded, run, run.bit_length())
+    grid, sizes = (-(-merged // width), h, 1), (merged, padded, COUNTED_RUN, COUNTED_RUN.bit_length())
     launch(_kernels().join_kernel, grid, (*runs, position, entry), sizes, how, warps)
     return position, entry
 

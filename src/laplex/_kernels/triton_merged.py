@@ -36,7 +36,7 @@ from laplex._kernels.triton_points import (
     rate_of,
 )
 from laplex._kernels.triton_rows import load_rows, store_rows
-from laplex._kernels.triton_sums import narrow_odd_sums, narrow_sums, runs, tie_sums, units, windows
+from laplex._kernels.triton_sums import row_sums, ties_of_tile
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source"])
@@ -212,18 +212,10 @@ def _scan_tile(
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
         p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
         outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
+        ties = ()
         if ODD:
-            same = _same_beside(position, p, place, start, merged, FIRST, TILE, MIRRORED)
-            tied_end = p.to(tl.float64) == (p_right if FIRST else p_left)
-            if FIRST:
-                to_end = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
-                unit, tie = units(down, up, to_end)
-            else:
-                to_end = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
-                unit, tie = units(up * low, down * high, to_end)
-            if STRICT:
-                same = same.to(tl.int32)
-                connected, begins = runs(same)
+            same = _same_beside(position, p, place, start, merged, FIRST, TILE, MIRRORED).to(tl.int32)
+            ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
         kernels = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
         for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
@@ -238,56 +230,20 @@ def _scan_tile(
                 v = rows[beside].to(SUM)
                 row = tl.minimum(tl.zeros([], tl.int64) + number + beside, m - 1)
                 totals = scratch + kernels * 2 * tiles + (kernel * m + row) * tiles
-                at_last, at_first, left, right, tied = carried_to(
-                    totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY
-                )
-                if MIRRORED:
-                    from_right, from_left, strict = narrow_odd_sums(
-                        v, same, connected, begins, tied_end, tied * to_end, down, up, up * low, down * high,
-                        at_first, at_last,
-                    )  # fmt: skip
-                    difference = strict - from_left
-                elif STRICT:
-                    from_left, from_right, strict = narrow_odd_sums(
-                        v, same, connected, begins, tied_end, tied * to_end, up * low, down * high, down, up,
-                        at_last, at_first,
-                    )  # fmt: skip
-                    difference = from_right - strict
-                elif SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
-                    from_left, from_right = narrow_sums(v, down, up, up * low, down * high, at_last, at_first)
-                else:
-                    from_left, left_unit, left_tie = windows(
-                        p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
-                    )
-                    from_right, right_unit, right_tie = windows(
-                        -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
-                    )
-                    from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
-                    if ODD:
-                        unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
-                evens += ((from_left + from_right).to(even.dtype.element_ty),)
-                if ODD:
-                    if not STRICT:
-                        ties = tie_sums(same, v, FIRST) * unit + tl.where(tied_end, tied.to(v.dtype) * tie, 0.0)
-                        difference = from_right - from_left + (-ties if FIRST else ties)
-                    if PULL:
-                        pulling = weights[beside].to(tl.float64) * difference.to(tl.float64)
-                        pulled += tl.where(number + beside < m, pulling, 0.0)  # rows beyond m are anything
-                    else:
-                        odds += (difference.to(odd.dtype.element_ty),)
-            to_places = place if UNSTAGED else at
-            asked = (place < padded) if UNSTAGED else is_target
-            store_rows(
-                even + kernel * even_kernel,
-                number,
-                to_places,
-                evens,
-                asked,
-                even_row,
-                even_col,
-                SIDE,
-                UNSTAGED and not MIRRORED,
-            )
+                carried = carried_to(totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY)
+                total_sum, difference = row_sums(
+                    v, p, inside, span, (first, last, p_left, p_right), (down, up, low, high), ties, carried, rate,
+                    EXACT, ODD, FIRST, SPANS, STRICT,
+                )  # fmt: skip
+                evens += (total_sum.to(even.dtype.element_ty),)  # type: ignore[assignment]
+                if PULL:
+                    pulling = weights[beside].to(tl.float64) * difference.to(tl.float64)
+                    pulled += tl.where(number + beside < m, pulling, 0.0)  # rows beyond m are anything
+                elif ODD:
+                    odds += (difference.to(odd.dtype.element_ty),)  # type: ignore[assignment]
+            asked, places_of = ((place < padded), place) if UNSTAGED else (is_target, at)
+            TO_TURN: tl.constexpr = UNSTAGED and not MIRRORED
+            store_rows(even + kernel * even_kernel, number, places_of, evens, asked, even_row, even_col, SIDE, TO_TURN)
             if ODD and not PULL:
                 store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE, False)
         if PULL:

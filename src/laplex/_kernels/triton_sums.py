@@ -5,11 +5,69 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_points import INFINITY, decay_over, powers_of_two
+from laplex._kernels.triton_points import INFINITY, NARROW, decay_over, powers_of_two
 
 # Points that span no more powers of two are scanned with all sums at one position; float64 exponents must not round.
 NEAR = tl.constexpr(100.0)
 NEAR_EXACT = tl.constexpr(16.0)
+
+
+@triton.jit
+def ties_of_tile(
+    p, same, first, last, p_left, p_right, rate, FIRST: tl.constexpr, STRICT: tl.constexpr, EXACT: tl.constexpr
+):  # fmt: skip
+    """What the odd sums of every row ask of a tile's ties: which points have the position of the one before them on the
+    way to a target's tied sources, or of the end of the next tile there; how much of that end arrives; the runs."""
+    end = p_right if FIRST else p_left
+    tied_end = p.to(tl.float64) == end
+    gap = end - first if FIRST else last - end
+    to_end = decay_over(tl.where(tl.abs(end) < INFINITY, gap, 0.0), rate, EXACT)
+    connected, begins = same, same
+    if STRICT:
+        connected, begins = runs(same)
+    return same, tied_end, to_end, connected, begins
+
+
+@triton.jit
+def row_sums(
+    v, p, inside, span, ends, powers, ties, carried, rate,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, SPANS: tl.constexpr, STRICT: tl.constexpr,
+):  # fmt: skip
+    """The sums of a row at a tile's points: all of it, and what lies right less what lies left, without ties."""
+    first, last, p_left, p_right = ends
+    down, up, low, high = powers
+    at_last, at_first, left, right, tied = carried
+    to_last, from_last = up * low, down * high
+    difference = tl.zeros_like(v)
+    if STRICT and FIRST:
+        from_right, from_left, strict = narrow_odd_sums(
+            v, ties, tied, down, up, up * low, down * high, at_first, at_last
+        )
+        difference = strict - from_left
+    elif STRICT:
+        from_left, from_right, strict = narrow_odd_sums(
+            v, ties, tied, up * low, down * high, down, up, at_last, at_first
+        )
+        difference = from_right - strict
+    else:
+        if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):
+            from_left, from_right = narrow_sums(v, down, up, to_last, from_last, at_last, at_first)
+            if ODD:
+                unit, tie = units(down, up, ties[2]) if FIRST else units(to_last, from_last, ties[2])
+        else:
+            from_left, left_unit, left_tie = windows(
+                p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+            )
+            from_right, right_unit, right_tie = windows(
+                -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+            )
+            from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault's NaN, which opens no window
+            if ODD:
+                unit, tie = (right_unit, right_tie) if FIRST else (left_unit, left_tie)
+        if ODD:
+            of_ties = tie_sums(ties[0], v, FIRST) * unit + tl.where(ties[1], tied.to(v.dtype) * tie, 0.0)
+            difference = from_right - from_left + (-of_ties if FIRST else of_ties)
+    return from_left + from_right, difference
 
 
 @triton.jit
@@ -62,12 +120,13 @@ def _larger(one, two):
 
 
 @triton.jit
-def narrow_odd_sums(v, same, connected, begins, tied_end, tied, near, back_near, far, back_far, from_near, from_far):
+def narrow_odd_sums(v, ties, tied, near, back_near, far, back_far, from_near, from_far):
     """The sums up to every point and from it on, and the first without ties, which may be all but everything.
 
     Points come in the order in which a target's tied sources come before it, all of them: the sum up to the first of
     them is strict. What is strict is never had by subtracting, but between threads, in float64.
     """
+    same, tied_end, to_end, connected, begins = ties
     inner, but_last = tl.associative_scan((v * near, tl.zeros_like(v)), 0, _add_but_last)
     far_inner = tl.cumsum((v * far).to(tl.float64), 0)
     total, far_total = _last(inner, False).to(tl.float64), _last(far_inner, False)
@@ -78,7 +137,7 @@ def narrow_odd_sums(v, same, connected, begins, tied_end, tied, near, back_near,
     _same, strict = tl.associative_scan((same, _plus(before, but_last)), 0, _copy_if_same)
     of_run = tl.gather(_last(strict, False), begins, 0)
     strict = tl.where(connected != 0, of_run[None, :], strict)
-    strict = tl.where(tied_end, (from_near - tied).to(v.dtype), strict)
+    strict = tl.where(tied_end, (from_near - tied * to_end).to(v.dtype), strict)
     return _plus(before, inner) * back_near, from_there * back_far, strict * back_near
 
 
@@ -172,7 +231,6 @@ def tie_sums(same, v, REVERSE: tl.constexpr):
 
     Rounded as in ``_window``, so that ties alone leave nothing.
     """
-    same = same.to(tl.int32)
     none, one = tl.zeros_like(v), tl.full(v.shape, 1, tl.int32)
     connected, sums, _but_last, _before = tl.associative_scan((same, v, one, none), 0, _add_if_same, reverse=REVERSE)
     all_same, total = _last(connected, REVERSE), _last(sums, REVERSE).to(tl.float64)
