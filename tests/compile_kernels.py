@@ -49,7 +49,7 @@ GRAMS = (
 
 def compile_kernel(kernel, anchors, x, **constants):
     """What an argument is, its name tells: a pointer to a dtype, a number, or a constant."""
-    constants |= dict.fromkeys(ONE & set(kernel.arg_names), 1)
+    constants |= dict.fromkeys(ONE & set(kernel.arg_names), 1) | dict.fromkeys({"EARLY"} & set(kernel.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
     pointers |= dict.fromkeys(ANCHORS, f"*{anchors}") | dict.fromkeys(X, f"*{x}")
     number = "i64" if constants.get("FAR") else "i32"

@@ -161,16 +161,14 @@ def replayed(monkeypatch):
         triton_launch.launch(kernel, grid, tensors, sizes, flags, warps)
         steps = triton_launch._record.steps
         if steps is not None:
-            again = SimpleNamespace(kernel=kernel, sizes=sizes, flags=flags)
-            steps[-1] = steps[-1]._replace(compiled=again)
+            steps[-1] = steps[-1]._replace(compiled=SimpleNamespace(kernel=kernel))
 
     def launch_again(self, step):
         roles, kernel = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.kernel
-        flags = dict(zip(kernel.arg_names[-len(step.compiled.flags) :], step.compiled.flags, strict=True))
 
         def run(tensors, _at, _stream):
             them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
-            kernel[step.grid](*them, *step.compiled.sizes, **flags)
+            kernel[step.grid](*them, *step.numbers)
 
         return run
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_points import decay_over, rate_of
+from laplex._kernels.triton_points import decay_over, follow, rate_of
 
 
 @triton.jit(do_not_specialize_on_alignment=["tau"])
 def group_kernel(
     scratch, tau, grouped, m, tiles, groups,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """GROUP tiles as if they were one: where there are too many to be carried at once."""
+    if EARLY:
+        follow()
     group, row = tl.program_id(0) % groups, tl.program_id(0) // groups
     kernel = tl.program_id(1).to(tl.int64)
     rate = rate_of(tl.load(tau + kernel))
@@ -86,6 +89,7 @@ def carry_kernel(
     scratch, tau, others, m, tiles, groups, count,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
     OTHERS: tl.constexpr, BY_TILES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
     position, at the nearer end of its neighbour, and the ties there.
@@ -94,6 +98,8 @@ def carry_kernel(
     bring along is the sum over ``others``, ``count`` of them: the groups, or BY_TILES, if there are so few that it is
     sooner done than another launch.
     """
+    if EARLY:
+        follow()
     group, row = tl.program_id(0) // 2 % groups, tl.program_id(0) // 2 // groups
     side = tl.program_id(0) % 2  # 0: from the right, 1: from the left
     kernel = tl.program_id(1).to(tl.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -110,6 +111,12 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
         _record.steps.append(Call(function, (*tensors, *out), len(out), how))
 
 
+@functools.cache
+def starts_early(device: torch.device) -> bool:
+    """Whether a launch may begin before the last one ends: Hopper's can, and what came after."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 def launch(
     kernel: Any,
     grid: tuple[int, int, int],
@@ -128,14 +135,17 @@ def launch(
         with torch.cuda.device(device):
             launch(kernel, grid, tensors, sizes, flags, warps)
         return
+    early = kernel.arg_names[-1] == "EARLY" and starts_early(device)
+    if kernel.arg_names[-1] == "EARLY":
+        flags = (*flags, early)
     key = kernel, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
     found = _compiled.get(key)
     if found is not None:  # addresses in place of tensors: Triton would ask the driver about each
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         run(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
     else:
-        names = kernel.arg_names[-len(flags) :]
-        found = kernel[grid](*tensors, *sizes, **dict(zip(names, flags, strict=True)), num_warps=warps)
+        how = {"launch_pdl": True} if early else {}  # which Triton knows on such GPUs
+        found = kernel[grid](*tensors, *sizes, *flags, num_warps=warps, **how)
         if found is not None:
             if len(_compiled) >= _COMPILED_KEPT:
                 _compiled.clear()

@@ -30,6 +30,7 @@ from laplex._kernels.triton_points import (
     entry_of,
     fault_at_ends,
     flat,
+    follow,
     load_points,
     narrow_powers,
     places,
@@ -43,8 +44,11 @@ from laplex._kernels.triton_sums import row_sums, ties_of_tile
 def refresh_kernel(
     target, source, entry, position, merged, padded, n, k,
     FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Anchors that may have moved, in the plan's order; whether they are in it, ``reduce_kernel`` sees."""
+    if EARLY:
+        follow()
     tile, kernel = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     place = places(tile, FAR, TILE)
@@ -77,11 +81,14 @@ def reduce_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
     CHECKED: tl.constexpr, ALONE: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
     SIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order.
 
     The first tile leaves the rate at ``rate_at``: to find it is a good part of a small tile's work.
     """
+    if EARLY:
+        follow()
     tile, row_block = tl.program_id(0), tl.program_id(1)
     kernel = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
@@ -143,6 +150,7 @@ def scan_kernel(
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
     ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
     SIDE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
     and ``pull`` takes the products' sum over the rows of this program, over tau.
@@ -150,6 +158,8 @@ def scan_kernel(
     SPANS: of "all" tiles, or those that are "narrow", which take a third of the registers that "wide" ones do. A
     program may stand over several TILES that are wide, if they are: mostly none is, and then it is soon done.
     """
+    if EARLY:
+        follow()
     start = tl.program_id(0) * TILES
     if TILES == 1:
         _scan_tile(
@@ -224,7 +234,7 @@ def _scan_tile(
             IN_TURN: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
             rows = load_rows(x + kernel * x_kernel, number, from_places, known, x_row, x_col, SIDE, IN_TURN)
             if PULL:
-                weights = load_rows(odd + kernel * odd_kernel, number, at, is_target, odd_row, odd_col, SIDE, False)
+                weights = load_rows(odd + kernel * odd_kernel, number, at, is_target, odd_row, odd_col, SIDE, IN_ORDER)
             evens, odds = (), ()
             for beside in tl.static_range(SIDE):
                 v = rows[beside].to(SUM)
@@ -242,10 +252,10 @@ def _scan_tile(
                 elif ODD:
                     odds += (difference.to(odd.dtype.element_ty),)  # type: ignore[assignment]
             asked, places_of = ((place < padded), place) if UNSTAGED else (is_target, at)
-            TO_TURN: tl.constexpr = UNSTAGED and not MIRRORED
+            TO_TURN: tl.constexpr = IN_ORDER or (UNSTAGED and not MIRRORED)
             store_rows(even + kernel * even_kernel, number, places_of, evens, asked, even_row, even_col, SIDE, TO_TURN)
             if ODD and not PULL:
-                store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE, False)
+                store_rows(odd + kernel * odd_kernel, number, at, odds, is_target, odd_row, odd_col, SIDE, IN_ORDER)
         if PULL:
             pull += (kernel * tl.num_programs(1) + row_block) * n
             tl.store(pull + flat(at), flat(pulled * (rate * LN_2)), mask=flat(is_target))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 WORD = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -12,6 +13,14 @@ INFINITY = tl.constexpr(float("inf"))
 # Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
 NARROW = tl.constexpr(4.0)
 TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
+
+
+@triton.jit
+def follow():
+    """Let the next launch begin before this one ends, as this did before the last ended, and wait for that: between
+    launches that each take a few microseconds the GPU would be idle for another."""
+    gdc_launch_dependents()
+    gdc_wait()
 
 
 @triton.jit
