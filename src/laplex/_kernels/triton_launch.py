@@ -13,6 +13,7 @@ from torch import Tensor
 
 _compiled: dict[Any, Any] = {}
 _COMPILED_KEPT = 4096
+EARLY_PROGRAMS = 2048  # each of them has to wait by itself: of more that takes longer than it saves
 
 
 def power(size: int) -> int:
@@ -112,7 +113,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
 
 
 @functools.cache
-def starts_early(device: torch.device) -> bool:
+def can_start_early(device: torch.device) -> bool:
     """Whether a launch may begin before the last one ends: Hopper's can, and what came after."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
@@ -135,8 +136,9 @@ def launch(
         with torch.cuda.device(device):
             launch(kernel, grid, tensors, sizes, flags, warps)
         return
-    early = kernel.arg_names[-1] == "EARLY" and starts_early(device)
+    early = False
     if kernel.arg_names[-1] == "EARLY":
+        early = grid[0] * grid[1] * grid[2] <= EARLY_PROGRAMS and can_start_early(device)
         flags = (*flags, early)
     key = kernel, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
     found = _compiled.get(key)

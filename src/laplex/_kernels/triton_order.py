@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_points import follow
-
 WORD = tl.constexpr(32)
 STEP = tl.constexpr(8)  # merged points of a thread
 
@@ -33,14 +31,12 @@ def _side_at(ones, twos, place, n, k):
 @triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
 def rank_kernel(
     ones, twos, position, entry, n, k, run, padded,
-    WIDTH: tl.constexpr, OTHERS: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, OTHERS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Positions and entries of runs of points, each at the place in its run that counting those before it gives.
 
     A run is a multiple of WIDTH; where it is all there is, this is the whole order, in one launch.
     """
-    if EARLY:
-        follow()
     kernel = tl.program_id(1).to(tl.int64)
     ones, twos = ones + kernel * n, twos + kernel * k
     first = tl.program_id(0) * WIDTH
@@ -89,11 +85,9 @@ def _put(position, entry, start, place, value, coded, own, merged, padded):
 @triton.jit
 def join_kernel(
     run_position, run_entry, position, entry, merged, padded, run, steps,
-    WIDTH: tl.constexpr, RUNS: tl.constexpr, EARLY: tl.constexpr,
+    WIDTH: tl.constexpr, RUNS: tl.constexpr,
 ):  # fmt: skip
     """Sorted runs as one order: a point's place is the sum of those it has in all runs, RUNS bisected side by side."""
-    if EARLY:
-        follow()
     kernel = tl.program_id(1).to(tl.int64)
     run_position, run_entry = run_position + kernel * merged, run_entry + kernel * merged
     first = tl.program_id(0) * WIDTH
