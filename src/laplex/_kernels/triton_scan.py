@@ -233,13 +233,14 @@ def _run(
     in_order = max(order[0].shape[-1], order[2].shape[-1]) < _ops.padded(n + k)
     if not side_by_side(h, m, n, k, in_order):
         return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1)
-    turned, out_turned = turn(rows), turned_empty(out)
-    other_turned = out_turned if beside is None else turn(other) if pull else turned_empty(other)
+    turned = turn(rows)
+    out_turned = turn(other) if pull else turned_empty(out)  # sums take the place of the weights, which are read before
+    other_turned = turned_empty(other) if odd is not None else out_turned
     result = _scan_tiles(
         turned, target, source, tau, order, out_turned, other_turned, beside is not None, pull, ROWS_AT_ONCE
     )
     turn_back(out_turned, out)
-    if beside is not None and not pull:
+    if odd is not None:
         turn_back(other_turned, other)
     return result
 
