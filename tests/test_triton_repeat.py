@@ -55,6 +55,20 @@ def test_other_inputs_take_the_place_of_the_first(launched):
     assert numbers == (7,)
 
 
+def test_scratch_is_one_piece_of_memory_for_launches(launched):
+    x, y, one, two = (
+        torch.ones(3),
+        torch.ones(3),
+        torch.ones(200, dtype=torch.float64),
+        torch.ones(5, dtype=torch.int32),
+    )
+    repeat = repeat_of(record_of(x, one, two, y, fresh=[one, two, y]), (x,), (y,))
+    repeat(x)
+    ((at, _numbers),) = launched
+    assert at[2] - at[1] == 2048  # 1600 bytes, aligned
+    assert repeat.bytes == 2048 + 512
+
+
 def test_views_of_what_is_constant_are_constant():
     x, y, places = torch.ones(3), torch.ones(3), torch.arange(8)
     assert repeat_of(record_of(x, places[4:], y, fresh=[y], constant=[places]), (x,), (y,)) is not None

@@ -13,6 +13,7 @@ from laplex._kernels.triton_launch import Call, Launch, Record, recorded, record
 from laplex._shapes import plain, plainly_eager
 
 REPEATS_KEPT = 64  # forms
+ALIGNED = 512  # bytes, as torch's allocator does
 OPERATORS_UP_TO = 1 << 24  # numbers in the inputs; of more the Python takes no time, but all memory at once counts
 Results = tuple[Tensor, ...]
 _Step = Callable[[list[Tensor], list[int], int], None]
@@ -25,7 +26,9 @@ class Repeat:
         addresses = {result.data_ptr() for result in results}
         scratch = [tensor for tensor in record.fresh if tensor.numel() > 0 and tensor.data_ptr() not in addresses]
         made = *results, *scratch
-        self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in made]  # a Size is slower
+        apart = made if self.wants_tensors(record) else results
+        self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in apart]  # a Size is slower
+        self.offsets, self.bytes = _one_behind_the_other(made[len(apart) :])
         self.results = len(results)
         self.constant = [*record.constant]  # the addresses are good while they live
         known = *inputs, *made
@@ -33,6 +36,11 @@ class Repeat:
         self.steps = [
             self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
         ]
+
+    @staticmethod
+    def wants_tensors(record: Record) -> bool:
+        """Whether a step is a function of torch; for launches all scratch memory is one piece, allocated once."""
+        return any(isinstance(step, Call) for step in record.steps or [])
 
     def _launch(self, step: Launch) -> _Step:
         """The launch, of tensors that are known by their addresses."""
@@ -73,11 +81,24 @@ class Repeat:
             torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self.memory
         ]
         at += [tensor.data_ptr() for tensor in memory]
+        if self.bytes > 0:
+            scratch = torch.empty((self.bytes,), dtype=torch.uint8, device=device)
+            start = scratch.data_ptr()
+            at += [start + offset for offset in self.offsets]
         tensors = [*inputs, *memory]
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         for step in self.steps:
             step(tensors, at, stream)
         return tuple(memory[: self.results])
+
+
+def _one_behind_the_other(tensors: tuple[Tensor, ...]) -> tuple[list[int], int]:
+    """Offsets of tensors in one piece of memory, aligned as if each were a piece of its own, and its bytes."""
+    offsets, end = [], 0
+    for tensor in tensors:
+        offsets.append(end)
+        end += -(-tensor.numel() * tensor.itemsize // ALIGNED) * ALIGNED
+    return offsets, end
 
 
 class Repeats:
