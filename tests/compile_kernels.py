@@ -31,7 +31,7 @@ ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are consta
 ANCHORS, X = (
     {"target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"}
     | {"phi", "psi", "source_bar", "psi_bar"},
-    {"x", "merged_x", "merged_y", "even", "odd", "g", "turned", "matrix", "weight", "largest", "weight_bar"},
+    {"x", "merged_x", "merged_y", "even", "odd", "g", "y", "matrix", "weight", "largest", "weight_bar"},
 )
 
 WARPS = 2  # and tiles of which a thread has as much as of those that are launched, with more warps
@@ -49,7 +49,8 @@ GRAMS = (
 
 def compile_kernel(kernel, anchors, x, **constants):
     """What an argument is, its name tells: a pointer to a dtype, a number, or a constant."""
-    constants |= dict.fromkeys(ONE & set(kernel.arg_names), 1) | dict.fromkeys({"EARLY"} & set(kernel.arg_names), True)
+    ones = ONE if constants.get("SIDE", 1) == 1 else {"x_row", "even_row", "odd_row"}
+    constants |= dict.fromkeys(ones & set(kernel.arg_names), 1) | dict.fromkeys({"EARLY"} & set(kernel.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
     pointers |= dict.fromkeys(ANCHORS, f"*{anchors}") | dict.fromkeys(X, f"*{x}")
     number = "i64" if constants.get("FAR") else "i32"
@@ -59,6 +60,18 @@ def compile_kernel(kernel, anchors, x, **constants):
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
     triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS})
     print("compiled", kernel.__name__, anchors, x, flush=True)
+
+
+def narrow_sums(anchors, x, exact):
+    """Of narrow tiles alone: with rows side by side, and row by row."""
+    for odd, pull, first in ((False, False, True), (True, False, True), (True, True, True), (True, True, False)):
+        how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
+        how |= {"ALONE": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
+        side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "SIDE": 4}
+        compile_kernel(triton_merged.scan_kernel, anchors, x, **how, **side)
+        if x == anchors:
+            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "SIDE": 1}
+            compile_kernel(triton_merged.scan_kernel, anchors, x, **how, **alone)
 
 
 def products():
@@ -73,16 +86,6 @@ def products():
             carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
             carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
             compile_kernel(triton_merged.scan_kernel, anchors, x, **tiles, **staged, **carry, SIDE=1)
-            side = {
-                **tiles,
-                "IN_ORDER": False,
-                "ROWS": 8,
-                "SPANS": "narrow",
-                "TILES": 1,
-                "STAGED": "",
-                "UNSTAGED": False,
-            }
-            compile_kernel(triton_merged.scan_kernel, anchors, x, **{**carry, **side}, SIDE=4)
             if x == anchors:
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
@@ -91,7 +94,8 @@ def products():
         for odd, pull in ((False, False), (True, False), (True, True)):
             flags = {"EXACT": exact, "ODD": odd, "TARGETS": 32, "ROWS": 32, "PULL": pull}
             compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
-        compile_kernel(triton_rows.turn_kernel, anchors, x, WIDTH=256, ROWS=8)
+        narrow_sums(anchors, x, exact)
+        compile_kernel(triton_rows.copy_kernel, anchors, x, WIDTH=256, ROWS=8)
         compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=256)
         compile_kernel(triton_short.unstage_kernel, anchors, x, WIDTH=512)
         compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)

@@ -148,7 +148,7 @@ def tiles(monkeypatch):
     monkeypatch.setattr(triton_count, "COUNTED_RUN", 32)
     monkeypatch.setattr(triton_count, "COUNTED_TILE", (32, 16, 8))
     monkeypatch.setattr(triton_count, "RUN_TILE", (32, 16, 8))
-    monkeypatch.setattr(triton_count, "JOINED_TILE", (16, 2))
+    monkeypatch.setattr(triton_count, "JOINED_TILE", (16, 1))
     yield of
     triton_scan.schedule.cache_clear()
 

@@ -183,12 +183,12 @@ def test_more_kernels_than_a_grid_has_blocks(kernels):
 
 
 def test_more_rows_than_a_grid_has_blocks(kernels):
-    a, b, x = randn(50), randn(40), randn(300_000, 40)
+    a, b, x = randn(50), randn(40), randn(600_000, 40)
     y = laplex.linear(x, a, b, 0.5, backend=kernels)
     assert error(y, oracle(x, a, b, 0.5), oracle(x.abs(), a, b, 0.5)) <= TOLERANCE[torch.float32]
 
 
-@pytest.mark.parametrize(("n", "k"), [(2**20, 1000), (1000, 2**20)], ids=["of_y", "of_x"])
+@pytest.mark.parametrize(("n", "k"), [(2**20, 1000), (1000, 2**20), (2**20, 2**20)], ids=["of_y", "of_x", "of_both"])
 def test_more_than_2_31_elements(n, k):
     m = 2100
     if torch.cuda.mem_get_info()[0] < 6 * m * 2**20 * 2:

@@ -338,3 +338,20 @@ def test_checkpoints_that_do_not_reenter():
     (got,) = torch.autograd.grad(y.sum(), a, create_graph=True)
     (want,) = torch.autograd.grad(laplex.linear(x, a, b, tau).sum(), a)
     assert error(got, want) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("tau", [0.3, 0.05])
+def test_second_derivatives_beside_ties_that_are_all_but_everything(tau, backend):
+    """In float32: anchors on a grid, every one tied, whose neighbours are up to 20 tau away."""
+    grid, x, g, direction = torch.arange(60.0), torch.randn(3, 60), torch.randn(3, 60), torch.randn(60)
+
+    def curvature(dtype, product):
+        a, b = (grid.to(dtype, copy=True).requires_grad_() for _ in range(2))
+        y = product(x.to(dtype), a, b)
+        (pull,) = torch.autograd.grad((y * g.to(dtype)).sum(), a, create_graph=True)
+        return torch.autograd.grad((pull * direction.to(dtype)).sum(), (a, b))
+
+    got = curvature(torch.float32, lambda x, a, b: laplex.linear(x, a, b, tau, backend=backend))
+    wanted = curvature(torch.float64, lambda x, a, b: x @ torch.exp(-(a[:, None] - b).abs() / tau).mT)
+    for one, want in zip(got, wanted, strict=True):
+        assert error(one, want) <= 2e-7

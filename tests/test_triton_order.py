@@ -62,10 +62,10 @@ def test_the_order_is_that_of_a_stable_sort(kind, sizes, way, dtype, put_in_orde
 
 
 TILES = {  # run; points, others and lanes of a program; points and runs of the second launch's
-    "one_run": (128, (32, 64, 32), (32, 4)),
-    "runs_of_a_tile": (16, (16, 16, 16), (16, 4)),
-    "more_at_once_than_a_run": (16, (8, 64, 32), (8, 64)),
-    "runs_one_by_one": (32, (16, 8, 8), (32, 2)),
+    "one_run": (128, (32, 64, 32), (32, 2)),
+    "runs_of_a_tile": (16, (16, 16, 16), (16, 2)),
+    "more_at_once_than_a_run": (16, (8, 64, 32), (8, 32)),
+    "runs_one_by_one": (32, (16, 8, 8), (32, 1)),
 }
 
 

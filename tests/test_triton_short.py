@@ -23,7 +23,7 @@ ROWS = 3  # no power of two
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     monkeypatch.setattr(triton_scan, "SPREAD_FROM", 0)
-    monkeypatch.setattr(triton_scan, "ROWS_SIDE_BY_SIDE", ROWS)
+    monkeypatch.setattr(triton_scan, "ROWS_STAGED", ROWS)
 
 
 def drawn(h, m, size, dtype):

@@ -72,6 +72,7 @@ def test_x_put_into_the_merged_order_changes_no_bit(case, tiles):
 
 def test_no_more_programs_than_an_axis_of_a_launch_holds(monkeypatch):
     monkeypatch.undo()  # the sizes that are
-    for m in (1, 7, 65536, 300_000, 10_000_000):
-        _tile, rows, _warps = triton_scan.tiling(1 << 10, m, 1, False, 1)
+    for m in (1, 7, 65536, 300_000, 600_000, 10_000_000):
+        side = 4 if triton_scan.side_by_side(1, m, 512, 512, False) else 1
+        _tile, rows, _warps = triton_scan.tiling(1 << 10, m, 1, False, side)
         assert -(-m // rows) <= 65535

@@ -190,7 +190,8 @@ def _pullback(
         pull_s = odd_g if need_s else 0
         if need_t:
             pull_t = g * (forward(x, odd=True)[1] if odd_x is None else odd_x)
-    if f is not None:
+    if f is not None:  # ties are subtracted, and may be all but everything: nothing may be rounded before
+        f, x = f.double(), x.double()
         even_f, odd_f = swapped(f, odd=True)
         x_bar = x_bar - odd_f
         if need_s:
@@ -233,6 +234,7 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
         ds = (0 if ds is None else ds) - (s.double() - centre) * stretch
 
     def product(v: Tensor) -> tuple[Tensor, Tensor, Any]:
+        v = v.double() if ctx.odd else v  # ties are subtracted, and may be all but everything
         even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
         return even, odd, even - ties(v, t, s) if ctx.odd else 0
 

@@ -13,7 +13,7 @@ from laplex._kernels.triton_launch import empty, launch, power
 COUNTED_TILE = 32, 512, 128  # points of a program, how many it compares them with at once, and in how many lanes
 RUN_TILE = 32, 256, 32  # the same, within runs
 COUNTED_RUN = 2048
-JOINED_TILE = 32, 16  # points of a program, and how many runs they are looked for in at once
+JOINED_TILE = 32, 8  # points of a program, and how many runs they are looked for in at once
 
 
 def _kernels() -> Any:
@@ -36,7 +36,7 @@ def counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     position, entry = empty(a, (h, padded)), empty(a, (h, padded), torch.int32)
     width, at_once = JOINED_TILE
     number = power(-(-merged // COUNTED_RUN))
-    how, warps = ((width, min(number, at_once)), 4) if 2 * number <= at_once else ((width, at_once // 2), 2)
+    how, warps = (width, min(number, at_once)), 4 if number <= at_once else 2
     grid, sizes = (-(-merged // width), h, 1), (merged, padded, COUNTED_RUN, COUNTED_RUN.bit_length())
     launch(_kernels().join_kernel, grid, (*runs, position, entry), sizes, how, warps)
     return position, entry

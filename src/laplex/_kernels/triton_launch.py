@@ -115,7 +115,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
 @functools.cache
 def can_start_early(device: torch.device) -> bool:
     """Whether a launch may begin before the last one ends: Hopper's can, and what came after."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def launch(

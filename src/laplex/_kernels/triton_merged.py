@@ -243,7 +243,7 @@ def _scan_tile(
                 carried = carried_to(totals, kernels * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY)
                 total_sum, difference = row_sums(
                     v, p, inside, span, (first, last, p_left, p_right), (down, up, low, high), ties, carried, rate,
-                    EXACT, ODD, FIRST, SPANS, STRICT,
+                    EXACT, ODD, FIRST, SPANS,
                 )  # fmt: skip
                 evens += (total_sum.to(even.dtype.element_ty),)  # type: ignore[assignment]
                 if PULL:

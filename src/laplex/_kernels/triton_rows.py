@@ -8,9 +8,9 @@ import triton.language as tl
 from laplex._kernels.triton_points import flat, load_points
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "turned"])
-def turn_kernel(
-    x, turned, m, size, x_kernel, x_row, x_col, turned_kernel, turned_row, turned_col,
+@triton.jit(do_not_specialize_on_alignment=["x", "y"])
+def copy_kernel(
+    x, y, m, size, x_kernel, x_row, x_col, y_kernel, y_row, y_col,
     WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A copy in another layout: rows of numbers side by side to rows side by side, or back."""
@@ -19,7 +19,7 @@ def turn_kernel(
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
     both = (at < size) & (row < m)
     v = tl.load(x + kernel * x_kernel + row * x_row + at * x_col, mask=both, other=0.0)
-    tl.store(turned + kernel * turned_kernel + row * turned_row + at * turned_col, v, mask=both)
+    tl.store(y + kernel * y_kernel + row * y_row + at * y_col, v, mask=both)
 
 
 @triton.jit

@@ -16,22 +16,21 @@ from laplex import _ops
 from laplex._kernels.triton_launch import empty, fresh, launch, power
 from laplex._kernels.triton_long import reduce_by_rows, spread, unstage
 from laplex._kernels.triton_plan import plan as plan
-from laplex._kernels.triton_turn import turn, turn_back, turned_empty
+from laplex._kernels.triton_turn import ROWS_AT_ONCE, copy, turned, turned_empty
 from laplex._shapes import flat_rows
 
 MISSING = "" if _ops.HAS_TRITON else "Triton is not installed; it comes with torch's CUDA builds"
 SHORT_AXIS_RATIO = 16  # of targets to sources, or back, from which on the short side is treated as such
 TABLE_SOURCES = 4096  # sums at so few sources are a table that all targets read
 SPREAD_FROM = 1 << 23  # sums from which on the table pays for the sort and the several launches it takes
-ROWS_SIDE_BY_SIDE = 8  # rows of x that are worth a transposing copy
+ROWS_STAGED = 8  # rows of x that are worth a transposing copy
 CARRIED_BY_TILES = 128  # tiles that each find for themselves what lies beside them; more are a launch of its own
 CARRIED_AT_ONCE = 1024  # tiles; more are carried in groups
 GROUPS_BY_TILES = 8  # groups whose every tile the others read; of more they read the sums
 GATHERED_TWICE = 1 << 20  # bytes of x; more are put into the merged order on the way
 SPANS_TOGETHER = 1 << 13  # programs; more are faster with the registers of narrow tiles, and wide ones by themselves
-ROWS_AT_ONCE = 4  # of x, side by side: 16 bytes of float32
-TILE_SIDE_BY_SIDE = 256
-TURNED_FROM = 1 << 10  # programs
+TILE_SIDE_BY_SIDE = 256  # points of a program that takes several rows an access
+TURNED_FROM = 1 << 10  # programs of such tiles, from which on rows are put side by side
 PRECISE_TILES = 64  # with fewer tiles powers and sums are float64 for float32 data, too, as on the CPU
 
 
@@ -149,9 +148,8 @@ class Schedule(NamedTuple):
     grid: tuple[int, int, int]
     scratch: int  # float64 numbers: ends, totals, and carries of every tile, and the rates
     carried: bool  # by a launch of its own
-    spans: tuple[
-        tuple[str, int, int], ...
-    ]  # launches of scan_kernel: of which tiles, how many a program looks at, SIDE
+    # Launches of scan_kernel: of which tiles, how many a program looks at, and how many rows an access.
+    spans: tuple[tuple[str, int, int], ...]
     reduce: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of reduce_kernel
     scan: tuple[tuple[int, ...], tuple[Any, ...]]  # of scan_kernel, but for spans
 
@@ -182,7 +180,7 @@ def schedule(
     rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
     carry = max(power(tiles), 2) if tiles <= CARRIED_BY_TILES else 1
     large = not in_order and side == 1 and h * m * k * dtype.itemsize > GATHERED_TWICE
-    by_rows = sparse and m >= ROWS_SIDE_BY_SIDE and padded + tile < 2**31  # places are 32 bits there
+    by_rows = sparse and m >= ROWS_STAGED and padded + tile < 2**31  # places are 32 bits there
     staged = "rows" if by_rows else "places" if large else ""
     unstaged = placed and staged == "places" and not odd
     even_strides = (m * padded, padded, 1) if unstaged else out_strides
@@ -233,22 +231,26 @@ def _run(
     in_order = max(order[0].shape[-1], order[2].shape[-1]) < _ops.padded(n + k)
     if not side_by_side(h, m, n, k, in_order):
         return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1)
-    turned = turn(rows)
-    out_turned = turn(other) if pull else turned_empty(out)  # sums take the place of the weights, which are read before
+    out_turned = (
+        turned(other) if pull else turned_empty(out)
+    )  # sums take the place of the weights, which are read before
     other_turned = turned_empty(other) if odd is not None else out_turned
     result = _scan_tiles(
-        turned, target, source, tau, order, out_turned, other_turned, beside is not None, pull, ROWS_AT_ONCE
+        turned(rows), target, source, tau, order, out_turned, other_turned, beside is not None, pull, ROWS_AT_ONCE
     )
-    turn_back(out_turned, out)
+    copy(out_turned, out)
     if odd is not None:
-        turn_back(other_turned, other)
+        copy(other_turned, other)
     return result
 
 
 def side_by_side(h: int, m: int, n: int, k: int, in_order: bool) -> bool:
-    """Whether rows are worth two transposing copies: where they fill the GPU, and are not in order to begin with."""
-    programs = -(-(n + k) // TILE_SIDE_BY_SIDE) * -(-m // (2 * ROWS_AT_ONCE)) * h
-    return m >= ROWS_AT_ONCE and not in_order and k < SHORT_AXIS_RATIO * n and programs >= TURNED_FROM
+    """Whether rows are worth two transposing copies: where they fill the GPU, and are not in order to begin with; no
+    more of them than an axis of a launch has programs."""
+    row_blocks = -(-m // (2 * ROWS_AT_ONCE))
+    fits = m >= ROWS_AT_ONCE and row_blocks <= _ops.LAUNCH_AXIS
+    fills = -(-(n + k) // TILE_SIDE_BY_SIDE) * row_blocks * h >= TURNED_FROM
+    return fits and fills and not in_order and k < SHORT_AXIS_RATIO * n
 
 
 def _scan_tiles(
@@ -277,10 +279,7 @@ def _scan_tiles(
         first, in_order, checked, odd, pull, placed, side,
     )  # fmt: skip
     if checked:
-        position = empty(target, (h, 1, padded))
-        anchors = target.contiguous(), source.contiguous(), entry, position
-        how = first, in_order, plan.far, plan.tile
-        launch(kernels.refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), how, plan.warps)
+        position = _refreshed(target, source, entry, (n, k), (first, in_order), plan)
     scratch = empty(rows, (plan.scratch,), torch.float64)
     merged_x = empty(rows, (h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
@@ -301,6 +300,19 @@ def _scan_tiles(
     if not pull:
         return out
     return pulled[:, 0] if plan.row_blocks == 1 else _block_sum(pulled)
+
+
+def _refreshed(
+    target: Tensor, source: Tensor, entry: Tensor, sizes: tuple[int, int], how: tuple[bool, bool], plan: Schedule
+) -> Tensor:
+    """The positions that the plan's order gives to anchors which may have moved."""
+    n, k = sizes
+    h, padded = entry.shape[0], _ops.padded(n + k)
+    position = empty(target, (h, 1, padded))
+    anchors = target.contiguous(), source.contiguous(), entry, position
+    flags = *how, plan.far, plan.tile
+    launch(_kernels().refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), flags, plan.warps)
+    return position
 
 
 def _block_sum(pull: Tensor) -> Tensor:

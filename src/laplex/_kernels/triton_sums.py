@@ -31,23 +31,20 @@ def ties_of_tile(
 @triton.jit
 def row_sums(
     v, p, inside, span, ends, powers, ties, carried, rate,
-    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, SPANS: tl.constexpr, STRICT: tl.constexpr,
+    EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     """The sums of a row at a tile's points: all of it, and what lies right less what lies left, without ties."""
+    STRICT: tl.constexpr = ODD and SPANS == "narrow"
     first, last, p_left, p_right = ends
     down, up, low, high = powers
     at_last, at_first, left, right, tied = carried
     to_last, from_last = up * low, down * high
     difference = tl.zeros_like(v)
     if STRICT and FIRST:
-        from_right, from_left, strict = narrow_odd_sums(
-            v, ties, tied, down, up, up * low, down * high, at_first, at_last
-        )
+        from_right, from_left, strict = narrow_odd_sums(v, ties, tied, down, up, to_last, from_last, at_first, at_last)
         difference = strict - from_left
     elif STRICT:
-        from_left, from_right, strict = narrow_odd_sums(
-            v, ties, tied, up * low, down * high, down, up, at_last, at_first
-        )
+        from_left, from_right, strict = narrow_odd_sums(v, ties, tied, to_last, from_last, down, up, at_last, at_first)
         difference = from_right - strict
     else:
         if SPANS == "narrow" or (SPANS == "all" and span <= NARROW):

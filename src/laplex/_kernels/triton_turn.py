@@ -9,7 +9,7 @@ from torch import Tensor
 from laplex._kernels.triton_launch import empty, launch, power
 
 WIDTH = 256
-MULTIPLE = 4  # of rows: as many as are one access
+ROWS_AT_ONCE = 4  # side by side: 16 bytes of float32
 
 
 def _kernels() -> Any:
@@ -21,19 +21,19 @@ def _kernels() -> Any:
 def turned_empty(like: Tensor) -> Tensor:
     """(h, m, size) as ``like``, yet to be filled, with the rows side by side in memory."""
     h, m, size = like.shape
-    return empty(like, (h, size, -(-m // MULTIPLE) * MULTIPLE)).mT[:, :m]
+    return empty(like, (h, size, -(-m // ROWS_AT_ONCE) * ROWS_AT_ONCE)).mT[:, :m]
 
 
-def turn(x: Tensor) -> Tensor:
+def turned(x: Tensor) -> Tensor:
     """A copy of x (h, m, size) with its rows side by side in memory."""
-    turned = turned_empty(x)
-    turn_back(x, turned)
-    return turned
+    made = turned_empty(x)
+    copy(x, made)
+    return made
 
 
-def turn_back(turned: Tensor, y: Tensor) -> None:
-    """Fill y, the layout of which is another."""
+def copy(x: Tensor, y: Tensor) -> None:
+    """Fill y (h, m, size), whose layout is another."""
     h, m, size = y.shape
     rows = min(power(m), 32)
     grid = -(-size // WIDTH), -(-m // rows), h
-    launch(_kernels().turn_kernel, grid, (turned, y), (m, size, *turned.stride(), *y.stride()), (WIDTH, rows), 4)
+    launch(_kernels().copy_kernel, grid, (x, y), (m, size, *x.stride(), *y.stride()), (WIDTH, rows), 4)
