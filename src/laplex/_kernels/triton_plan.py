@@ -71,9 +71,9 @@ def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
-    """What is sorted at once, and where it starts: half of it is memory enough for the sort beside what is kept."""
-    step = SORTED_AT_ONCE // 2
-    return [(at, side[:, at : at + step]) for at in range(0, side.shape[1], step)]
+    """What is sorted at once, and where it starts."""
+    starts = range(0, side.shape[1], SORTED_AT_ONCE)
+    return [(at, side[:, at : at + SORTED_AT_ONCE]) for at in starts]
 
 
 def _beside(a: Tensor, b: Tensor) -> Tensor:
