@@ -67,6 +67,8 @@ class Plan:
     trained and were not written to since (as torch counts it: not through ``.data``, NumPy or a replayed graph), are
     not checked again.
 
+    A CUDA graph that captured a product reads the plan's memory: keep the plan as long as the graph.
+
     Args:
         a (*H, n): row anchors, float32 or float64.
         b (*H, k): column anchors, same dtype and device.
