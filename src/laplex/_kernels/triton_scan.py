@@ -118,7 +118,7 @@ def tiling(merged: int, m: int, h: int, sparse: bool, side: int) -> tuple[int, i
     if side > 1:
         return TILE_SIDE_BY_SIDE, min(2 * side, -(-m // side) * side), 1
     small = merged * m * h <= 1 << 18
-    one_row = m == 1 and merged >= 1 << 20
+    one_row = m == 1 and 1 << 20 <= merged < 1 << 25  # of more, two warps gain nothing, and lose where all is in order
     tile = 512 if merged >= 1 << 25 or (small and merged >= 1 << 15) or one_row else 256
     rows = min(8 if sparse else 4, power(m))  # of x with its rows side by side, a sector
     while rows > 1 and -(-merged // tile) * -(-m // rows) * h < 2048:
