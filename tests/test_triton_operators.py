@@ -56,13 +56,15 @@ FORMS = {
     "counted": (12, 11, 3, torch.float32),
     "to_long": (70, 4, 2, torch.float32),
     "to_short": (4, 70, 2, torch.float32),
+    "side_by_side": (20, 15, 5, torch.float32),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
     """The same bits, whatever the anchors and tau, in memory of their own."""
-    tiles(32, 2)
+    turned = form == "side_by_side"
+    tiles(32, 8 if turned else 2, turned=turned)
     alive = [run(*inputs) for run, _, inputs in operator_calls(*drawn(*FORMS[form]))]
     assert operators.used == 0
     assert len(operators.kept) == 6
