@@ -4,6 +4,7 @@ Run by tests/test_triton_compiles.py without TRITON_INTERPRET, in one process fo
 """
 
 import itertools
+import re
 import sys
 
 import triton
@@ -58,7 +59,11 @@ def compile_kernel(kernel, anchors, x, **constants):
     signature = {name: "constexpr" if name in constants else pointers.get(name, number) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
-    triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS})
+    made = triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS})
+    if "EARLY" in constants:
+        before, waited, _ = made.asm["ptx"].partition("griddepcontrol.wait")
+        assert waited, f"{kernel.__name__} may begin early, and does not wait"
+        assert not re.search(r"\b(ld|st)\.global", before), f"{kernel.__name__} reads or writes before it waits"
     print("compiled", kernel.__name__, anchors, x, flush=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 WORD = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)
@@ -19,8 +18,8 @@ TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchor
 def follow():
     """Let the next launch begin before this one ends, as this did before the last ended, and wait for that: between
     launches that each take a few microseconds the GPU would be idle for another."""
-    gdc_launch_dependents()
-    gdc_wait()
+    tl.inline_asm_elementwise("griddepcontrol.launch_dependents; // $0", "=r", [], tl.int32, is_pure=False, pack=1)
+    tl.inline_asm_elementwise("griddepcontrol.wait; // $0", "=r", [], tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
