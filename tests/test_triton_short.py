@@ -147,6 +147,7 @@ def test_offsets_of_64_bits_where_they_are_needed(name, monkeypatch):
     (h, m, k), n, far = SIZES[name]
     strides = (m * k, k, 1), (m * n, n, 1)
     made = triton_scan.schedule(
-        (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32, True, False, False, False, False
-    )
+        (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32,
+        True, False, False, False, False, False, 1,
+    )  # fmt: skip
     assert made.far == far

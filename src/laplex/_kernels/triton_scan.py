@@ -167,8 +167,8 @@ def schedule(
     checked: bool,
     odd: bool,
     pull: bool,
-    placed: bool = False,
-    side: int = 1,
+    placed: bool,
+    side: int,
 ) -> Schedule:
     (h, m, k), n = x, out[-1]
     merged, padded = n + k, _ops.padded(n + k)
@@ -228,12 +228,10 @@ def _run(
     if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES and out.numel() >= SPREAD_FROM:
         return spread(rows, target, source, tau, out, beside, pull)
     other = out if beside is None else flat_rows(beside, tau)
-    in_order = max(order[0].shape[-1], order[2].shape[-1]) < _ops.padded(n + k)
-    if not side_by_side(h, m, n, k, in_order):
+    if not side_by_side(h, m, n, k, _held(order, n + k).in_order):
         return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1)
-    out_turned = (
-        turned(other) if pull else turned_empty(out)
-    )  # sums take the place of the weights, which are read before
+    # Sums take the place of the weights, which are read before.
+    out_turned = turned(other) if pull else turned_empty(out)
     other_turned = turned_empty(other) if odd is not None else out_turned
     result = _scan_tiles(
         turned(rows), target, source, tau, order, out_turned, other_turned, beside is not None, pull, ROWS_AT_ONCE
@@ -242,6 +240,22 @@ def _run(
     if odd is not None:
         copy(other_turned, other)
     return result
+
+
+class Held(NamedTuple):
+    """A plan, whichever side holds it."""
+
+    first: bool  # the targets do, and come first at ties
+    in_order: bool
+    entry: Tensor
+    position: Tensor
+    place_of: Tensor
+
+
+def _held(order: _ops.Planned, merged: int) -> Held:
+    first = _ops.holds_entries(order[0])
+    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
+    return Held(first, entry.shape[-1] < _ops.padded(merged), entry, position, order[2] if first else order[0])
 
 
 def side_by_side(h: int, m: int, n: int, k: int, in_order: bool) -> bool:
@@ -269,11 +283,8 @@ def _scan_tiles(
     kernels = _kernels()
     (h, m, k), n = rows.shape, out.shape[-1]
     padded = _ops.padded(n + k)
-    first = _ops.holds_entries(order[0])  # the rows hold the plan, and come first at ties
-    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
-    place_of = order[2] if first else order[0]
-    in_order, checked = entry.shape[-1] < padded, position.shape[-1] == 0
-    placed = place_of.shape[-1] > 0
+    first, in_order, entry, position, place_of = _held(order, n + k)
+    checked, placed = position.shape[-1] == 0, place_of.shape[-1] > 0
     plan = schedule(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), rows.dtype,
         first, in_order, checked, odd, pull, placed, side,

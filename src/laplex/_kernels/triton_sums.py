@@ -79,15 +79,15 @@ def narrow_sums(v, down, up, to_last, from_last, left, right):
     left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
     left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
     from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
-    whole = right + _of_thread(right_sums, right_sums.shape[0] - 1)
+    whole = right + _of_last_thread(right_sums)
     from_right = _plus(whole - (right_sums - right_total), behind - right_inner) * up
     return from_left, from_right
 
 
 @triton.jit
-def _of_thread(v, number):
-    """A number that one thread has, or each asks of another, for all of them."""
-    return tl.gather(v, tl.zeros([v.shape[0]], tl.int32) + number, 0)
+def _of_last_thread(v):
+    """For all of them: what it has of a scan is the sum, which another reduction would take as long for."""
+    return tl.gather(v, tl.full([v.shape[0]], v.shape[0] - 1, tl.int32), 0)
 
 
 @triton.jit
@@ -129,7 +129,7 @@ def narrow_odd_sums(v, ties, tied, near, back_near, far, back_far, from_near, fr
     total, far_total = _last(inner, False).to(tl.float64), _last(far_inner, False)
     sums, far_sums = tl.associative_scan((total, far_total), 0, _add_both)
     before = from_near + _of_thread_before(sums)
-    onward = from_far + (_of_thread(far_sums, v.shape[1] - 1) - _of_thread_before(far_sums))
+    onward = from_far + (_of_last_thread(far_sums) - _of_thread_before(far_sums))
     from_there = (onward[None, :] - (far_inner - (v * far).to(tl.float64))).to(v.dtype)
     _same, strict = tl.associative_scan((same, _plus(before, but_last)), 0, _copy_if_same)
     of_run = tl.gather(_last(strict, False), begins, 0)

@@ -32,7 +32,7 @@ def turned(x: Tensor) -> Tensor:
 
 
 def copy(x: Tensor, y: Tensor) -> None:
-    """Fill y (h, m, size), whose layout is another."""
+    """Fill y (h, m, size), whose layout is another. ``y.copy_(x)``, but a launch: it is recorded as all others are."""
     h, m, size = y.shape
     rows = min(power(m), 32)
     grid = -(-size // WIDTH), -(-m // rows), h
