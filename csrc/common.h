@@ -117,6 +117,9 @@ private:
     int64_t bytes_;
 };
 
+// From here on decay(z) is 0. Numbers that a decay is multiplied with are cut there, since 0 * infinity is no number.
+constexpr double BEYOND = 709.09;
+
 // exp(-z) for z >= 0, without a branch, so that loops over it become vector code. 0 from z = 708.75 on, infinity too.
 //     exp(-z) = 2^-q exp(r),  q = round(z / ln 2),  r = q ln 2 - z,  |r| <= ln 2 / 2
 //     exp(r) = 1 + r + r^2 c(r), c by Chebyshev interpolation: relative error 2.3e-10 for float data (its state is double),
@@ -124,7 +127,7 @@ private:
 template <class T>
 inline double decay(double z) {
     constexpr double shift = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer, held in the low bits
-    const double small = z < 709.09 ? z : 709.09;  // there q = 1023 and the 2^-q below is 0
+    const double small = smaller(z, BEYOND);  // there q = 1023 and the 2^-q below is 0
     const double shifted = small * 1.4426950408889634 + shift;
     const double q = shifted - shift;
     double r = q * 0.6931471803691238 - small;  // ln 2 in two parts; the first product is exact

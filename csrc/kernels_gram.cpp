@@ -36,7 +36,7 @@ struct Matrix {
 // A row's anchor with those of up to TILE columns.
 template <int CHANNELS>
 struct Pairs {
-    double gap[TILE], decay[TILE];
+    double gap[TILE], u[TILE], decay[TILE];  // the row's anchor less the column's, |gap| / tau, exp(-u)
     double mass[CHANNELS][TILE];    // U of the left one + what lies between + V of the right one
     double slope[CHANNELS][TILE];   // V of the right one - U of the left one
     double across[CHANNELS][TILE];  // W of the row - W of the column
@@ -48,7 +48,8 @@ void look_at(const Matrix<CHANNELS>& p, int64_t i, int64_t begin, int64_t count,
     const double* a = p.anchors + begin;
     double* gap = pairs.gap;
     for (int64_t j = 0; j < count; ++j) gap[j] = p.anchors[i] - a[j];
-    for (int64_t j = 0; j < count; ++j) pairs.decay[j] = decay<R>(std::fabs(gap[j]) * p.rate);
+    for (int64_t j = 0; j < count; ++j) pairs.u[j] = smaller(std::fabs(gap[j]) * p.rate, BEYOND);
+    for (int64_t j = 0; j < count; ++j) pairs.decay[j] = decay<R>(pairs.u[j]);
     for (int c = 0; c < CHANNELS; ++c) {
         const double *left = p.left[c] + begin, *right = p.right[c] + begin;
         const double *high = p.high[c] + begin, *low = p.low[c] + begin;
@@ -126,9 +127,10 @@ Status assemble(const Gram& gram) {
 
 // --- the cotangent of M -> what it pulls with -----------------------------------------------------------------------
 
-// Rows of pulls, each (n,): at U and V of every channel, at a, and with phases at cos and sin.
+// Rows of pulls, each (n,): at U and V of every channel, at a, at the decay between anchors, of which only the sum over a
+// has a meaning, and with phases at cos and sin.
 template <int CHANNELS>
-constexpr int64_t PULLS = 2 * CHANNELS + (CHANNELS == 1 ? 1 : 3);
+constexpr int64_t PULLS = 2 * CHANNELS + (CHANNELS == 1 ? 2 : 4);
 
 // g[i, j] + g[j, i] over a tile; on the diagonal, which is one place, g alone.
 template <class R>
@@ -148,14 +150,15 @@ void pull_channel(const Pairs<CHANNELS>& pairs, int c, const double* pulled, int
     double* at_left = pulls + c * n;
     double* at_right = pulls + (CHANNELS + c) * n;
     double* at_anchor = pulls + 2 * CHANNELS * n;
-    double of_left = 0, of_right = 0, of_anchor = 0;
-#pragma omp simd reduction(+ : of_left, of_right, of_anchor)
+    double of_left = 0, of_right = 0, of_anchor = 0, of_decay = 0;
+#pragma omp simd reduction(+ : of_left, of_right, of_anchor, of_decay)
     for (int64_t j = 0; j < count; ++j) {
         const double q = CHANNELS == 1 ? pulled[j] : pulled[j] * pairs.turn[c][j];
         const double row_is_right = pairs.gap[j] > 0 ? 1.0 : pairs.gap[j] < 0 ? 0.0 : 0.5;
         of_left += q * (1 - row_is_right);
         of_right += q * row_is_right;
         of_anchor += q * (pairs.slope[c][j] - pairs.across[c][j]);
+        of_decay += q * pairs.u[j] * pairs.mass[c][j];
         at_left[begin + j] += q * row_is_right;
         at_right[begin + j] += q * (1 - row_is_right);
         at_anchor[begin + j] += q * (pairs.slope[c][j] + pairs.across[c][j]);
@@ -163,6 +166,7 @@ void pull_channel(const Pairs<CHANNELS>& pairs, int c, const double* pulled, int
     at_left[i] += of_left;
     at_right[i] += of_right;
     at_anchor[i] += of_anchor;
+    at_anchor[n + i] += of_decay;
 }
 
 // The pull of a row's pairs at the cosines and sines of both phases.

@@ -91,7 +91,7 @@ void rows_out_of_order(const Problem<T>& p, const T* in_order, int64_t row, int6
 // Mend a block's tied targets for the odd sums: what is strictly right of them starts after the run of ties, and so is no
 // part of the even sum's right side. False if a target is tied where the plan says it is not, or the other way round.
 template <class T, int ROWS>
-bool mend_ties(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, int64_t begin, int64_t count, int64_t c,
+bool mend_ties(const Problem<T>& p, const Sources<T, ROWS, 0>& src, const T* t, int64_t begin, int64_t count, int64_t c,
                const double* left, const double* right, const double* to_left, const Sink<T, ROWS, true>& sink) {
     const int32_t *below = p.target_below + begin, *upto = p.target_upto + begin;
     const int64_t from = src.first(c), to = src.last(c) + 1;
@@ -120,8 +120,8 @@ struct Share {
 };
 
 // Cut the targets by chunks, and where very many lie in one chunk into several shares, so that all threads have some.
-template <class T, int ROWS>
-int64_t cut_into_shares(const Problem<T>& p, const Sources<T, ROWS>& src, Share* shares) {
+template <class T, int ROWS, int DEGREE>
+int64_t cut_into_shares(const Problem<T>& p, const Sources<T, ROWS, DEGREE>& src, Share* shares) {
     int64_t count = 0, first = 0;
     for (int64_t c = 0; c < src.chunks(src.k); ++c) {
         const int64_t to = src.last(c) + 1;
@@ -131,10 +131,12 @@ int64_t cut_into_shares(const Problem<T>& p, const Sources<T, ROWS>& src, Share*
     return count;
 }
 
-template <class T, int ROWS, bool ODD>
-bool serve(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const Sink<T, ROWS, ODD>& sink, Share share) {
+template <class T, int ROWS, bool ODD, int DEGREE>
+bool serve(const Problem<T>& p, const Sources<T, ROWS, DEGREE>& src, const T* t, const Sink<T, ROWS, ODD>& sink,
+           Share share) {
+    constexpr int STATE = src.STATE;
     const int64_t c = share.chunk, from = src.first(c), size = src.last(c) + 1 - from, to = from + size;
-    double left[(CHUNK + 1) * ROWS], right[(CHUNK + 1) * ROWS];
+    double left[(CHUNK + 1) * STATE], right[(CHUNK + 1) * STATE];
     chunk_states(src, c, left, right);
     T pos[CHUNK + 2];  // the source before the chunk, the chunk, the source after it
     pos[0] = from > 0 ? src.s[from - 1] : T(-INFINITE);
@@ -145,37 +147,39 @@ bool serve(const Problem<T>& p, const Sources<T, ROWS>& src, const T* t, const S
     for (int64_t begin = share.first; begin < share.last; begin += BLOCK) {
         const int64_t count = smaller(BLOCK, share.last - begin);
         const int32_t *order = p.target_order + begin, *below = p.target_below + begin;
-        double to_left[BLOCK], to_right[BLOCK];
-        holds &= beside(count, t + begin, below, from, pos, p.rate, to_left, to_right);
+        Beside gaps;
+        holds &= look_beside(count, t + begin, below, from, pos, p.rate, gaps);
         for (int64_t i = 0; i < count; ++i) {
-            const double *l = left + (below[i] - from) * ROWS, *r = right + (below[i] - from) * ROWS;
+            const int64_t at = (below[i] - from) * STATE;
             double from_left[ROWS], from_right[ROWS];
-            for (int q = 0; q < ROWS; ++q) from_left[q] = l[q] * to_left[i];
-            for (int q = 0; q < ROWS; ++q) from_right[q] = r[q] * to_right[i];
+            read_state<ROWS, DEGREE>(left + at, gaps.u_left[i], gaps.to_left[i], from_left);
+            read_state<ROWS, DEGREE>(right + at, gaps.u_right[i], gaps.to_right[i], from_right);
             sink.put(begin + i, order[i], from_left, from_right);
         }
-        if constexpr (ODD) holds &= mend_ties(p, src, t, begin, count, c, left, right, to_left, sink);
+        if constexpr (ODD && DEGREE == 0)  // of degree 1 a tie gives nothing
+            holds &= mend_ties(p, src, t, begin, count, c, left, right, gaps.to_left, sink);
     }
     return holds;
 }
 
 // Threads over groups of ROWS rows if there are enough of them, else over the chunks of one group after another.
-template <class T, int ROWS, bool ODD>
+template <class T, int ROWS, bool ODD, int DEGREE>
 Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
     constexpr int WIDTH = Sink<T, ROWS, ODD>::WIDTH;
-    const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Sources<T, ROWS>::chunks(p.k), carries = (chunks + 1) * ROWS;
+    using Src = Sources<T, ROWS, DEGREE>;
+    const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Src::chunks(p.k), carries = (chunks + 1) * Src::STATE;
     const int abreast = groups >= threads && !p.pull ? threads : 1, team = threads / abreast;  // all rows add to one pull
     const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0;
     Buffer<T> scratch(abreast * (x_size + y_size));
     Buffer<double> sums(abreast * 2 * carries);
     Buffer<Share> shares(chunks + p.n / MOST_IN_A_SHARE + 1);
     if (!scratch || !sums || !shares) return OUT_OF_MEMORY;
-    const int64_t share_count = cut_into_shares(p, Sources<T, ROWS>{s, p.k}, shares.get());
+    const int64_t share_count = cut_into_shares(p, Src{s, p.k}, shares.get());
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
         T* x = scratch.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
-        const Sources<T, ROWS> src{s, p.k, p.rate, x, sum, sum + carries};
+        const Src src{s, p.k, p.rate, x, sum, sum + carries};
         const Sink<T, ROWS, ODD> sink{x + x_size, p.even + row * p.n};
         const T* rows_of_x = p.x + row * p.k;
         if (ROWS > 1) rows_in_order<T, ROWS>(rows_of_x, rows, p.k, p.source_rank, x, team);
@@ -190,10 +194,12 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
 
 template <class T, bool ODD>
 Status merged_grouped(const Problem<T>& p, const T* s, const T* t, int threads) {
-    if (p.m == 1) return merged_rows<T, 1, ODD>(p, s, t, threads);
-    if (p.m == 2) return merged_rows<T, 2, ODD>(p, s, t, threads);
-    if (p.m <= 4) return merged_rows<T, 4, ODD>(p, s, t, threads);
-    return merged_rows<T, 8, ODD>(p, s, t, threads);
+    if (p.degree && p.m == 1) return merged_rows<T, 1, ODD, 1>(p, s, t, threads);
+    if (p.degree) return merged_rows<T, 4, ODD, 1>(p, s, t, threads);  // two numbers a row
+    if (p.m == 1) return merged_rows<T, 1, ODD, 0>(p, s, t, threads);
+    if (p.m == 2) return merged_rows<T, 2, ODD, 0>(p, s, t, threads);
+    if (p.m <= 4) return merged_rows<T, 4, ODD, 0>(p, s, t, threads);
+    return merged_rows<T, 8, ODD, 0>(p, s, t, threads);
 }
 
 template <class T>

@@ -31,7 +31,7 @@ Problem<T> problem(const Scan& scan, int64_t kernel) {
             scan.odd ? static_cast<T*>(scan.odd) + out : nullptr,
             scan.weights ? static_cast<const T*>(scan.weights) + out : nullptr,
             nullptr,
-            scan.m, scan.n, scan.k,
+            scan.m, scan.n, scan.k, scan.degree,
             rate_of(scan.tau[kernel])};
 }
 

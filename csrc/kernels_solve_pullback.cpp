@@ -29,6 +29,20 @@ void add_mass_bar(const FactorPullback& b, const Step<R, M>& step, int64_t k, co
     add_packed<M>(full, b.mass_bar + k * Points<R, M>::PACKED);
 }
 
+// The gradient of log rho before point i in S = rho^2 shear S+ shear^T, for that of S: 2 <S_bar, S>. Without mass S is made of
+// the point before, for I - S, which is what is kept, has lost it where rho is small.
+template <int R, int M>
+double gap_bar(const FactorPullback& b, const Step<R, M>& step, int64_t k, const double (&state_bar)[R][R]) {
+    const double *own = b.states + k * R * R, *before = own - R * R, *z = b.z + (k - 1) * R;
+    double sum = 0;
+    for (int u = 0; u < R; ++u)
+        for (int v = 0; v < R; ++v) {
+            const double after = (u == v) - before[u * R + v] + b.d[k - 1] * z[u] * z[v];
+            sum += state_bar[u][v] * (M == 0 ? step.rho() * step.rho() * after : own[u * R + v]);
+        }
+    return 2.0 * sum;
+}
+
 // Reverse of c = q - S p, d = diag + p^T c, z = c / d, S+ = S + d z z^T, and S = T S+ T^T of the point before.
 // With sigma the gradient of S+:  c_bar = z_bar / d + 2 sigma z + d_bar p,  S_bar = sigma - (c_bar p^T + p c_bar^T) / 2.
 template <int R, int M>
@@ -55,6 +69,7 @@ void factor_pullback_one(const FactorPullback& b, int64_t kernel) {
         const Step<R, M> step = at.step(i);
         if constexpr (M > 0)
             if (i > 0) add_mass_bar<R, M>(b, step, k, sigma);
+        b.gap_bar[k] = i > 0 ? gap_bar<R, M>(b, step, k, sigma) : 0.0;
         for (int u = 0; u < R; ++u) step.backward(sigma[u]);
         transpose<R>(sigma);
         for (int u = 0; u < R; ++u) step.backward(sigma[u]);
@@ -84,6 +99,12 @@ void sweep_pullback_column(const SweepPullback& b, int64_t kernel, int64_t colum
             state[u] += b.p[k * R + u] * left;
         }
         const Step<R, M> step = at.step(i);
+        if (i > 0) {
+            double arriving[R];
+            std::memcpy(arriving, states + (i - 1) * R, sizeof(arriving));
+            step.forward(arriving);
+            b.gap_bar[k] += dot<R>(state, arriving);
+        }
         if constexpr (M > 0)
             if (i > 0) {
                 double full[M][M];

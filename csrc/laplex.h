@@ -26,6 +26,7 @@ struct Scan {
     void* pull;           // (h, n): sum over rows of weights * odd / tau
     int64_t h, m, n, k;
     int target_channels, source_channels;
+    int degree;  // 0, or 1: every exp(-u), u = |target - source| / tau, is u exp(-u) instead; no weights then
     int threads;
 };
 
@@ -80,6 +81,7 @@ struct FactorPullback {
     double* q_bar;
     double* mass_bar;  // zeros before
     double* diag_bar;
+    double* gap_bar;  // (h, n): the gradient of log rho
     int64_t h, n;
     int r, block;
     int threads;
@@ -107,9 +109,10 @@ struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
     const double* mass;
     const double* left;  // (h, n, m)
     const double* right;
-    double* p_bar;  // zeros before, all three
+    double* p_bar;  // zeros before, all four
     double* z_bar;
     double* mass_bar;
+    double* gap_bar;
     int64_t h, n, m;
     int r, block;
     int threads;
@@ -121,7 +124,7 @@ struct Gram {
     const double* target;     // (h, n)
     const double* tau;        // (h,)
     void* matrix;             // (h, m, n, n): M, to be filled; with pulls its cotangent, to be read
-    double* pulls;            // (h, m, 3 or 9, n) or null
+    double* pulls;            // (h, m, 4 or 10, n) or null
     int64_t h, m, n;
     int channels;  // 1 or 3
     int threads;

@@ -78,11 +78,11 @@ P* address(uintptr_t value) {
 int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
          uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd,
          uintptr_t weights, uintptr_t pull, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
-         int source_channels, bool is_double, int threads) {
+         int source_channels, int degree, bool is_double, int threads) {
     const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
                     address<int32_t>(target_index), address<int32_t>(source_index), address<void>(target_values),
                     address<void>(source_values), address<void>(even), address<void>(odd),
-                    address<void>(weights), address<void>(pull), h, m, n, k, target_channels, source_channels, threads};
+                    address<void>(weights), address<void>(pull), h, m, n, k, target_channels, source_channels, degree, threads};
     nb::gil_scoped_release release;
     return is_double ? run_scan<double>(args) : run_scan<float>(args);
 }
@@ -113,11 +113,12 @@ void factor(uintptr_t decay, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t
 
 void factor_pullback(uintptr_t decay, uintptr_t p, uintptr_t mass, uintptr_t d, uintptr_t z, uintptr_t states,
                      uintptr_t d_bar, uintptr_t z_bar, uintptr_t p_bar, uintptr_t q_bar, uintptr_t mass_bar,
-                     uintptr_t diag_bar, int64_t h, int64_t n, int r, int block, int threads) {
+                     uintptr_t diag_bar, uintptr_t gap_bar, int64_t h, int64_t n, int r, int block, int threads) {
     const FactorPullback args{address<double>(decay), address<double>(p), address<double>(mass), address<double>(d),
                               address<double>(z), address<double>(states), address<double>(d_bar),
                               address<double>(z_bar), address<double>(p_bar), address<double>(q_bar),
-                              address<double>(mass_bar), address<double>(diag_bar), h, n, r, block, threads};
+                              address<double>(mass_bar), address<double>(diag_bar), address<double>(gap_bar), h, n, r,
+                              block, threads};
     nb::gil_scoped_release release;
     LAPLEX_BEST(factor_pullback, args);
 }
@@ -132,11 +133,12 @@ void sweep(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t 
 }
 
 int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t left, uintptr_t right,
-                   uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, int64_t h, int64_t n, int64_t m, int r,
-                   int block, int threads) {
+                   uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, uintptr_t gap_bar, int64_t h, int64_t n, int64_t m,
+                   int r, int block, int threads) {
     const SweepPullback args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
                              address<double>(left), address<double>(right), address<double>(p_bar),
-                             address<double>(z_bar), address<double>(mass_bar), h, n, m, r, block, threads};
+                             address<double>(z_bar), address<double>(mass_bar), address<double>(gap_bar), h, n, m, r, block,
+                             threads};
     nb::gil_scoped_release release;
     return LAPLEX_BEST(sweep_pullback, args);
 }

@@ -22,23 +22,35 @@ struct Problem {
     const T* weights;
     double* pull;  // (n,), to be added to; odd sums are wanted if this or odd is there
     int64_t m, n, k;
+    int degree;
     double rate;  // 1 / tau
     bool wants_odd() const { return odd || pull; }
 };
 
-// ROWS rows of x, in the order of the sources, and the sums that enter each chunk from the left and from the right.
-template <class T, int ROWS>
+// A state is the sums v of ROWS rows; of DEGREE 1 the sums p of u exp(-u) x behind them. Over a gap of u = gap / tau, whose
+// decay is d = exp(-u), both are carried without subtracting: (v, p) -> d (v, p + u v).
+template <int ROWS, int DEGREE>
+inline void carry_over(const double* state, double u, double d, double* out) {
+    if (DEGREE)
+        for (int r = 0; r < ROWS; ++r) out[ROWS + r] = d * (state[ROWS + r] + u * state[r]);
+    for (int r = 0; r < ROWS; ++r) out[r] = d * state[r];
+}
+
+// ROWS rows of x, in the order of the sources, and the states that enter each chunk from the left and from the right.
+template <class T, int ROWS, int DEGREE>
 struct Sources {
+    static constexpr int STATE = ROWS * (DEGREE + 1);
     const T* s;      // (k,) in order
     int64_t k;
     double rate;
     T* x;            // (k, ROWS)
-    double* left;    // (chunks + 1, ROWS): before the carries, the chunks' totals
-    double* right;   // (chunks + 1, ROWS): right[c + 1] enters chunk c
+    double* left;    // (chunks + 1, STATE): before the carries, the chunks' totals
+    double* right;   // (chunks + 1, STATE): right[c + 1] enters chunk c
 
     static int64_t chunks(int64_t k) { return (k + CHUNK - 1) / CHUNK; }
     int64_t first(int64_t c) const { return c * CHUNK; }
     int64_t last(int64_t c) const { return smaller(k, (c + 1) * CHUNK) - 1; }
+    double apart(int64_t i, int64_t j) const { return smaller((double(s[j]) - double(s[i])) * rate, BEYOND); }
 };
 
 // Several rows of x, starting at x, into the order of the sources, ROWS side by side (absent ones are 0): read along and put
@@ -57,20 +69,22 @@ void rows_in_order(const T* x, int64_t rows, int64_t k, const int32_t* rank, T* 
 }
 
 // Sum a chunk, referred to its ends. With `row`, a single row of x in the caller's order, gather it into src.x first.
-template <class T, int ROWS>
-void chunk_total(const Sources<T, ROWS>& src, const T* row, const int32_t* order, int64_t c) {
+template <class T, int ROWS, int DEGREE>
+void chunk_total(const Sources<T, ROWS, DEGREE>& src, const T* row, const int32_t* order, int64_t c) {
+    constexpr int STATE = src.STATE;
     const int64_t from = src.first(c), size = src.last(c) + 1 - from;
     T* x = src.x + from * ROWS;
     if (ROWS == 1 && row)
         for (int64_t j = 0; j < size; ++j) x[j] = row[order[from + j]];
-    const T *s = src.s + from, start = s[0], end = s[size - 1];
-    double to_end[CHUNK], to_start[CHUNK];
+    double u_end[CHUNK], u_start[CHUNK], to_end[CHUNK], to_start[CHUNK];
     for (int64_t j = 0; j < size; ++j) {
-        to_end[j] = decay<T>((double(end) - double(s[j])) * src.rate);
-        to_start[j] = decay<T>((double(s[j]) - double(start)) * src.rate);
+        u_end[j] = src.apart(from + j, from + size - 1);
+        u_start[j] = src.apart(from, from + j);
+        to_end[j] = decay<T>(u_end[j]);
+        to_start[j] = decay<T>(u_start[j]);
     }
-    double left[ROWS] = {}, right[ROWS] = {};
-    if (ROWS == 1) {
+    double left[STATE] = {}, right[STATE] = {};
+    if (STATE == 1) {
         double l = 0, r = 0;
 #pragma omp simd reduction(+ : l, r)
         for (int64_t j = 0; j < size; ++j) {
@@ -81,71 +95,78 @@ void chunk_total(const Sources<T, ROWS>& src, const T* row, const int32_t* order
     } else {
         for (int64_t j = 0; j < size; ++j)
             for (int r = 0; r < ROWS; ++r) {
-                left[r] += to_end[j] * double(x[j * ROWS + r]);
-                right[r] += to_start[j] * double(x[j * ROWS + r]);
+                const double l = to_end[j] * double(x[j * ROWS + r]), b = to_start[j] * double(x[j * ROWS + r]);
+                left[r] += l;
+                right[r] += b;
+                if (DEGREE) left[STATE - ROWS + r] += u_end[j] * l;
+                if (DEGREE) right[STATE - ROWS + r] += u_start[j] * b;
             }
     }
-    for (int r = 0; r < ROWS; ++r) {
-        src.left[(c + 1) * ROWS + r] = left[r];
-        src.right[c * ROWS + r] = right[r];
+    for (int r = 0; r < STATE; ++r) {
+        src.left[(c + 1) * STATE + r] = left[r];
+        src.right[c * STATE + r] = right[r];
     }
 }
 
-template <class T, int ROWS>
-void all_totals(const Sources<T, ROWS>& src, const T* row, const int32_t* order, int threads) {
+template <class T, int ROWS, int DEGREE>
+void all_totals(const Sources<T, ROWS, DEGREE>& src, const T* row, const int32_t* order, int threads) {
     for_all(threads, src.chunks(src.k), [&](int64_t c, int) {
         chunk_total(src, row, order, c);
         return true;
     });
 }
 
-// Turn totals into what enters each chunk: left[c] is the sum up to the last source before chunk c, referred to it;
-// right[c + 1] the sum from the first source after chunk c on, referred to that.
-template <class T, int ROWS>
-void carry(const Sources<T, ROWS>& src) {
+// Turn totals into what enters each chunk: left[c] is the state up to the last source before chunk c, referred to it;
+// right[c + 1] that from the first source after chunk c on, referred to that.
+template <class T, int ROWS, int DEGREE>
+void carry(const Sources<T, ROWS, DEGREE>& src) {
+    constexpr int STATE = src.STATE;
     const int64_t chunks = src.chunks(src.k);
-    for (int r = 0; r < ROWS; ++r) src.left[r] = src.right[chunks * ROWS + r] = 0;
+    double carried[STATE];
+    for (int r = 0; r < STATE; ++r) src.left[r] = src.right[chunks * STATE + r] = 0;
     for (int64_t c = 1; c < chunks; ++c) {
-        const double d = decay<T>((double(src.s[src.last(c)]) - double(src.s[src.last(c - 1)])) * src.rate);
-        for (int r = 0; r < ROWS; ++r) src.left[(c + 1) * ROWS + r] += d * src.left[c * ROWS + r];
+        const double u = src.apart(src.last(c - 1), src.last(c));
+        carry_over<ROWS, DEGREE>(src.left + c * STATE, u, decay<T>(u), carried);
+        for (int r = 0; r < STATE; ++r) src.left[(c + 1) * STATE + r] += carried[r];
     }
     for (int64_t c = chunks - 2; c >= 0; --c) {
-        const double d = decay<T>((double(src.s[src.first(c + 1)]) - double(src.s[src.first(c)])) * src.rate);
-        for (int r = 0; r < ROWS; ++r) src.right[c * ROWS + r] += d * src.right[(c + 1) * ROWS + r];
+        const double u = src.apart(src.first(c), src.first(c + 1));
+        carry_over<ROWS, DEGREE>(src.right + (c + 1) * STATE, u, decay<T>(u), carried);
+        for (int r = 0; r < STATE; ++r) src.right[c * STATE + r] += carried[r];
     }
 }
 
-// The sums at every source of a chunk of `size`: left (size + 1, ROWS), left[i] up to source i - 1 of the chunk, referred
-// to it; right (size + 1, ROWS), right[i] from source i on. Both directions in one loop: their latencies overlap.
-template <class T, int ROWS>
-void chunk_states(const Sources<T, ROWS>& src, int64_t c, double* left, double* right) {
+// The states at every source of a chunk of `size`: left (size + 1, STATE), left[i] up to source i - 1 of the chunk, referred
+// to it; right (size + 1, STATE), right[i] from source i on. Both directions in one loop: their latencies overlap.
+template <class T, int ROWS, int DEGREE>
+void chunk_states(const Sources<T, ROWS, DEGREE>& src, int64_t c, double* left, double* right) {
+    constexpr int STATE = src.STATE;
     const int64_t from = src.first(c), size = src.last(c) + 1 - from;
-    const T *s = src.s + from, *x = src.x + from * ROWS;
-    double step[CHUNK + 1];  // the decay from source i - 1 to source i
-    step[0] = from > 0 ? decay<T>((double(s[0]) - double(s[-1])) * src.rate) : 0;
-    for (int64_t i = 1; i < size; ++i) step[i] = decay<T>((double(s[i]) - double(s[i - 1])) * src.rate);
-    step[size] = from + size < src.k ? decay<T>((double(s[size]) - double(s[size - 1])) * src.rate) : 0;
-    double l[ROWS], r[ROWS];
-    for (int row = 0; row < ROWS; ++row) {
-        l[row] = left[row] = src.left[c * ROWS + row];
-        r[row] = right[size * ROWS + row] = src.right[(c + 1) * ROWS + row];
+    const T* x = src.x + from * ROWS;
+    double u[CHUNK + 1], step[CHUNK + 1];  // from source i - 1 to source i; nothing lies beyond the ends
+    u[0] = from > 0 ? src.apart(from - 1, from) : BEYOND;
+    for (int64_t i = 1; i < size; ++i) u[i] = src.apart(from + i - 1, from + i);
+    u[size] = from + size < src.k ? src.apart(from + size - 1, from + size) : BEYOND;
+    for (int64_t i = 0; i <= size; ++i) step[i] = decay<T>(u[i]);
+    double l[STATE], r[STATE];
+    for (int q = 0; q < STATE; ++q) {
+        l[q] = left[q] = src.left[c * STATE + q];
+        r[q] = right[size * STATE + q] = src.right[(c + 1) * STATE + q];
     }
     for (int64_t i = 0; i < size; ++i) {
         const int64_t j = size - 1 - i;
-        for (int row = 0; row < ROWS; ++row) {
-            l[row] = l[row] * step[i] + double(x[i * ROWS + row]);
-            left[(i + 1) * ROWS + row] = l[row];
-        }
-        for (int row = 0; row < ROWS; ++row) {
-            r[row] = r[row] * step[j + 1] + double(x[j * ROWS + row]);
-            right[j * ROWS + row] = r[row];
-        }
+        carry_over<ROWS, DEGREE>(l, u[i], step[i], l);
+        for (int row = 0; row < ROWS; ++row) l[row] += double(x[i * ROWS + row]);
+        for (int q = 0; q < STATE; ++q) left[(i + 1) * STATE + q] = l[q];
+        carry_over<ROWS, DEGREE>(r, u[j + 1], step[j + 1], r);
+        for (int row = 0; row < ROWS; ++row) r[row] += double(x[j * ROWS + row]);
+        for (int q = 0; q < STATE; ++q) right[j * STATE + q] = r[q];
     }
 }
 
 // The sum from source j on, for a run of ties that leaves its chunk.
 template <class T, int ROWS>
-void right_state(const Sources<T, ROWS>& src, int64_t j, double* state) {
+void right_state(const Sources<T, ROWS, 0>& src, int64_t j, double* state) {
     if (j >= src.k) {
         for (int row = 0; row < ROWS; ++row) state[row] = 0;
         return;

@@ -62,7 +62,7 @@ def swapped(order):
 
 def scan(x, target, source, tau, order, odd, backend):
     """The even and the odd sums."""
-    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, backend)
+    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, 0, backend)
 
 
 def assert_sums(x, target, source, tau, order, backend):
@@ -77,7 +77,7 @@ def assert_pullback(g, x, a, b, tau, order, backend):
     dense, rate = reference.kernel(wide(a), wide(b), tau), (1 / tau)[:, None]
     odd = odd_kernel(a, b, tau, dense)
     odd_x = (wide(x) @ odd.mT).to(x.dtype)
-    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, backend)
+    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, False, backend)
     g_, x_, odd_x_ = wide(g), wide(x), wide(odd_x)
     assert error(bars[0], g_ @ dense) <= TOLERANCE[x.dtype]
     assert error(bars[1], (g_ * odd_x_).sum(1) * rate) <= TOLERANCE[a.dtype]

@@ -96,7 +96,7 @@ def test_the_fused_pullback_in_float64(case):
     order = make_order(a, b, "joined", "triton")
     g, x = (drawn(len(a), 2, side.shape[1], torch.float64) for side in (a, b))
     x_bar, _, s_bar = assert_pullback(g, x, a, b, tau, order, "triton")
-    alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order, "triton")
+    alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order, False, "triton")
     assert alone[1].shape == (len(a), 0)
     assert torch.equal(alone[0], x_bar)
     assert torch.equal(alone[2], s_bar)

@@ -57,7 +57,7 @@ def test_any_number_of_rows(m, tiles):
 
 def pulled(g, x, a, b, tau, order):
     _, odd = scan(x, a, b, tau, order, True, "triton")
-    return torch.ops.laplex.pullback(g, x, odd, a, b, tau, *order, "triton")
+    return torch.ops.laplex.pullback(g, x, odd, a, b, tau, *order, False, "triton")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

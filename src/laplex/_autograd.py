@@ -1,31 +1,34 @@
 r"""The derivative of the ordered scan, in terms of the ordered scan.
 
-Write t, s for the target and source anchors, and for one kernel, with d_ij = exp(-|t_i - s_j| / tau),
+Write t, s for the target and source anchors, and for one kernel, with u_ij = |t_i - s_j| / tau and a degree m,
 
-    E = N + T,   N_ij = d_ij off ties (0 at ties),   T_ij = [t_i = s_j],   S_ij = sign(s_j - t_i) d_ij
+    A_m = u^m exp(-u),      B_m = sign(s_j - t_i) u^m exp(-u),      scan(x; t, s) = (A_m x, B_m x)
 
-    scan(x; t, s) = (E x, S x)          swapped:  E(s, t) = E(t, s)^T,   S(s, t) = -S(t, s)^T
+    swapped:  A_m(s, t) = A_m(t, s)^T,   B_m(s, t) = -B_m(t, s)^T
 
-Moving a target or a source changes the strict sums only; at a tie every derivative is 0:
+E = A_0 is the kernel and S = B_0 its odd part. The degree 1 is there for tau alone. Write N_m for A_m off ties: N_0 = E - T
+with T_ij = [t_i = s_j], and N_1 = A_1, which is 0 at ties. Moving a target or a source changes N_m only; at a tie every
+derivative is 0:
 
-    dN/dt_i = S / tau      dS/dt_i = N / tau      dT/dt_i = 0          (row i)
-    dN/ds_j = -S / tau     dS/ds_j = -N / tau     dT/ds_j = 0          (column j)
+    dA_m/dt_i = (B_m - m B_{m-1}) / tau     dB_m/dt_i = (N_m - m N_{m-1}) / tau     (row i; for s_j: the opposite)
+    dA_0/dtau = A_1 / tau                   dB_0/dtau = B_1 / tau
 
-Hence, for cotangents (g, f) of (E x, S x), and with (Eg, Sg) = scan(g; s, t), (Ef, Sf) = scan(f; s, t), Nf = Ef - Tf:
+Hence, for cotangents (g, f) of (A_m x, B_m x), where a g or f behind a matrix means the swapped scan of it,
 
-    x_bar = E^T g + S^T f                          =  Eg - Sf
-    t_bar = 1/tau sum over rows (g * S x + f * N x)
-    s_bar = -1/tau sum over rows x * (S^T g + N^T f)  =  1/tau sum over rows x * (Sg - Nf)
+    x_bar = A_m g - B_m f
+    t_bar = 1/tau sum over rows (g * (B_m - m B_{m-1}) x + f * (N_m - m N_{m-1}) x)
+    s_bar = 1/tau sum over rows x * ((B_m - m B_{m-1}) g - (N_m - m N_{m-1}) f)
+    tau_bar = 1/tau sum over rows and targets (g * A_1 x + f * B_1 x)                for m = 0
 
-f appears only when a derivative is differentiated again, so the first backward is one swapped scan. tau enters through
-t / tau and s / tau alone, so moving tau is moving all anchors (Euler):  dt = -t dtau / tau, ds = -s dtau / tau,
+f, and the degree 1, appear only when a derivative is differentiated again, so the first backward is one swapped scan.
+Every term of A_1 x has the sign of x: however far apart anchors lie, nothing cancels. For m = 1, which only second
+derivatives ask for, tau moves as all anchors do (Euler): dt = -t dtau / tau, ds = -s dtau / tau,
 
     tau_bar = -1/tau (t . t_bar + s . s_bar)
 
-The kernel depends on differences of anchors, so a common centre may be subtracted from t and s there, and is: sum t_bar
-+ sum s_bar = 0, and a large offset would cancel badly. Forward mode is the same two products:
+from a common centre, and in float64; that sum cancels where anchors span very many tau. Forward mode is the same:
 
-    d(E x) = E dx + 1/tau (dt * S x - S (ds * x))          d(S x) = S dx + 1/tau (dt * N x - N (ds * x))
+    d(A_m x) = A_m dx + 1/tau (dt * (B_m - m B_{m-1}) x - (B_m - m B_{m-1}) (ds * x)) + dtau/tau A_1 x     (m = 0)
 
 Every product below is a call of the same differentiable ``scan``, so all orders of derivative follow.
 """
@@ -55,12 +58,13 @@ def scan(
     *,
     odd: bool,
     backend: str,
+    degree: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Differentiable (E x, S x): x (*X, k), target (*H, n), source (*H, k), tau H -> (*X, n) twice.
+    """Differentiable (A x, B x) of a degree: x (*X, k), target (*H, n), source (*H, k), tau H -> (*X, n) twice.
 
     x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
-    inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
+    inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, degree, backend
     if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
         return _Scan.apply(*inputs)  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
@@ -105,16 +109,16 @@ class _Scan(torch.autograd.Function):
         source_index: Tensor,
         source_values: Tensor,
         odd: bool,
+        degree: int,
         backend: str,
     ) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = _ops.scan(
-            x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
-        )
+        order = target_index, target_values, source_index, source_values
+        result: tuple[Tensor, Tensor] = _ops.scan(x, target, source, tau, *order, odd, degree, backend)
         return result
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.odd, ctx.backend = inputs
+        *tensors, ctx.odd, ctx.degree, ctx.backend = inputs
         ctx.set_materialize_grads(False)
         if not ctx.odd:
             ctx.mark_non_differentiable(output[1])
@@ -127,40 +131,38 @@ class _Scan(torch.autograd.Function):
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         f = f if ctx.odd else None
         if g is None and f is None:
-            return (None,) * 10
+            return (None,) * 11
         once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
+        fused = once and g is not None and f is None and ctx.degree == 0
         t_bar: Any = None
         s_bar: Any = None
-        tau_bar = None
-        if need_tau:  # the anchors' pulls all but cancel there: nothing may be rounded before
-            g, f = (None if v is None else v.double() for v in (g, f))
-            x_bar, t_bar, s_bar = _pullback((x.double(), *saved[1:-1], None), g, f, True, True, ctx.backend)
-            tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar)
-        elif once and f is None and not (need_t or need_s):
-            x_bar, _ = _ops.run_scan(g, s, t, tau, *order[2:], *order[:2], False, ctx.backend)
-        elif once and g is not None and f is None and (ctx.odd or not need_t):
-            x_bar, t_bar, s_bar = _ops.run_pullback(g, x, odd_x, t, s, tau, *order, ctx.backend)
+        tau_bar: Any = None
+        if fused and not (need_t or need_s or need_tau):
+            x_bar, _ = _ops.run_scan(g, s, t, tau, *order[2:], *order[:2], False, 0, ctx.backend)
+        elif fused and (ctx.odd or not need_t):
+            inputs = g, x, odd_x, t, s, tau, *order
+            x_bar, t_bar, s_bar, tau_bar = _ops.run_pullback(*inputs, need_tau, ctx.backend)
         else:
-            x_bar, t_bar, s_bar = _pullback(
-                (*saved[:-1], odd_x if ctx.odd else None), g, f, need_t, need_s, ctx.backend
-            )
-        bars = _as(x_bar, x, need_x), _as(t_bar, t, need_t), _as(s_bar, s, need_s), tau_bar
-        return *bars, None, None, None, None, None, None
+            known = (*saved[:-1], odd_x if ctx.odd else None)
+            x_bar, t_bar, s_bar, tau_bar = _pullback(known, g, f, (need_t, need_s, need_tau), ctx.degree, ctx.backend)
+        bars = _as(x_bar, x, need_x), _as(t_bar, t, need_t), _as(s_bar, s, need_s), _as(tau_bar, tau, need_tau)
+        return *bars, *(None,) * 7
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        tensors, odd, backend = list(arguments[:8]), arguments[8], arguments[9]
+        tensors, (odd, degree, backend) = list(arguments[:8]), arguments[8:]
         if all(dim is None for dim in in_dims[1:8]):  # only x is: more rows, behind the dimensions of the kernels
             at = tensors[3].dim()
-            return scan(tensors[0].movedim(in_dims[0], at), *tensors[1:], odd=odd, backend=backend), (at, at)
+            tensors[0] = tensors[0].movedim(in_dims[0], at)
+            return scan(*tensors, odd=odd, degree=degree, backend=backend), (at, at)
         size = info.batch_size
         fronted = [
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
-        return scan(*fronted, odd=odd, backend=backend), (0, 0)
+        return scan(*fronted, odd=odd, degree=degree, backend=backend), (0, 0)
 
 
 def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:
@@ -171,34 +173,66 @@ def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:
 
 
 def _pullback(
-    saved: tuple[Any, ...], g: Tensor | None, f: Tensor | None, need_t: bool, need_s: bool, backend: str
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """x_bar, t_bar, s_bar by differentiable products; ``_ops.pullback`` is the same for f = None, fused."""
+    saved: tuple[Any, ...], g: Any, f: Any, needs: tuple[bool, bool, bool], degree: int, backend: str
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
+    """x_bar, t_bar, s_bar, tau_bar by differentiable products; ``_ops.pullback`` is the same for g alone, fused."""
     x, t, s, tau, *order, odd_x = saved
-
-    def forward(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, t, s, tau, *order, odd=odd, backend=backend)
-
-    def swapped(v: Tensor, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, s, t, tau, *order[2:], *order[:2], odd=odd, backend=backend)
-
+    need_t, need_s, need_tau = needs
+    by_euler = need_tau and degree == 1
+    if by_euler:  # the anchors' pulls all but cancel there: nothing may be rounded before
+        need_t = need_s = True
+        odd_x = None
+        x, g, f = (None if v is None else v.double() for v in (x, g, f))
+    forward = _Sums((t, s, tau, *order), degree, backend)
+    swapped = _Sums((s, t, tau, *order[2:], *order[:2]), degree, backend)
     x_bar: Any = 0
     pull_t: Any = 0  # tau * t_bar before the sum over rows
     pull_s: Any = 0
     if g is not None:
-        x_bar, odd_g = swapped(g, odd=need_s)
-        pull_s = odd_g if need_s else 0
+        x_bar, pull_s = swapped.even(g, slope=need_s)
         if need_t:
-            pull_t = g * (forward(x, odd=True)[1] if odd_x is None else odd_x)
-    if f is not None:  # ties are subtracted, and may be all but everything: nothing may be rounded before
-        f, x = f.double(), x.double()
-        even_f, odd_f = swapped(f, odd=True)
-        x_bar = x_bar - odd_f
-        if need_s:
-            pull_s = pull_s - (even_f - ties(f, s, t))
+            pull_t = g * (forward.even(x, slope=True)[1] if odd_x is None or degree else odd_x)
+    if f is not None:
+        odd_f, slope = swapped.odd(f, slope=need_s)
+        x_bar, pull_s = x_bar - odd_f, pull_s - slope if need_s else 0
         if need_t:
-            pull_t = pull_t + f * (forward(x, odd=False)[0] - ties(x, t, s))
-    return x_bar, _row_sum(pull_t, tau, t) if need_t else None, _row_sum(x * pull_s, tau, s) if need_s else None
+            pull_t = pull_t + f * forward.odd(x, slope=True)[1]
+    t_bar = _row_sum(pull_t, tau, t) if need_t else None
+    s_bar = _row_sum(x * pull_s, tau, s) if need_s else None
+    if by_euler:
+        return x_bar, t_bar, s_bar, _tau_by_euler(t, s, tau, t_bar, s_bar)
+    if not need_tau:
+        return x_bar, t_bar, s_bar, None
+    even, odd = scan(x, t, s, tau, *order, odd=f is not None, degree=1, backend=backend)
+    stretch = (0 if g is None else g * even) + (0 if f is None else f * odd)
+    return x_bar, t_bar, s_bar, flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape) / tau
+
+
+class _Sums:
+    """A x and B x of a degree, and tau times what moving the targets does to them; for derivatives of derivatives."""
+
+    def __init__(self, anchors: tuple[Tensor, ...], degree: int, backend: str) -> None:
+        self.anchors, self.degree, self.backend = anchors, degree, backend
+
+    def scan(self, v: Tensor, degree: int, *, odd: bool) -> tuple[Tensor, Tensor]:
+        return scan(v, *self.anchors, odd=odd, degree=degree, backend=self.backend)  # type: ignore[misc]
+
+    def even(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
+        """A_m v, and its slope (B_m - m B_{m-1}) v if that is asked for."""
+        even, odd = self.scan(v, self.degree, odd=slope)
+        return even, odd - self.scan(v, 0, odd=True)[1] if slope and self.degree else odd
+
+    def odd(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
+        """B_m v, and its slope (N_m - m N_{m-1}) v if that is asked for.
+
+        There ties are subtracted, and may be all but everything: nothing may be rounded before.
+        """
+        if not slope:
+            return self.scan(v, self.degree, odd=True)[::-1]
+        v = v.double()
+        even, odd = self.scan(v, self.degree, odd=True)
+        tied = ties(v, *self.anchors[:2])
+        return odd, even - (self.scan(v, 0, odd=False)[0] - tied) if self.degree else even - tied
 
 
 class _TransformableScan(_Scan):
@@ -221,34 +255,37 @@ class _TransformableScan(_Scan):
 
 
 def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor | None]:
-    """The tangents of E x and S x."""
+    """The tangents of A x and B x."""
     x, t, s, tau = primals
     dx, dt, ds, dtau = tangents[:4]
-    order = ctx.saved_tensors[4:]
     even_dtype, odd_dtype = x.dtype, torch.promote_types(x.dtype, torch.float32)
-    if dtau is not None:  # what moves the anchors all but cancels: nothing may be rounded before
+    sums = _Sums((t, s, tau, *ctx.saved_tensors[4:]), ctx.degree, ctx.backend)
+    d_even: Any = 0
+    d_odd: Any = 0
+    if dtau is not None and ctx.degree:  # what moves the anchors all but cancels: nothing may be rounded before
         x, dx = x.double(), None if dx is None else dx.double()
         centre = _centre(t, s)
         stretch = (dtau / tau)[..., None]
         dt = (0 if dt is None else dt) - (t.double() - centre) * stretch
         ds = (0 if ds is None else ds) - (s.double() - centre) * stretch
-
-    def product(v: Tensor) -> tuple[Tensor, Tensor, Any]:
-        v = v.double() if ctx.odd else v  # ties are subtracted, and may be all but everything
-        even, odd = scan(v, t, s, tau, *order, odd=True, backend=ctx.backend)
-        return even, odd, even - ties(v, t, s) if ctx.odd else 0
-
-    d_even: Any = 0
-    d_odd: Any = 0
+    elif dtau is not None:
+        push = (dtau / tau)[..., None]
+        even, odd = sums.scan(x, 1, odd=ctx.odd)
+        d_even = _to_rows(push.expand(t.shape), even) * even
+        d_odd = _to_rows(push.expand(t.shape), odd) * odd if ctx.odd else 0
     if dx is not None:
-        d_even, d_odd, _ = product(dx)
+        even, odd = sums.scan(dx, ctx.degree, odd=ctx.odd)
+        d_even, d_odd = d_even + even, d_odd + odd
     if dt is not None:
-        _, odd, near = product(x)
-        push = _to_rows(dt / tau[..., None], odd)
-        d_even, d_odd = d_even + push * odd, d_odd + push * near
+        _, slope = sums.even(x, slope=True)
+        d_even = d_even + _to_rows(dt / tau[..., None], slope) * slope
+        if ctx.odd:
+            _, slope = sums.odd(x, slope=True)
+            d_odd = d_odd + _to_rows(dt / tau[..., None], slope) * slope
     if ds is not None:
-        _, odd, near = product(_to_rows(ds / tau[..., None], x) * x)
-        d_even, d_odd = d_even - odd, d_odd - near
+        moved = _to_rows(ds / tau[..., None], x) * x
+        d_even = d_even - sums.even(moved, slope=True)[1]
+        d_odd = d_odd - sums.odd(moved, slope=True)[1] if ctx.odd else 0
     return d_even.to(even_dtype), d_odd.to(odd_dtype) if ctx.odd else None
 
 
@@ -284,7 +321,7 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
     return torch.cat([t, s], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
 
 
-def bar_of_tau(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
+def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Any, s_bar: Any) -> Tensor:
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
     return -(of_t.sum(-1) + of_s.sum(-1)) / tau

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _ops
-from laplex._autograd import bar_of_tau, differentiates, scan, ties
+from laplex._autograd import differentiates, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
 from laplex._shapes import plain, plainly_eager
 
@@ -115,7 +115,7 @@ class _FusedGram(torch.autograd.Function):
         need = *needs[:4], *(needs[8:] or (False, False))
         bars = _kernels("pull").pullback(g, sums, direction, weight, phase, t, s, tau, need)
         weight_bar, t_bar, s_bar, phi_bar, psi_bar = bars
-        of_tau = bar_of_tau(t, s, tau, t_bar, s_bar) if need[3] else None
+        of_tau = None
         found = [weight_bar, t_bar.to(t.dtype), s_bar.to(s.dtype), of_tau, None, None, None, None]
         found += [phi_bar.to(phase[0].dtype), psi_bar] if phase else []
         return tuple(bar if needed else None for bar, needed in zip(found, needs, strict=True))
@@ -171,10 +171,9 @@ class _Gram(torch.autograd.Function):
         if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
             return *_composite_pullback(ctx, g, need), *(None,) * 6
         weight, direction, t, s, tau, *order, sums = ctx.saved_tensors
-        to_source = need[0] or need[3] or need[4]
-        bars = _ops.gram_pullback(g, sums, weight, direction, t, s, tau, *order, to_source, ctx.backend)
-        of_tau = bar_of_tau(t, s, tau, bars[2], bars[3]) if need[4] else None
-        bars = bars[0], bars[1], bars[2].to(t.dtype), bars[3].to(s.dtype), of_tau
+        to_source, to_tau = need[0] or need[3], need[4]
+        bars = _ops.gram_pullback(g, sums, weight, direction, t, s, tau, *order, to_source, to_tau, ctx.backend)
+        bars = bars[0], bars[1], bars[2].to(t.dtype), bars[3].to(s.dtype), bars[4]
         return *(bar if needed else None for bar, needed in zip(bars, need, strict=True)), *(None,) * 6
 
 

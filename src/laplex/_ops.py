@@ -1,10 +1,10 @@
 """The operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
 
     laplex::plan(a, b, layout)                        -> row_index, row_values, col_index, col_values
-    laplex::scan(x, target, source, tau, ..., odd)    -> even, odd
-    laplex::pullback(g, x, odd_x, target, ...)        -> x_bar, t_bar, s_bar      the first backward, fused
+    laplex::scan(x, target, ..., odd, degree)         -> even, odd                with u^degree exp(-u), u = |t - s| / tau
+    laplex::pullback(g, x, odd_x, target, ..., to_tau) -> x_bar, t_bar, s_bar, tau_bar    the first backward, fused
     laplex::gram(weight, direction, target, ...)      -> M, sums                  ``_kernels.gram`` says of what
-    laplex::gram_pullback(g, sums, weight, ...)       -> weight_bar, direction_bar, t_bar, s_bar
+    laplex::gram_pullback(g, sums, weight, ...)       -> weight_bar, direction_bar, t_bar, s_bar, tau_bar
 
 An index is an int32 tensor (h, c, size), the order of one side; c tells what it holds:
 
@@ -70,12 +70,13 @@ _library.define(
 )
 _library.define(
     "scan(Tensor x, Tensor target, Tensor source, Tensor tau, Tensor target_index, Tensor target_values, "
-    "Tensor source_index, Tensor source_values, bool odd, str backend) -> (Tensor, Tensor)",
+    "Tensor source_index, Tensor source_values, bool odd, int degree, str backend) -> (Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
     "pullback(Tensor g, Tensor x, Tensor odd_x, Tensor target, Tensor source, Tensor tau, Tensor target_index, "
-    "Tensor target_values, Tensor source_index, Tensor source_values, str backend) -> (Tensor, Tensor, Tensor)",
+    "Tensor target_values, Tensor source_index, Tensor source_values, bool to_tau, str backend) "
+    "-> (Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.define(
@@ -87,7 +88,7 @@ _library.define(
 _library.define(
     "gram_pullback(Tensor g, Tensor sums, Tensor weight, Tensor direction, Tensor target, Tensor source, Tensor tau, "
     "Tensor target_index, Tensor target_values, Tensor source_index, Tensor source_values, bool to_source, "
-    "str backend) -> (Tensor, Tensor, Tensor, Tensor)",
+    "bool to_tau, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -200,20 +201,21 @@ def _scan(
     source_index: Tensor,
     source_values: Tensor,
     odd: bool,
+    degree: int,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     if x.numel() == 0 or target.numel() == 0:
         even = empty_even(x, target.shape[-1], tau, backend)
         return even.zero_(), empty_odd(x, target.shape[-1] if odd else 0).zero_()
     order = target_index, target_values, source_index, source_values
-    return scan_now(x, target, source, tau, *order, odd=odd, backend=backend)
+    return scan_now(x, target, source, tau, *order, odd=odd, degree=degree, backend=backend)
 
 
 def scan_now(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *order: Tensor, odd: bool, backend: str
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *order: Tensor, odd: bool, degree: int = 0, backend: str
 ) -> tuple[Tensor, Tensor]:
     """``scan`` by a backend's kernels, of numbers that are there."""
-    run = functools.partial(kernels(backend).scan, odd=odd)
+    run = functools.partial(kernels(backend).scan, odd=odd, degree=degree)
     if tau.numel() <= LAUNCH_AXIS:
         result: tuple[Tensor, Tensor] = run(x, target, source, tau, *order)
         return result
@@ -238,6 +240,7 @@ def _scan_fake(
     source_index: Tensor,
     source_values: Tensor,
     odd: bool,
+    degree: int,
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     n = target.shape[-1]
@@ -256,23 +259,32 @@ def _pullback(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
+    to_tau: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if g.numel() == 0 or x.numel() == 0:
         t_bar = target.new_zeros((*target.shape[:-1], odd_x.shape[-1]))
-        return empty_even(x, x.shape[-1], tau, backend).zero_(), t_bar, torch.zeros_like(source)
+        x_bar, tau_bar = empty_even(x, x.shape[-1], tau, backend).zero_(), empty_tau_bar(tau, to_tau).zero_()
+        return x_bar, t_bar, torch.zeros_like(source), tau_bar
     order = target_index, target_values, source_index, source_values
+    run = functools.partial(kernels(backend).pullback, to_tau=to_tau)
     if tau.numel() <= LAUNCH_AXIS:
-        result: tuple[Tensor, Tensor, Tensor] = kernels(backend).pullback(g, x, odd_x, target, source, tau, *order)
+        result: tuple[Tensor, Tensor, Tensor, Tensor] = run(g, x, odd_x, target, source, tau, *order)
         return result
     rows = (flat_rows(part, tau) for part in (g, x))
     odd_rows = odd_x.reshape(tau.numel(), -1, odd_x.shape[-1]) if odd_x.numel() else g.new_empty((tau.numel(), 1, 0))
     anchors = flat(target, 2), flat(source, 2), flat(tau, 1)
-    x_bar, t_bar, s_bar = in_parts(kernels(backend).pullback, LAUNCH_AXIS, *rows, odd_rows, *anchors, *order)
-    return x_bar.reshape(x.shape), t_bar.reshape(*target.shape[:-1], t_bar.shape[-1]), s_bar.reshape(source.shape)
+    x_bar, t_bar, s_bar, tau_bar = in_parts(run, LAUNCH_AXIS, *rows, odd_rows, *anchors, *order)
+    t_bar = t_bar.reshape(*target.shape[:-1], t_bar.shape[-1])
+    return x_bar.reshape(x.shape), t_bar, s_bar.reshape(source.shape), tau_bar.reshape(tau.shape if to_tau else (0,))
 
 
-def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+def empty_tau_bar(tau: Tensor, wanted: bool) -> Tensor:
+    """As tau, or (0,) if it is not wanted."""
+    return tau.new_empty(tau.shape if wanted else (0,))
+
+
+def run_pullback(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """``pullback``, likewise."""
     return _run(_pullback, pullback, inputs, 6, 10)  # type: ignore[no-any-return]
 
@@ -289,10 +301,12 @@ def _pullback_fake(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
+    to_tau: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
-    return empty_even(x, x.shape[-1], tau, backend), t_bar, source.new_empty(source.shape)
+    x_bar, s_bar = empty_even(x, x.shape[-1], tau, backend), source.new_empty(source.shape)
+    return x_bar, t_bar, s_bar, empty_tau_bar(tau, to_tau)
 
 
 @torch.library.impl(_library, "gram", "CompositeExplicitAutograd")
@@ -350,14 +364,15 @@ def _gram_pullback(
     source_index: Tensor,
     source_values: Tensor,
     to_source: bool,
+    to_tau: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     if weight.numel() == 0 or target.numel() == 0:
-        made = _empty_gram_bars(weight, direction, target, source, to_source)
-        return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_()
+        made = _empty_gram_bars(weight, direction, target, source, tau, to_source, to_tau)
+        return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_(), made[4].zero_()
     order = target_index, target_values, source_index, source_values
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _gram_kernels().pullback(
-        g, sums, weight.contiguous(), direction, target, source, tau, order, to_source, backend
+    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _gram_kernels().pullback(
+        g, sums, weight.contiguous(), direction, target, source, tau, order, to_source, to_tau, backend
     )
     return result
 
@@ -376,9 +391,10 @@ def _gram_pullback_fake(
     source_index: Tensor,
     source_values: Tensor,
     to_source: bool,
+    to_tau: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _empty_gram_bars(weight, direction, target, source, to_source)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return _empty_gram_bars(weight, direction, target, source, tau, to_source, to_tau)
 
 
 def _gram_kernels() -> ModuleType:
@@ -392,10 +408,10 @@ def _empty_gram(weight: Tensor, target: Tensor, dtype: torch.dtype) -> tuple[Ten
 
 
 def _empty_gram_bars(
-    weight: Tensor, direction: Tensor, target: Tensor, source: Tensor, to_source: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    weight: Tensor, direction: Tensor, target: Tensor, source: Tensor, tau: Tensor, to_source: bool, to_tau: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """In float64, all of them."""
     of_weight, of_source = (weight.shape, source.shape) if to_source else ((0,), (0,))
     shapes = of_weight, direction.shape, target.shape, of_source
     made = [weight.new_empty(shape) for shape in shapes]
-    return made[0], made[1], made[2], made[3]
+    return made[0], made[1], made[2], made[3], empty_tau_bar(tau, to_tau)

@@ -13,10 +13,10 @@ errors stay in the range of K, where A^-1 is small. So x is as good as K is well
 it be. The factors of K itself lose nothing, and a residual would.
 
 **Determinant and factor.** They are functions of the generators p, q, mass, of diag, and of the positions t. For these
-the recursion is walked back in C++ (``factor_pullback``, ``sweep_pullback``). Moving point i by e is scaling what
-reaches it from the left by exp(-e / tau) and what it gives to the right by exp(e / tau), that is, p_i and q_i:
+the recursion is walked back in C++ (``factor_pullback``, ``sweep_pullback``). The positions and tau enter through the
+gaps alone: for the gradient gap_bar_i of log rho_i = -(t_i - t_{i-1}) / tau,
 
-    t_bar_i = (q_i . q_bar_i - p_i . p_bar_i) / tau           tau_bar = -1/tau (t - centre) . t_bar
+    t_bar_i = (gap_bar_{i+1} - gap_bar_i) / tau           tau_bar = sum of gap_bar_i (t_i - t_{i-1}) / tau^2
 
 Between equal positions K has a kink, and the dense definition has derivative 0; in this formula the pair counts with
 the sign of its order. The determinant does not depend on the order of equal points, so the mean over that order and its
@@ -27,6 +27,7 @@ reverse is exact. A factor does depend on it; its derivative there is that of th
     left_i = sum over s_j < t_i of d_ij x_j + T_i / 2 = (E x - S x) / 2        right = (E x + S x) / 2
 
     d left / dt = -left / tau     d right / dt = right / tau     (row i; halves of ties included)     d/ds: the opposite
+    d left / dtau, d right / dtau: the same half sums of degree 1, over tau
 
 The halves of ties cancel in all that is made of both. Swapping t and s swaps left and right.
 """
@@ -41,7 +42,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops, _solve_ops
-from laplex._autograd import bar_of_tau
+from laplex._autograd import scan
 
 Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
 
@@ -198,15 +199,15 @@ class _LogDet(torch.autograd.Function):
     def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
         t, tau, p, q, mass, diag = saved
         decay, backend = ctx.factored.decay, ctx.factored.backend
-        p_bar, q_bar, mass_bar, diag_bar = _logdet_bars(decay, p, q, mass, diag, g, backend)
-        t_bar = _position_bar(p, q, p_bar, q_bar, tau)
+        p_bar, q_bar, mass_bar, diag_bar, gap_bar = _logdet_bars(decay, p, q, mass, diag, g, backend)
+        t_bar, tau_bar = _bars_of_gaps(t, tau, gap_bar)
         kinks = mass.shape[-1] == 0 and (t.is_cuda or bool((torch.diff(t) == 0).any()))  # CUDA is not waited for
         if kinks:
             turned = _turned_ties(t)
             p_turned, q_turned, diag_turned = (_pick(part, turned) for part in (p, q, diag))
             others = _logdet_bars(decay, p_turned, q_turned, mass, diag_turned, g, backend)
-            t_bar = (t_bar + _pick(_position_bar(p_turned, q_turned, *others[:2], tau), turned)) / 2
-        return t_bar, _tau_from_positions(t, tau, t_bar), p_bar, q_bar, mass_bar, diag_bar, None
+            t_bar = (t_bar + _pick(_bars_of_gaps(t, tau, others[-1])[0], turned)) / 2
+        return t_bar, tau_bar, p_bar, q_bar, mass_bar, diag_bar, None
 
 
 class _Multiply(torch.autograd.Function):
@@ -241,30 +242,29 @@ class _Multiply(torch.autograd.Function):
         else:  # y = L (root x)
             pulled = f.sweep(g, transposed=True)
             x_bar, left, right, d_bar = root * pulled, g, root * x, 0.5 * (pulled * x / root).sum(-1)
-        p_bar, z_bar, mass_bar = _solve_ops.sweep_pullback(f.decay, p, f.z, mass, left, right, f.backend)
+        p_bar, z_bar, *others = _solve_ops.sweep_pullback(f.decay, p, f.z, mass, left, right, f.backend)
         d, z, states = _solve_ops.factor(f.decay, p, q, mass, diag, True, f.backend)
         bars = _solve_ops.factor_pullback(f.decay, p, mass, d, z, states, d_bar, z_bar, f.backend)
-        p_bar, q_bar, mass_bar, diag_bar = bars[0] + p_bar, bars[1], bars[2] + mass_bar, bars[3]
-        t_bar = _position_bar(p, q, p_bar, q_bar, tau)
-        return x_bar, t_bar, _tau_from_positions(t, tau, t_bar), p_bar, q_bar, mass_bar, diag_bar, None, None
+        p_bar, q_bar, mass_bar, diag_bar = bars[0] + p_bar, bars[1], bars[2] + others[0], bars[3]
+        t_bar, tau_bar = _bars_of_gaps(t, tau, bars[4] + others[1])
+        return x_bar, t_bar, tau_bar, p_bar, q_bar, mass_bar, diag_bar, None, None
 
 
 def _logdet_bars(
     decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, g: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     d, z, states = _solve_ops.factor(decay, p, q, mass, diag, True, backend)
-    result: tuple[Tensor, Tensor, Tensor, Tensor] = _solve_ops.factor_pullback(
+    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _solve_ops.factor_pullback(
         decay, p, mass, d, z, states, g[:, None] / d, torch.zeros_like(z), backend
     )
     return result
 
 
-def _position_bar(p: Tensor, q: Tensor, p_bar: Tensor, q_bar: Tensor, tau: Tensor) -> Tensor:
-    return ((q * q_bar).sum(-1) - (p * p_bar).sum(-1)) / tau[:, None]
-
-
-def _tau_from_positions(t: Tensor, tau: Tensor, t_bar: Tensor) -> Tensor:
-    return -((t - t.mean(-1, keepdim=True)) * t_bar).sum(-1) / tau
+def _bars_of_gaps(t: Tensor, tau: Tensor, gap_bar: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradients of the positions and of tau. The first gap_bar is 0: nothing lies before the first point."""
+    after = torch.nn.functional.pad(gap_bar[:, 1:], (0, 1))
+    tau_bar = (gap_bar[:, 1:] * (torch.diff(t) / tau[:, None])).sum(-1) / tau
+    return (after - gap_bar) / tau[:, None], tau_bar
 
 
 def _turned_ties(t: Tensor) -> Tensor:
@@ -282,12 +282,18 @@ def _pick(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index) if x.dim() == 2 else in_order(x, index)
 
 
+def _halves_of_degree(
+    degree: int, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, planned: Any, backend: str
+) -> tuple[Tensor, Tensor]:
+    even, odd = scan(x, t, s, tau, *planned, odd=True, degree=degree, backend=backend)
+    return (even - odd) / 2, (even + odd) / 2
+
+
 class _Halves(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, *order: Any) -> tuple[Tensor, Tensor]:
         *planned, backend = order
-        even, odd = _ops.scan(x, t, s, tau, *planned, True, backend)
-        left, right = (even - odd) / 2, (even + odd) / 2
+        left, right = _halves_of_degree(0, x, t, s, tau, planned, backend)
         ctx.backend = backend
         ctx.save_for_backward(x, t, s, tau, *planned, left, right)
         return left, right
@@ -301,5 +307,8 @@ class _Halves(torch.autograd.Function):
         rate = 1 / tau[:, None]
         t_bar = (right * v - left * u).sum(1) * rate
         s_bar = (x * (of_u - of_v)).sum(1) * rate
-        tau_bar = bar_of_tau(t, s, tau, t_bar, s_bar)
+        tau_bar = None
+        if ctx.needs_input_grad[3]:
+            of_left, of_right = _halves_of_degree(1, x, t, s, tau, planned, ctx.backend)
+            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / tau
         return of_u + of_v, t_bar.to(t.dtype), s_bar.to(s.dtype), tau_bar, None, None, None, None, None

@@ -13,14 +13,15 @@ Points in order, i < n. The matrix, of order r, and its factors A = L diag(d) L^
     states (h, n, r, r), or (h, 0, r, r) unless asked for: what ``factor_pullback`` needs
 
     laplex::factor(decay, p, q, mass, diag, keep)            -> d, z, states
-    laplex::factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar)  -> p_bar, q_bar, mass_bar, diag_bar
+    laplex::factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar)  -> p_bar, q_bar, mass_bar, diag_bar,
+                                                                                     gap_bar
     laplex::sweep(decay, p, z, mass, x, transposed, inverse) -> L x, L^T x, L^-1 x or L^-T x        x (h, n, m)
     laplex::quasi_solve(decay, p, z, mass, d, order, y)      -> A^-1 y for y (h, n, m) in the caller's order, (h, n)
-    laplex::sweep_pullback(decay, p, z, mass, left, right)   -> p_bar, z_bar, mass_bar
+    laplex::sweep_pullback(decay, p, z, mass, left, right)   -> p_bar, z_bar, mass_bar, gap_bar
                                                 of the sum over i > j of left_i L_ij right_j
 
-Without mass, q = p of length 1 is required: the factor is then found without a subtraction. The gradient of the
-positions needs no output of its own: ``_solve_autograd``. All is float64. Opaque to autograd.
+Without mass, q = p of length 1 is required: the factor is then found without a subtraction. gap_bar (h, n) is the
+gradient of log rho = -gap / tau, from which ``_solve_autograd`` makes those of the positions and of tau. All is float64. Opaque to autograd.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ for _schema in (
     "factor(Tensor decay, Tensor p, Tensor q, Tensor mass, Tensor diag, bool keep, str backend) "
     "-> (Tensor, Tensor, Tensor)",
     "factor_pullback(Tensor decay, Tensor p, Tensor mass, Tensor d, Tensor z, Tensor states, Tensor d_bar, "
-    "Tensor z_bar, str backend) -> (Tensor, Tensor, Tensor, Tensor)",
+    "Tensor z_bar, str backend) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     "sweep(Tensor decay, Tensor p, Tensor z, Tensor mass, Tensor x, bool transposed, bool inverse, str backend) "
     "-> Tensor",
     "quasi_solve(Tensor decay, Tensor p, Tensor z, Tensor mass, Tensor d, Tensor order, Tensor y, str backend) "
     "-> Tensor",
     "sweep_pullback(Tensor decay, Tensor p, Tensor z, Tensor mass, Tensor left, Tensor right, str backend) "
-    "-> (Tensor, Tensor, Tensor)",
+    "-> (Tensor, Tensor, Tensor, Tensor)",
 ):
     _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
 
@@ -89,8 +90,9 @@ def _factor_pullback(
     d_bar: Tensor,
     z_bar: Tensor,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), p.new_zeros(d.shape)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    of_d = p.new_zeros(d.shape), p.new_zeros(d.shape)
+    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), *of_d
     if decay.numel():
         kernels(backend).factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar, *made)
     return made
@@ -107,8 +109,9 @@ def _factor_pullback_fake(
     d_bar: Tensor,
     z_bar: Tensor,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return p.new_empty(p.shape), p.new_empty(p.shape), p.new_empty(mass.shape), p.new_empty(d.shape)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    of_p, of_d = p.new_empty(p.shape), p.new_empty(d.shape)
+    return of_p, torch.empty_like(of_p), p.new_empty(mass.shape), of_d, torch.empty_like(of_d)
 
 
 @torch.library.impl(_library, "sweep", "CompositeExplicitAutograd")
@@ -148,8 +151,8 @@ def _quasi_solve_fake(
 @torch.library.impl(_library, "sweep_pullback", "CompositeExplicitAutograd")
 def _sweep_pullback(
     decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, left: Tensor, right: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), p.new_zeros(decay.shape)
     if left.numel():
         kernels(backend).sweep_pullback(decay, p, z, mass, left, right, *made)
     return made
@@ -158,5 +161,5 @@ def _sweep_pullback(
 @torch.library.register_fake("laplex::sweep_pullback", lib=_library)
 def _sweep_pullback_fake(
     decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, left: Tensor, right: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    return p.new_empty(p.shape), p.new_empty(p.shape), p.new_empty(mass.shape)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return p.new_empty(p.shape), p.new_empty(p.shape), p.new_empty(mass.shape), p.new_empty(decay.shape)

@@ -253,8 +253,8 @@ def _product(
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
         phi, psi = (_angle(part, a, wide) for part in phase)
         wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
-    # Saved for their gradients; recomputed if it turns out to be needed.
-    odd = torch.is_grad_enabled() and (a.requires_grad or tau.requires_grad)
+    # Saved for the gradient of a; recomputed if it turns out to be needed.
+    odd = torch.is_grad_enabled() and a.requires_grad
     y, _ = scan(wide, a, b, tau, *order, odd=odd, backend=backend)
     if phase is not None:
         of_cos, of_sin = _unstack(y, a)

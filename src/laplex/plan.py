@@ -168,7 +168,7 @@ class Plan:
         order = self._without_values()
         if shape[-2] > shape[-1]:  # few columns are read without the order
             rows, cols, order = cols, rows, (*order[2:], *order[:2])
-        even, _ = _ops.scan(torch.zeros_like(cols), rows, cols, tau, *order, True, self.backend)
+        even, _ = _ops.scan(torch.zeros_like(cols), rows, cols, tau, *order, True, 0, self.backend)
         if bool(even.isnan().any()):
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 

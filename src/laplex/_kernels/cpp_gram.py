@@ -20,7 +20,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, pulls(channels), n))
+    made = sums.new_empty((h, m, sum(pulls(channels)), n))
     _run(sums, direction, target, tau, g.contiguous(), made)
     return made
 

@@ -48,15 +48,16 @@ def scan(
     source_values: Tensor,
     *,
     odd: bool,
+    degree: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     if x.dtype != target.dtype:  # one dtype in the kernels, the wider: nothing is lost
-        even, odd_part = scan(*_widened(x, target, source, tau, *order), odd=odd)
+        even, odd_part = scan(*_widened(x, target, source, tau, *order), odd=odd, degree=degree)
         return even.to(x.dtype), odd_part.to(x.dtype)
     lead, n = x.shape[:-1], target.shape[-1]
     even, odd_part = x.new_empty((*lead, n)), x.new_empty((*lead, n if odd else 0))
-    _run_scan(x, target, source, tau, order, even, odd_part, None, None)
+    _run_scan(x, target, source, tau, order, even, odd_part, None, None, degree)
     return even, odd_part
 
 
@@ -71,21 +72,42 @@ def pullback(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
+    *,
+    to_tau: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x: a swapped scan, and for tau one of degree 1.
+
+    t_bar is (*H, 0) without ``odd_x``, tau_bar (0,) without ``to_tau``.
+    """
     order = source_index, source_values, target_index, target_values
     if g.dtype != target.dtype:
-        bars = pullback(*_widened(g, x, odd_x, target, source, tau, *order[2:], *order[:2]))
-        return bars[0].to(x.dtype), bars[1].to(target.dtype), bars[2].to(source.dtype)
+        bars = pullback(*_widened(g, x, odd_x, target, source, tau, *order[2:], *order[:2]), to_tau=to_tau)
+        return bars[0].to(x.dtype), bars[1].to(target.dtype), bars[2].to(source.dtype), bars[3]
     g, x, odd_x, tau = g.contiguous(), x.contiguous(), odd_x.contiguous(), tau.contiguous()
     x_bar, s_bar = x.new_empty(x.shape), source.new_empty(source.shape)
-    _run_scan(g, source, target, tau, order, x_bar, None, x, s_bar)
+    _run_scan(g, source, target, tau, order, x_bar, None, x, s_bar, 0)
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
-        h, n = tau.numel(), g.shape[-1]
-        addresses = g.data_ptr(), odd_x.data_ptr(), tau.data_ptr(), t_bar.data_ptr()
-        _core.row_dot(*addresses, h, g.numel() // (h * n), n, g.dtype == torch.float64, torch.get_num_threads())
-    return x_bar, t_bar, s_bar
+        _row_dot(g, odd_x, tau, t_bar)
+    tau_bar = _tau_bar(g, x, target, source, tau, order) if to_tau else tau.new_empty(0)
+    return x_bar, t_bar, s_bar, tau_bar
+
+
+def _tau_bar(g: Tensor, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, swapped: _ops.Planned) -> Tensor:
+    """1/tau of g . A_1 x, or of x . A_1^T g: the shorter result is formed."""
+    if target.shape[-1] <= source.shape[-1]:
+        stretch, _ = scan(x, target, source, tau, *swapped[2:], *swapped[:2], odd=False, degree=1)
+        return _row_dot(g, stretch, tau, target.new_empty(target.shape)).sum(-1, dtype=torch.float64)
+    stretch, _ = scan(g, source, target, tau, *swapped, odd=False, degree=1)
+    return _row_dot(x, stretch, tau, source.new_empty(source.shape)).sum(-1, dtype=torch.float64)
+
+
+def _row_dot(x: Tensor, y: Tensor, tau: Tensor, out: Tensor) -> Tensor:
+    """Fill out (*H, n) with the sum over rows of x * y, over tau."""
+    h, n = tau.numel(), x.shape[-1]
+    addresses = x.data_ptr(), y.data_ptr(), tau.data_ptr(), out.data_ptr()
+    _core.row_dot(*addresses, h, x.numel() // (h * n), n, x.dtype == torch.float64, torch.get_num_threads())
+    return out
 
 
 def _widened(*tensors: Tensor) -> list[Tensor]:
@@ -102,6 +124,7 @@ def _run_scan(
     odd: Tensor | None,
     weights: Tensor | None,
     pull: Tensor | None,
+    degree: int,
 ) -> None:
     """Fill even, odd and pull. The core takes addresses: 0 for what is not there, as for a tensor without elements."""
     target_index, target_values, source_index, source_values = order
@@ -118,7 +141,8 @@ def _run_scan(
     h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
     m = x.numel() // (h * k)
     channels = target_index.shape[-2], source_index.shape[-2]
-    status = _core.scan(*addresses, h, m, n, k, *channels, x.dtype == torch.float64, torch.get_num_threads())
+    sizes = h, m, n, k, *channels, degree
+    status = _core.scan(*addresses, *sizes, x.dtype == torch.float64, torch.get_num_threads())
     if status:
         _raise("laplex.linear", status, tau)
 

@@ -31,10 +31,11 @@ def factor_pullback(
     q_bar: Tensor,
     mass_bar: Tensor,
     diag_bar: Tensor,
+    gap_bar: Tensor,
 ) -> None:
     """The gradients of what ``factor`` was given."""
     arrays = _contiguous(decay, p, mass, d, z, states, d_bar, z_bar)
-    bars = p_bar, q_bar, mass_bar, diag_bar
+    bars = p_bar, q_bar, mass_bar, diag_bar, gap_bar
     _core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(p, mass))
 
 
@@ -63,10 +64,11 @@ def sweep_pullback(
     p_bar: Tensor,
     z_bar: Tensor,
     mass_bar: Tensor,
+    gap_bar: Tensor,
 ) -> None:
     """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
     arrays = _contiguous(decay, p, z, mass, left, right)
-    status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar), *left.shape, *_sizes(p, mass))
+    status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar, gap_bar), *left.shape, *_sizes(p, mass))
     if status:
         raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
 

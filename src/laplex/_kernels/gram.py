@@ -41,7 +41,11 @@ and the columns by the scan with sides swapped, as R of b is E + S over 2, and L
     w_bar = 1/2 [E (gU + gV) + S (gU - gV)] + 1/2 S_endless (gV - gU)          (E_endless gW = sum of gW = 0)
     b_bar = w / tau [E (gU - gV) + S (gU + gV)]                                  summed over weights and channels
 
-Beyond the outermost a the endless sum is 0; it is written so, not computed. tau follows from a_bar and b_bar (Euler).
+Beyond the outermost a the endless sum is 0; it is written so, not computed. tau moves D, U and V, by sums in which
+every term has its own sign, so that nothing cancels however far anchors lie apart. With U_1 and V_1 for U and V with
+u exp(-u) in place of exp(-u), u = 2 |a - b| / tau,
+
+    tau_bar = 1/tau [ sum over pairs of q |a_i - a_j| / tau (U_j + W_i - W_j + V_i)  +  gU . U_1  +  gV . V_1 ]
 """
 
 from __future__ import annotations
@@ -89,16 +93,37 @@ def pullback(
     tau: Tensor,
     order: _ops.Planned,
     to_source: bool,
+    to_tau: bool,
     backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """weight_bar, direction_bar, t_bar, s_bar in float64; without ``to_source`` the first and the last are empty."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """weight_bar, direction_bar, t_bar, s_bar, tau_bar in float64; empty what is not asked for."""
     pulled = _assembly(backend, tau).pull(g, sums, direction, target.double(), tau)
-    h, m, channels = sums.shape[:3]
-    t_bar = pulled[:, :, 2 * channels].sum(1) / tau[:, None]
-    direction_bar = pulled[:, :, 2 * channels + 1 :].sum(1)
-    if not to_source:
-        return weight.new_empty(0), direction_bar, t_bar, weight.new_empty(0)
-    at_left, at_right = pulled[:, :, :channels], pulled[:, :, channels : 2 * channels]
+    channels = sums.shape[2]
+    at_left, at_right, at_anchor, at_decay, at_direction = pulled.split_with_sizes(pulls(channels), 2)
+    t_bar, direction_bar = at_anchor[:, :, 0].sum(1) / tau[:, None], at_direction.sum(1)
+    weight_bar, s_bar, tau_bar = weight.new_empty(0), weight.new_empty(0), weight.new_empty(0)
+    if to_source:
+        weight_bar, s_bar = _to_source(at_left, at_right, weight, target, source, tau, order, backend)
+    if to_tau:
+        with _as_gram():
+            left, right = _sides(weight, target, source, tau, order, 1, backend).unbind(3)
+        tau_bar = (at_left * left + at_right * right).sum((1, 2, 3)) + at_decay.sum((1, 2, 3))
+        tau_bar = tau_bar / tau
+    return weight_bar, direction_bar, t_bar, s_bar, tau_bar
+
+
+def _to_source(
+    at_left: Tensor,
+    at_right: Tensor,
+    weight: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    order: _ops.Planned,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """weight_bar and s_bar for what is pulled at U and V, (h, m, channels, n)."""
+    h, m, channels, _ = weight.shape
     both, apart = at_left + at_right, at_left - at_right
     swapped = *order[2:], *order[:2]
     scan = functools.partial(_ops.scan_now, backend=backend)
@@ -109,13 +134,15 @@ def pullback(
         part.view(h, 2, m, channels, -1).unbind(1) for part in (even, odd)
     )
     weight_bar = (even_both + odd_apart - _inside(endless.view(weight.shape), target, source)) / 2
-    s_bar = (weight * (even_apart + odd_both)).sum((1, 2)) / tau[:, None]
-    return weight_bar, direction_bar, t_bar, s_bar
+    return weight_bar, (weight * (even_apart + odd_both)).sum((1, 2)) / tau[:, None]
 
 
-def pulls(channels: int) -> int:
-    """How many numbers a cotangent pulls with at each anchor: at U and V of every channel, at a, and at cos and sin."""
-    return 2 * channels + (1 if channels == 1 else 3)
+def pulls(channels: int) -> list[int]:
+    """How many numbers a cotangent pulls with at each anchor: at U and at V of every channel, at a, at D, at cos and sin.
+
+    Those at D are shared out among the anchors of a pair as suits the backend: only their sum has a meaning.
+    """
+    return [channels, channels, 1, 1, 0 if channels == 1 else 2]
 
 
 def exact_parts(weight: Tensor) -> Tensor:
@@ -133,11 +160,20 @@ def exact_parts(weight: Tensor) -> Tensor:
 
 def _sums(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Tensor:
     h, m, channels, k = weight.shape
-    scan = functools.partial(_ops.scan_now, backend=backend)
-    even, odd = scan(weight.view(h, -1, k), target, source, tau / 2, *order, odd=True)
-    _, endless = scan(exact_parts(weight).view(h, -1, k), target, source, _endless(tau), *order, odd=True)
-    sides = torch.stack([even - odd, even + odd], 2).view(h, m, channels, 2, -1)
-    return torch.cat([sides, -endless.view(sides.shape)], 3) / 2
+    sides = _sides(weight, target, source, tau, order, 0, backend)
+    parts = exact_parts(weight).view(h, -1, k)
+    _, endless = _ops.scan_now(parts, target, source, _endless(tau), *order, odd=True, backend=backend)
+    return torch.cat([sides, -endless.view(sides.shape) / 2], 3)
+
+
+def _sides(
+    weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, degree: int, backend: str
+) -> Tensor:
+    """U and V, or of degree 1 U_1 and V_1, (h, m, channels, 2, n)."""
+    h, m, channels, k = weight.shape
+    rows = weight.view(h, -1, k)
+    even, odd = _ops.scan_now(rows, target, source, tau / 2, *order, odd=True, degree=degree, backend=backend)
+    return torch.stack([even - odd, even + odd], 2).view(h, m, channels, 2, -1) / 2
 
 
 def _endless(tau: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from laplex._kernels.gram import pulls
+from laplex._kernels.torch_scan import BEYOND
 
 BLOCK = 1 << 18  # entries of the matrix, all kernels and weights together, looked at at once
 
@@ -35,7 +36,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, pulls(channels), n))
+    made = sums.new_empty((h, m, sum(pulls(channels)), n))
     cols = slice(0, n)
     for rows in _blocks(h * m, n):
         pairs = _pairs(sums, target, tau, rows, cols)
@@ -46,8 +47,10 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
         made[:, :, channels : 2 * channels, rows] = (turned * is_right).sum(-1)
         lever = pairs.right - pairs.left - pairs.gap.sign() * pairs.between
         made[:, :, 2 * channels, rows] = (turned * lever).sum((2, -1))
+        mass = pairs.left + pairs.between + pairs.right
+        made[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # half for each of a pair
         if channels == 3:
-            plain, of_cos, of_sin = (pairs.left + pairs.between + pairs.right).unbind(2)
+            plain, of_cos, of_sin = mass.unbind(2)
             cos, sin = direction[:, None, :, None, :].unbind(2)  # (h, 1, 1, n)
             made[:, :, -2, rows] = (both * (cos * (plain + of_cos) + sin * of_sin)).sum(-1) / 2
             made[:, :, -1, rows] = (both * (sin * (plain - of_cos) + cos * of_sin)).sum(-1) / 2
@@ -58,7 +61,8 @@ class Pairs(NamedTuple):
     """Of every pair of a row's and a column's anchor: all (h, m, channels, rows, cols), or broadcast to it."""
 
     gap: Tensor  # row's minus column's anchor
-    decay: Tensor  # (h, 1, rows, cols)
+    u: Tensor  # its size over tau
+    decay: Tensor  # exp(-u), (h, 1, rows, cols)
     left: Tensor  # U of the left of the two
     between: Tensor
     right: Tensor  # V of the right one
@@ -67,12 +71,14 @@ class Pairs(NamedTuple):
 def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) -> Pairs:
     gap = target[:, rows, None] - target[:, None, cols]  # (h, rows, cols)
     rate = (1 / tau).clamp(max=torch.finfo(torch.float64).max)  # finite: 0 * rate is 0
-    decay = torch.exp(-gap.abs() * rate[:, None, None])
+    u = (gap.abs() * rate[:, None, None]).clamp(max=BEYOND)
+    decay = torch.exp(-u)
     left, right, high, low = (sums[:, :, :, place, :] for place in range(4))
     gap = gap[:, None, None]
     between = (high[..., rows, None] - high[..., None, cols]) + (low[..., rows, None] - low[..., None, cols])
     return Pairs(
         gap,
+        u[:, None, None],
         decay[:, None],
         torch.where(gap >= 0, left[..., None, cols], left[..., rows, None]),
         torch.where(gap >= 0, between, -between),

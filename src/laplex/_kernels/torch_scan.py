@@ -1,6 +1,11 @@
 """The ordered scan in plain torch, on any device: the readable algorithm.
 
-The state is float64, so float32 data loses nothing on the way.
+What is scanned is a state of one or two sums, in float64, so that float32 data loses nothing on the way. With
+u = |t - s| / tau,
+
+    v = sum of exp(-u) x        p = sum of u exp(-u) x, the degree 1, from which tau's gradient is made
+
+Both are carried over a gap without subtracting: (v, p) -> exp(-u) (v, p + u v).
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from laplex import _checks, _ops
 from laplex._shapes import flat, flat_rows
 from laplex.errors import StalePlanError
 
+BEYOND = 1e3  # u from which on exp(-u) is 0, and u exp(-u), too, however far an anchor lies
 CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks
 
 
@@ -52,6 +58,7 @@ def scan(
     source_values: Tensor,
     *,
     odd: bool,
+    degree: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     del target_values, source_values  # gathered anew: the check of the order comes with it
@@ -61,14 +68,17 @@ def scan(
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
     rate = (1 / tau).clamp(max=torch.finfo(wide).max).to(wide).reshape(-1, 1)  # finite: 0 * rate is 0
     sums = _collect if source_index.shape[-2] == 2 else _read
-    left, tied, right = sums(flat_rows(x, tau).to(wide), t, s, rate, flat(target_index, 3), flat(source_index, 3))
+    states = flat_rows(x, tau).to(wide)[None]
+    if degree:
+        states = torch.cat([states, torch.zeros_like(states)])
+    left, tied, right = sums(states, t, s, rate, flat(target_index, 3), flat(source_index, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
 
 
-def pullback(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (h, 0) without ``odd_x``."""
-    return pullback_from(scan, *arguments)
+def pullback(*arguments: Tensor, to_tau: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by swapped scans; as :func:`pullback_from`."""
+    return pullback_from(scan, *arguments, to_tau=to_tau)
 
 
 def pullback_from(
@@ -83,27 +93,34 @@ def pullback_from(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same for any ``scan``."""
+    *,
+    to_tau: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for any ``scan``. Without ``odd_x`` t_bar is (h, 0), without ``to_tau`` tau_bar is (0,)."""
+    swapped = source, target, tau, source_index, source_values, target_index, target_values
 
     def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
         return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype)
 
-    x_bar, odd_g = scan(g, source, target, tau, source_index, source_values, target_index, target_values, odd=True)
+    x_bar, odd_g = scan(g, *swapped, odd=True)
     wants_t = odd_x.shape[-1] > 0
     t_bar = row_sum(g * odd_x, target).view(target.shape) if wants_t else target.new_empty((*target.shape[:-1], 0))
-    return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape)
+    tau_bar = tau.new_empty(0)
+    if to_tau:
+        stretch = x.double() * scan(g.double(), *swapped, odd=False, degree=1)[0]
+        tau_bar = flat_rows(stretch, tau).sum((1, 2)).view(tau.shape) / tau
+    return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape), tau_bar
 
 
 def _read(
-    x: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+    states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Scan the sorted sources, then read the states beside each target. Targets sorted (merged) or as they come."""
     *target_order, below, upto = target_index.long().unbind(1)  # order and rank, if the targets are sorted
     order = source_index[:, 0].long()
     t = t.gather(-1, target_order[0]) if target_order else t
-    s, x = s.gather(-1, order), _take(x, order)
-    from_left, from_right = _decayed_sums(s, x, rate), _decayed_sums(-s.flip(-1), x.flip(-1), rate).flip(-1)
+    s, states = s.gather(-1, order), _take(states, order)
+    from_left, from_right = _running(s, states, rate), _running(-s.flip(-1), states.flip(-1), rate).flip(-1)
 
     edge = torch.inf
     s_padded = pad(s, (1, 0), value=-edge), pad(s, (0, 1), value=edge)  # no source beyond the ends: decay 0
@@ -114,16 +131,16 @@ def _read(
     holds = (left_gap > 0) & (right_gap > 0) & (tie == tie_stands)
     if not bool(holds.all() & _in_order(s)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
-    left = _take(pad(from_left, (1, 0)), below) * _decay(left_gap, rate)
-    right = _take(pad(from_right, (0, 1)), upto) * _decay(right_gap, rate)
-    tied = torch.where(tie[:, None], _take(pad(_group_sums(s, x), (0, 1)), below), 0.0)
+    left = _carried(_take(pad(from_left, (1, 0)), below), left_gap * rate)[-1]
+    right = _carried(_take(pad(from_right, (0, 1)), upto), right_gap * rate)[-1]
+    tied = torch.where(tie[:, None], _take(pad(_group_sums(s, states[-1]), (0, 1)), below), 0.0)
     if target_order:
         return _put(left, target_order[0]), _put(tied, target_order[0]), _put(right, target_order[0])
     return left, tied, right
 
 
 def _collect(
-    x: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+    states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sum many sources, as they come, into the intervals between few sorted targets, then scan the targets.
 
@@ -141,51 +158,60 @@ def _collect(
     holds &= (edges.gather(-1, below) < s) & (s < edges.gather(-1, upto + 1))
     if not bool(holds.all() & _in_order(t)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
-    apart = x * ~tie[:, None]
-    into_left = _sum_into(apart * _decay(right_gap, rate), below, t.shape[-1] + 1)[..., :-1]
-    into_right = _sum_into(apart * _decay(left_gap, rate), upto, t.shape[-1] + 1)[..., 1:]
-    tied = _sum_into(x * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
+    apart = states * ~tie[:, None]
+    into_left = _sum_into(_carried(apart, right_gap * rate), below, t.shape[-1] + 1)[..., :-1]
+    into_right = _sum_into(_carried(apart, left_gap * rate), upto, t.shape[-1] + 1)[..., 1:]
+    tied = _sum_into(states * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
     # Target i has strictly on its left what went into intervals 0..i and the ties of the targets strictly below it.
-    left = _decayed_sums(t, into_left, rate) + _strict_sums(t, tied, rate)
-    right = _decayed_sums(-t.flip(-1), into_right.flip(-1), rate).flip(-1) + _strict_sums(
-        -t.flip(-1), tied.flip(-1), rate
-    ).flip(-1)
-    return _put(left, order), _put(_group_sums(t, tied), order), _put(right, order)
+    left = _running(t, into_left, rate) + _running_before(t, tied, rate)
+    turned = -t.flip(-1)
+    right = _running(turned, into_right.flip(-1), rate) + _running_before(turned, tied.flip(-1), rate)
+    return _put(left[-1], order), _put(_group_sums(t, tied[-1]), order), _put(right.flip(-1)[-1], order)
 
 
-def _decayed_sums(p: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """out_i = sum over j <= i of exp(-(p_i - p_j) rate) v_j, for p (h, k) in order, v (h, m, k).
+def _carried(states: Tensor, u: Tensor) -> Tensor:
+    """States (degree + 1, h, m, ...) over gaps of u = gap / tau, (h, ...): (v, p) -> exp(-u) (v, p + u v)."""
+    u = u.clamp(max=BEYOND)[:, None]
+    decay = torch.exp(-u)
+    if states.shape[0] == 1:
+        return decay * states
+    v, p = states.unbind(0)
+    return torch.stack([decay * v, decay * (p + u * v)])
+
+
+def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+    """Sums of states up to every point, carried there: ``at`` (h, k) in order, states (degree + 1, h, m, k).
 
     Chunks are scanned by doubling; their totals are scanned in turn, each at the position of its chunk's last point. A
-    decay is always that of two positions, never a product of decays, and no exponent is positive.
+    state is always carried from one position to another, never by a product of decays, and no exponent is positive.
     """
-    k = p.shape[-1]
+    k = at.shape[-1]
     if k > CHUNK:
         extra = -k % CHUNK
-        p = torch.cat([p, p[:, -1:].expand(-1, extra)], -1).unflatten(-1, (-1, CHUNK))
-        v = pad(v, (0, extra)).unflatten(-1, (-1, CHUNK))
-    else:
-        p, v = p[:, None, :], v[:, :, None, :]
-    v = v.clone()
+        at = torch.cat([at, at[:, -1:].expand(-1, extra)], -1)
+        states = pad(states, (0, extra))
+    width = min(at.shape[-1], CHUNK)
+    at = at.unflatten(-1, (-1, width))  # (h, chunks, width)
+    states = states.unflatten(-1, (-1, width)).clone()  # (degree + 1, h, m, chunks, width)
+    rate = rate[..., None]
     step = 1
-    while step < p.shape[-1]:
-        decay = torch.exp((p[..., :-step] - p[..., step:]) * rate[..., None])
-        v[..., step:] += decay[:, None] * v[..., :-step]  # the product is formed before the sum is written
+    while step < width:
+        gap = at[..., step:] - at[..., :-step]
+        states[..., step:] += _carried(states[..., :-step], gap * rate)  # formed before the sum is written
         step *= 2
-    if p.shape[1] > 1:
-        ends = p[..., -1]
-        carry = _decayed_sums(ends, v[..., -1], rate)
-        decay = torch.exp((ends[:, :-1, None] - p[:, 1:]) * rate[..., None])
-        v[:, :, 1:] += decay[:, None] * carry[..., :-1, None]
-    return v.flatten(2)[..., :k]
+    if at.shape[1] > 1:
+        ends = at[..., -1]
+        totals = _running(ends, states[..., -1], rate[..., 0])[..., :-1, None]
+        states[..., 1:, :] += _carried(totals, (at[:, 1:] - ends[:, :-1, None]) * rate)
+    return states.flatten(3)[..., :k]
 
 
-def _strict_sums(p: Tensor, v: Tensor, rate: Tensor) -> Tensor:
-    """The same over p_j < p_i only."""
-    start = _group_starts(p)
+def _running_before(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+    """The same up to the last point strictly before."""
+    start = _group_starts(at)
     before = (start - 1).clamp(min=0)
-    sums = _take(_decayed_sums(p, v, rate), before) * _decay(p - p.gather(-1, before), rate)
-    return torch.where((start > 0)[:, None], sums, 0.0)
+    carried = _carried(_take(_running(at, states, rate), before), (at - at.gather(-1, before)) * rate)
+    return torch.where((start > 0)[:, None], carried, 0.0)
 
 
 def _group_starts(p: Tensor) -> Tensor:
@@ -222,12 +248,9 @@ def _in_order(p: Tensor) -> Tensor:
     return (p[:, 1:] >= p[:, :-1]).all() & torch.isfinite(p).all()
 
 
-def _decay(gap: Tensor, rate: Tensor) -> Tensor:
-    return torch.exp(-gap * rate)[:, None]  # (h, 1, size)
-
-
 def _take(v: Tensor, index: Tensor) -> Tensor:
-    return v.gather(-1, index[:, None].expand(-1, v.shape[1], -1))
+    """v (..., h, m, size) at index (h, count)."""
+    return v.gather(-1, index[:, None].expand(*v.shape[:-1], -1))
 
 
 def _put(v: Tensor, order: Tensor) -> Tensor:
@@ -235,4 +258,4 @@ def _put(v: Tensor, order: Tensor) -> Tensor:
 
 
 def _sum_into(v: Tensor, index: Tensor, size: int) -> Tensor:
-    return v.new_zeros((*v.shape[:2], size)).scatter_add_(-1, index[:, None].expand_as(v), v)
+    return v.new_zeros((*v.shape[:-1], size)).scatter_add_(-1, index[:, None].expand_as(v), v)

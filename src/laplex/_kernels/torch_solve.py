@@ -81,6 +81,7 @@ def factor_pullback(
     q_bar: Tensor,
     mass_bar: Tensor,
     diag_bar: Tensor,
+    gap_bar: Tensor,
 ) -> None:
     """The gradients of what ``factor`` was given."""
     steps, over = _steps(decay, p, mass), d[..., None]
@@ -95,9 +96,10 @@ def factor_pullback(
     q_bar.copy_(z_bar / over + 2 * pulled + diag_bar[..., None] * p)
     state = states if mass.shape[-1] else _eye(p) - states
     p_bar.copy_(diag_bar[..., None] * over * z - (state @ q_bar[..., None])[..., 0])
+    after = _before(state + d[..., None, None] * _outer(z, z))
+    state_bar = sigma - _symmetric(_outer(q_bar, p))
+    gap_bar.copy_(2 * (state_bar * (steps @ after @ steps.mT)).sum((-2, -1)))  # S again: in I - S a small one is lost
     if mass.shape[-1]:
-        after = _before(state + d[..., None, None] * _outer(z, z))
-        state_bar = sigma - _symmetric(_outer(q_bar, p))
         _pack(2 * decay[..., None, None] * (state_bar @ steps @ after), mass_bar)
 
 
@@ -137,6 +139,7 @@ def sweep_pullback(
     p_bar: Tensor,
     z_bar: Tensor,
     mass_bar: Tensor,
+    gap_bar: Tensor,
 ) -> None:
     """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
     steps = _steps(decay, p, mass)
@@ -144,7 +147,9 @@ def sweep_pullback(
     from_left = _states(steps, p, z, right, False)  # (h, n, r, m), right of every point
     from_right = _states(later.flip(1), z.flip(1), p.flip(1), left.flip(1), False).flip(1)  # left of it
     before = _before(from_left)
-    p_bar.copy_((steps @ before * left[..., None, :]).sum(-1))
+    arriving = steps @ before
+    p_bar.copy_((arriving * left[..., None, :]).sum(-1))
+    gap_bar.copy_((from_right * arriving).sum((-2, -1)))
     after = torch.cat([from_right[:, 1:], torch.zeros_like(from_right[:, :1])], 1)
     z_bar.copy_((later @ after * right[..., None, :]).sum(-1))
     if mass.shape[-1]:
