@@ -53,7 +53,7 @@ def short_axis(ratio: int, forward: bool) -> dict[str, float]:
         order = _ops.plan(a, b, layout, "cpp")
         target, source, order = (a, b, order) if forward else (b, a, (*order[2:], *order[:2]))
         x = torch.randn(1, 8, source.shape[1])
-        calls[layout] = lambda x=x, t=target, s=source, o=order: _ops.scan(x, t, s, tau, *o, False, "cpp")
+        calls[layout] = lambda x=x, t=target, s=source, o=order: _ops.scan(x, t, s, tau, *o, False, 0, "cpp")
     return medians(calls)
 
 

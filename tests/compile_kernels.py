@@ -14,6 +14,7 @@ from triton.compiler import ASTSource
 from laplex._kernels import (
     triton_carry,
     triton_direct,
+    triton_distance,
     triton_gram,
     triton_gram_pull,
     triton_gram_sums,
@@ -24,7 +25,7 @@ from laplex._kernels import (
 )
 
 TARGET = GPUTarget("cuda", 90, 32)
-FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled"}
+FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of"}, {"order", "splits"}
 ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
 
@@ -95,13 +96,19 @@ def products():
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
-                compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, **block)
-        for odd, pull in ((False, False), (True, False), (True, True)):
-            flags = {"EXACT": exact, "ODD": odd, "TARGETS": 32, "ROWS": 32, "PULL": pull}
-            compile_kernel(triton_short.spread_kernel, anchors, x, **flags)
+                compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block)
+        for even, odd, pull, to_tau in ((1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 0, 1)):
+            flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
+            compile_kernel(triton_short.spread_kernel, anchors, x, **flags, TARGETS=32, ROWS=32)
+        for odd, pull, first in ((False, True, False), (True, False, True)):
+            tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
+            compile_kernel(triton_distance.distance_reduce_kernel, anchors, x, **tiles, CHECKED=odd)
+            compile_kernel(triton_distance.distance_scan_kernel, anchors, x, **tiles, ODD=odd, PULL=pull)
+        compile_kernel(triton_distance.distance_carry_kernel, anchors, x, EXACT=exact, GROUP=64)
         narrow_sums(anchors, x, exact)
         compile_kernel(triton_rows.copy_kernel, anchors, x, WIDTH=256, ROWS=8)
-        compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, SOURCES=256)
+        for to_tau in (False, True):
+            compile_kernel(triton_short.table_kernel, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
         compile_kernel(triton_short.unstage_kernel, anchors, x, WIDTH=512)
         compile_kernel(triton_short.stage_kernel, anchors, x, SOURCES=64, ROWS=32)
         tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
@@ -133,8 +140,9 @@ def grams():
             compile_kernel(triton_gram.assemble_kernel, anchors, x, **how, ROWS=8, COLS=64)
             compile_kernel(triton_gram.pull_kernel, "fp64", x, **how, ROWS=8, COLS=64)
             compile_kernel(triton_gram_sums.gram_carry_kernel, anchors, x, EXACT=how["EXACT"], GROUP=64)
+            how["FIELDS"] = triton_gram_pull.FIELDS_TO_TAU if phased else triton_gram_pull.FIELDS
             compile_kernel(triton_gram_pull.gram_table_kernel, anchors, x, **how, GROUP=64)
-            to = {"TO_WEIGHT": True, "TO_SOURCE": how["EXACT"], "TO_PSI": phased}
+            to = {"TO_WEIGHT": True, "TO_SOURCE": how["EXACT"], "TO_PSI": phased, "TO_TAU": phased}
             compile_kernel(triton_gram_pull.gram_source_kernel, anchors, x, **how, **to, SOURCES=128)
 
 

@@ -13,7 +13,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
 from laplex import _ops
-from laplex._kernels import cpp_scan, triton_count, triton_launch, triton_plan, triton_scan
+from laplex._kernels import cpp_scan, triton_count, triton_launch, triton_plan, triton_scan, triton_tau
 from laplex._kernels.triton_repeat import Repeat, Repeats
 
 if triton_scan.interpreted() and not triton_scan.MISSING:
@@ -142,6 +142,8 @@ def tiles(monkeypatch):
         monkeypatch.setattr(triton_scan, "TURNED_FROM", 0 if turned else 1 << 40)
 
     of(32)
+    monkeypatch.setattr(triton_tau, "TILE", 32)
+    monkeypatch.setattr(triton_tau, "CARRIED_AT_ONCE", 2)
     monkeypatch.setattr(triton_plan, "MERGE_TILE", 64)
     monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 64**2)  # so that some are counted in runs,
     monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 128)  # and some sorted
@@ -174,7 +176,7 @@ def replayed(monkeypatch):
 
     from laplex._kernels import triton_gram, triton_gram_sums, triton_long, triton_turn
 
-    for module in (triton_scan, triton_plan, triton_count, triton_turn, triton_long, triton_gram_sums, triton_gram):
+    for module in (triton_scan, triton_plan, triton_count, triton_turn, triton_long, triton_tau, triton_gram_sums, triton_gram):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(Repeat, "_launch", launch_again)
     monkeypatch.setattr(Repeat, "wants_tensors", staticmethod(lambda record: True))  # as the interpreter does

@@ -44,12 +44,13 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
     tau = guarded(torch.ones(h).double())
     order = tuple(guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp"))
     cpp_scan.replan(a, b, layout, order)
-    odd_x = guarded(scan(x, a, b, tau, *order, True, "cpp")[1])
-    scan(x, a, b, tau, *order, False, "cpp")
-    scan(g, b, a, tau, *order[2:], *order[:2], True, "cpp")
-    pullback(g, x, odd_x, a, b, tau, *order, "cpp")
+    odd_x = guarded(scan(x, a, b, tau, *order, True, 0, "cpp")[1])
+    for degree in (0, 1):
+        scan(x, a, b, tau, *order, False, degree, "cpp")
+        scan(g, b, a, tau, *order[2:], *order[:2], True, degree, "cpp")
+    pullback(g, x, odd_x, a, b, tau, *order, True, "cpp")
     if not tied:
-        scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order, True, "cpp")
+        scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order, True, 0, "cpp")
 
 
 def plan_of_another_dtype(made_for, used_with):

@@ -60,28 +60,42 @@ def swapped(order):
     return (*order[2:], *order[:2])
 
 
-def scan(x, target, source, tau, order, odd, backend):
+def distance_kernel(a, b, tau=1.0):
+    """u exp(-u) of u = |a_i - b_j| / tau."""
+    scale = wide(tau)[..., None, None] if isinstance(tau, torch.Tensor) else tau
+    u = (wide(a)[..., :, None] - wide(b)[..., None, :]).abs() / scale
+    return u.clamp(max=1e3) * torch.exp(-u)
+
+
+def scan(x, target, source, tau, order, odd, backend, degree=0):
     """The even and the odd sums."""
-    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, 0, backend)
+    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, degree, backend)
 
 
 def assert_sums(x, target, source, tau, order, backend):
-    """Both sums are those of the dense definition."""
+    """Both sums are those of the dense definition, and so are those weighted by distance."""
     even, odd = scan(x, target, source, tau, order, True, backend)
     assert error(even, oracle(x, target, source, tau)) <= TOLERANCE[x.dtype]
     assert error(odd, wide(x) @ odd_kernel(target, source, tau).mT) <= TOLERANCE[x.dtype]
+    even, odd = scan(x, target, source, tau, order, True, backend, degree=1)
+    weighted = distance_kernel(target, source, tau)
+    assert error(even, wide(x) @ weighted.mT) <= TOLERANCE[x.dtype]
+    assert error(odd, wide(x) @ odd_kernel(target, source, tau, weighted).mT) <= TOLERANCE[x.dtype]
 
 
 def assert_pullback(g, x, a, b, tau, order, backend):
-    """x_bar, t_bar and s_bar are those of the dense definition; returned."""
+    """x_bar, t_bar, s_bar and tau_bar are those of the dense definition; returned."""
     dense, rate = reference.kernel(wide(a), wide(b), tau), (1 / tau)[:, None]
     odd = odd_kernel(a, b, tau, dense)
     odd_x = (wide(x) @ odd.mT).to(x.dtype)
-    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, False, backend)
+    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, True, backend)
     g_, x_, odd_x_ = wide(g), wide(x), wide(odd_x)
     assert error(bars[0], g_ @ dense) <= TOLERANCE[x.dtype]
     assert error(bars[1], (g_ * odd_x_).sum(1) * rate) <= TOLERANCE[a.dtype]
     assert error(bars[2], (x_ * (g_ @ -odd)).sum(1) * rate) <= TOLERANCE[a.dtype]
+    weighted = distance_kernel(a, b, tau)
+    summed, scale = ((left * (right @ weighted.mT)).sum((1, 2)) / tau for left, right in ((g_, x_), (g_.abs(), x_.abs())))
+    assert bool(((bars[3] - summed).abs() <= TOLERANCE[x.dtype] * scale).all())
     assert bars[0].dtype == x.dtype
     assert bars[1].dtype == bars[2].dtype == a.dtype
     return bars

@@ -55,7 +55,7 @@ def test_scan(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         order = make_order(a, b, layout, "torch")
         tensors = [memory(value) for value in (x, a, b)]
-        arguments = *tensors, tau, *map(memory, order), odd, backend
+        arguments = *tensors, tau, *map(memory, order), odd, 1, backend
         check(torch.ops.laplex.scan.default, arguments, traced=backend == "cpp")
 
 
@@ -68,7 +68,7 @@ def test_pullback(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         tensors = [memory(value) for value in (g, x, odd_x, a, b)]
         order = make_order(a, b, layout, "torch")
-        arguments = *tensors, tau, *map(memory, order), backend
+        arguments = *tensors, tau, *map(memory, order), odd, backend
         check(torch.ops.laplex.pullback.default, arguments, traced=backend == "cpp")
 
 
@@ -78,8 +78,8 @@ def test_nothing(h, m, n, k, odd, scan_backend):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, odd_x = torch.randn(h, m, n), torch.randn(h, m, n if odd else 0)
     order, traced = make_order(a, b, "merged", scan_backend), scan_backend == "cpp"
-    check(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, scan_backend), traced)
-    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, scan_backend), traced)
+    check(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, odd, scan_backend), traced)
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, 0, scan_backend), traced)
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -116,7 +116,7 @@ def test_gram_and_its_pullback(memory, phased, h, m, n, k, backend):
         check(torch.ops.laplex.gram.default, (*tensors, dtype, backend), traced)
         sums, g = torch.ops.laplex.gram(*tensors, dtype, backend)[1], memory(torch.randn(h, m, n, n, dtype=dtype))
         for to_source in (True, False):
-            arguments = g, memory(sums), *tensors, to_source, backend
+            arguments = g, memory(sums), *tensors, to_source, not to_source, backend
             check(torch.ops.laplex.gram_pullback.default, arguments, traced)
 
 
@@ -140,9 +140,9 @@ def test_scan_and_pullback_of_triton(memory, tiles):
     a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
     order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
     a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
-    arguments = x, a, b, tau, *map(memory, order), True, "triton"
+    arguments = x, a, b, tau, *map(memory, order), True, 1, "triton"
     check(torch.ops.laplex.scan.default, arguments, traced=False)
-    arguments = g, x, odd_x, a, b, tau, *emptied(order), "triton"
+    arguments = g, x, odd_x, a, b, tau, *emptied(order), True, "triton"
     check(torch.ops.laplex.pullback.default, arguments, traced=False)
 
 
@@ -163,5 +163,5 @@ def test_triton_in_any_memory(case, tiles):
 def test_nothing_of_triton(h, m, n, k):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
-    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, "triton"), traced=True)
-    check(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, "triton"), traced=True)
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, 0, "triton"), traced=True)
+    check(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, True, "triton"), traced=True)

@@ -33,14 +33,14 @@ def drawn(n, k, m, dtype, x_dtype=None, lead=()):
 def operator_calls(x, a, b, tau, g):
     """What a training step runs, and what trains fewer: each operator, its kernel, and its inputs."""
     order = _ops._plan(a, b, "joined", "triton")
-    odd = _ops._scan(x, a, b, tau, *order, True, "triton")[1]
+    odd = _ops._scan(x, a, b, tau, *order, True, 0, "triton")[1]
     moved = order[0], order[1][..., :0], *order[2:]
     yield _ops.run_plan, _ops._plan, (a, b, "joined", "triton")
     for with_odd in (False, True):
-        yield _ops.run_scan, _ops._scan, (x, a, b, tau, *order, with_odd, "triton")
-    yield _ops.run_scan, _ops._scan, (x, a, b, tau, *moved, False, "triton")
+        yield _ops.run_scan, _ops._scan, (x, a, b, tau, *order, with_odd, int(with_odd), "triton")
+    yield _ops.run_scan, _ops._scan, (x, a, b, tau, *moved, False, 0, "triton")
     for odd_x in (odd, odd[..., :0].contiguous()):
-        yield _ops.run_pullback, _ops._pullback, (g, x, odd_x, a, b, tau, *order, "triton")
+        yield _ops.run_pullback, _ops._pullback, (g, x, odd_x, a, b, tau, *order, odd_x is odd, "triton")
 
 
 def same(results, others):
@@ -94,7 +94,7 @@ def test_an_outer_record_has_the_steps_of_operators(tiles, operators):
     with recorded((), None) as record:
         _ops.run_plan(a, b, "joined", "triton")
         assert len(record.steps) == 1
-        y, _ = _ops.run_scan(x, a, b, tau, *order, False, "triton")
+        y, _ = _ops.run_scan(x, a, b, tau, *order, False, 0, "triton")
         assert len(record.steps) > 1
         assert any(tensor is y for tensor in record.fresh)
     assert operators.used == 0
@@ -107,7 +107,7 @@ def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
 
     def scan(x=x, a=a, b=b):
         assert same(
-            _ops.run_scan(x, a, b, tau, *order, False, "triton"), _ops._scan(x, a, b, tau, *order, False, "triton")
+            _ops.run_scan(x, a, b, tau, *order, False, 0, "triton"), _ops._scan(x, a, b, tau, *order, False, 0, "triton")
         )
         return len(operators.kept)
 
@@ -120,7 +120,7 @@ def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
         assert scan() == 0
     both = torch.cat([b, x.flatten()]).view(4, 20)
     assert scan(x=both[:3], b=both[0]) == 0  # one address, two shapes
-    _ops.run_scan(x[:0], a, b, tau, *order, False, "triton")
+    _ops.run_scan(x[:0], a, b, tau, *order, False, 0, "triton")
     assert operators.kept.popitem()[1] is None
     assert scan() == 1
     assert scan(b=x[0].clone()) == 1
@@ -132,7 +132,7 @@ def test_the_same_tensor_twice_is_another_form(tiles, operators):
     for one, two in ((a, a), (a, b), (b, a), (b, b), (x[0].clone(), a)):
         order = _ops.run_plan(one, two, "joined", "triton")
         assert same(order, _ops._plan(one, two, "joined", "triton"))
-        inputs = x, one, two, tau, *order, True, "triton"
+        inputs = x, one, two, tau, *order, True, 0, "triton"
         assert same(_ops.run_scan(*inputs), _ops._scan(*inputs))
     assert len(operators.kept) == 4
     assert operators.used == 6

@@ -114,9 +114,8 @@ class _FusedGram(torch.autograd.Function):
         (weight, t, s, tau), phase = inputs[:4], tuple(inputs[8:])
         need = *needs[:4], *(needs[8:] or (False, False))
         bars = _kernels("pull").pullback(g, sums, direction, weight, phase, t, s, tau, need)
-        weight_bar, t_bar, s_bar, phi_bar, psi_bar = bars
-        of_tau = None
-        found = [weight_bar, t_bar.to(t.dtype), s_bar.to(s.dtype), of_tau, None, None, None, None]
+        weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar = bars
+        found = [weight_bar, t_bar.to(t.dtype), s_bar, tau_bar, None, None, None, None]
         found += [phi_bar.to(phase[0].dtype), psi_bar] if phase else []
         return tuple(bar if needed else None for bar, needed in zip(found, needs, strict=True))
 

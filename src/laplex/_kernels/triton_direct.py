@@ -5,15 +5,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._kernels.triton_points import INFINITY, decay_over, rate_of
+from laplex._kernels.triton_distance import exponent_over
+from laplex._kernels.triton_points import INFINITY, LN_2, decay_over, rate_of
 
 
 @triton.jit(do_not_specialize_on_alignment=["x", "target", "source", "tau", "even", "odd"])
 def direct_kernel(
     x, target, source, tau, even, odd, m, n, k, x_kernel, x_row, x_col, even_kernel, even_row, even_col,
-    EXACT: tl.constexpr, ODD: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, ODD: tl.constexpr, DEGREE: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
-    """(E x, S x) at TARGETS targets for ROWS rows; NaN throughout if any anchor or tau is at fault."""
+    """(A x, B x) of a degree at TARGETS targets for ROWS rows; NaN throughout if any anchor or tau is at fault."""
     blocks = tl.cdiv(n, TARGETS)
     kernel = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) % blocks * TARGETS + tl.arange(0, TARGETS)
@@ -31,6 +33,8 @@ def direct_kernel(
         fault += tl.where(tl.abs(s) < INFINITY, 0.0, float("nan"))
         gap = s[None, :] - t[:, None]  # (target, source)
         decay = decay_over(tl.abs(gap), rate, EXACT)
+        if DEGREE == 1:
+            decay *= exponent_over(gap, rate) * LN_2
         both = (row < m)[:, None] & (j < k)[None, :]
         offset = kernel * x_kernel + row[:, None] * x_row + j[None, :].to(tl.int64) * x_col
         v = tl.load(x + offset, mask=both, other=0.0).to(tl.float64)[:, None, :]

@@ -11,8 +11,9 @@ import triton.language as tl
 from torch import Tensor
 
 from laplex._kernels.gram import pulls
+from laplex._kernels.triton_distance import exponent_over
 from laplex._kernels.triton_launch import empty, launch
-from laplex._kernels.triton_points import decay_over, rate_of
+from laplex._kernels.triton_points import LN_2, decay_over, rate_of
 
 ROWS, COLS = 16, 64  # of M, that a program looks at at once
 SLOTS = tl.constexpr(16)  # no fewer than the pulls, a power of two
@@ -32,7 +33,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, pulls(channels), n))
+    made = sums.new_empty((h, m, sum(pulls(channels)), n))
     tensors = sums.contiguous(), direction.contiguous(), target.contiguous(), tau.contiguous(), g.contiguous(), made
     flags = g.dtype == torch.float64, channels == 3, ROWS, COLS
     launch(pull_kernel, (h * m * triton.cdiv(n, ROWS), 1, 1), tensors, (m, n), flags, 4)
@@ -107,14 +108,15 @@ def added(pulled, place, terms):
 
 
 @triton.jit
-def pull_channel(pulled, sums, n, row, col, gap, q, CHANNEL: tl.constexpr, CHANNELS: tl.constexpr):
-    """With what one channel's q pulls at U, V and the anchors; and the channel's mass."""
+def pull_channel(pulled, sums, n, row, col, gap, u, q, CHANNEL: tl.constexpr, CHANNELS: tl.constexpr):
+    """With what one channel's q pulls at U, V, the anchors and the decay between them; and the channel's mass."""
     left, right, across = sides_of(sums, n, row, col, gap >= 0)
     is_right = tl.where(gap > 0, 1.0, tl.where(gap < 0, 0.0, 0.5))
     pulled = added(pulled, CHANNEL, q * (1.0 - is_right))
     pulled = added(pulled, CHANNELS + CHANNEL, q * is_right)
     pulled = added(pulled, 2 * CHANNELS, q * (right - left - across))
-    return pulled, left + tl.where(gap >= 0, across, -across) + right
+    mass = left + tl.where(gap >= 0, across, -across) + right
+    return added(pulled, 2 * CHANNELS + 1, 0.5 * q * u * mass), mass  # half for each of a pair
 
 
 @triton.jit(do_not_specialize_on_alignment=["sums", "direction", "target", "tau", "matrix", "out"])
@@ -124,7 +126,7 @@ def pull_kernel(
 ):  # fmt: skip
     """What the cotangent of one matrix pulls with at ROWS anchors."""
     CHANNELS: tl.constexpr = 3 if PHASED else 1
-    PULLS: tl.constexpr = 9 if PHASED else 3
+    PULLS: tl.constexpr = 10 if PHASED else 4
     blocks = tl.cdiv(n, ROWS)
     index = (tl.program_id(0) // blocks).to(tl.int64)
     kernel = index // m
@@ -141,16 +143,17 @@ def pull_kernel(
         g = tl.load(matrix + row * n + col, mask=inside, other=0.0).to(tl.float64)
         g += tl.load(matrix + col * n + row, mask=inside, other=0.0).to(tl.float64)
         g *= decay_over(tl.abs(gap), rate, EXACT)
+        u = exponent_over(gap, rate) * LN_2
         if PHASED:
             col_cos, col_sin = read(cos, col, n), read(sin, col, n)
             plain, of_cos, of_sin = turns_of(read(cos, row, n), read(sin, row, n), col_cos, col_sin, row >= col)
-            pulled, mass = pull_channel(pulled, sums, n, row, col, gap, g * plain, 0, CHANNELS)
-            pulled, turned = pull_channel(pulled, sums + 4 * n, n, row, col, gap, g * of_cos, 1, CHANNELS)
-            pulled, crossed = pull_channel(pulled, sums + 8 * n, n, row, col, gap, g * of_sin, 2, CHANNELS)
+            pulled, mass = pull_channel(pulled, sums, n, row, col, gap, u, g * plain, 0, CHANNELS)
+            pulled, turned = pull_channel(pulled, sums + 4 * n, n, row, col, gap, u, g * of_cos, 1, CHANNELS)
+            pulled, crossed = pull_channel(pulled, sums + 8 * n, n, row, col, gap, u, g * of_sin, 2, CHANNELS)
             g *= 0.5
             pulled = added(pulled, PULLS - 2, g * (col_cos * (mass + turned) + col_sin * crossed))
             pulled = added(pulled, PULLS - 1, g * (col_sin * (mass - turned) + col_cos * crossed))
         else:
-            pulled, _ = pull_channel(pulled, sums, n, row, col, gap, g, 0, CHANNELS)
+            pulled, _ = pull_channel(pulled, sums, n, row, col, gap, u, g, 0, CHANNELS)
     slot = tl.arange(0, SLOTS)[None, :]
     tl.store(out + (index * PULLS + slot) * n + row, pulled, mask=(slot < PULLS) & (row < n))

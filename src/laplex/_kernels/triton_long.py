@@ -24,14 +24,25 @@ def _kernels() -> Any:
 
 
 def spread(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, even: Tensor, beside: Tensor | None, pull: bool
-) -> Tensor:
-    """Few sources, many targets: fill even (h, m, n), and odd, which is ``beside``; or return what is pulled, (h, n).
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    even: Tensor | None,
+    beside: Tensor | None,
+    *,
+    pull: bool,
+    to_tau: bool,
+) -> tuple[Tensor, Tensor]:
+    """Few sources, many targets: fill even (h, m, n), and odd, which is ``beside``.
+
+    With ``pull`` or ``to_tau`` ``beside`` is the weights instead. Returned are what is pulled, (h, n), and what adds up
+    to tau_bar, (h, programs).
 
     Needs no order: it sorts the sources itself, and every target finds its place among them.
     """
-    (h, m, k), n = x.shape, even.shape[-1]
-    exact, odd = x.dtype == torch.float64, beside is not None
+    (h, m, k), n = x.shape, target.shape[-1]
+    exact, odd = x.dtype == torch.float64, pull or not (to_tau or beside is None)
     flat_target = target.reshape(h, n).contiguous()
 
     def of_anchors() -> tuple[Tensor, ...]:
@@ -40,19 +51,24 @@ def spread(
         return flat_target, position, order, fault
 
     target, position, order, fault = once("sources and fault", of_anchors)
-    table = empty(x, (h, 2, k, m), torch.float64 if exact else torch.float32)
+    degree = h * 2 * k * m  # sums; as many weighted by distance come behind them
+    table = empty(x, (degree * (2 if to_tau else 1),), torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, tau, position, order, fault, table
     sources = max(power(k), 16)
     grid = 2 * m, h, 1
-    launch(_kernels().table_kernel, grid, tensors, (m, k, m, *x.stride()), (exact, sources), max(sources // 128, 1))
-    other = even if beside is None else beside.reshape(h, m, n)
-    pulled = target.new_empty((h, n)) if pull else fault
-    tensors = target, position, tau, table, even, other, pulled
-    sizes = m, n, k, m, k.bit_length() + 1, *even.stride(), *other.stride()
+    warps = max(sources // 128, 1)
+    launch(_kernels().table_kernel, grid, tensors, (m, k, m, degree, *x.stride()), (exact, to_tau, sources), warps)
     targets, rows = (64, 32) if m > 16 else (128, power(m))
     grid = -(-n // targets), h, 1
-    launch(_kernels().spread_kernel, grid, tensors, sizes, (exact, odd, pull, targets, rows), 4)
-    return pulled if pull else even
+    pulled = target.new_empty((h, n)) if pull else fault
+    stretch = empty(target, (h, grid[0]), torch.float64) if to_tau else fault
+    other = even if beside is None else beside.reshape(h, m, n)
+    out = other if even is None else even  # then nothing is written there
+    tensors = target, position, tau, table, out, other, pulled, stretch
+    sizes = m, n, k, m, k.bit_length() + 1, degree, *out.stride(), *other.stride()
+    flags = exact, even is not None, odd, pull, to_tau, targets, rows
+    launch(_kernels().spread_kernel, grid, tensors, sizes, flags, 4)
+    return pulled, stretch
 
 
 def places(entry: Tensor, sizes: tuple[int, int]) -> Tensor:

@@ -62,6 +62,36 @@ def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
     return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
 
 
+class Held(NamedTuple):
+    """A plan, whichever side holds it."""
+
+    first: bool  # the targets do, and come first at ties
+    in_order: bool
+    entry: Tensor
+    position: Tensor
+    place_of: Tensor
+
+
+def held(order: _ops.Planned, merged: int) -> Held:
+    """The order of targets and sources, of ``merged`` points."""
+    first = _ops.holds_entries(order[0])
+    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
+    return Held(first, entry.shape[-1] < _ops.padded(merged), entry, position, order[2] if first else order[0])
+
+
+def refreshed(plan: Held, target: Tensor, source: Tensor, far: bool, tile: int, warps: int) -> Tensor:
+    """The positions that the plan's order gives to anchors which may have moved."""
+    from laplex._kernels import triton_merged
+
+    n, k = target.shape[-1], source.shape[-1]
+    h, padded = plan.entry.shape[0], _ops.padded(n + k)
+    position = empty(target, (h, 1, padded))
+    anchors = target.contiguous(), source.contiguous(), plan.entry, position
+    flags, grid = (plan.first, plan.in_order, far, tile), (-(-(n + k) // tile), h, 1)
+    launch(triton_merged.refresh_kernel, grid, anchors, (n + k, padded, n, k), flags, warps)
+    return position
+
+
 def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
     """A plan that will be kept, with the places if it is large: to find them costs as much as they save in a call."""
     entry, position, _, nothing = order

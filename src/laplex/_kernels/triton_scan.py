@@ -15,7 +15,9 @@ from torch import Tensor
 from laplex import _ops
 from laplex._kernels.triton_launch import empty, fresh, launch, power
 from laplex._kernels.triton_long import reduce_by_rows, spread, unstage
+from laplex._kernels.triton_plan import held, refreshed
 from laplex._kernels.triton_plan import plan as plan
+from laplex._kernels.triton_tau import added, distance_sums, tau_bar_of
 from laplex._kernels.triton_turn import ROWS_AT_ONCE, copy, turned, turned_empty
 from laplex._shapes import flat_rows
 
@@ -45,7 +47,9 @@ def _kernels() -> Any:
     return triton_merged
 
 
-def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool) -> tuple[Tensor, Tensor]:
+def direct(
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool, degree: int
+) -> tuple[Tensor, Tensor]:
     """(E x, S x) as :func:`scan` gives them, pair by pair: for small matrices, one launch and no order."""
     from laplex._kernels import triton_direct
 
@@ -57,7 +61,7 @@ def direct(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool)
     tensors = rows, target.contiguous(), source.contiguous(), tau, out, odd_part
     sizes = m, n, k, *rows.stride(), *out.stride()
     grid = -(-n // targets) * -(-m // rows_each), h, 1
-    flags = x.dtype == torch.float64, odd, targets, 64, rows_each
+    flags = x.dtype == torch.float64, odd, degree, targets, 64, rows_each
     launch(triton_direct.direct_kernel, grid, tensors, sizes, flags, 4)
     return even, odd_part
 
@@ -73,12 +77,17 @@ def scan(
     source_values: Tensor,
     *,
     odd: bool,
+    degree: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     order = target_index, target_values, source_index, source_values
     n = target.shape[-1]
     even, odd_part = fresh(_ops.empty_even(x, n, tau, "triton")), fresh(_ops.empty_odd(x, n if odd else 0))
-    _run(x, target, source, tau, order, even, odd_part if odd else None, None)
+    if degree:
+        rows, out, odd_out = flat_rows(x, tau), flat_rows(even, tau), flat_rows(odd_part, tau) if odd else None
+        distance_sums(rows, target, source, tau.contiguous(), order, out, odd_out)
+    else:
+        _run(x, target, source, tau, order, even, odd_part if odd else None, None)
     return even, odd_part
 
 
@@ -93,15 +102,37 @@ def pullback(
     target_values: Tensor,
     source_index: Tensor,
     source_values: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar for the cotangent g of E x, in one swapped scan; t_bar is (*H, 0) without ``odd_x``."""
+    *,
+    to_tau: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, in one swapped scan, and for tau a second if it must be.
+
+    t_bar is (*H, 0) without ``odd_x``, tau_bar (0,) without ``to_tau``.
+    """
     order = source_index, source_values, target_index, target_values
     x_bar = fresh(_ops.empty_even(x, x.shape[-1], tau, "triton"))
-    s_bar = _run(g, source, target, tau, order, x_bar, None, x).view(source.shape)
+    s_bar, parts = _run(g, source, target, tau, order, x_bar, None, x, to_tau=to_tau)
     t_bar = empty(target, (*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
-    return x_bar, t_bar, s_bar
+    tau_bar = empty(tau, (0,))
+    if to_tau:
+        if parts is None:
+            parts = _tau_parts(flat_rows(g, tau), flat_rows(x, tau), target, source, tau.contiguous(), order)
+        tau_bar = added(parts, tau)
+    return x_bar, t_bar, s_bar.view(source.shape), tau_bar
+
+
+def _tau_parts(g: Tensor, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, swapped: _ops.Planned) -> Tensor:
+    """What adds up to tau_bar, (h, parts): by the table of the short side's sums if x has it, else by tiles."""
+    if _spreads(x.shape[-1], g.shape[-1], g.numel()):
+        return spread(x, target, source, tau, None, g, pull=False, to_tau=True)[1]
+    return tau_bar_of(g, source, target, tau, swapped, x)
+
+
+def _spreads(sources: int, targets: int, sums: int) -> bool:
+    """Whether a table of the sums at few sources pays."""
+    return targets >= SHORT_AXIS_RATIO * sources and sources <= TABLE_SOURCES and sums >= SPREAD_FROM
 
 
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
@@ -220,16 +251,20 @@ def _run(
     even: Tensor,
     odd: Tensor | None,
     weights: Tensor | None,
-) -> Tensor:
-    """Fill even and odd; with weights return 1/tau sum over rows of weights * odd instead, (h, n) as the anchors."""
+    to_tau: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Fill even and odd; with weights return 1/tau sum over rows of weights * odd instead, (h, n) as the anchors.
+
+    What adds up to tau_bar for these weights is returned, too, if it comes with the rest: (h, parts).
+    """
     rows, out, tau = flat_rows(x, tau), flat_rows(even, tau), tau.contiguous()
     (h, m, k), n = rows.shape, out.shape[-1]
     beside, pull = odd if weights is None else weights, weights is not None
-    if n >= SHORT_AXIS_RATIO * k and k <= TABLE_SOURCES and out.numel() >= SPREAD_FROM:
-        return spread(rows, target, source, tau, out, beside, pull)
+    if _spreads(k, n, out.numel()):
+        return spread(rows, target, source, tau, out, beside, pull=pull, to_tau=to_tau)
     other = out if beside is None else flat_rows(beside, tau)
-    if not side_by_side(h, m, n, k, _held(order, n + k).in_order):
-        return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1)
+    if not side_by_side(h, m, n, k, held(order, n + k).in_order):
+        return _scan_tiles(rows, target, source, tau, order, out, other, beside is not None, pull, 1), None
     # Sums take the place of the weights, which are read before.
     out_turned = turned(other) if pull else turned_empty(out)
     other_turned = turned_empty(other) if odd is not None else out_turned
@@ -239,23 +274,7 @@ def _run(
     copy(out_turned, out)
     if odd is not None:
         copy(other_turned, other)
-    return result
-
-
-class Held(NamedTuple):
-    """A plan, whichever side holds it."""
-
-    first: bool  # the targets do, and come first at ties
-    in_order: bool
-    entry: Tensor
-    position: Tensor
-    place_of: Tensor
-
-
-def _held(order: _ops.Planned, merged: int) -> Held:
-    first = _ops.holds_entries(order[0])
-    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
-    return Held(first, entry.shape[-1] < _ops.padded(merged), entry, position, order[2] if first else order[0])
+    return result, None
 
 
 def side_by_side(h: int, m: int, n: int, k: int, in_order: bool) -> bool:
@@ -283,14 +302,15 @@ def _scan_tiles(
     kernels = _kernels()
     (h, m, k), n = rows.shape, out.shape[-1]
     padded = _ops.padded(n + k)
-    first, in_order, entry, position, place_of = _held(order, n + k)
+    plan_held = held(order, n + k)
+    first, in_order, entry, position, place_of = plan_held
     checked, placed = position.shape[-1] == 0, place_of.shape[-1] > 0
     plan = schedule(
         rows.shape, rows.stride(), out.shape, out.stride(), other.stride(), rows.dtype,
         first, in_order, checked, odd, pull, placed, side,
     )  # fmt: skip
     if checked:
-        position = _refreshed(target, source, entry, (n, k), (first, in_order), plan)
+        position = refreshed(plan_held, target, source, plan.far, plan.tile, plan.warps)
     scratch = empty(rows, (plan.scratch,), torch.float64)
     merged_x = empty(rows, (h, m, padded)) if plan.staged else rows
     tensors: tuple[Tensor, ...] = rows, merged_x, tau, entry, position, scratch
@@ -311,19 +331,6 @@ def _scan_tiles(
     if not pull:
         return out
     return pulled[:, 0] if plan.row_blocks == 1 else _block_sum(pulled)
-
-
-def _refreshed(
-    target: Tensor, source: Tensor, entry: Tensor, sizes: tuple[int, int], how: tuple[bool, bool], plan: Schedule
-) -> Tensor:
-    """The positions that the plan's order gives to anchors which may have moved."""
-    n, k = sizes
-    h, padded = entry.shape[0], _ops.padded(n + k)
-    position = empty(target, (h, 1, padded))
-    anchors = target.contiguous(), source.contiguous(), entry, position
-    flags = *how, plan.far, plan.tile
-    launch(_kernels().refresh_kernel, (plan.tiles, h, 1), anchors, (n + k, padded, n, k), flags, plan.warps)
-    return position
 
 
 def _block_sum(pull: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ import triton
 import triton.language as tl
 
 from laplex._kernels.triton_carry import carried_along
+from laplex._kernels.triton_distance import exponent_over, running_states
 from laplex._kernels.triton_points import (
+    LN_2,
     NARROW,
     WORD,
     decay_over,
@@ -25,10 +27,12 @@ from laplex._kernels.triton_points import (
 
 @triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def table_kernel(
-    x, tau, position, order, fault, table, m, k, rows, x_kernel, x_row, x_col,
-    EXACT: tl.constexpr, SOURCES: tl.constexpr,
+    x, tau, position, order, fault, table, m, k, rows, degree, x_kernel, x_row, x_col,
+    EXACT: tl.constexpr, TO_TAU: tl.constexpr, SOURCES: tl.constexpr,
 ):  # fmt: skip
     """table[kernel, side, source, row]: the sum at a source of those up to it, from the left (side 0) or the right.
+
+    TO_TAU: ``degree`` further on the same of the sums weighted by distance, in powers of two.
 
     Sources are in order, as ``position`` is; ``order`` says where the caller has them. A fault makes all of it NaN.
     """
@@ -41,9 +45,15 @@ def table_kernel(
     index = tl.load(order + kernel * k + source, mask=have, other=0)
     v = tl.load(x + kernel * x_kernel + row * x_row + index * x_col, mask=have, other=0.0).to(tl.float64)
     broken = tl.sum(tl.where(have, at * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + kernel)
-    sums = carried_along(at, v, have, rate, EXACT) + broken
     place = ((kernel * 2 + side) * k + source) * rows + row
-    tl.store(table + place, sums, mask=have)
+    if TO_TAU:
+        last = tl.load(position + kernel * k + tl.where(side == 0, k - 1, 0)).to(tl.float64)
+        at = tl.where(have, at, last)
+        sums, weighted = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
+        tl.store(table + degree + place, weighted + broken, mask=have)
+    else:
+        sums = carried_along(at, v, have, rate, EXACT)
+    tl.store(table + place, sums + broken, mask=have)
 
 
 @triton.jit
@@ -61,21 +71,28 @@ def count(source, t, k, steps, TIED: tl.constexpr):
 
 @triton.jit
 def _beside(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
-    """The decays from the last of ``number`` sources, and from the next, to t."""
+    """The decays from the last of ``number`` sources, and from the next, to t; and their exponents, in powers of two."""
     left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
     right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
-    from_left = decay_over(tl.where(number > 0, t.to(tl.float64) - left, 0.0), rate, EXACT)
-    from_right = decay_over(tl.where(number < k, right - t.to(tl.float64), 0.0), rate, EXACT)
-    return from_left.to(SUM)[:, None], from_right.to(SUM)[:, None]
+    left_gap = tl.where(number > 0, t.to(tl.float64) - left, 0.0)
+    right_gap = tl.where(number < k, right - t.to(tl.float64), 0.0)
+    from_left, from_right = decay_over(left_gap, rate, EXACT), decay_over(right_gap, rate, EXACT)
+    u_left, u_right = exponent_over(left_gap, rate), exponent_over(right_gap, rate)
+    return from_left.to(SUM)[:, None], from_right.to(SUM)[:, None], u_left.to(SUM)[:, None], u_right.to(SUM)[:, None]
 
 
 @triton.jit(do_not_specialize_on_alignment=["target", "tau", "even", "odd"])
 def spread_kernel(
-    target, source, tau, table, even, odd, pull, m, n, k, rows, steps,
+    target, source, tau, table, even, odd, pull, stretch, m, n, k, rows, steps, degree,
     even_kernel, even_row, even_col, odd_kernel, odd_row, odd_col,
-    EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, TARGETS: tl.constexpr, ROWS: tl.constexpr,
+    EXACT: tl.constexpr, EVEN: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, TO_TAU: tl.constexpr,
+    TARGETS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at targets in the caller's order: even, and odd; PULL as in ``scan_kernel``, over all rows."""
+    """The sums at targets in the caller's order: even, and odd; PULL as in ``scan_kernel``, over all rows.
+
+    TO_TAU: ``odd`` is the weights, as for PULL, and ``stretch`` takes 1/tau times the sum, over this program's targets
+    and all rows, of the weights times the sums weighted by distance.
+    """
     SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
     kernel = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0).to(tl.int64) * TARGETS + tl.arange(0, TARGETS)
@@ -85,32 +102,42 @@ def spread_kernel(
     tau = tl.load(tau + kernel)
     rate = rate_of(tau)
     upto = count(source, t, k, steps, True)
-    from_left, from_right = _beside(source, t, upto, k, rate, EXACT, SUM)
+    from_left, from_right, u_left, u_right = _beside(source, t, upto, k, rate, EXACT, SUM)
     lefts, rights = table + kernel * 2 * k * rows, table + (kernel * 2 + 1) * k * rows
     upto = upto.to(tl.int64)[:, None]
     if ODD:
         below = count(source, t, k, steps, False)
-        strictly_left, _ = _beside(source, t, below, k, rate, EXACT, SUM)
+        strictly_left, _, _, _ = _beside(source, t, below, k, rate, EXACT, SUM)
         below = below.to(tl.int64)[:, None]
-    pulled = tl.zeros([TARGETS], tl.float64)
+    pulled, stretched = tl.zeros([TARGETS], tl.float64), tl.zeros([TARGETS], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
         both = inside[:, None] & (row < m)
-        right = tl.load(rights + upto * rows + row, mask=both & (upto < k), other=0.0) * from_right
-        left = tl.load(lefts + (upto - 1) * rows + row, mask=both & (upto > 0), other=0.0)
-        even_at = even + kernel * even_kernel + row * even_row + i[:, None] * even_col
-        tl.store(even_at, left * from_left + right, mask=both)
+        on_right, on_left = rights + upto * rows + row, lefts + (upto - 1) * rows + row
+        has_right, has_left = both & (upto < k), both & (upto > 0)
+        right, left = tl.load(on_right, mask=has_right, other=0.0), tl.load(on_left, mask=has_left, other=0.0)
+        odd_at = odd + kernel * odd_kernel + row * odd_row + i[:, None] * odd_col
+        if PULL or TO_TAU:
+            factor = tl.load(odd_at, mask=both, other=0.0).to(tl.float64)
+        if TO_TAU:
+            weighted = (tl.load(on_right + degree, mask=has_right, other=0.0) + u_right * right) * from_right
+            weighted += (tl.load(on_left + degree, mask=has_left, other=0.0) + u_left * left) * from_left
+            stretched += tl.sum(factor * weighted.to(tl.float64), 1)
+        right *= from_right
+        if EVEN:
+            even_at = even + kernel * even_kernel + row * even_row + i[:, None] * even_col
+            tl.store(even_at, left * from_left + right, mask=both)
         if ODD:
             left = tl.load(lefts + (below - 1) * rows + row, mask=both & (below > 0), other=0.0)
             difference = right - left * strictly_left
-            odd_at = odd + kernel * odd_kernel + row * odd_row + i[:, None] * odd_col
             if PULL:
-                factor = tl.load(odd_at, mask=both, other=0.0).to(tl.float64)
                 pulled += tl.sum(factor * difference.to(tl.float64), 1)
             else:
                 tl.store(odd_at, difference, mask=both)
     if PULL:
         tl.store(pull + kernel * n + i, pulled / tau, mask=inside)
+    if TO_TAU:
+        tl.store(stretch + kernel * tl.num_programs(0) + tl.program_id(0), tl.sum(stretched, 0) * LN_2 / tau)
 
 
 @triton.jit
