@@ -15,6 +15,7 @@ from laplex.bench.timing import Budget
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[
     "kept", "whole", "graph", "forward+backward", "forward+backward whole", "phased", "phased forward+backward",
+    "phased forward+backward, tau too",
     "solve", "gram", "gram, a tenth",
 ]  # fmt: skip
 Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
@@ -35,6 +36,7 @@ LAPLEX_MODES: dict[Mode, str] = {
     "forward+backward whole": "forward and backward with planning",
     "phased": "with phases, whole call",
     "phased forward+backward": "with phases, forward and backward with planning",
+    "phased forward+backward, tau too": "with phases, forward and backward with planning, tau trained",
     "solve": "solve of K + diag, plan kept",
     "gram": "solve and log det of a Gram matrix + diag, plan kept",
     "gram, a tenth": "the same of a tenth of n and k",

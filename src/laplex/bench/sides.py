@@ -15,6 +15,7 @@ from laplex.bench.problems import OURS, SOLVES, Side
 from laplex.bench.runnable import Runnable
 
 PHASED_ROWS = 16  # of a phased Gram matrix looked at
+PHASED_TRAINING = ("phased forward+backward", "phased forward+backward, tau too")
 
 
 def why_not(side: Side) -> str | None:
@@ -76,6 +77,8 @@ def _phased_error(inputs: Inputs, weight: Tensor, phi: Tensor, psi: Tensor, got:
 def _laplex(side: Side, inputs: Inputs) -> Runnable:
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
     backend = laplex.backends.which(x, a, b, backend=side.backend)
+    if side.mode in PHASED_TRAINING:
+        return _phased_training(side, inputs, backend)
     if side.mode == "whole":
         return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, backend)
     if side.mode in ("kept", "graph"):
@@ -86,6 +89,21 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
     product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
     return Runnable(lambda: torch.autograd.grad(product(), leaves, inputs.cotangent), inputs, backend)
+
+
+def _phased_training(side: Side, inputs: Inputs, backend: str) -> Runnable:
+    """All gradients of a product with phases; the tests judge them."""
+    given = inputs.x, inputs.a, inputs.b, 2 * inputs.a.flip(0), 3 * inputs.b.flip(0)  # phases as good as any
+    leaves = x, a, b, phi, psi = tuple(leaf.detach().requires_grad_() for leaf in given)
+    tau: Tensor = torch.tensor(inputs.tau, dtype=a.dtype, device=a.device)
+    if side.mode == "phased forward+backward, tau too":
+        leaves = *leaves, tau.requires_grad_()
+
+    def both() -> tuple[Tensor, ...]:
+        y = laplex.linear(x, a, b, tau, phi=phi, psi=psi, backend=side.backend)
+        return torch.autograd.grad(y, leaves, inputs.cotangent)
+
+    return Runnable(both, backend=backend)
 
 
 def _graph(product: Callable[[], Tensor]) -> Callable[[], Tensor]:

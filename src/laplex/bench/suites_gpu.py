@@ -37,6 +37,15 @@ MEDIUM = (
          also=(Side("copy"),)),
 )  # fmt: skip
 
+FIXED, TRAINED = Side(mode="phased forward+backward"), Side(mode="phased forward+backward, tau too")
+TRAINED_TAU = (
+    cost("time-tau", "a density's product with phases, forward and backward, tau trained against tau fixed",
+         (Size(RANK, PIXELS, IMAGES),), 1.15, TRAINED, "ratio", FIXED),
+    cost("memory-tau", "the same, peak memory", (Size(RANK, PIXELS, IMAGES),), 1.1, TRAINED, "memory ratio", FIXED),
+    cost("time-tau-other-way", "the same of its transpose", (Size(PIXELS, RANK, IMAGES),), None, TRAINED, "ratio", FIXED),
+    cost("time-tau-square", "the same of equal sides", square(14, 20, batch=8), None, TRAINED, "ratio", FIXED),
+)  # fmt: skip
+
 SMALL_SIZES = (
     cost("time-eager", "plan kept", square(14, batch=8), 30e-6, KEPT),
     cost("time-graph", "plan kept, replayed as a CUDA graph, which checks the plan", square(14, batch=8), 12e-6, GRAPH),
@@ -87,4 +96,4 @@ GRAMS = (
     cost("gram-sweep-memory", "a Gram over k, peak memory", gram_sizes(10, 14, 17, 20), None, GRAM_WHOLE, "memory"),
 )  # fmt: skip
 
-GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS), GPU_BUDGET, committed=True)
+GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *TRAINED_TAU, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS), GPU_BUDGET, committed=True)
