@@ -22,13 +22,24 @@ template <class T> inline T larger(T a, T b) { return a > b ? a : b; }
 constexpr double INFINITE = HUGE_VAL;
 inline bool is_finite(double v) { return v - v == 0; }
 
+// Numbers that are worth a thread: torch's own grain. On a busy machine a parallel region waits for the scheduler, some
+// 10 ms, so below the size at which threads clearly gain there are none, and a call opens as few regions as it can.
+constexpr int64_t WORTH_A_THREAD = 1 << 15;
+
+// How many threads so many numbers are worth.
+inline int team(int threads, int64_t numbers) {
+    return int(larger<int64_t>(1, smaller<int64_t>(threads, numbers / WORTH_A_THREAD)));
+}
+
 // f(i, thread) for all i < count, in equal shares of neighbouring i; true if all were. One thread is a plain loop: even a
 // parallel region of one costs as much as a small product.
 template <class F>
 bool for_all(int threads, int64_t count, F f) {
     int all = 1;
 #ifdef _OPENMP
+    threads = int(smaller<int64_t>(threads, count));
     if (threads > 1) {
+        __atomic_fetch_add(&tally.regions, 1, __ATOMIC_RELAXED);
 #pragma omp parallel for num_threads(threads) reduction(& : all) schedule(static)
         for (int64_t i = 0; i < count; ++i) all &= int(f(i, omp_get_thread_num()));
         return all;

@@ -8,7 +8,6 @@
 namespace laplex::LAPLEX_ISA {
 
 constexpr int64_t TILE = 64;
-constexpr int64_t WORTH_A_THREAD = 1 << 15;  // entries of M; below, waking a thread costs more than it saves
 
 // One matrix of a Gram, its tensors taken apart.
 template <int CHANNELS>
@@ -115,9 +114,8 @@ void assemble_tile(const Matrix<CHANNELS>& p, TilePair at, R* out) {
 template <class R, int CHANNELS>
 Status assemble(const Gram& gram) {
     const int64_t entries = gram.n * gram.n, tiles = TilePair::count(gram.n);
-    const int64_t worth = larger<int64_t>(1, gram.h * gram.m * entries / WORTH_A_THREAD);
     in_large_pages(gram.matrix, sizeof(R) * gram.h * gram.m * entries);
-    for_all(int(smaller<int64_t>(gram.threads, worth)), gram.h * gram.m * tiles, [&](int64_t task, int) {
+    for_all(team(gram.threads, gram.h * gram.m * entries), gram.h * gram.m * tiles, [&](int64_t task, int) {
         const Matrix<CHANNELS> matrix(gram, task / tiles);
         assemble_tile<R, CHANNELS>(matrix, TilePair(task % tiles), static_cast<R*>(gram.matrix) + task / tiles * entries);
         return true;
@@ -230,8 +228,7 @@ template <class R, int CHANNELS>
 Status pull(const Gram& gram) {
     const int64_t matrices = gram.h * gram.m, entries = gram.n * gram.n;
     const bool over_matrices = matrices >= gram.threads;
-    const int64_t worth = (over_matrices ? matrices * entries : entries) / WORTH_A_THREAD;
-    const int threads = int(smaller<int64_t>(gram.threads, larger<int64_t>(1, worth)));
+    const int threads = team(gram.threads, over_matrices ? matrices * entries : entries);
     const bool done = for_all(over_matrices ? threads : 1, matrices, [&](int64_t index, int) {
         return pull_one<R, CHANNELS>(gram, index, over_matrices ? 1 : threads);
     });

@@ -16,15 +16,15 @@ bool gather_in_order(const T* anchors, const int32_t* order, int64_t size, T* ou
     return holds && is_finite(out[0]) && is_finite(out[size - 1]);
 }
 
-// Whether the anchors are, to the bit, those the plan was built from. To read all of both is far cheaper than to gather
-// them in order again, and unlike a version counter it cannot be fooled.
+// Whether the anchors are, to the bit, those the plan was built from: one of `shares` equal parts of both sides. To read all
+// of both is far cheaper than to gather them in order again, and unlike a version counter it cannot be fooled.
 template <class T>
-bool unmoved(const T* anchors, const T* built_from, int64_t size, int threads) {
-    constexpr int64_t PART = 1 << 14;
-    return for_all(size > 4 * PART ? threads : 1, (size + PART - 1) / PART, [&](int64_t part, int) {
-        const int64_t from = part * PART, count = smaller(PART, size - from);
-        return std::memcmp(anchors + from, built_from + from, sizeof(T) * count) == 0;
-    });
+bool unmoved(const Problem<T>& p, int64_t share, int64_t shares) {
+    const auto same = [=](const T* anchors, const T* built_from, int64_t size) {
+        const int64_t from = size * share / shares, to = size * (share + 1) / shares;
+        return std::memcmp(anchors + from, built_from + from, sizeof(T) * (to - from)) == 0;
+    };
+    return same(p.target, p.target_values, p.n) && same(p.source, p.source_values, p.k);
 }
 
 constexpr int64_t MOST_IN_A_SHARE = 8 * CHUNK;
@@ -162,58 +162,79 @@ bool serve(const Problem<T>& p, const Sources<T, ROWS, DEGREE>& src, const T* t,
     return holds;
 }
 
-// Threads over groups of ROWS rows if there are enough of them, else over the chunks of one group after another.
+// Threads over groups of ROWS rows if there are enough of them, else over the chunks of one group after another. With `check`
+// the shares of the first parallel region look whether the anchors moved, too.
 template <class T, int ROWS, bool ODD, int DEGREE>
-Status merged_rows(const Problem<T>& p, const T* s, const T* t, int threads) {
+Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int threads) {
     constexpr int WIDTH = Sink<T, ROWS, ODD>::WIDTH;
     using Src = Sources<T, ROWS, DEGREE>;
     const int64_t groups = (p.m + ROWS - 1) / ROWS, chunks = Src::chunks(p.k), carries = (chunks + 1) * Src::STATE;
-    const int abreast = groups >= threads && !p.pull ? threads : 1, team = threads / abreast;  // all rows add to one pull
-    const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0;
+    const int abreast = groups >= threads ? threads : 1, team = threads / abreast;
+    const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0, pull_size = p.pull ? p.n : 0;
     Buffer<T> scratch(abreast * (x_size + y_size));
-    Buffer<double> sums(abreast * 2 * carries);
+    Buffer<double> sums(abreast * (2 * carries + pull_size));
     Buffer<Share> shares(chunks + p.n / MOST_IN_A_SHARE + 1);
     if (!scratch || !sums || !shares) return OUT_OF_MEMORY;
+    double* pulls = sums.get() + abreast * 2 * carries;  // a thread's own, added in this order, always
+    std::memset(pulls, 0, sizeof(double) * abreast * pull_size);
     const int64_t share_count = cut_into_shares(p, Src{s, p.k}, shares.get());
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
+        Problem<T> own = p;
+        own.pull = p.pull ? pulls + thread * pull_size : nullptr;
         T* x = scratch.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
         const Src src{s, p.k, p.rate, x, sum, sum + carries};
         const Sink<T, ROWS, ODD> sink{x + x_size, p.even + row * p.n};
         const T* rows_of_x = p.x + row * p.k;
+        const bool look = check && (abreast > 1 || group == 0);
+        if (look && team == 1 && !unmoved(p, group, abreast > 1 ? groups : 1)) return false;
         if (ROWS > 1) rows_in_order<T, ROWS>(rows_of_x, rows, p.k, p.source_rank, x, team);
-        all_totals(src, ROWS > 1 ? nullptr : rows_of_x, p.source_order, team);
+        const bool stood = for_all(team, chunks, [&](int64_t c, int) {
+            chunk_total(src, ROWS > 1 ? nullptr : rows_of_x, p.source_order, c);
+            return !look || team == 1 || unmoved(p, c, chunks);
+        });
+        if (!stood) return false;
         carry(src);
-        const bool served = for_all(team, share_count, [&](int64_t i, int) { return serve(p, src, t, sink, shares[i]); });
-        rows_out_of_order<T, ROWS, ODD>(p, sink.in_order, row, rows, team);
+        const bool served = for_all(team, share_count, [&](int64_t i, int) { return serve(own, src, t, sink, shares[i]); });
+        rows_out_of_order<T, ROWS, ODD>(own, sink.in_order, row, rows, team);
         return served;
     });
+    for (int64_t i = 0; i < abreast * pull_size; ++i) p.pull[i % pull_size] += pulls[i];
     return holds ? OK : STALE_PLAN;
 }
 
 template <class T, bool ODD>
-Status merged_grouped(const Problem<T>& p, const T* s, const T* t, int threads) {
-    if (p.degree && p.m == 1) return merged_rows<T, 1, ODD, 1>(p, s, t, threads);
-    if (p.degree) return merged_rows<T, 4, ODD, 1>(p, s, t, threads);  // two numbers a row
-    if (p.m == 1) return merged_rows<T, 1, ODD, 0>(p, s, t, threads);
-    if (p.m == 2) return merged_rows<T, 2, ODD, 0>(p, s, t, threads);
-    if (p.m <= 4) return merged_rows<T, 4, ODD, 0>(p, s, t, threads);
-    return merged_rows<T, 8, ODD, 0>(p, s, t, threads);
+Status merged_grouped(const Problem<T>& p, const T* s, const T* t, bool check, int threads) {
+    if (p.degree && p.m == 1) return merged_rows<T, 1, ODD, 1>(p, s, t, check, threads);
+    if (p.degree) return merged_rows<T, 4, ODD, 1>(p, s, t, check, threads);  // two numbers a row
+    if (p.m == 1) return merged_rows<T, 1, ODD, 0>(p, s, t, check, threads);
+    if (p.m == 2) return merged_rows<T, 2, ODD, 0>(p, s, t, check, threads);
+    if (p.m <= 4) return merged_rows<T, 4, ODD, 0>(p, s, t, check, threads);
+    return merged_rows<T, 8, ODD, 0>(p, s, t, check, threads);
 }
 
 template <class T>
+Status merged_from(const Problem<T>& p, const T* s, const T* t, bool check, int threads) {
+    return p.wants_odd() ? merged_grouped<T, true>(p, s, t, check, threads) : merged_grouped<T, false>(p, s, t, check, threads);
+}
+
+// The plan's own values save the gathering, if the anchors are those. Where the first are not, as in training, none is likely
+// to be; that all are is seen on the way.
+template <class T>
 Status merged(const Problem<T>& p, int threads) {
-    const bool kept = p.target_values && p.source_values && unmoved(p.target, p.target_values, p.n, threads) &&
-                      unmoved(p.source, p.source_values, p.k, threads);
-    Buffer<T> gathered(kept ? 0 : p.k + p.n);
+    if (p.target_values && p.source_values && *p.target == *p.target_values && *p.source == *p.source_values) {
+        const Status status = merged_from(p, p.source_values + p.k, p.target_values + p.n, true, threads);
+        if (status != STALE_PLAN) return status;
+        if (p.pull) std::memset(p.pull, 0, sizeof(double) * p.n);
+    }
+    Buffer<T> gathered(p.k + p.n);
     if (!gathered) return OUT_OF_MEMORY;
-    const T* s = kept ? p.source_values + p.k : gathered.get();
-    const T* t = kept ? p.target_values + p.n : gathered.get() + p.k;
-    if (!kept && !(gather_in_order(p.source, p.source_order, p.k, gathered.get(), threads) &&
-                   gather_in_order(p.target, p.target_order, p.n, gathered.get() + p.k, threads)))
+    T *s = gathered.get(), *t = s + p.k;
+    if (!(gather_in_order(p.source, p.source_order, p.k, s, threads) &&
+          gather_in_order(p.target, p.target_order, p.n, t, threads)))
         return STALE_PLAN;
-    return p.wants_odd() ? merged_grouped<T, true>(p, s, t, threads) : merged_grouped<T, false>(p, s, t, threads);
+    return merged_from(p, s, t, false, threads);
 }
 
 template Status merged<float>(const Problem<float>&, int);

@@ -7,8 +7,6 @@ template <class T> Status merged(const Problem<T>&, int threads);   // kernels_m
 template <class T> Status spread(const Problem<T>&, int threads);   // kernels_short.cpp
 template <class T> Status collect(const Problem<T>&, int threads);  // kernels_short.cpp
 
-constexpr int64_t WORTH_A_THREAD = 1 << 13;  // points times rows; below, waking a thread costs more than it saves
-
 // 1 / tau, but finite: 0 * rate is 0.
 inline double rate_of(double tau) { return smaller(1.0 / tau, 1.7976931348623157e308); }
 
@@ -60,8 +58,7 @@ template <class T>
 Status scan(const Scan& scan) {
     const int64_t work = (scan.n + scan.k) * scan.m;
     const bool over_kernels = scan.h >= scan.threads;
-    const int64_t worth = (over_kernels ? work * scan.h : work) / WORTH_A_THREAD;
-    const int threads = int(smaller<int64_t>(scan.threads, larger<int64_t>(1, worth)));
+    const int threads = team(scan.threads, over_kernels ? work * scan.h : work);
     const int64_t bytes = sizeof(T) * scan.h * scan.m * scan.n;
     in_large_pages(scan.even, bytes);
     in_large_pages(scan.odd, bytes);
@@ -80,8 +77,7 @@ template <class T>
 Status row_dot(const RowDot& dot) {
     constexpr int64_t BLOCK = 1024;
     const int64_t blocks = (dot.n + BLOCK - 1) / BLOCK;
-    const int64_t worth = larger<int64_t>(1, dot.h * dot.m * dot.n / (4 * WORTH_A_THREAD));
-    for_all(int(smaller<int64_t>(dot.threads, worth)), dot.h * blocks, [&](int64_t task, int) {
+    for_all(team(dot.threads, dot.h * dot.m * dot.n), dot.h * blocks, [&](int64_t task, int) {
         const int64_t kernel = task / blocks, begin = task % blocks * BLOCK, size = smaller(BLOCK, dot.n - begin);
         const T* x = static_cast<const T*>(dot.x) + kernel * dot.m * dot.n + begin;
         const T* y = static_cast<const T*>(dot.y) + kernel * dot.m * dot.n + begin;

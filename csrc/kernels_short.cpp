@@ -73,7 +73,7 @@ Status spread_rows(const Problem<T>& p, const T* edges, int threads) {
     for (int64_t row = 0; row < p.m; row += ROWS) {
         const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
         few_rows_in_order<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, x.get());
-        all_totals(src, static_cast<const T*>(nullptr), nullptr, threads);
+        for (int64_t c = 0; c < chunks; ++c) chunk_total(src, static_cast<const T*>(nullptr), nullptr, c);
         carry(src);
         for (int64_t c = 0; c < chunks; ++c)  // neighbours share a place, written by both, with the same state
             chunk_states(src, c, left.get() + src.first(c) * STATE, right.get() + src.first(c) * STATE);

@@ -145,7 +145,7 @@ void sweep_block(const Sweep& s, int64_t kernel, int64_t block) {
 }  // namespace
 
 void factor(const Factor& f) {
-    for_all(worth(f.threads, f.h * f.n), f.h, [&](int64_t kernel, int) {
+    for_all(team(f.threads, f.h * f.n), f.h, [&](int64_t kernel, int) {
         if (f.r == 1) factor_real(f, kernel);
         if (f.r == 2 && f.block == 0) factor_phased(f, kernel);
         if (f.r == 2 && f.block == 1) factor_general<2, 1>(f, kernel);
@@ -156,7 +156,7 @@ void factor(const Factor& f) {
 
 void sweep(const Sweep& s) {
     const int64_t blocks = (s.m + COLUMNS - 1) / COLUMNS;
-    for_all(worth(s.threads, s.h * s.n * s.m), s.h * blocks, [&](int64_t i, int) {
+    for_all(team(s.threads, s.h * s.n * s.m), s.h * blocks, [&](int64_t i, int) {
         const int64_t kernel = i / blocks, block = i % blocks;
         if (s.r == 1) sweep_block<1, 0>(s, kernel, block);
         if (s.r == 2 && s.block == 0) sweep_block<2, 0>(s, kernel, block);

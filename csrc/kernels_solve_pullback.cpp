@@ -127,7 +127,7 @@ bool sweep_pullback_one(const SweepPullback& b, int64_t kernel) {
 }  // namespace
 
 void factor_pullback(const FactorPullback& b) {
-    for_all(worth(b.threads, b.h * b.n), b.h, [&](int64_t kernel, int) {
+    for_all(team(b.threads, b.h * b.n), b.h, [&](int64_t kernel, int) {
         if (b.r == 1) factor_pullback_one<1, 0>(b, kernel);
         if (b.r == 2 && b.block == 0) factor_pullback_one<2, 0>(b, kernel);
         if (b.r == 2 && b.block == 1) factor_pullback_one<2, 1>(b, kernel);
@@ -137,7 +137,7 @@ void factor_pullback(const FactorPullback& b) {
 }
 
 Status sweep_pullback(const SweepPullback& b) {
-    const bool done = for_all(worth(b.threads, b.h * b.n * b.m), b.h, [&](int64_t kernel, int) {
+    const bool done = for_all(team(b.threads, b.h * b.n * b.m), b.h, [&](int64_t kernel, int) {
         if (b.r == 1) return sweep_pullback_one<1, 0>(b, kernel);
         if (b.r == 4) return sweep_pullback_one<4, 2>(b, kernel);
         return b.block == 0 ? sweep_pullback_one<2, 0>(b, kernel) : sweep_pullback_one<2, 1>(b, kernel);

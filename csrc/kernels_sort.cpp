@@ -3,8 +3,6 @@
 
 namespace laplex::LAPLEX_ISA {
 
-constexpr int64_t WORTH_A_THREAD = 1 << 12;  // anchors; below, waking a thread costs more than it saves
-
 // Unsigned integers that compare as the floats do; -0 and 0 are one value, as they are to every comparison.
 inline uint32_t radix_key(float v) {
     v += 0.0f;
@@ -75,16 +73,33 @@ Status check_finite(const T* values, int64_t size, Status not_finite) {
     return finite ? OK : not_finite;
 }
 
+template <class T>
+bool is_in_order(const T* values, int64_t size) {
+    constexpr int64_t PART = 4096;  // most anchors are not: seen at once
+    for (int64_t from = 1; from < size; from += PART) {
+        int rising = 1;
+        for (int64_t i = from, to = smaller(size, from + PART); i < to; ++i) rising &= int(values[i - 1] <= values[i]);
+        if (!rising) return false;
+    }
+    return true;
+}
+
 // Argsort one side: `order`, the values in order, and, if wanted, each anchor's rank. Equal anchors keep the caller's order.
 template <class T>
 Status sort_side(const T* values, int64_t size, int32_t* order, int32_t* rank, T* in_order, bool from_old, Status not_finite) {
     using Key = decltype(radix_key(T(0)));
     constexpr int MAX_COUNTS = 8 * (1 << 11);
+    if (check_finite(values, size, not_finite) != OK) return not_finite;
+    if (is_in_order(values, size)) {
+        for (int64_t i = 0; i < size; ++i) order[i] = int32_t(i);
+        if (rank) std::memcpy(rank, order, sizeof(int32_t) * size);
+        std::memcpy(in_order, values, sizeof(T) * size);
+        return OK;
+    }
+    __atomic_fetch_add(&tally.sorts, 1, __ATOMIC_RELAXED);
     Buffer<Item<Key>> first(size), second(size);
     Buffer<int32_t> counts(MAX_COUNTS);
     if (!first || !second || !counts) return OUT_OF_MEMORY;
-    if (check_finite(values, size, not_finite) != OK) return not_finite;
-    if (size == 0) return OK;
     Item<Key>* items = first.get();
     bool sorted = false;
     if (from_old) {
@@ -148,6 +163,18 @@ void search(const T* few, int64_t size, const T* many, int64_t count, int32_t* b
     });
 }
 
+// Both sides are one: sorted and merged with itself once, and copied.
+template <class T>
+Status order_once(const Order& o, const T* anchors, int32_t* ai, T* a_sorted, int32_t* bi, T* b_sorted) {
+    const int64_t n = o.n;
+    const Status status = sort_side(anchors, n, ai, ai + n, a_sorted, o.from_old, NOT_FINITE_A);
+    if (status != OK) return status;
+    merge(a_sorted, n, a_sorted, n, ai + 2 * n, ai + 3 * n);
+    std::memcpy(bi, ai, sizeof(int32_t) * 4 * n);
+    std::memcpy(b_sorted, a_sorted, sizeof(T) * n);
+    return OK;
+}
+
 template <class T>
 Status order_one(const Order& o, int64_t kernel, int threads) {
     const T *a = static_cast<const T*>(o.a) + kernel * o.n, *b = static_cast<const T*>(o.b) + kernel * o.k;
@@ -169,6 +196,7 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
     T *b_values = static_cast<T*>(o.b_values) + kernel * 2 * o.k, *b_sorted = b_values + o.k;
     std::memcpy(a_values, a, sizeof(T) * o.n);
     std::memcpy(b_values, b, sizeof(T) * o.k);
+    if (a == b && o.n == o.k) return order_once(o, a, ai, a_sorted, bi, b_sorted);
     Status of_a = OK, of_b = OK;
     for_all(smaller(threads, 2), 2, [&](int64_t side, int) {
         if (side == 0) of_a = sort_side(a, o.n, ai, ai + o.n, a_sorted, o.from_old, NOT_FINITE_A);
@@ -188,8 +216,7 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
 template <class T>
 Status order(const Order& o) {
     const bool over_kernels = o.h >= o.threads;
-    const int64_t worth = (over_kernels ? o.h : 1) * (o.n + o.k) / WORTH_A_THREAD;
-    const int threads = int(smaller<int64_t>(o.threads, larger<int64_t>(1, worth)));
+    const int threads = team(o.threads, (over_kernels ? o.h : 1) * (o.n + o.k));
     Buffer<Status> status(o.h);
     if (!status) return OUT_OF_MEMORY;
     for_all(over_kernels ? threads : 1, o.h, [&](int64_t i, int) {

@@ -11,6 +11,12 @@ namespace laplex {
 
 enum Status : int { OK = 0, STALE_PLAN = 1, BAD_TAU = 2, NOT_FINITE_A = 3, NOT_FINITE_B = 4, OUT_OF_MEMORY = 5 };
 
+// What was done since the module was loaded, for tests: parallel regions opened, and sides sorted.
+struct Tally {
+    int64_t regions, sorts;
+};
+extern Tally tally;
+
 struct Scan {
     const void* x;
     const void* target;

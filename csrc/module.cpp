@@ -2,11 +2,14 @@
 // laplex/_kernels/cpp_scan.py, cpp_gram.py and cpp_solve.py are the only callers; they own dtypes, contiguity and
 // messages.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 
 #include "laplex.h"
 
 namespace nb = nanobind;
 using namespace laplex;
+
+Tally laplex::tally{};
 
 namespace {
 
@@ -168,4 +171,5 @@ NB_MODULE(_core, m) {
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
     m.def("gram", &gram);
+    m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

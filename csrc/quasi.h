@@ -100,7 +100,4 @@ inline void prefetch_to_write(const double* place) {
 #endif
 }
 
-// Threads for so many points times columns; below, waking one costs more than it saves.
-inline int worth(int threads, int64_t work) { return work < (1 << 13) ? 1 : threads; }
-
 }  // namespace laplex::LAPLEX_ISA

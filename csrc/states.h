@@ -108,14 +108,6 @@ void chunk_total(const Sources<T, ROWS, DEGREE>& src, const T* row, const int32_
     }
 }
 
-template <class T, int ROWS, int DEGREE>
-void all_totals(const Sources<T, ROWS, DEGREE>& src, const T* row, const int32_t* order, int threads) {
-    for_all(threads, src.chunks(src.k), [&](int64_t c, int) {
-        chunk_total(src, row, order, c);
-        return true;
-    });
-}
-
 // Turn totals into what enters each chunk: left[c] is the state up to the last source before chunk c, referred to it;
 // right[c + 1] that from the first source after chunk c on, referred to that.
 template <class T, int ROWS, int DEGREE>

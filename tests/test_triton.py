@@ -9,6 +9,7 @@ from helpers import (
     TOLERANCE,
     assert_pullback,
     assert_sums,
+    distance_kernel,
     emptied,
     error,
     flat,
@@ -95,7 +96,7 @@ def test_the_fused_pullback_in_float64(case):
     a, b, tau = flat(*case())
     order = make_order(a, b, "joined", "triton")
     g, x = (drawn(len(a), 2, side.shape[1], torch.float64) for side in (a, b))
-    x_bar, _, s_bar = assert_pullback(g, x, a, b, tau, order, "triton")
+    x_bar, _, s_bar, _ = assert_pullback(g, x, a, b, tau, order, "triton")
     alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order, False, "triton")
     assert alone[1].shape == (len(a), 0)
     assert torch.equal(alone[0], x_bar)
@@ -109,6 +110,8 @@ def test_small_products_without_an_order(case, dtype):
     even, odd = triton_scan.direct(x, a, b, tau, odd=True)
     assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[dtype]
     assert error(odd, wide(x) @ odd_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
+    weighted, _ = triton_scan.direct(x, a, b, tau, odd=False, degree=1)
+    assert error(weighted, wide(x) @ distance_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
     alone, none = triton_scan.direct(x, a, b, tau, odd=False)
     assert torch.equal(alone, even)
     assert none.shape == (*even.shape[:2], 0)

@@ -7,6 +7,10 @@ is ever subtracted, and two states at positions p_1 and p_2 combine associativel
     (p_1, v_1, w_1) + (p_2, v_2, w_2)  =  (p_2, d v_1 + v_2, d (w_1 + u v_1) + w_2),      u = |p_1 - p_2| / tau, d = exp(-u)
 
 A tied source adds nothing, so ties need no care. Within the kernels u is in powers of two, as the rate is.
+
+Where a tile spans few tau all sums may be had from its first position, at which point i lies at c_i and decays by
+exp(-c_i): left of it the sum of u exp(-u) x is exp(-c_i) (c_i sum of exp(c_j) x_j - sum of c_j exp(c_j) x_j). That
+subtracts, but in float64 and no more than NARROW of what is left, and it needs four cumulative sums and no exponentials.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import triton
 import triton.language as tl
 
 from laplex._kernels.triton_merged import broken
-from laplex._kernels.triton_points import LN_2, WORD, decay_over, entry_of, fault_at_ends, rate_of
+from laplex._kernels.triton_points import LN_2, NARROW, WORD, decay_over, entry_of, fault_at_ends, rate_of
 
 BEYOND = tl.constexpr(2000.0)  # powers of two from which on a decay is 0, and what it is multiplied with must be finite
 STATES = tl.constexpr(4)  # of a row at a tile: v and p at its last position, v and p at its first
@@ -55,6 +59,20 @@ def running_states(at, v, p, rate, EXACT: tl.constexpr, REVERSE: tl.constexpr):
     else:
         _rates, _at, v, p = tl.associative_scan((rates, at, v, p), 0, _add_states, reverse=REVERSE)
     return v, p
+
+
+@triton.jit
+def _add_four(a_1, b_1, c_1, d_1, a_2, b_2, c_2, d_2):
+    return a_1 + a_2, b_1 + b_2, c_1 + c_2, d_1 + d_2
+
+
+@triton.jit
+def narrow_distance_sums(v, u, down, up):
+    """The sums weighted by distance left and right of every point of a tile; ``u`` from its first point, 2^-u and 2^u."""
+    behind, ahead = v * up, v * down
+    left, left_u, right, right_u = tl.associative_scan((behind, behind * u, ahead, ahead * u), 0, _add_four)
+    right, right_u = tl.sum(ahead, 0) - right, tl.sum(ahead * u, 0) - right_u
+    return down * (u * left - left_u), up * (right_u - u * right)
 
 
 @triton.jit
@@ -174,14 +192,19 @@ def distance_scan_kernel(
     behind = tl.load(ends + 1, mask=tile + 1 < tiles, other=0.0)
     from_before = tl.where(tile > 0, at - before, 0.0)
     from_behind = tl.where(tile + 1 < tiles, behind - at, 0.0)
+    u = exponent_over(at - first, rate)
+    is_narrow = (last - first) * rate <= NARROW
+    down, up = tl.exp2(-u), tl.exp2(tl.minimum(u, NARROW))  # of wide tiles not used
     row_block = tl.program_id(1)
     stretched = tl.zeros([TILE], tl.float64) + (first + last) * 0.0
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
         row = tl.zeros([], tl.int64) + number
         v = tl.load(x + kernel * x_kernel + row * x_row + index * x_col, mask=is_source, other=0.0).to(tl.float64)
-        none = tl.zeros_like(v)
-        _v, left = running_states(at, v, none, rate, EXACT, False)
-        _v, right = running_states(at, v, none, rate, EXACT, True)
+        if is_narrow:
+            left, right = narrow_distance_sums(v, u, down, up)
+        else:
+            _v, left = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
+            _v, right = running_states(at, v, tl.zeros_like(v), rate, EXACT, True)
         carries = scratch + kernels * 2 * tiles + (kernels * m + kernel * m + row) * STATES * tiles + tile
         _v, more = carried_over(tl.load(carries), tl.load(carries + tiles), from_before, rate, EXACT)
         left += more

@@ -48,7 +48,7 @@ def _kernels() -> Any:
 
 
 def direct(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool, degree: int
+    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *, odd: bool, degree: int = 0
 ) -> tuple[Tensor, Tensor]:
     """(E x, S x) as :func:`scan` gives them, pair by pair: for small matrices, one launch and no order."""
     from laplex._kernels import triton_direct
