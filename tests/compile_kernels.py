@@ -96,7 +96,9 @@ def products():
                 compile_kernel(triton_carry.group_kernel, anchors, x, **flags, GROUP=64)
                 compile_kernel(triton_carry.carry_kernel, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
-                compile_kernel(triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block)
+                compile_kernel(
+                    triton_direct.direct_kernel, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block
+                )
         for even, odd, pull, to_tau in ((1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 0, 1)):
             flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
             compile_kernel(triton_short.spread_kernel, anchors, x, **flags, TARGETS=32, ROWS=32)

@@ -176,7 +176,16 @@ def replayed(monkeypatch):
 
     from laplex._kernels import triton_gram, triton_gram_sums, triton_long, triton_turn
 
-    for module in (triton_scan, triton_plan, triton_count, triton_turn, triton_long, triton_tau, triton_gram_sums, triton_gram):
+    for module in (
+        triton_scan,
+        triton_plan,
+        triton_count,
+        triton_turn,
+        triton_long,
+        triton_tau,
+        triton_gram_sums,
+        triton_gram,
+    ):
         monkeypatch.setattr(module, "launch", launch)
     monkeypatch.setattr(Repeat, "_launch", launch_again)
     monkeypatch.setattr(Repeat, "wants_tensors", staticmethod(lambda record: True))  # as the interpreter does

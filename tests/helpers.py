@@ -94,7 +94,9 @@ def assert_pullback(g, x, a, b, tau, order, backend):
     assert error(bars[1], (g_ * odd_x_).sum(1) * rate) <= TOLERANCE[a.dtype]
     assert error(bars[2], (x_ * (g_ @ -odd)).sum(1) * rate) <= TOLERANCE[a.dtype]
     weighted = distance_kernel(a, b, tau)
-    summed, scale = ((left * (right @ weighted.mT)).sum((1, 2)) / tau for left, right in ((g_, x_), (g_.abs(), x_.abs())))
+    summed, scale = (
+        (left * (right @ weighted.mT)).sum((1, 2)) / tau for left, right in ((g_, x_), (g_.abs(), x_.abs()))
+    )
     assert bool(((bars[3] - summed).abs() <= TOLERANCE[x.dtype] * scale).all())
     assert bars[0].dtype == x.dtype
     assert bars[1].dtype == bars[2].dtype == a.dtype

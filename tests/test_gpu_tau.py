@@ -1,4 +1,4 @@
-"""Tau's gradient on a GPU, compiled: the cases of test_tau, and of the sizes at which short axes have their own kernels."""
+"""Tau's gradient on a GPU, compiled: the cases of test_tau, and sizes at which short axes have kernels of their own."""
 
 import pytest
 import torch
@@ -39,10 +39,17 @@ def test_of_a_solve(name, kind, phased, method, dtype, monkeypatch):
     test_tau.test_of_a_solve(name, kind, phased, method, dtype, "torch", monkeypatch)
 
 
-@pytest.mark.parametrize(("n", "k", "m"), [(100, 300_000, 64), (300_000, 100, 64), (60_000, 70_000, 3), (2000, 1900, 70)])
+@pytest.mark.parametrize(
+    ("n", "k", "m"), [(100, 300_000, 64), (300_000, 100, 64), (60_000, 70_000, 3), (2000, 1900, 70)]
+)
 def test_of_large_products(n, k, m, dtype):
     """By tables, and by many tiles: x and g are positive, so that the truth has no cancellation of its own."""
-    a, b, x, g = torch.randn(n, dtype=dtype), torch.randn(k, dtype=dtype), torch.rand(m, k, dtype=dtype), torch.rand(m, n, dtype=dtype)
+    a, b, x, g = (
+        torch.randn(n, dtype=dtype),
+        torch.randn(k, dtype=dtype),
+        torch.rand(m, k, dtype=dtype),
+        torch.rand(m, n, dtype=dtype),
+    )
     a[0], b[0] = 1e30, -1e30
     tau = torch.tensor(0.3, dtype=dtype, requires_grad=True)
     (got,) = torch.autograd.grad(laplex.linear(x, a, b, tau, backend="triton"), tau, g)

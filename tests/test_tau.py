@@ -41,7 +41,11 @@ def short(rows, columns, dtype):
 
 
 ANCHORS = {
-    **{f"far_{on}_{where:.0e}": lambda d, w=where, on=on: beside_one_far_anchor(w, on, d) for where in FAR for on in "ab"},
+    **{
+        f"far_{on}_{where:.0e}": lambda d, w=where, on=on: beside_one_far_anchor(w, on, d)
+        for where in FAR
+        for on in "ab"
+    },
     **{f"clusters_{span:.0e}": lambda d, s=span: in_clusters(s, d) for span in SPANS},
     "many_in_clusters": many_in_clusters,
     "short_rows": lambda d: short(11, 700, d),

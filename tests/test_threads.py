@@ -59,7 +59,9 @@ def test_one_thread_is_followed():
     assert opened(lambda: laplex.linear(torch.randn(8, 100_000), a, b, 0.5))[0] == 0
 
 
-@pytest.mark.parametrize(("first", "second", "sorts"), [("in order", "in order", 0), ("any", "in order", 1), ("any", "any", 2)])
+@pytest.mark.parametrize(
+    ("first", "second", "sorts"), [("in order", "in order", 0), ("any", "in order", 1), ("any", "any", 2)]
+)
 def test_anchors_in_order_are_not_sorted(first, second, sorts):
     a, b = (side.sort().values if kind == "in order" else side for side, kind in zip(anchors(3000), (first, second)))
     assert opened(lambda: laplex.Plan(a, b))[1] == sorts

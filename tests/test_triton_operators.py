@@ -107,7 +107,8 @@ def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
 
     def scan(x=x, a=a, b=b):
         assert same(
-            _ops.run_scan(x, a, b, tau, *order, False, 0, "triton"), _ops._scan(x, a, b, tau, *order, False, 0, "triton")
+            _ops.run_scan(x, a, b, tau, *order, False, 0, "triton"),
+            _ops._scan(x, a, b, tau, *order, False, 0, "triton"),
         )
         return len(operators.kept)
 

@@ -6,9 +6,9 @@ Write t, s for the target and source anchors, and for one kernel, with u_ij = |t
 
     swapped:  A_m(s, t) = A_m(t, s)^T,   B_m(s, t) = -B_m(t, s)^T
 
-E = A_0 is the kernel and S = B_0 its odd part. The degree 1 is there for tau alone. Write N_m for A_m off ties: N_0 = E - T
-with T_ij = [t_i = s_j], and N_1 = A_1, which is 0 at ties. Moving a target or a source changes N_m only; at a tie every
-derivative is 0:
+E = A_0 is the kernel and S = B_0 its odd part. The degree 1 is there for tau alone. Write N_m for A_m off ties:
+N_0 = E - T with T_ij = [t_i = s_j], and N_1 = A_1, which is 0 at ties. Moving a target or a source changes N_m only; at
+a tie every derivative is 0:
 
     dA_m/dt_i = (B_m - m B_{m-1}) / tau     dB_m/dt_i = (N_m - m N_{m-1}) / tau     (row i; for s_j: the opposite)
     dA_0/dtau = A_1 / tau                   dB_0/dtau = B_1 / tau
@@ -197,14 +197,14 @@ def _pullback(
         x_bar, pull_s = x_bar - odd_f, pull_s - slope if need_s else 0
         if need_t:
             pull_t = pull_t + f * forward.odd(x, slope=True)[1]
-    t_bar = _row_sum(pull_t, tau, t) if need_t else None
-    s_bar = _row_sum(x * pull_s, tau, s) if need_s else None
+    t_bar: Any = _row_sum(pull_t, tau, t) if need_t else None
+    s_bar: Any = _row_sum(x * pull_s, tau, s) if need_s else None
     if by_euler:
         return x_bar, t_bar, s_bar, _tau_by_euler(t, s, tau, t_bar, s_bar)
     if not need_tau:
         return x_bar, t_bar, s_bar, None
     even, odd = scan(x, t, s, tau, *order, odd=f is not None, degree=1, backend=backend)
-    stretch = (0 if g is None else g * even) + (0 if f is None else f * odd)
+    stretch: Any = (0 if g is None else g * even) + (0 if f is None else f * odd)
     return x_bar, t_bar, s_bar, flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape) / tau
 
 
@@ -215,7 +215,7 @@ class _Sums:
         self.anchors, self.degree, self.backend = anchors, degree, backend
 
     def scan(self, v: Tensor, degree: int, *, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, *self.anchors, odd=odd, degree=degree, backend=self.backend)  # type: ignore[misc]
+        return scan(v, *self.anchors, odd=odd, degree=degree, backend=self.backend)
 
     def even(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
         """A_m v, and its slope (B_m - m B_{m-1}) v if that is asked for."""
@@ -321,7 +321,7 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
     return torch.cat([t, s], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
 
 
-def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Any, s_bar: Any) -> Tensor:
+def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
     return -(of_t.sum(-1) + of_s.sum(-1)) / tau

@@ -1,7 +1,7 @@
 """The operators PyTorch sees: their schemas, shapes and registrations, in one import-light file.
 
     laplex::plan(a, b, layout)                        -> row_index, row_values, col_index, col_values
-    laplex::scan(x, target, ..., odd, degree)         -> even, odd                with u^degree exp(-u), u = |t - s| / tau
+    laplex::scan(x, target, ..., odd, degree)         -> even, odd       with u^degree exp(-u), u = |t - s| / tau
     laplex::pullback(g, x, odd_x, target, ..., to_tau) -> x_bar, t_bar, s_bar, tau_bar    the first backward, fused
     laplex::gram(weight, direction, target, ...)      -> M, sums                  ``_kernels.gram`` says of what
     laplex::gram_pullback(g, sums, weight, ...)       -> weight_bar, direction_bar, t_bar, s_bar, tau_bar

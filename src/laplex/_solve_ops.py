@@ -21,7 +21,8 @@ Points in order, i < n. The matrix, of order r, and its factors A = L diag(d) L^
                                                 of the sum over i > j of left_i L_ij right_j
 
 Without mass, q = p of length 1 is required: the factor is then found without a subtraction. gap_bar (h, n) is the
-gradient of log rho = -gap / tau, from which ``_solve_autograd`` makes those of the positions and of tau. All is float64. Opaque to autograd.
+gradient of log rho = -gap / tau, from which ``_solve_autograd`` makes those of the positions and of tau. All is
+float64. Opaque to autograd.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def _to_source(
 
 
 def pulls(channels: int) -> list[int]:
-    """How many numbers a cotangent pulls with at each anchor: at U and at V of every channel, at a, at D, at cos and sin.
+    """How many numbers a cotangent pulls with at each anchor: at U and V of every channel, at a, at D, at cos and sin.
 
     Those at D are shared out among the anchors of a pair as suits the backend: only their sum has a meaning.
     """
@@ -159,7 +159,7 @@ def exact_parts(weight: Tensor) -> Tensor:
 
 
 def _sums(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Tensor:
-    h, m, channels, k = weight.shape
+    h, k = weight.shape[0], weight.shape[-1]
     sides = _sides(weight, target, source, tau, order, 0, backend)
     parts = exact_parts(weight).view(h, -1, k)
     _, endless = _ops.scan_now(parts, target, source, _endless(tau), *order, odd=True, backend=backend)

@@ -1,16 +1,16 @@
 """Sums weighted by distance on the GPU, of u exp(-u) x with u = |t - s| / tau: for tau's gradient.
 
 As in ``triton_merged``: reduce every tile of the merged order, carry, scan every tile. What is carried is a state
-(v, p), the sums of exp(-u) x and of u exp(-u) x, in float64. Over a gap of u it becomes exp(-u) (v, p + u v), so nothing
-is ever subtracted, and two states at positions p_1 and p_2 combine associatively:
+(v, p), the sums of exp(-u) x and of u exp(-u) x, in float64. Over a gap of u it becomes exp(-u) (v, p + u v), so
+nothing is subtracted. Two states at positions s_1 and s_2 combine associatively, with u = |s_1 - s_2| / tau:
 
-    (p_1, v_1, w_1) + (p_2, v_2, w_2)  =  (p_2, d v_1 + v_2, d (w_1 + u v_1) + w_2),      u = |p_1 - p_2| / tau, d = exp(-u)
+    (s_1, v_1, p_1) + (s_2, v_2, p_2)  =  (s_2, exp(-u) v_1 + v_2, exp(-u) (p_1 + u v_1) + p_2)
 
 A tied source adds nothing, so ties need no care. Within the kernels u is in powers of two, as the rate is.
 
 Where a tile spans few tau all sums may be had from its first position, at which point i lies at c_i and decays by
 exp(-c_i): left of it the sum of u exp(-u) x is exp(-c_i) (c_i sum of exp(c_j) x_j - sum of c_j exp(c_j) x_j). That
-subtracts, but in float64 and no more than NARROW of what is left, and it needs four cumulative sums and no exponentials.
+subtracts, but in float64 and few tau, and it needs four cumulative sums and no exponentials.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _add_four(a_1, b_1, c_1, d_1, a_2, b_2, c_2, d_2):
 
 @triton.jit
 def narrow_distance_sums(v, u, down, up):
-    """The sums weighted by distance left and right of every point of a tile; ``u`` from its first point, 2^-u and 2^u."""
+    """The sums weighted by distance left and right of every point, from ``u`` to the first of them, 2^-u and 2^u."""
     behind, ahead = v * up, v * down
     left, left_u, right, right_u = tl.associative_scan((behind, behind * u, ahead, ahead * u), 0, _add_four)
     right, right_u = tl.sum(ahead, 0) - right, tl.sum(ahead * u, 0) - right_u
@@ -99,7 +99,9 @@ def distance_reduce_kernel(
     kernels = tl.num_programs(2).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    place, at, is_target, is_source, index = points_of(tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE)
+    place, at, is_target, is_source, index = points_of(
+        tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE
+    )
     rate = rate_of(tl.load(tau + kernel))
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
@@ -177,13 +179,18 @@ def distance_scan_kernel(
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at a tile's targets: from both sides, and the right one less the left; with PULL ``odd`` is what the first
-    are multiplied with instead, and ``stretch`` takes 1/tau times the products' sum over this program's points and rows."""
+    """The sums at a tile's targets: of both sides, and of the right one less the left.
+
+    With PULL ``odd`` is what the first are multiplied with instead, and ``stretch`` takes 1/tau times the sum of these
+    products over the program's points and rows.
+    """
     tile, kernel = tl.program_id(0), tl.program_id(2).to(tl.int64)
     kernels = tl.num_programs(2).to(tl.int64)
     entry += kernel * (padded // WORD * 2 if IN_ORDER else padded)
     position += kernel * padded
-    _place, at, is_target, is_source, index = points_of(tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE)
+    _place, at, is_target, is_source, index = points_of(
+        tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE
+    )
     rate = rate_of(tl.load(tau + kernel))
     at, index = at.to(tl.float64), index.to(tl.int64)
     ends = scratch + kernel * 2 * tiles + tile

@@ -62,8 +62,8 @@ def spread(
     grid = -(-n // targets), h, 1
     pulled = target.new_empty((h, n)) if pull else fault
     stretch = empty(target, (h, grid[0]), torch.float64) if to_tau else fault
-    other = even if beside is None else beside.reshape(h, m, n)
-    out = other if even is None else even  # then nothing is written there
+    given = [part.reshape(h, m, n) for part in (even, beside) if part is not None]
+    out, other = given[0], given[-1]  # one stands for the other that is not there, which the kernel does not touch
     tensors = target, position, tau, table, out, other, pulled, stretch
     sizes = m, n, k, m, k.bit_length() + 1, degree, *out.stride(), *other.stride()
     flags = exact, even is not None, odd, pull, to_tau, targets, rows

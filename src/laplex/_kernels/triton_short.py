@@ -71,7 +71,7 @@ def count(source, t, k, steps, TIED: tl.constexpr):
 
 @triton.jit
 def _beside(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
-    """The decays from the last of ``number`` sources, and from the next, to t; and their exponents, in powers of two."""
+    """The decays from the last of ``number`` sources, and from the next, to t; and their exponents."""
     left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
     right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
     left_gap = tl.where(number > 0, t.to(tl.float64) - left, 0.0)

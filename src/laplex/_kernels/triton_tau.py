@@ -31,9 +31,7 @@ def distance_sums(
     _scan(x, target, source, tau, order, even, beside, odd=odd is not None, pull=None)
 
 
-def tau_bar_of(
-    x: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, weights: Tensor
-) -> Tensor:
+def tau_bar_of(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, weights: Tensor) -> Tensor:
     """1/tau times the sum of weights (h, m, n) * A_1 x, in parts, (h, programs)."""
     h, m, k = x.shape
     programs = -(-(target.shape[-1] + k) // TILE) * -(-m // ROWS)
@@ -78,7 +76,9 @@ def _scan(
     flags: tuple[Any, ...] = exact, *how, checked, far, TILE, ROWS
     launch(kernels.distance_reduce_kernel, grid, tensors, (*sizes, *x.stride()), flags, WARPS)
     group = min(max(power(tiles), 2), CARRIED_AT_ONCE)
-    launch(kernels.distance_carry_kernel, (2 * m, h, 1), (scratch, tau), (m, tiles), (exact, group), max(group // 128, 1))
+    launch(
+        kernels.distance_carry_kernel, (2 * m, h, 1), (scratch, tau), (m, tiles), (exact, group), max(group // 128, 1)
+    )
     tensors = *tensors, even, other, scratch if pull is None else pull
     flags = exact, odd, pull is not None, *how, far, TILE, ROWS
     strides = *x.stride(), *even.stride(), *other.stride()

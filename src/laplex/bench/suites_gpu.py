@@ -42,7 +42,8 @@ TRAINED_TAU = (
     cost("time-tau", "a density's product with phases, forward and backward, tau trained against tau fixed",
          (Size(RANK, PIXELS, IMAGES),), 1.15, TRAINED, "ratio", FIXED),
     cost("memory-tau", "the same, peak memory", (Size(RANK, PIXELS, IMAGES),), 1.1, TRAINED, "memory ratio", FIXED),
-    cost("time-tau-other-way", "the same of its transpose", (Size(PIXELS, RANK, IMAGES),), None, TRAINED, "ratio", FIXED),
+    cost("time-tau-other-way", "the same of its transpose", (Size(PIXELS, RANK, IMAGES),), None, TRAINED, "ratio",
+         FIXED),
     cost("time-tau-square", "the same of equal sides", square(14, 20, batch=8), None, TRAINED, "ratio", FIXED),
 )  # fmt: skip
 
@@ -96,4 +97,10 @@ GRAMS = (
     cost("gram-sweep-memory", "a Gram over k, peak memory", gram_sizes(10, 14, 17, 20), None, GRAM_WHOLE, "memory"),
 )  # fmt: skip
 
-GPU = Suite("gpu", "cuda", (*ERRORS, *MEDIUM, *TRAINED_TAU, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS), GPU_BUDGET, committed=True)
+GPU = Suite(
+    "gpu",
+    "cuda",
+    (*ERRORS, *MEDIUM, *TRAINED_TAU, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS),
+    GPU_BUDGET,
+    committed=True,
+)
