@@ -123,7 +123,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     """K diag(weight) K^T + diag, weight (h, k) float64."""
     order, t = _ordered(where, k)
     if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
-        raise ValueError(_checks.half_of_tau(where, k.tau.tolist()))
+        raise ValueError(_checks.half_of_tau(where, k.tau))
     try:
         left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
     except StalePlanError:  # of the product underneath
@@ -166,7 +166,7 @@ def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
     else:
         order = k.a.detach().argsort(stable=True)
     if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
+        raise ValueError(_checks.bad_tau(where, k.tau))
     return order, _gathered(k.a, order, k.planned[1])
 
 

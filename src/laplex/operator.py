@@ -157,7 +157,7 @@ class LaplaceOperator:
 
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
-        _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau)
+        _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
         size = min(self.shape[-2:])
         a, b = self.a[..., :size], self.b[..., :size]
         scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
@@ -168,7 +168,7 @@ class LaplaceOperator:
 
     def to_dense(self) -> Tensor:
         """The matrix itself, n * k numbers: for looking at, and for small sizes."""
-        _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau)
+        _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau, self._batch)
         return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
 
     def gram(self, weight: Tensor | None = None) -> GramOperator:

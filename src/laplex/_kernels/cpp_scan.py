@@ -151,7 +151,7 @@ def _raise(where: str, status: int, tau: Tensor | None) -> None:
     if status == _core.STALE_PLAN:
         raise StalePlanError(_checks.stale_plan(where))
     if status == _core.BAD_TAU and tau is not None:
-        raise ValueError(_checks.bad_tau(where, tau.tolist()))
+        raise ValueError(_checks.bad_tau(where, tau))
     if status in (_core.NOT_FINITE_A, _core.NOT_FINITE_B):
         raise ValueError(_checks.not_finite(where, "a" if status == _core.NOT_FINITE_A else "b"))
     raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")
