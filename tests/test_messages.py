@@ -1,5 +1,7 @@
 """Messages that name one value of many, and advise what works."""
 
+import re
+
 import pytest
 import torch
 
@@ -98,3 +100,18 @@ def test_complex_arguments_that_must_be_real_are_not_told_to_call_float(name):
     message = message_of(lambda: laplex.linear(**given), TypeError)
     assert f"`{name}` must be float32 or float64, got torch.complex64; use {name}.real" in message
     assert "float()" not in message
+
+
+# --- products of lazy matrices ---------------------------------------------------------------------------------------
+
+K = LaplaceOperator(REAL)
+LAZY = {"LaplaceOperator": K, "GramOperator": K.gram(), "CholeskyFactor": K.cholesky(0.1)}
+
+
+@pytest.mark.parametrize("left", LAZY)
+@pytest.mark.parametrize("right", LAZY)
+@pytest.mark.parametrize("product", [lambda one, two: one @ two, torch.matmul], ids=["@", "matmul"])
+def test_two_lazy_matrices_are_applied_one_after_the_other(left, right, product):
+    message = message_of(lambda: product(LAZY[left], LAZY[right]), TypeError)
+    assert re.match(rf"{left} @ [xy]: `[xy]` must be a torch.Tensor, got {right}; apply one after the other", message)
+    assert "as_tensor" not in message

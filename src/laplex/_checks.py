@@ -21,7 +21,9 @@ X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.c
 
 def is_tensor(where: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(f"{where}: `{name}` must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor")
+        lazy = hasattr(value, "to_dense")
+        to_do = "apply one after the other, as in K @ (M @ x), or use .to_dense()" if lazy else "use torch.as_tensor"
+        raise TypeError(f"{where}: `{name}` must be a torch.Tensor, got {type(value).__name__}; {to_do}")
     if value.layout is not torch.strided:
         raise TypeError(f"{where}: `{name}` must be a dense tensor, got layout {value.layout}; call .to_dense()")
 
@@ -361,8 +363,26 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
     )
 
 
+def not_defined_for_factors(function: str) -> str:
+    return (
+        f"{function} is not defined for a CholeskyFactor; use C @ x with C on the left, C.solve(y), C.logdet(), or "
+        ".to_dense() if the matrix fits"
+    )
+
+
+def not_captured(where: str) -> str:
+    return (
+        f"{where}: solves, log determinants and factors are not captured in a graph; use torch.compile without "
+        "fullgraph=True and put this call into a function under @torch.compiler.disable: the graph breaks there"
+    )
+
+
 def reverse_mode_only(where: str, *values: object) -> None:
-    """Raise under torch.func's transforms, and for dual numbers, whose derivatives would be lost."""
+    """Raise where a graph is made, under torch.func's transforms, and for dual numbers, whose derivatives would be
+    lost. (Dynamo, unless it was asked for a whole graph, answers the first with a break, and the call runs eagerly.)
+    """
+    if torch.compiler.is_compiling():
+        raise RuntimeError(not_captured(where))
     transformed = torch._C._are_functorch_transforms_active()
     if not transformed and forward_ad._current_level >= 0:
         tensors = (value for value in values if isinstance(value, Tensor))
