@@ -1,14 +1,18 @@
 """The commands: what they print, with and without their extra, and what they say of files they cannot use."""
 
+import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import laplex
-from laplex.bench.run import SUITES
-from tiny_suite import SUITE
+from laplex.bench import report
+from laplex.bench.run import SUITES, run
+from tiny_suite import SUITE, Silent
 
 BLOCKED = "import sys; sys.modules.update(typer=None, rich=None, matplotlib=None); "
 
@@ -88,3 +92,111 @@ def test_the_doctor_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> N
     status, output = command("doctor")
     assert status == 1
     assert "wrong" in output
+
+
+def test_flags_read_as_flags_in_the_help() -> None:
+    for arguments in (("--help",), ("bench", "--help")):
+        status, output = command(*arguments)
+        assert status == 0
+        assert "bool" not in output
+    assert "--version  " in command("--help")[1]
+
+
+def test_square_brackets_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "tiny", SUITE)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    status, output = command("bench", "--suite", "tiny", "--out", str(tmp_path / "runs[1]"))
+    assert status == 0, output
+    assert 'pip install "laplex[cli]"' in output
+    assert "runs[1]" in output
+
+
+# --- files that cannot be written or read ----------------------------------------------------------------------------
+
+Bench = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(params=["rich", "plain"])
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
+    """`laplex bench` or `python -m laplex.bench` of the tiny suite: exit status and all output."""
+    monkeypatch.setitem(SUITES, "tiny", SUITE)
+
+    def plain(*arguments: str) -> tuple[int, str]:
+        from laplex.bench.__main__ import main
+
+        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
+        try:
+            status = main()
+        except SystemExit as ended:
+            status = ended.code
+        return status, "".join(capsys.readouterr())
+
+    front = command if request.param == "rich" else plain
+    return lambda *arguments: front(*(("bench",) if front is command else ()), "--suite", "tiny", *arguments)
+
+
+def unwritable(tmp_path: Path) -> Path:
+    """A folder in which no file can be made; what root may do there, nobody may do in /proc."""
+    if os.geteuid() == 0:
+        return Path("/proc/self")
+    tmp_path.chmod(0o500)
+    return tmp_path
+
+
+def test_an_out_folder_that_cannot_be_written(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file" / "below", unwritable(tmp_path)):
+        status, output = bench("--out", str(folder))
+        assert status == 2
+        assert f"laplex bench: cannot write {folder}" in output
+        assert "choose another folder with --out" in output
+        assert "Traceback" not in output
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_current_folder_that_cannot_be_written(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    report.SCRATCH.write_text("mine")
+    status, output = bench()
+    assert status == 2
+    assert f"laplex bench: cannot write {report.SCRATCH.absolute()}" in output
+    assert "choose another folder with --out" in output
+    assert report.SCRATCH.read_text() == "mine"
+
+
+def results_file(tmp_path: Path) -> Path:
+    """A good one, of the tiny suite."""
+    return run(SUITE, Silent(), out=tmp_path).path
+
+
+UNUSABLE = {
+    "empty": lambda good: b"",
+    "broken": lambda good: good[:200],
+    "binary": lambda good: bytes(range(256)),
+    "a list": lambda good: b"[1, 2]",
+    "of something else": lambda good: b'{"name": "mine", "version": 1}',
+    "of another suite": lambda good: json.dumps({**json.loads(good), "suite": "cpu"}).encode(),
+    "of other results": lambda good: json.dumps({**json.loads(good), "results": [{"x": 1}]}).encode(),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_resume_names_a_file_it_cannot_use_and_leaves_it(kind: str, bench: Bench, tmp_path: Path) -> None:
+    path = results_file(tmp_path)
+    content = UNUSABLE[kind](path.read_bytes())
+    path.write_bytes(content)
+    status, output = bench("--resume", "--out", str(tmp_path))
+    assert status == 2
+    assert f"laplex bench: --resume cannot go on from {path}" in output
+    assert "move it away to keep it, or run without --resume to replace it" in output
+    assert path.read_bytes() == content
+    assert [made.name for made in tmp_path.iterdir() if made.suffix in (".json", ".partial")] == [path.name]
+
+
+def test_a_run_that_cannot_start_leaves_the_old_results(tmp_path: Path, bench: Bench) -> None:
+    path = results_file(tmp_path)
+    content = path.read_bytes()
+    assert bench("--out", str(tmp_path), "--only", "nothing")[0] == 2
+    with pytest.raises(KeyboardInterrupt):
+        run(SUITE, Silent(interrupt_at=0), out=tmp_path)
+    assert path.read_bytes() == content
