@@ -14,11 +14,18 @@ from laplex.bench import report
 from laplex.bench.run import SUITES, run
 from tiny_suite import SUITE, Silent
 
-BLOCKED = "import sys; sys.modules.update(typer=None, rich=None, matplotlib=None); "
+EXTRAS = ("typer", "click", "rich", "matplotlib", "scipy", "celerite2", "pykeops")
+BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); "
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False)
+
+
+def without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m laplex` with these arguments after a base install."""
+    given = ["laplex", *arguments]
+    return python(f"import runpy; sys.argv = {given}; runpy.run_module('laplex', run_name='__main__', alter_sys=False)")
 
 
 def test_the_plain_front_end_needs_nothing_but_torch() -> None:
@@ -27,10 +34,45 @@ def test_the_plain_front_end_needs_nothing_but_torch() -> None:
     assert "--resume" in done.stdout
 
 
-def test_the_command_without_its_extra_says_what_to_install() -> None:
-    done = python("from laplex.cli import main; main()")
+def test_the_doctor_works_with_the_base_install() -> None:
+    done = without_extras("doctor")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Products and gradients, against the definition in float64" in done.stdout
+    assert all(name in done.stdout for name in laplex.backends.available())
+    assert "pass" in done.stdout
+
+
+def test_a_command_without_its_extra_says_what_to_install() -> None:
+    done = without_extras("bench", "--quick", "--out", "nowhere")
     assert done.returncode == 2
-    assert 'pip install "laplex[cli]"' in done.stderr
+    assert 'laplex bench: needs typer and rich: pip install "laplex[cli]"' in done.stderr
+    assert "python -m laplex.bench" in done.stderr
+    assert not Path("nowhere").exists()
+
+
+def test_the_base_install_knows_its_version_and_its_commands() -> None:
+    assert without_extras("--version").stdout == laplex.__version__ + "\n"
+    for arguments, status in ((("--help",), 0), ((), 2)):
+        done = without_extras(*arguments)
+        assert done.returncode == status
+        assert "doctor" in done.stdout
+        assert 'needs typer and rich: pip install "laplex[cli]"' in " ".join(done.stdout.split())
+    for arguments in (("nonsense",), ("doctor", "--nonsense")):
+        done = without_extras(*arguments)
+        assert done.returncode == 2
+        assert "nonsense" in done.stderr
+
+
+def test_python_m_laplex_is_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "laplex", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, laplex.__version__ + "\n")
+
+
+def test_make_test_says_how_long_it_takes() -> None:
+    recipe = (Path(__file__).parents[1] / "Makefile").read_text().split("\ntest: ")[1].splitlines()[1:3]
+    assert "minutes" in recipe[0]
+    assert "pytest" in recipe[1]
 
 
 def test_the_plain_front_end(

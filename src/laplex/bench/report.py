@@ -101,8 +101,9 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        why = error.strerror or error
         raise ValueError(
-            f"laplex bench: cannot write {path.absolute()} ({error.strerror or error}); choose another folder with --out"
+            f"laplex bench: cannot write {path.absolute()} ({why}); choose another folder with --out"
         ) from None
 
 

@@ -10,10 +10,10 @@ import laplex
 from laplex.bench.run import SUITES, choose_suite, run
 from laplex.bench.tables import tables
 from laplex.bench.words import INTERRUPTED, closing_lines, exit_code
+from laplex.cli import ABOUT, DOCTOR
 from laplex.cli.doctor import examine
 from laplex.cli.show import RichProgress, rich_table
 
-ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
 # rich's form of the help shows flags as if they took a value, and breaks file names over lines.
 app = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 console = Console(highlight=False, markup=False)  # square brackets are text: laplex[cli]
@@ -53,9 +53,9 @@ def bench(
     raise typer.Exit(exit_code(report))
 
 
-@app.command()
+@app.command(help=DOCTOR)
 def doctor() -> None:
-    """Say what can run here, and check that it is right."""
+    """`laplex.cli._doctor` in colour."""
     findings = examine()
     for table in findings.tables:
         console.print(rich_table(table))
