@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
 from laplex._kernels import cpp_scan
 
 A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
@@ -265,7 +265,7 @@ def test_anchors_that_are_not_finite(value, name, n, k, backend):
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_the_torch_planner_finds_anchors_that_are_not_finite(name, monkeypatch):
-    monkeypatch.setattr(backends, "planner", lambda device: "torch")
+    monkeypatch.setattr(_dispatch, "planner", lambda device: "torch")
     anchors = {"a": A.clone(), "b": B.clone()}
     anchors[name][1] = math.nan
     with raises(ValueError, f"laplex: `{name}` must be finite"):

@@ -85,6 +85,16 @@ def test_public_names():
     assert all(hasattr(laplex, name) for name in names)
 
 
+def shown(value):
+    """What completion offers of it."""
+    return [name for name in dir(value) if not name.startswith("_")]
+
+
+def test_public_names_of_modules():
+    assert shown(laplex.backends) == ["available", "which"]
+    assert shown(laplex.reference) == ["gram", "kernel", "linear"]
+
+
 def test_public_names_have_docstrings():
     public = [getattr(laplex, name) for name in laplex.__all__ if name != "__version__"]
     assert all(value.__doc__ for value in [laplex, *public])

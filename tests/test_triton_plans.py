@@ -8,7 +8,7 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
-from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
 from laplex._kernels import triton_plan, triton_scan
 from test_plan import ALL_CHANGES, grid
 
@@ -333,8 +333,8 @@ def test_the_interpreter_makes_it_available_but_never_chosen():
 
 
 def test_a_gpu_chooses_it():
-    assert backends.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
-    assert backends.planner(torch.device("cuda")) == "triton"
+    assert _dispatch.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
+    assert _dispatch.planner(torch.device("cuda")) == "triton"
 
 
 def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
@@ -349,7 +349,7 @@ def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
 def test_without_triton(monkeypatch):
     monkeypatch.setattr(triton_scan, "MISSING", "Triton is not installed")
     assert backends.available()["triton"] == "Triton is not installed"
-    assert backends.planner(torch.device("cuda")) == "torch"
+    assert _dispatch.planner(torch.device("cuda")) == "torch"
     with pytest.raises(RuntimeError, match="backend 'triton' cannot run: Triton is not installed"):
         linear(torch.randn(6), torch.randn(5), torch.randn(6))
 

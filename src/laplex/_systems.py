@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _checks, backends
+from laplex import _checks, _dispatch
 from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 from laplex._solve_autograd import Factored, Generators, Product, factor, halves, logdet, solve
@@ -112,7 +112,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     p = _directions(k.a, k.phi, order)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
-    backend = backends.planner_of_sides(t.device)
+    backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
     product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
@@ -131,7 +131,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    backend = backends.planner_of_sides(t.device)
+    backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
     product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from laplex import _autograd_gram, _checks, backends
+from laplex import _autograd_gram, _checks, _dispatch
 from laplex._autograd import scan
 from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
@@ -221,7 +221,7 @@ def _order(
 ) -> tuple[Planned, str]:
     """The order of the anchors, of the plan if there is one, and the backend that will use it."""
     n, k = a.shape[-1], b.shape[-1]
-    chosen = backends.choose(a.device, n, k, backend)
+    chosen = _dispatch.choose(a.device, n, k, backend)
     if plan is None:
         rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
         dense = chosen == "dense"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _ops, backends
+from laplex import _checks, _dispatch, _ops
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
 from laplex._shapes import flat, flat_anchors, plainly_eager
@@ -85,7 +85,7 @@ class Plan:
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
-        chosen = backends.choose(a.device, n, k, backend or backends.planner(a.device))
+        chosen = _dispatch.choose(a.device, n, k, backend or _dispatch.planner(a.device))
         layout = choose_layout(n, k, chosen)
         anchors = None
         if layout == "joined":
@@ -99,7 +99,7 @@ class Plan:
     @property
     def backend(self) -> str:
         """The backend the order was made for; "torch" and "cpp" have theirs in common."""
-        return "triton" if self.anchors is not None else backends.planner_of_sides(self.device)
+        return "triton" if self.anchors is not None else _dispatch.planner_of_sides(self.device)
 
     def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
         """The order, without its values if these anchors may be others than those it was built from."""
@@ -153,7 +153,7 @@ class Plan:
         self.check_shape("Plan.update", shape, a.device)
         if a.dtype != self.order[1].dtype or self.anchors is not None:
             return Plan(a, b, backend=self.backend)
-        kernels = _ops.kernels(backends.planner_of_sides(a.device))
+        kernels = _ops.kernels(_dispatch.planner_of_sides(a.device))
         order = kernels.replan(flat(rows, 2), flat(cols, 2), self.layout, self.order)
         return self._made(self.shape, self.layout, order, None)
 
@@ -217,7 +217,7 @@ def choose_layout(n: int, k: int, backend: str) -> str:
 def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     if backend == "dense":  # has none of its own
-        backend = backends.planner_of_sides(a.device)
+        backend = _dispatch.planner_of_sides(a.device)
     return _ops.run_plan(a.detach(), b.detach(), layout, backend)
 
 
