@@ -79,8 +79,8 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 
 def test_public_names():
-    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "Plan", "StalePlanError", "__version__"]
-    names += ["backends", "gram", "linear", "rank", "reference"]
+    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan"]
+    names += ["StalePlanError", "__version__", "backends", "gram", "linear", "rank", "reference"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 

@@ -431,5 +431,12 @@ def other_backend(where: str, backend: str, of_plan: str) -> str:
     )
 
 
+def without_core(missing: str) -> str:
+    return (
+        "laplex: on the CPU products, Gram matrices and solves run in plain torch, several times slower than need be "
+        f"(told once; filter laplex.PerformanceWarning to silence it): {missing}"
+    )
+
+
 def not_a_plan(where: str, plan: object) -> str:
     return f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
+
 import torch
 
+from laplex import _checks
 from laplex._kernels import cpp_scan, triton_scan
+from laplex.errors import PerformanceWarning
 
 NAMES = ("torch", "cpp", "triton", "dense")
 
 # Below these numbers of entries n * k the dense product is the faster (benchmarks/crossover.py). The compiled scan is
 # never slower, whatever the size; the torch scan is many small calls, the triton scan several launches.
 DENSE_BELOW = {"cpp": 0, "torch": 512 * 512, "triton": 1024 * 1024}
+
+WORTH_A_WARNING = 1 << 16  # numbers to work through, from which on a missing core is felt
 
 
 def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
@@ -47,3 +54,14 @@ def planner(device: torch.device) -> str:
 def planner_of_sides(device: torch.device) -> str:
     """The backend that sorts each side by itself."""
     return "cpp" if device.type == "cpu" and not cpp_scan.MISSING else "torch"
+
+
+def tell_without_core(device: torch.device, numbers: int) -> None:
+    """Warn, once a process, where work of some size runs on the CPU without the compiled core."""
+    if cpp_scan.MISSING and device.type == "cpu" and numbers >= WORTH_A_WARNING and not torch.compiler.is_compiling():
+        _warn_without_core()
+
+
+@functools.cache
+def _warn_without_core() -> None:
+    warnings.warn(_checks.without_core(cpp_scan.MISSING), PerformanceWarning, stacklevel=3)

@@ -76,6 +76,7 @@ class System(NamedTuple):
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
+        _dispatch.tell_without_core(y.device, y.numel())
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
         x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
@@ -102,6 +103,7 @@ def flat(
         None if side is None else _checks.finite_phase(where, name, flat_anchors(side, shape))
         for name, side in (("phi", phi), ("psi", psi))
     ]
+    _dispatch.tell_without_core(a.device, a.numel() + b.numel())
     rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
     return Flat(rows, cols, scale, turns[0], turns[1], plan.order_for(a, b), plan.backend)
 

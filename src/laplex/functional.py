@@ -71,6 +71,9 @@ def linear(
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
 
+    if backend is None:
+        _dispatch.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
+
     def product() -> Tensor:
         rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
         order, chosen = _order(where, a, b, batch, plan, backend)
@@ -178,6 +181,8 @@ def gram(
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)
+    if backend is None:
+        _dispatch.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
     product = partial(_gram, where, a, b, weight, tau, phi, psi, plan, backend, batch)
     if weight is not None and backend is None and not batch:
         return _remembered(what, product, tau, given, a, b, plan)

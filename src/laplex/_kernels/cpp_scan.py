@@ -17,8 +17,8 @@ try:
 except ImportError as error:
     _core = None
     MISSING = (
-        f"the compiled core did not load ({error}); with a C++17 compiler at hand, reinstall laplex from source: "
-        "pip install --force-reinstall --no-deps --no-binary laplex laplex"
+        f"the compiled core did not load ({error}); with a C++17 compiler at hand, reinstall laplex, in the folder of "
+        "laplex's source: pip install --force-reinstall --no-deps ."
     )
 
 
