@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import torch
+
 import laplex
 
 BLOCKED = """
@@ -88,6 +90,17 @@ def test_public_names():
 def shown(value):
     """What completion offers of it."""
     return [name for name in dir(value) if not name.startswith("_")]
+
+
+def test_public_names_of_objects():
+    K = laplex.LaplaceOperator(torch.randn(3))
+    lazy = ["device", "dtype", "logdet", "shape", "solve", "to_dense"]
+    operator = [*lazy, "T", "cholesky", "diagonal", "mT", "requires_grad"]
+    of_kernel = ["a", "aslinearoperator", "b", "gram", "phi", "plan", "psi", "sample", "tau"]
+    assert shown(K) == sorted([*operator, *of_kernel])
+    assert shown(K.gram()) == sorted([*operator, "kernel", "weight"])
+    assert shown(K.cholesky(0.1)) == sorted([*lazy, "sample"])
+    assert shown(K.plan) == sorted(["backend", "device", "mT", "shape", "to", "update", "validate"])
 
 
 def test_public_names_of_modules():

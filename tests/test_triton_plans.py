@@ -53,7 +53,7 @@ def test_repr():
 def test_a_plan_serves_both_products(layout):
     a, b = points(layout)
     plan, x, y = planned(a, b), torch.randn(1, 30).double(), torch.randn(1, 40).double()
-    assert plan.layout == layout
+    assert plan._layout == layout
     assert plan.backend == plan.mT.backend == "triton"
     assert error(linear(x, a, b, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
     assert error(linear(y, b, a, plan=plan.mT), oracle(y, b, a, 9.0)) <= 1e-14
@@ -99,21 +99,21 @@ def test_update_follows_the_anchors():
     plan = planned(a, b)
     updated, sorted_ = plan.update(-a, b), plan.update(a.sort().values, b.sort().values)
     assert updated.backend == sorted_.backend == "triton"
-    assert sorted_.layout == "in_order"
+    assert sorted_._layout == "in_order"
     x = torch.randn(1, 30).double()
     assert error(linear(x, -a, b, plan=updated), oracle(x, -a, b, 9.0)) <= 1e-14
 
 
 def trusts(plan, a, b):
     """Whether the plan takes these anchors for those it was built from."""
-    return plan.order_for(a, b)[1].shape[-1] > 0
+    return plan._order_for(a, b)[1].shape[-1] > 0
 
 
 def test_a_plan_knows_its_anchors():
     a, b = torch.nn.Parameter(torch.randn(5), requires_grad=False), torch.randn(4)
     plan = planned(a, b)
     assert trusts(plan, a, b)
-    assert plan.mT.order_for(b, a)[3].shape[-1] > 0
+    assert plan.mT._order_for(b, a)[3].shape[-1] > 0
     for other in (a.detach(), a.data, a.clone(), a.detach().flip(0)):
         assert not trusts(plan, other, b)
     assert not trusts(plan, a, b.clone())
@@ -377,7 +377,7 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
     scattered = linear(x, a, b, plan=planned(a, b))
     monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
     plan = planned(a, b)
-    assert plan.order[2].shape == (1, 1, (n + k) | 1)
+    assert plan._order[2].shape == (1, 1, (n + k) | 1)
     assert torch.equal(linear(x, a, b, plan=plan), scattered)
     back = linear(scattered, b, a, plan=plan.mT)
     assert error(back, oracle(scattered, b, a, 9.0)) <= TOLERANCE[torch.float32]

@@ -105,7 +105,7 @@ def flat(
     ]
     _dispatch.tell_without_core(a.device, a.numel() + b.numel())
     rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
-    return Flat(rows, cols, scale, turns[0], turns[1], plan.order_for(a, b), plan.backend)
+    return Flat(rows, cols, scale, turns[0], turns[1], plan._order_for(a, b), plan.backend)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:

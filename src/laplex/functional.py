@@ -100,8 +100,8 @@ def _again(
     if plan is None:
         inputs = *inputs, a, b
         repeats = _whole
-    elif isinstance(plan, Plan) and plan.repeats.kept and plan.knows(a, b):
-        repeats = plan.repeats
+    elif isinstance(plan, Plan) and plan._repeats.kept and plan._knows(a, b):
+        repeats = plan._repeats
     else:
         return None
     kept = repeats.find(what, tau, *inputs) if repeats.kept else None
@@ -122,8 +122,8 @@ def _remembered(
         return product()
     if plan is None:
         return _whole.do(what, product, tau, *inputs, a, b)
-    if isinstance(plan, Plan) and plan.knows(a, b):
-        return plan.repeats.do(what, product, tau, *inputs, constant=(a, b, *plan.order))
+    if isinstance(plan, Plan) and plan._knows(a, b):
+        return plan._repeats.do(what, product, tau, *inputs, constant=(a, b, *plan._order))
     return product()
 
 
@@ -233,12 +233,12 @@ def _order(
         return no_order(rows, cols) if dense else build(rows, cols, choose_layout(n, k, chosen), chosen), chosen
     if not isinstance(plan, Plan):
         raise TypeError(_checks.not_a_plan(where, plan))
-    plan.check_shape(where, (*batch, n, k), a.device)
+    plan._check_shape(where, (*batch, n, k), a.device)
     if backend is None and chosen != "dense":
         chosen = plan.backend
     if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
         raise ValueError(_checks.other_backend(where, chosen, plan.backend))
-    return plan.order_for(a, b), chosen
+    return plan._order_for(a, b), chosen
 
 
 def _product(

@@ -69,7 +69,7 @@ class LaplaceOperator:
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
-            plan.check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+            plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
@@ -256,7 +256,7 @@ class LaplaceOperator:
     def __repr__(self) -> str:
         phased = ", phased" if self.phi is not None else ""
         shape = " x ".join(map(str, self.shape))
-        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
+        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan._layout})"
 
 
 def _as_selection(part: Any) -> slice | Tensor:
