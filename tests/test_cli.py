@@ -12,6 +12,7 @@ import pytest
 import laplex
 from laplex.bench import report
 from laplex.bench.run import SUITES, run
+from laplex.cli import main
 from tiny_suite import SUITE, Silent
 
 EXTRAS = ("typer", "click", "rich", "matplotlib", "scipy", "celerite2", "pykeops")
@@ -22,20 +23,15 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False)
 
 
-def without_extras(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m laplex` with these arguments after a base install."""
-    given = ["laplex", *arguments]
-    return python(f"import runpy; sys.argv = {given}; runpy.run_module('laplex', run_name='__main__', alter_sys=False)")
-
-
 def test_the_plain_front_end_needs_nothing_but_torch() -> None:
     done = python("from laplex.bench.__main__ import main; sys.argv = ['bench', '--help']; main()")
     assert done.returncode == 0, done.stderr
     assert "--resume" in done.stdout
 
 
-def test_the_doctor_works_with_the_base_install() -> None:
-    done = without_extras("doctor")
+def test_python_m_laplex_doctor_works_with_the_base_install() -> None:
+    alone = "import runpy, torch; torch.set_num_threads(1); "  # other tests have the other cores
+    done = python(alone + "sys.argv = ['laplex', 'doctor']; runpy.run_module('laplex', run_name='__main__')")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "Products and gradients, against the definition in float64" in done.stdout
@@ -43,30 +39,40 @@ def test_the_doctor_works_with_the_base_install() -> None:
     assert "pass" in done.stdout
 
 
-def test_a_command_without_its_extra_says_what_to_install() -> None:
-    done = without_extras("bench", "--quick", "--out", "nowhere")
-    assert done.returncode == 2
-    assert 'laplex bench: needs typer and rich: pip install "laplex[cli]"' in done.stderr
-    assert "python -m laplex.bench" in done.stderr
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`laplex` of the base install: exit status, output and errors."""
+    for name in EXTRAS:
+        monkeypatch.setitem(sys.modules, name, None)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["laplex", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_a_command_without_its_extra_says_what_to_install(base: Callable[..., tuple[int, str, str]]) -> None:
+    status, _, told = base("bench", "--quick", "--out", "nowhere")
+    assert status == 2
+    assert 'laplex bench: needs typer and rich: pip install "laplex[cli]"' in told
+    assert "python -m laplex.bench" in told
     assert not Path("nowhere").exists()
 
 
-def test_the_base_install_knows_its_version_and_its_commands() -> None:
-    assert without_extras("--version").stdout == laplex.__version__ + "\n"
-    for arguments, status in ((("--help",), 0), ((), 2)):
-        done = without_extras(*arguments)
-        assert done.returncode == status
-        assert "doctor" in done.stdout
-        assert 'needs typer and rich: pip install "laplex[cli]"' in " ".join(done.stdout.split())
+def test_the_base_install_knows_its_version_and_its_commands(base: Callable[..., tuple[int, str, str]]) -> None:
+    assert base("--version") == (0, laplex.__version__ + "\n", "")
+    for arguments, expected in ((("--help",), 0), ((), 2)):
+        status, output, _ = base(*arguments)
+        assert status == expected
+        assert "doctor" in output
+        assert 'needs typer and rich: pip install "laplex[cli]"' in " ".join(output.split())
     for arguments in (("nonsense",), ("doctor", "--nonsense")):
-        done = without_extras(*arguments)
-        assert done.returncode == 2
-        assert "nonsense" in done.stderr
-
-
-def test_python_m_laplex_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "laplex", "--version"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, laplex.__version__ + "\n")
+        status, _, told = base(*arguments)
+        assert status == 2
+        assert "nonsense" in told
 
 
 def test_make_test_says_how_long_it_takes() -> None:

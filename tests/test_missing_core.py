@@ -56,8 +56,7 @@ def test_one_warning_where_it_matters(name):
     (message,) = warned(lambda: call(LARGE))
     assert "it was not built; build it" in message
     assert "laplex.PerformanceWarning" in message
-    assert warned(lambda: call(LARGE)) == []
-    assert warned(lambda: product(LARGE)) == []
+    assert warned(lambda: product(LARGE)) == []  # whatever was called first
 
 
 @pytest.mark.usefixtures("_missing")
