@@ -56,7 +56,7 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
 def plan_of_another_dtype(made_for, used_with):
     a, b = torch.randn(3, 700).float().double(), torch.randn(3, 701).float().double()
     plan = laplex.Plan(a.to(made_for), b.to(made_for))
-    plan = laplex.Plan._made(plan.shape, plan.layout, tuple(guarded(tensor) for tensor in plan.order), None)
+    plan = laplex.Plan._made(plan.shape, plan._layout, tuple(guarded(tensor) for tensor in plan._order), None)
     a, b = guarded(a.to(used_with)), guarded(b.to(used_with))
     x = guarded(torch.randn(3, 2, 701, dtype=used_with))
     y = laplex.linear(x, a, b, plan=plan, backend="cpp")

@@ -1,8 +1,7 @@
-"""The benchmark itself: its oracle, its gate, its file, its front ends. Times here are never looked at."""
+"""The benchmark itself: its oracle, its gate, its file. Times here are never looked at."""
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -15,36 +14,12 @@ import laplex
 from laplex import reference
 from laplex.bench import inputs, oracle, report, timing
 from laplex.bench.measures import measure
-from laplex.bench.problems import Row, Side, Size, Suite
+from laplex.bench.problems import Side, Size, Suite
 from laplex.bench.results import Measured, Result, from_json, to_json
 from laplex.bench.run import SUITES, choose_suite, run
 from laplex.bench.suites import QUICK
 from laplex.bench.tables import plain, tables
-
-INSTANT = timing.Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)
-SIZE = Size(70, 50, 2)
-ROW = Row("dense", "against dense", (SIZE,), "ratio", 1e9, against=Side("dense", "whole"))
-ERROR = Row("error", "an error", (SIZE, Size(300, 300, 1)), "error", 1e-6, Side(backend="torch"))
-SUITE = Suite("tiny", "cpu", (ERROR, ROW), INSTANT, committed=False)
-
-
-class Silent:
-    """A progress that remembers what it was told."""
-
-    def __init__(self, interrupt_at: int | None = None) -> None:
-        self.begun: list[str] = []
-        self.interrupt_at = interrupt_at
-
-    def start(self, report: report.Report, total: int) -> None:
-        self.total = total
-
-    def begin(self, what: str) -> None:
-        if len(self.begun) == self.interrupt_at:
-            raise KeyboardInterrupt
-        self.begun.append(what)
-
-    def done(self, result: Result) -> None:
-        pass
+from tiny_suite import ERROR, INSTANT, ROW, SIZE, SUITE, Silent
 
 
 def test_oracle_sums_are_right_to_the_last_bits() -> None:
@@ -236,83 +211,3 @@ def test_the_page_holds_its_picture_and_nothing_from_elsewhere(tmp_path: Path) -
         text = page.read_text()
         assert "data:image/png;base64," in text
         assert "://" not in text  # not "http", which a picture in base64 may spell by chance
-
-
-BLOCKED = "import sys; sys.modules.update(typer=None, rich=None, matplotlib=None); "
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False)
-
-
-def test_the_plain_front_end_needs_nothing_but_torch() -> None:
-    done = python("from laplex.bench.__main__ import main; sys.argv = ['bench', '--help']; main()")
-    assert done.returncode == 0, done.stderr
-    assert "--resume" in done.stdout
-
-
-def test_the_command_without_its_extra_says_what_to_install() -> None:
-    done = python("from laplex.cli import main; main()")
-    assert done.returncode == 2
-    assert 'pip install "laplex[cli]"' in done.stderr
-
-
-def test_the_plain_front_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from laplex.bench.__main__ import main
-
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tiny", "--out", str(tmp_path)])
-    assert main() == 0
-    assert "against dense" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tpu"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "no suite 'tpu'" in capsys.readouterr().err
-
-
-def command(*arguments: str) -> tuple[int, str]:
-    """The exit status and the output of `laplex` with these arguments."""
-    pytest.importorskip("typer")
-    pytest.importorskip("rich")
-    from typer.testing import CliRunner
-
-    from laplex.cli.app import app
-
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, done.output
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-    status, output = command("bench", "--suite", "tiny", "--out", str(tmp_path))
-    assert status == 0, output
-    assert list(tmp_path.glob("tiny-*.json"))
-    assert command("--version") == (0, laplex.__version__ + "\n")
-
-
-@pytest.mark.parametrize("arguments", [("--suite", "tpu"), ("--threads", "0"), ("--only", "nothing"), ("--nonsense",)])
-def test_the_command_refuses_bad_arguments(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, output = command("bench", *arguments)
-    assert status == 2
-    assert arguments[-1].strip("-") in output
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_doctor_finds_every_backend_that_runs_healthy() -> None:
-    status, output = command("doctor")
-    assert status == 0, output
-    for name in laplex.backends.available():
-        assert name in output
-
-
-def test_the_doctor_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = laplex.linear
-    monkeypatch.setattr(laplex, "linear", lambda *args, **options: 1.001 * right(*args, **options))
-    status, output = command("doctor")
-    assert status == 1
-    assert "wrong" in output

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
 from laplex._kernels import cpp_scan
 
 A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
@@ -53,7 +53,7 @@ def test_sparse(name):
         call(**{name: value})
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool], ids=str)
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_anchor_dtypes(name, dtype):
     value = {"a": A, "b": B}[name].to(dtype)
@@ -153,7 +153,7 @@ def test_a_weight_that_is_no_tensor(value):
         gram(weight=value)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float16, torch.bfloat16], ids=str)
 def test_weight_dtypes(dtype):
     with raises(TypeError, f"laplex.gram: `weight` must be float32 or float64, got {dtype}; call .float()"):
         gram(weight=torch.ones(6, dtype=dtype))
@@ -181,7 +181,7 @@ def test_the_other_arguments_of_gram_are_checked_as_those_of_linear(backend):
         gram(a=torch.arange(5))
     with raises(ValueError, "laplex.gram: `tau` must be positive and finite, got -1.0"):
         gram(tau=-1.0, backend=backend)
-    with raises(ValueError, "laplex.gram: `tau` must be positive and finite, got [-1.0]"):
+    with raises(ValueError, "laplex.gram: `tau` must be positive and finite, got -1.0;"):
         gram(tau=torch.tensor(-1.0), backend=backend)
     with raises(ValueError, "laplex.gram: `phi` and `psi` go together, got `phi` without `psi`"):
         gram(phi=A)
@@ -210,7 +210,7 @@ def test_kinds_of_tau(tau):
         call(tau=tau)
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16, torch.complex64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float16, torch.bfloat16], ids=str)
 def test_dtypes_of_tau(dtype):
     with raises(TypeError, f"`tau` must be float32 or float64, got {dtype}; call .float()"):
         call(tau=torch.ones((), dtype=dtype))
@@ -265,7 +265,7 @@ def test_anchors_that_are_not_finite(value, name, n, k, backend):
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_the_torch_planner_finds_anchors_that_are_not_finite(name, monkeypatch):
-    monkeypatch.setattr(backends, "planner", lambda device: "torch")
+    monkeypatch.setattr(_dispatch, "planner", lambda device: "torch")
     anchors = {"a": A.clone(), "b": B.clone()}
     anchors[name][1] = math.nan
     with raises(ValueError, f"laplex: `{name}` must be finite"):

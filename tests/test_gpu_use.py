@@ -191,7 +191,7 @@ def test_the_sizes_choose():
 
 def test_an_operator():
     K, x = LaplaceOperator(randn(1500), randn(1400), 0.5), randn(1400, 3)
-    assert K.plan.order_for(K.a, K.b) is K.plan.order  # trusted
+    assert K.plan._order_for(K.a, K.b) is K.plan._order  # trusted
     dense = reference.kernel(wide(K.a), wide(K.b), 0.5)
     assert error(K @ x, dense @ wide(x), dense @ wide(x).abs()) <= TOLERANCE[torch.float32]
     assert error(K.mT @ (K @ x), dense.mT @ wide(K @ x), dense.mT @ wide(K @ x).abs()) <= TOLERANCE[torch.float32]
@@ -247,7 +247,7 @@ def kept():
     a, b, x = (torch.randn(size, device="cuda") for size in (5000, 4000, (3, 4000)))
     plan = laplex.Plan(a, b)
     y = laplex.linear(x, a, b, 1.0, plan=plan)
-    assert len(plan.repeats.kept) == 1
+    assert len(plan._repeats.kept) == 1
     return x, a, b, plan, y
 
 
@@ -341,8 +341,8 @@ def test_grams_are_repeated_with_a_plan_kept():
             want = laplex.reference.gram(a.double(), b.double(), w.double(), 1.0, **wide)
             got = laplex.gram(a, b, w, 1.0, plan=plan, **phases)
             assert (got - want).abs().max() <= 1e-6 * want.abs().max()
-    assert len(plan.repeats.kept) == 2
-    assert all(plan.repeats.kept.values())
+    assert len(plan._repeats.kept) == 2
+    assert all(plan._repeats.kept.values())
     assert torch.equal(laplex.gram(a, b, w, 1.0, plan=plan), laplex.gram(a, b, w, 1.0, plan=laplex.Plan(a, b)))
 
 
@@ -354,7 +354,7 @@ def test_short_axes_are_repeated_with_a_plan_kept(sizes):
     for _ in range(3):
         x = torch.randn(m, k, device="cuda")
         assert error(laplex.linear(x, a, b, 1.0, plan=plan)[:, rows], oracle(x, a[rows], b)) <= 2e-7
-    assert all(plan.repeats.kept.values())
+    assert all(plan._repeats.kept.values())
 
 
 # --- operators repeated in training -----------------------------------------------------------------------------------

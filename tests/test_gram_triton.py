@@ -170,7 +170,7 @@ def test_plans(in_order, turned, moved):
     b[:9], a[9:] = a[:9], a[2]
     a, b = (a.sort()[0], b.sort()[0]) if in_order else (a, b)
     plan = laplex.Plan(b, a, backend="triton").mT if turned else laplex.Plan(a, b, backend="triton")
-    assert plan.layout == ("in_order" if in_order else "joined")
+    assert plan._layout == ("in_order" if in_order else "joined")
     inputs = inputs_for(a * 2 if moved else a, b * 2 if moved else b, 0.7, m=3)
     assert_gram(**inputs, backend="triton", plan=plan)
     assert_gradients(inputs, 1e-13, plan=plan)
@@ -197,7 +197,7 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
     n, k = 8, 4000
     a, b, weight, phi, psi = torch.randn(n), *(torch.randn(size) for size in (k, k, n, k))
     plan, leaves = laplex.Plan(a, b, backend="triton"), (b, weight, psi)
-    for order in (plan.order, plan.order_for(a.clone(), b)):
+    for order in (plan._order, plan._order_for(a.clone(), b)):
         inputs = [value[None].requires_grad_() for value in leaves]
         with Made() as made:
             weights, phase = inputs[1][None], (phi[None], inputs[2])
@@ -205,7 +205,7 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
                 weights, phase, a[None], inputs[0], torch.ones(1).double(), order, backend="triton"
             )
         checked = order[1].numel() == 0
-        assert [size for size in made.sizes if size >= k] == ([plan.order[1].numel()] if checked else [])
+        assert [size for size in made.sizes if size >= k] == ([plan._order[1].numel()] if checked else [])
         g = torch.randn_like(got)
         with Made() as made:
             torch.autograd.grad(got, inputs, g)

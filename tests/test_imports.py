@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import torch
+
 import laplex
 
 BLOCKED = """
@@ -79,10 +81,31 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 
 def test_public_names():
-    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "Plan", "StalePlanError", "__version__"]
-    names += ["backends", "gram", "linear", "rank", "reference"]
+    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan"]
+    names += ["StalePlanError", "__version__", "backends", "gram", "linear", "rank", "reference"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
+
+
+def shown(value):
+    """What completion offers of it."""
+    return [name for name in dir(value) if not name.startswith("_")]
+
+
+def test_public_names_of_objects():
+    K = laplex.LaplaceOperator(torch.randn(3))
+    lazy = ["device", "dtype", "logdet", "shape", "solve", "to_dense"]
+    operator = [*lazy, "T", "cholesky", "diagonal", "mT", "requires_grad"]
+    of_kernel = ["a", "aslinearoperator", "b", "gram", "phi", "plan", "psi", "sample", "tau"]
+    assert shown(K) == sorted([*operator, *of_kernel])
+    assert shown(K.gram()) == sorted([*operator, "kernel", "weight"])
+    assert shown(K.cholesky(0.1)) == sorted([*lazy, "sample"])
+    assert shown(K.plan) == sorted(["backend", "device", "mT", "shape", "to", "update", "validate"])
+
+
+def test_public_names_of_modules():
+    assert shown(laplex.backends) == ["available", "which"]
+    assert shown(laplex.reference) == ["gram", "kernel", "linear"]
 
 
 def test_public_names_have_docstrings():

@@ -279,7 +279,7 @@ def test_two_threads_agree_with_one(n, k, m, kernels, dtype, threads):
     for count in (1, 2):
         threads(count)
         plan = laplex.Plan(a, b)
-        results.append((plan.order, laplex.linear(x, a, b, 0.3, plan=plan, backend="cpp")))
+        results.append((plan._order, laplex.linear(x, a, b, 0.3, plan=plan, backend="cpp")))
     assert all(torch.equal(one, two) for one, two in zip(results[0][0], results[1][0]))
     assert error(results[1][1], results[0][1]) <= {torch.float32: 1e-7, torch.float64: 1e-15}[dtype]
 

@@ -7,7 +7,7 @@ from torch.utils._pytree import tree_leaves
 
 import laplex
 from helpers import rows_for
-from laplex import _ops, backends
+from laplex import _dispatch, _ops
 
 SIZES = [(1201, 1301), (151, 2503), (2503, 151)]  # merged, short rows, short columns
 
@@ -88,10 +88,10 @@ def test_the_watch_sees_the_dense_backend():
 @pytest.mark.parametrize("device", ["cpu", "meta", "cuda"])
 @pytest.mark.parametrize(("n", "k"), [(1025, 1025), (10**6, 10**6), (3, 10**6), (10**6, 3)])
 def test_large_sizes_never_choose_the_dense_backend(n, k, device):
-    assert backends.choose(torch.device(device), n, k, None) != "dense"
+    assert _dispatch.choose(torch.device(device), n, k, None) != "dense"
 
 
 def test_small_sizes_choose_the_dense_backend():
-    assert backends.choose(torch.device("cuda"), 30, 40, None) == "dense"
-    assert backends.choose(torch.device("cpu"), 30, 40, None) == "cpp"  # the compiled scan is faster at every size
-    assert backends.choose(torch.device("cuda"), 30, 40, "torch") == "torch"
+    assert _dispatch.choose(torch.device("cuda"), 30, 40, None) == "dense"
+    assert _dispatch.choose(torch.device("cpu"), 30, 40, None) == "cpp"  # the compiled scan is faster at every size
+    assert _dispatch.choose(torch.device("cuda"), 30, 40, "torch") == "torch"

@@ -23,7 +23,7 @@ def grid(layout, tied=False):
 
 
 def same(plan, other):
-    return all(torch.equal(one, two) for one, two in zip(plan.order, other.order))
+    return all(torch.equal(one, two) for one, two in zip(plan._order, other._order))
 
 
 @every()
@@ -42,7 +42,7 @@ def test_a_plan_serves_both_products(case, backend, dtype):
     [(5, 5, "merged"), (5, 79, "merged"), (5, 80, "short_rows"), (80, 5, "short_cols"), (1, 1, "merged")],
 )
 def test_the_layout_is_chosen_by_the_sizes(n, k, layout):
-    assert Plan(torch.randn(n), torch.randn(k)).layout == layout
+    assert Plan(torch.randn(n), torch.randn(k))._layout == layout
 
 
 def test_repr():
@@ -58,9 +58,9 @@ def test_transpose(layout):
     plan = Plan(*grid(layout))
     swapped = plan.mT
     assert swapped.shape == plan.shape[::-1]
-    assert swapped.layout == {"short_rows": "short_cols", "short_cols": "short_rows"}.get(layout, layout)
-    assert all(one is other for one, other in zip(swapped.order, (*plan.order[2:], *plan.order[:2])))
-    assert swapped.mT.layout == layout
+    assert swapped._layout == {"short_rows": "short_cols", "short_cols": "short_rows"}.get(layout, layout)
+    assert all(one is other for one, other in zip(swapped._order, (*plan._order[2:], *plan._order[:2])))
+    assert swapped.mT._layout == layout
 
 
 def test_to_another_device():
@@ -82,7 +82,7 @@ def test_copies_and_pickles(remake):
     assert error(laplex.linear(x, a, b, plan=made, backend="cpp"), oracle(x, a, b)) <= 2e-7
 
 
-@pytest.mark.parametrize("name", ["shape", "layout", "order"])
+@pytest.mark.parametrize("name", ["shape", "_layout", "_order"])
 def test_a_plan_is_frozen(name):
     plan = Plan(torch.randn(5), torch.randn(6))
     with pytest.raises(AttributeError):
@@ -92,7 +92,7 @@ def test_a_plan_is_frozen(name):
 def test_a_plan_holds_no_graph():
     a = torch.randn(5, requires_grad=True)
     plan = Plan(a, a)
-    assert not any(tensor.requires_grad for tensor in plan.order)
+    assert not any(tensor.requires_grad for tensor in plan._order)
 
 
 @LAYOUT
@@ -104,7 +104,7 @@ def test_update_follows_the_anchors(layout, by):
     moved = a + by * torch.randn_like(a), b + by * torch.randn_like(b)
     fresh, updated = Plan(*moved), plan.update(*moved)
     assert same(updated, fresh)
-    assert updated.layout == layout
+    assert updated._layout == layout
     assert same(plan, before)
 
 
@@ -212,7 +212,7 @@ def test_a_stale_plan_never_gives_both_sums(layout, change, tied, scan_backend):
     change(a, b)
     x, a, b, tau = torch.randn(1, 2, len(b)).double(), a[None], b[None], torch.ones(1).double()
     with pytest.raises(StalePlanError, match="does not describe the order"):
-        scan(x, a, b, tau, plan.order, True, scan_backend)
+        scan(x, a, b, tau, plan._order, True, scan_backend)
 
 
 @LAYOUT

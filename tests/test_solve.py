@@ -8,7 +8,7 @@ import torch
 import laplex
 from cases import CASES, every, named
 from helpers import TOLERANCE, error, wide
-from laplex import CholeskyFactor, LaplaceOperator, backends
+from laplex import CholeskyFactor, LaplaceOperator, _dispatch
 from laplex._kernels import triton_scan
 from systems import KINDS, dense, inputs_of, norm_and_condition, normal, operator, triangular, widened
 
@@ -21,7 +21,7 @@ BACKWARD = 1e-14  # |A x - y| over |A| |x| + |y|, and the error over the conditi
 @pytest.fixture
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(backends, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
 
 
 def assert_solves(x, matrix, y):

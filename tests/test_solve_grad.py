@@ -5,7 +5,7 @@ import torch
 
 from cases import named
 from helpers import error, make_order, odd_kernel, wide
-from laplex import LaplaceOperator, _solve_autograd, backends, reference
+from laplex import LaplaceOperator, _dispatch, _solve_autograd, reference
 from systems import KINDS, condition, dense, inputs_of, normal, operator, triangular
 
 TIED = ("ties_across_sides", "ties_everywhere", "duplicates_within_a_side", "all_tied", "batched_ties")
@@ -26,7 +26,7 @@ PHASED = pytest.mark.parametrize("phased", [False, True])
 @pytest.fixture
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(backends, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
 
 
 def of(method):

@@ -126,6 +126,48 @@ def test_compiled_around(kind, method):
     assert error(*(torch.autograd.grad(result.sum(), leaf)[0] for result in (got, want))) <= 1e-14
 
 
+GRAPH = r"solves, log determinants and factors are not captured .* without fullgraph=True .*torch\.compiler\.disable"
+
+
+@pytest.mark.usefixtures("unpoisoned")
+@pytest.mark.parametrize("kind", ["kernel", "gram", "factor"])
+def test_a_whole_graph_of_a_solve_is_refused_in_our_words(kind):
+    K = laplex.LaplaceOperator(normal(5))
+    M, C = K.gram(), K.cholesky(0.1)
+    calls = {
+        "kernel": {"solve": lambda y: K.solve(y, 0.1), "logdet": lambda y: y + K.logdet(0.1)}
+        | {"cholesky": lambda y: K.cholesky(0.1) @ y, "sample": lambda y: y + K.sample()},
+        "gram": {"solve": lambda y: M.solve(y, 0.1), "logdet": lambda y: y + M.logdet(0.1)}
+        | {"cholesky": lambda y: M.cholesky(0.1).solve(y)},
+        "factor": {"solve": C.solve, "sample": lambda y: y + C.sample(), " @ y": lambda y: C @ y}
+        | {" @ y ": lambda y: torch.matmul(C, y)},
+    }
+    for method, call in calls[kind].items():
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match=rf"(Operator|Factor)[. ]{method.strip()}: {GRAPH}"):
+            torch.compile(call, fullgraph=True, backend="eager")(normal(5))
+
+
+# --- torch.matmul ----------------------------------------------------------------------------------------------------
+
+
+def test_matmul_of_a_factor():
+    C = laplex.LaplaceOperator(normal(5)).cholesky(0.1)
+    for x in (normal(5), normal(5, 2)):
+        assert torch.equal(torch.matmul(C, x), C @ x)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda C, x: x @ C, lambda C, x: torch.matmul(x, C), torch.add, lambda C, x: x.numpy() @ C]
+)
+def test_what_a_factor_cannot_do_says_what_it_can(call):
+    C = laplex.LaplaceOperator(normal(5)).cholesky(0.1)
+    with pytest.raises(
+        TypeError, match=r"is not defined for a CholeskyFactor; use C @ x .*C\.solve\(y\).*to_dense\(\)"
+    ):
+        call(C, normal(5))
+
+
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 

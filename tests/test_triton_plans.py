@@ -8,7 +8,7 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
-from laplex import LaplaceOperator, Plan, StalePlanError, backends
+from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
 from laplex._kernels import triton_plan, triton_scan
 from test_plan import ALL_CHANGES, grid
 
@@ -53,7 +53,7 @@ def test_repr():
 def test_a_plan_serves_both_products(layout):
     a, b = points(layout)
     plan, x, y = planned(a, b), torch.randn(1, 30).double(), torch.randn(1, 40).double()
-    assert plan.layout == layout
+    assert plan._layout == layout
     assert plan.backend == plan.mT.backend == "triton"
     assert error(linear(x, a, b, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
     assert error(linear(y, b, a, plan=plan.mT), oracle(y, b, a, 9.0)) <= 1e-14
@@ -99,21 +99,21 @@ def test_update_follows_the_anchors():
     plan = planned(a, b)
     updated, sorted_ = plan.update(-a, b), plan.update(a.sort().values, b.sort().values)
     assert updated.backend == sorted_.backend == "triton"
-    assert sorted_.layout == "in_order"
+    assert sorted_._layout == "in_order"
     x = torch.randn(1, 30).double()
     assert error(linear(x, -a, b, plan=updated), oracle(x, -a, b, 9.0)) <= 1e-14
 
 
 def trusts(plan, a, b):
     """Whether the plan takes these anchors for those it was built from."""
-    return plan.order_for(a, b)[1].shape[-1] > 0
+    return plan._order_for(a, b)[1].shape[-1] > 0
 
 
 def test_a_plan_knows_its_anchors():
     a, b = torch.nn.Parameter(torch.randn(5), requires_grad=False), torch.randn(4)
     plan = planned(a, b)
     assert trusts(plan, a, b)
-    assert plan.mT.order_for(b, a)[3].shape[-1] > 0
+    assert plan.mT._order_for(b, a)[3].shape[-1] > 0
     for other in (a.detach(), a.data, a.clone(), a.detach().flip(0)):
         assert not trusts(plan, other, b)
     assert not trusts(plan, a, b.clone())
@@ -333,8 +333,8 @@ def test_the_interpreter_makes_it_available_but_never_chosen():
 
 
 def test_a_gpu_chooses_it():
-    assert backends.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
-    assert backends.planner(torch.device("cuda")) == "triton"
+    assert _dispatch.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
+    assert _dispatch.planner(torch.device("cuda")) == "triton"
 
 
 def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
@@ -349,7 +349,7 @@ def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
 def test_without_triton(monkeypatch):
     monkeypatch.setattr(triton_scan, "MISSING", "Triton is not installed")
     assert backends.available()["triton"] == "Triton is not installed"
-    assert backends.planner(torch.device("cuda")) == "torch"
+    assert _dispatch.planner(torch.device("cuda")) == "torch"
     with pytest.raises(RuntimeError, match="backend 'triton' cannot run: Triton is not installed"):
         linear(torch.randn(6), torch.randn(5), torch.randn(6))
 
@@ -377,7 +377,7 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
     scattered = linear(x, a, b, plan=planned(a, b))
     monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
     plan = planned(a, b)
-    assert plan.order[2].shape == (1, 1, (n + k) | 1)
+    assert plan._order[2].shape == (1, 1, (n + k) | 1)
     assert torch.equal(linear(x, a, b, plan=plan), scattered)
     back = linear(scattered, b, a, plan=plan.mT)
     assert error(back, oracle(scattered, b, a, 9.0)) <= TOLERANCE[torch.float32]

@@ -178,7 +178,7 @@ def test_products_are_repeated_for_other_inputs(shape, staged, kept, tiles, repl
         return laplex.linear(x, a, b, 1.0, plan=plan, backend="triton")
 
     x, other = torch.randn(2, 9, k)
-    inputs, constant = ((x,), (a, b, *plan.order)) if kept else ((x, a, b), ())
+    inputs, constant = ((x,), (a, b, *plan._order)) if kept else ((x, a, b), ())
     repeat = repeat_of_a_product(lambda: product(x, a, b), inputs, constant)
     if not kept and shape in ("to_long", "to_short"):  # what short axes make of the anchors would have to be made again
         assert repeat is None
@@ -203,7 +203,7 @@ def test_gram_matrices_are_repeated_for_other_inputs(kept, phased, tiles, replay
         phases = dict(zip(("phi", "psi"), phases, strict=False))
         return laplex.gram(*anchors, weight, 1.0, plan=plan, backend="triton", **phases)
 
-    inputs, constant = (given, (a, b, *plan.order)) if kept else ((*given, a, b), ())
+    inputs, constant = (given, (a, b, *plan._order)) if kept else ((*given, a, b), ())
     repeat = repeat_of_a_product(lambda: product(*given), inputs, constant)
     anchors = (a, b) if kept else (torch.randn(9), torch.randn(80))
     assert torch.equal(repeat(*others, *(() if kept else anchors))[0], product(*others, anchors=anchors))

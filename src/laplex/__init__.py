@@ -46,6 +46,7 @@ from laplex import backends as backends
 from laplex import reference as reference
 from laplex._version import __version__ as __version__
 from laplex.cholesky import CholeskyFactor as CholeskyFactor
+from laplex.errors import PerformanceWarning as PerformanceWarning
 from laplex.errors import StalePlanError as StalePlanError
 from laplex.functional import gram as gram
 from laplex.functional import linear as linear
@@ -58,6 +59,7 @@ __all__ = [
     "CholeskyFactor",
     "GramOperator",
     "LaplaceOperator",
+    "PerformanceWarning",
     "Plan",
     "StalePlanError",
     "__version__",

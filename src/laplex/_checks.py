@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._shapes import plainly_eager
+from laplex._shapes import flat_tau, plainly_eager
 
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -21,7 +21,9 @@ X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.c
 
 def is_tensor(where: str, name: str, value: object) -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(f"{where}: `{name}` must be a torch.Tensor, got {type(value).__name__}; use torch.as_tensor")
+        lazy = hasattr(value, "to_dense")
+        to_do = "apply one after the other, as in K @ (M @ x), or use .to_dense()" if lazy else "use torch.as_tensor"
+        raise TypeError(f"{where}: `{name}` must be a torch.Tensor, got {type(value).__name__}; {to_do}")
     if value.layout is not torch.strided:
         raise TypeError(f"{where}: `{name}` must be a dense tensor, got layout {value.layout}; call .to_dense()")
 
@@ -31,9 +33,18 @@ def anchors(where: str, name: str, value: Tensor) -> None:
     is_tensor(where, name, value)
     if value.dtype not in ANCHOR_DTYPES:
         why = "; half precision would tie most anchors together" if value.dtype.itemsize == 2 else ""
-        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}{why}; call .float()")
+        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}{why}; {_cast(name, value)}")
     if value.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a scalar; use {name}.reshape(1)")
+
+
+def _cast(name: str, value: Tensor) -> str:
+    """What to do about a tensor whose dtype is not float32 or float64."""
+    if not value.is_complex():
+        return "call .float()"
+    if name == "weight":
+        return "the matrix is linear in it: use weight.real and weight.imag, and add M(real) + 1j * M(imag)"
+    return f"use {name}.real, or whatever real numbers are meant"
 
 
 def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
@@ -64,22 +75,34 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
     if isinstance(tau, Tensor):
         is_tensor(where, "tau", tau)
         if not tau.dtype.is_floating_point or tau.dtype.itemsize < 4:
-            raise TypeError(f"{where}: `tau` must be float32 or float64, got {tau.dtype}; call .float()")
+            raise TypeError(f"{where}: `tau` must be float32 or float64, got {tau.dtype}; {_cast('tau', tau)}")
         same_device(where, "tau", tau, "a", a)
     elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
     elif not 0.0 < _as_float(tau) < math.inf:
-        raise ValueError(bad_tau(where, tau))
+        raise ValueError(bad_tau(where, _as_float(tau)))
 
 
-def positive_on_cpu(where: str, tau: object) -> None:
+def positive_on_cpu(where: str, tau: float | Tensor, batch: tuple[int, ...]) -> None:
     """A tensor's values where looking costs no wait, for what no kernel reads: entries and the dense matrix."""
     if not isinstance(tau, Tensor) or tau.device.type != "cpu" or not plainly_eager():
         return
-    bad = tau.detach().flatten()
-    bad = bad[~((bad > 0) & (bad < math.inf))]
-    if bad.numel() > 0:
-        raise ValueError(bad_tau(where, float(bad[0])))
+    values = flat_tau(tau.detach(), batch, tau.device)
+    if not bool(((values > 0) & (values < math.inf)).all()):
+        raise ValueError(bad_tau(where, values))
+
+
+def halved(where: str, tau: float | Tensor, batch: tuple[int, ...]) -> float | Tensor:
+    """tau / 2, the length scale of squares, in float64; what is wrong with it is said of tau itself."""
+    positive_on_cpu(where, tau, batch)
+    half = tau.double() / 2 if isinstance(tau, Tensor) else tau / 2
+    if isinstance(half, Tensor):
+        lost = half.device.type == "cpu" and plainly_eager() and not bool((half > 0).all())
+    else:
+        lost = half <= 0
+    if lost:
+        raise ValueError(half_of_tau(where, tau))
+    return half
 
 
 def _as_float(number: numbers.Real) -> float:
@@ -89,15 +112,26 @@ def _as_float(number: numbers.Real) -> float:
         return -math.inf if number <= 0 else math.inf
 
 
-def bad_tau(where: str, got: object) -> str:
+def bad_tau(where: str, tau: float | Tensor) -> str:
+    got = _one_of(tau, ~((tau > 0) & (tau < math.inf))) if isinstance(tau, Tensor) else tau
     return (
         f"{where}: `tau` must be positive and finite, got {got}; it is the length scale in exp(-|a - b| / tau), "
         "and if it is learned, learn its logarithm"
     )
 
 
-def half_of_tau(where: str, got: object) -> str:
-    return f"{where}: `tau` is too small, got {got}: half of it, the length scale of squares, is 0 in float64"
+def half_of_tau(where: str, tau: float | Tensor) -> str:
+    got = _one_of(tau, tau / 2 <= 0) if isinstance(tau, Tensor) else tau
+    return (
+        f"{where}: `tau` is too small, got {got}: half of it, the length scale of squares, is 0 in float64; multiply "
+        "the anchors and tau by one factor"
+    )
+
+
+def _one_of(values: Tensor, wrong: Tensor) -> str:
+    """The first value that is wrong; of several kernels', with the kernel."""
+    at, count = int(wrong.flatten().int().argmax()), values.numel()
+    return str(float(values.flatten()[at])) + (f" for kernel {at} of {count}" if count > 1 else "")
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
@@ -149,7 +183,7 @@ def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, 
         return
     is_tensor(where, "weight", weight)
     if weight.dtype not in ANCHOR_DTYPES:
-        raise TypeError(f"{where}: `weight` must be float32 or float64, got {weight.dtype}; call .float()")
+        raise TypeError(f"{where}: `weight` must be float32 or float64, got {weight.dtype}; {_cast('weight', weight)}")
     same_device(where, "weight", weight, "b", b)
     _beside_columns(where, "weight", weight, b)
     if batch and weight.dim() > 1:
@@ -276,7 +310,8 @@ def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...],
 def _real(name: str, where: str, value: Tensor, like: Tensor, *, half: bool = False) -> None:
     is_tensor(where, name, value)
     if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
-        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .double()")
+        to_do = _cast(name, value) if value.is_complex() else "call .double()"
+        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; {to_do}")
     same_device(where, name, value, "a", like)
 
 
@@ -328,8 +363,26 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
     )
 
 
+def not_defined_for_factors(function: str) -> str:
+    return (
+        f"{function} is not defined for a CholeskyFactor; use C @ x with C on the left, C.solve(y), C.logdet(), or "
+        ".to_dense() if the matrix fits"
+    )
+
+
+def not_captured(where: str) -> str:
+    return (
+        f"{where}: solves, log determinants and factors are not captured in a graph; use torch.compile without "
+        "fullgraph=True and put this call into a function under @torch.compiler.disable: the graph breaks there"
+    )
+
+
 def reverse_mode_only(where: str, *values: object) -> None:
-    """Raise under torch.func's transforms, and for dual numbers, whose derivatives would be lost."""
+    """Raise where a graph is made, under torch.func's transforms, and for dual numbers, whose derivatives would be
+    lost. (Dynamo, unless it was asked for a whole graph, answers the first with a break, and the call runs eagerly.)
+    """
+    if torch.compiler.is_compiling():
+        raise RuntimeError(not_captured(where))
     transformed = torch._C._are_functorch_transforms_active()
     if not transformed and forward_ad._current_level >= 0:
         tensors = (value for value in values if isinstance(value, Tensor))
@@ -375,6 +428,13 @@ def other_backend(where: str, backend: str, of_plan: str) -> str:
     return (
         f"{where}: `plan` was built for backend '{of_plan}', got backend='{backend}', which needs an order of another "
         f"form; leave the backend out, or build laplex.Plan(a, b, backend='{backend}')"
+    )
+
+
+def without_core(missing: str) -> str:
+    return (
+        "laplex: on the CPU products, Gram matrices and solves run in plain torch, several times slower than need be "
+        f"(told once; filter laplex.PerformanceWarning to silence it): {missing}"
     )
 
 

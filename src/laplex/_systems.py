@@ -19,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _checks, backends
+from laplex import _checks, _dispatch
 from laplex._ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 from laplex._solve_autograd import Factored, Generators, Product, factor, halves, logdet, solve
@@ -76,6 +76,7 @@ class System(NamedTuple):
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
+        _dispatch.tell_without_core(y.device, y.numel())
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
         x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
@@ -102,8 +103,9 @@ def flat(
         None if side is None else _checks.finite_phase(where, name, flat_anchors(side, shape))
         for name, side in (("phi", phi), ("psi", psi))
     ]
+    _dispatch.tell_without_core(a.device, a.numel() + b.numel())
     rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
-    return Flat(rows, cols, scale, turns[0], turns[1], plan.order_for(a, b), plan.backend)
+    return Flat(rows, cols, scale, turns[0], turns[1], plan._order_for(a, b), plan.backend)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
@@ -112,7 +114,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     p = _directions(k.a, k.phi, order)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
-    backend = backends.planner_of_sides(t.device)
+    backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
     product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
@@ -123,7 +125,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     """K diag(weight) K^T + diag, weight (h, k) float64."""
     order, t = _ordered(where, k)
     if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
-        raise ValueError(_checks.half_of_tau(where, k.tau.tolist()))
+        raise ValueError(_checks.half_of_tau(where, k.tau))
     try:
         left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
     except StalePlanError:  # of the product underneath
@@ -131,7 +133,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     e = _directions(k.a, k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    backend = backends.planner_of_sides(t.device)
+    backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
     product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
@@ -166,7 +168,7 @@ def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
     else:
         order = k.a.detach().argsort(stable=True)
     if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
+        raise ValueError(_checks.bad_tau(where, k.tau))
     return order, _gathered(k.a, order, k.planned[1])
 
 

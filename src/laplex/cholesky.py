@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ class CholeskyFactor:
 
     _system: System
     __setattr__ = frozen
+    __array_ufunc__ = None  # so that array @ C comes here, and is told what to do
 
     def __init__(self, system: System) -> None:
         how = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
@@ -52,6 +54,20 @@ class CholeskyFactor:
         """C @ x for x (n,) or (..., n, m)."""
         return self._multiply("CholeskyFactor @ y", x, inverse=False)
 
+    def __rmatmul__(self, x: object) -> Tensor:
+        raise TypeError(_checks.not_defined_for_factors("x @ C"))
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """torch.matmul of a factor on the left; everything else would need the matrix."""
+        if torch.compiler.is_compiling():  # torch.compile hands over C @ y as y @ C
+            raise RuntimeError(_checks.not_captured("CholeskyFactor @ y"))
+        if func is not torch.matmul or kwargs or not isinstance(args[0], CholeskyFactor):
+            raise TypeError(_checks.not_defined_for_factors(func.__name__))
+        return args[0].__matmul__(args[1])
+
     def solve(self, y: Tensor) -> Tensor:
         """C^-1 y for y (n,) or (..., n, m)."""
         return self._multiply("CholeskyFactor.solve", y, inverse=True)
@@ -70,7 +86,7 @@ class CholeskyFactor:
         *batch, n, _ = self.shape
         draws = 1 if count is None else count
         noise = torch.randn(*batch, n, draws, generator=generator, dtype=self.dtype, device=self.device)
-        samples = (self @ noise).movedim(-1, 0)
+        samples = self._multiply("CholeskyFactor.sample", noise, inverse=False).movedim(-1, 0)
         return samples[0] if count is None else samples
 
     def _multiply(self, where: str, x: Tensor, *, inverse: bool) -> Tensor:

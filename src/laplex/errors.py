@@ -1,8 +1,12 @@
-"""Exceptions of laplex's own; bad arguments otherwise raise ValueError, TypeError or RuntimeError."""
+"""Exceptions and warnings of laplex's own; bad arguments otherwise raise ValueError, TypeError or RuntimeError."""
 
 
 class StalePlanError(ValueError):
     """A plan was used with anchors whose order it does not describe. No result was computed."""
+
+
+class PerformanceWarning(UserWarning):
+    """The result is right, but could be had much faster. Told once; filter it as any warning."""
 
 
 def frozen(self: object, name: str, value: object) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from laplex import _autograd_gram, _checks, backends
+from laplex import _autograd_gram, _checks, _dispatch
 from laplex._autograd import scan
 from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
@@ -71,6 +71,9 @@ def linear(
     if phi is not None and psi is not None:
         phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
 
+    if backend is None:
+        _dispatch.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
+
     def product() -> Tensor:
         rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
         order, chosen = _order(where, a, b, batch, plan, backend)
@@ -97,8 +100,8 @@ def _again(
     if plan is None:
         inputs = *inputs, a, b
         repeats = _whole
-    elif isinstance(plan, Plan) and plan.repeats.kept and plan.knows(a, b):
-        repeats = plan.repeats
+    elif isinstance(plan, Plan) and plan._repeats.kept and plan._knows(a, b):
+        repeats = plan._repeats
     else:
         return None
     kept = repeats.find(what, tau, *inputs) if repeats.kept else None
@@ -119,8 +122,8 @@ def _remembered(
         return product()
     if plan is None:
         return _whole.do(what, product, tau, *inputs, a, b)
-    if isinstance(plan, Plan) and plan.knows(a, b):
-        return plan.repeats.do(what, product, tau, *inputs, constant=(a, b, *plan.order))
+    if isinstance(plan, Plan) and plan._knows(a, b):
+        return plan._repeats.do(what, product, tau, *inputs, constant=(a, b, *plan._order))
     return product()
 
 
@@ -178,6 +181,8 @@ def gram(
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)
+    if backend is None:
+        _dispatch.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
     product = partial(_gram, where, a, b, weight, tau, phi, psi, plan, backend, batch)
     if weight is not None and backend is None and not batch:
         return _remembered(what, product, tau, given, a, b, plan)
@@ -221,19 +226,19 @@ def _order(
 ) -> tuple[Planned, str]:
     """The order of the anchors, of the plan if there is one, and the backend that will use it."""
     n, k = a.shape[-1], b.shape[-1]
-    chosen = backends.choose(a.device, n, k, backend)
+    chosen = _dispatch.choose(a.device, n, k, backend)
     if plan is None:
         rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
         dense = chosen == "dense"
         return no_order(rows, cols) if dense else build(rows, cols, choose_layout(n, k, chosen), chosen), chosen
     if not isinstance(plan, Plan):
         raise TypeError(_checks.not_a_plan(where, plan))
-    plan.check_shape(where, (*batch, n, k), a.device)
+    plan._check_shape(where, (*batch, n, k), a.device)
     if backend is None and chosen != "dense":
         chosen = plan.backend
     if chosen != "dense" and (chosen == "triton") != (plan.backend == "triton"):
         raise ValueError(_checks.other_backend(where, chosen, plan.backend))
-    return plan.order_for(a, b), chosen
+    return plan._order_for(a, b), chosen
 
 
 def _product(

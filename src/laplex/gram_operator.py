@@ -129,7 +129,7 @@ class GramOperator:
         With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
         """
         kernel, weight = self.kernel, self._weights()
-        tau = kernel.tau / 2
+        tau = _checks.halved("GramOperator.diagonal", kernel.tau, tuple(kernel.shape[:-2]))
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
             return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :].to(self.dtype)

@@ -69,7 +69,7 @@ class LaplaceOperator:
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
-            plan.check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+            plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
@@ -157,7 +157,7 @@ class LaplaceOperator:
 
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
-        _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau)
+        _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
         size = min(self.shape[-2:])
         a, b = self.a[..., :size], self.b[..., :size]
         scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
@@ -168,7 +168,7 @@ class LaplaceOperator:
 
     def to_dense(self) -> Tensor:
         """The matrix itself, n * k numbers: for looking at, and for small sizes."""
-        _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau)
+        _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau, self._batch)
         return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
 
     def gram(self, weight: Tensor | None = None) -> GramOperator:
@@ -256,7 +256,7 @@ class LaplaceOperator:
     def __repr__(self) -> str:
         phased = ", phased" if self.phi is not None else ""
         shape = " x ".join(map(str, self.shape))
-        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
+        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan._layout})"
 
 
 def _as_selection(part: Any) -> slice | Tensor:

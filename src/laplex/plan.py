@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _ops, backends
+from laplex import _checks, _dispatch, _ops
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
 from laplex._shapes import flat, flat_anchors, plainly_eager
@@ -76,16 +76,16 @@ class Plan:
     """
 
     shape: tuple[int, ...]  # (*H, n, k)
-    layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
-    order: _ops.Planned  # row and column index and values: laplex._ops
-    anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
-    repeats: Repeats  # products done before on the GPU with these very anchors
+    _layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
+    _order: _ops.Planned  # row and column index and values: laplex._ops
+    _anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
+    _repeats: Repeats  # products done before on the GPU with these very anchors
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
-        chosen = backends.choose(a.device, n, k, backend or backends.planner(a.device))
+        chosen = _dispatch.choose(a.device, n, k, backend or _dispatch.planner(a.device))
         layout = choose_layout(n, k, chosen)
         anchors = None
         if layout == "joined":
@@ -94,55 +94,55 @@ class Plan:
         order = build(rows, cols, layout, chosen)
         if layout == "joined":
             order = triton_plan.placed(order, n, k)
-        self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
+        self.__dict__.update(shape=shape, _layout=layout, _order=order, _anchors=anchors, _repeats=Repeats())
 
     @property
     def backend(self) -> str:
         """The backend the order was made for; "torch" and "cpp" have theirs in common."""
-        return "triton" if self.anchors is not None else backends.planner_of_sides(self.device)
+        return "triton" if self._anchors is not None else _dispatch.planner_of_sides(self.device)
 
-    def order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
+    def _order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
         """The order, without its values if these anchors may be others than those it was built from."""
-        if self.anchors is None or self.knows(a, b):
-            return self.order
+        if self._anchors is None or self._knows(a, b):
+            return self._order
         return self._without_values()
 
-    def knows(self, a: Tensor, b: Tensor) -> bool:
+    def _knows(self, a: Tensor, b: Tensor) -> bool:
         """Whether these are the anchors whose values the GPU's order holds; in a captured graph they may change."""
-        if self.anchors is None or not plainly_eager():
+        if self._anchors is None or not plainly_eager():
             return False
-        if not (self.anchors[0].still(a) and self.anchors[1].still(b)):
+        if not (self._anchors[0].still(a) and self._anchors[1].still(b)):
             return False
         return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
 
     def _without_values(self) -> _ops.Planned:
         """The order as the GPU checks it before use; the CPU always does."""
-        if self.anchors is None:
-            return self.order
-        row_index, row_values, col_index, col_values = self.order
+        if self._anchors is None:
+            return self._order
+        row_index, row_values, col_index, col_values = self._order
         return row_index, row_values[..., :0], col_index, col_values[..., :0]
 
     @property
     def device(self) -> torch.device:
-        return self.order[0].device
+        return self._order[0].device
 
     @property
     def mT(self) -> Plan:
         """The plan of the transpose: the same order, with rows and columns swapped. Nothing is copied."""
         *batch, n, k = self.shape
-        layout = {"short_rows": "short_cols", "short_cols": "short_rows"}.get(self.layout, self.layout)
-        anchors = None if self.anchors is None else self.anchors[::-1]
-        return self._made((*batch, k, n), layout, (*self.order[2:], *self.order[:2]), anchors)
+        layout = {"short_rows": "short_cols", "short_cols": "short_rows"}.get(self._layout, self._layout)
+        anchors = None if self._anchors is None else self._anchors[::-1]
+        return self._made((*batch, k, n), layout, (*self._order[2:], *self._order[:2]), anchors)
 
     def to(self, device: torch.device | str) -> Plan:
         """The plan on another device."""
-        if self.anchors is not None and torch.device(device).type != self.device.type:
+        if self._anchors is not None and torch.device(device).type != self.device.type:
             raise ValueError(
                 f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "
                 f"{device}; build laplex.Plan(a, b) of anchors moved there"
             )
-        row_index, row_values, col_index, col_values = (tensor.to(device=device) for tensor in self.order)
-        return self._made(self.shape, self.layout, (row_index, row_values, col_index, col_values), self.anchors)
+        row_index, row_values, col_index, col_values = (tensor.to(device=device) for tensor in self._order)
+        return self._made(self.shape, self._layout, (row_index, row_values, col_index, col_values), self._anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. On the CPU, the less they moved, the less it costs.
@@ -150,17 +150,17 @@ class Plan:
         Not for use inside torch.compile or torch.func transforms: there, leave the plan out.
         """
         rows, cols, shape = _flat("Plan.update", a, b)
-        self.check_shape("Plan.update", shape, a.device)
-        if a.dtype != self.order[1].dtype or self.anchors is not None:
+        self._check_shape("Plan.update", shape, a.device)
+        if a.dtype != self._order[1].dtype or self._anchors is not None:
             return Plan(a, b, backend=self.backend)
-        kernels = _ops.kernels(backends.planner_of_sides(a.device))
-        order = kernels.replan(flat(rows, 2), flat(cols, 2), self.layout, self.order)
-        return self._made(self.shape, self.layout, order, None)
+        kernels = _ops.kernels(_dispatch.planner_of_sides(a.device))
+        order = kernels.replan(flat(rows, 2), flat(cols, 2), self._layout, self._order)
+        return self._made(self.shape, self._layout, order, None)
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""
         rows, cols, shape = _flat("Plan.validate", a, b)
-        self.check_shape("Plan.validate", shape, a.device)
+        self._check_shape("Plan.validate", shape, a.device)
         for name, anchors in (("a", a), ("b", b)):
             if not bool(torch.isfinite(anchors).all()):
                 raise ValueError(_checks.not_finite("Plan.validate", name))
@@ -172,7 +172,7 @@ class Plan:
         if bool(even.isnan().any()):
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
-    def check_shape(self, where: str, shape: tuple[int, ...], device: torch.device) -> None:
+    def _check_shape(self, where: str, shape: tuple[int, ...], device: torch.device) -> None:
         """Raise unless the plan was built for these sizes on this device."""
         if self.shape != shape:
             raise ValueError(
@@ -187,11 +187,11 @@ class Plan:
         cls, shape: tuple[int, ...], layout: str, order: _ops.Planned, anchors: tuple[Known, Known] | None
     ) -> Plan:
         made = object.__new__(cls)
-        made.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
+        made.__dict__.update(shape=shape, _layout=layout, _order=order, _anchors=anchors, _repeats=Repeats())
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "repeats": Repeats()}  # addresses, which are of no use to a copy
+        return {**self.__dict__, "_repeats": Repeats()}  # addresses, which are of no use to a copy
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -203,7 +203,7 @@ class Plan:
             "in_order": "joined: both sides came in order",
         }
         kernels = f", batch={tuple(batch)}" if batch else ""
-        return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self.layout]})"
+        return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self._layout]})"
 
 
 def choose_layout(n: int, k: int, backend: str) -> str:
@@ -217,7 +217,7 @@ def choose_layout(n: int, k: int, backend: str) -> str:
 def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     if backend == "dense":  # has none of its own
-        backend = backends.planner_of_sides(a.device)
+        backend = _dispatch.planner_of_sides(a.device)
     return _ops.run_plan(a.detach(), b.detach(), layout, backend)
 
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+__all__ = ["gram", "kernel", "linear"]
+
+
+def __dir__() -> list[str]:
+    return __all__
+
 
 def kernel(
     a: Tensor, b: Tensor, tau: float | Tensor = 1.0, *, phi: Tensor | None = None, psi: Tensor | None = None

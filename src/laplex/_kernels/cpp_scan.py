@@ -17,8 +17,8 @@ try:
 except ImportError as error:
     _core = None
     MISSING = (
-        f"the compiled core did not load ({error}); with a C++17 compiler at hand, reinstall laplex from source: "
-        "pip install --force-reinstall --no-deps --no-binary laplex laplex"
+        f"the compiled core did not load ({error}); with a C++17 compiler at hand, reinstall laplex, in the folder of "
+        "laplex's source: pip install --force-reinstall --no-deps ."
     )
 
 
@@ -175,7 +175,7 @@ def _raise(where: str, status: int, tau: Tensor | None) -> None:
     if status == _core.STALE_PLAN:
         raise StalePlanError(_checks.stale_plan(where))
     if status == _core.BAD_TAU and tau is not None:
-        raise ValueError(_checks.bad_tau(where, tau.tolist()))
+        raise ValueError(_checks.bad_tau(where, tau))
     if status in (_core.NOT_FINITE_A, _core.NOT_FINITE_B):
         raise ValueError(_checks.not_finite(where, "a" if status == _core.NOT_FINITE_A else "b"))
     raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")

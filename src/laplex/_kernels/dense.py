@@ -30,7 +30,7 @@ def scan(
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.linear", name))
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
+        raise ValueError(_checks.bad_tau("laplex.linear", tau))
     gap = flat(source, 2).double()[:, None, :] - flat(target, 2).double()[:, :, None]  # (h, n, k)
     u = gap.abs() / tau.reshape(-1, 1, 1)
     entries = torch.exp(-u)

@@ -76,8 +76,11 @@ def gram(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """M (h, m, n, n) in a dtype, and the sums it is made of."""
-    if not (tau.is_cuda or backend == "triton" or bool(((tau > 0) & (tau < torch.inf)).all())):
-        raise ValueError(_checks.bad_tau("laplex.gram", tau.tolist()))
+    if not (tau.is_cuda or backend == "triton"):
+        if not bool(((tau > 0) & (tau < torch.inf)).all()):
+            raise ValueError(_checks.bad_tau("laplex.gram", tau))
+        if not bool((tau / 2 > 0).all()):
+            raise ValueError(_checks.half_of_tau("laplex.gram", tau))
     with _as_gram():
         sums = _sums(weight, target, source, tau, order, backend)
     return _assembly(backend, tau).assemble(sums, direction, target.double(), tau, dtype), sums

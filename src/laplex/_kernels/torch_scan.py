@@ -64,7 +64,7 @@ def scan(
     del target_values, source_values  # gathered anew: the check of the order comes with it
     wide = torch.float64
     if not bool(((tau > 0) & (tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
+        raise ValueError(_checks.bad_tau("laplex.linear", tau))
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
     rate = (1 / tau).clamp(max=torch.finfo(wide).max).to(wide).reshape(-1, 1)  # finite: 0 * rate is 0
     sums = _collect if source_index.shape[-2] == 2 else _read

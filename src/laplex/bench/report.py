@@ -5,6 +5,9 @@ import os
 import platform
 import re
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,8 +45,9 @@ class Report:
         head = {"suite": self.suite, "date": self.date, "load_at_start": self.load}
         content = {**head, **self.conditions, "results": results}
         partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(content, indent=1) + "\n")
-        partial.replace(self.path)
+        with _writing(self.path):
+            partial.write_text(json.dumps(content, indent=1) + "\n")
+            partial.replace(self.path)
 
     def busy(self) -> str:
         """A warning if others used the machine when the run began; else nothing."""
@@ -60,21 +64,47 @@ class Report:
 def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
     """A new report, or with `resume` the one that is there, if it was made under the same conditions."""
     conditions = {"machine": machine(device), "versions": versions(), "git": git()}
-    try:
+    with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"laplex bench: --out must be a folder that can be written, got {folder}: {error}") from None
+        tempfile.TemporaryFile(dir=folder).close()  # before anything is measured
     path = folder / f"{suite}-{slug(conditions['machine'])}.json"
     if not resume or not path.exists():
         return Report(suite, path, conditions)
-    saved = json.loads(path.read_text())
+    saved = _unfinished(path, suite, conditions)
     for name, now in conditions.items():
-        if saved[name] != now:
+        if saved.conditions[name] != now:
             raise ValueError(
-                f"laplex bench: --resume would mix two conditions in one file: {name} was {saved[name]}, is {now}; "
-                "run without --resume to start over"
+                f"laplex bench: --resume would mix two conditions in {path}: {name} was {saved.conditions[name]}, is "
+                f"{now}; run without --resume to start over"
             )
-    return Report(suite, path, conditions, saved["date"], [from_json(result) for result in saved["results"]])
+    return saved
+
+
+def _unfinished(path: Path, suite: str, conditions: dict[str, Any]) -> Report:
+    """The saved report of a suite, under the conditions of then."""
+    try:
+        saved = json.loads(path.read_text())
+        if saved["suite"] != suite:
+            raise ValueError(f"of suite {saved['suite']!r}")
+        then = {name: saved[name] for name in conditions}
+        return Report(suite, path, then, saved["date"], [from_json(result) for result in saved["results"]])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"laplex bench: --resume cannot go on from {path}: it holds no results of suite {suite!r} "
+            f"({type(error).__name__}: {error}); move it away to keep it, or run without --resume to replace it"
+        ) from None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """A file or folder that cannot be written is a mistake in the request, not in the program."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise ValueError(
+            f"laplex bench: cannot write {path.absolute()} ({why}); choose another folder with --out"
+        ) from None
 
 
 def load(path: Path) -> tuple[str, list[Result]]:
@@ -90,8 +120,9 @@ def default_folder(committed: bool) -> Path:
     """benchmarks/results/ for a whole suite in a checkout; a scratch folder that git ignores for all else."""
     if committed and COMMITTED.is_dir():
         return COMMITTED
-    SCRATCH.mkdir(exist_ok=True)
-    (SCRATCH / ".gitignore").write_text("*\n")
+    with _writing(SCRATCH):
+        SCRATCH.mkdir(exist_ok=True)
+        (SCRATCH / ".gitignore").write_text("*\n")
     return SCRATCH
 
 

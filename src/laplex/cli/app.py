@@ -10,11 +10,13 @@ import laplex
 from laplex.bench.run import SUITES, choose_suite, run
 from laplex.bench.tables import tables
 from laplex.bench.words import INTERRUPTED, closing_lines, exit_code
+from laplex.cli import ABOUT, DOCTOR
 from laplex.cli.doctor import examine
 from laplex.cli.show import RichProgress, rich_table
 
-app = typer.Typer(help="Exact, trainable Laplace-kernel matrices for PyTorch.", no_args_is_help=True)
-console = Console(highlight=False)
+# rich's form of the help shows flags as if they took a value, and breaks file names over lines.
+app = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
+console = Console(highlight=False, markup=False)  # square brackets are text: laplex[cli]
 
 
 @app.callback(invoke_without_command=True)
@@ -34,7 +36,7 @@ def bench(
     only: Annotated[str | None, typer.Option(help="Only rows whose name contains this; * and ? are wild.")] = None,
     threads: Annotated[int | None, typer.Option(help="How many threads torch uses.")] = None,
 ) -> None:
-    """Measure error and speed here, against the dense matrix, FFTs and other libraries."""
+    """Measure error and speed here, beside dense, FFTs and others."""
     try:
         chosen = choose_suite(suite, quick)
         with RichProgress(console) as progress:
@@ -51,9 +53,9 @@ def bench(
     raise typer.Exit(exit_code(report))
 
 
-@app.command()
+@app.command(help=DOCTOR)
 def doctor() -> None:
-    """Say what can run here, what cannot and why, and check a few products against the definition."""
+    """`laplex.cli._doctor` in colour."""
     findings = examine()
     for table in findings.tables:
         console.print(rich_table(table))

@@ -29,7 +29,7 @@ class RichProgress:
     """A bar with the row that runs, and a line for every result with a bar to meet or a reason to give."""
 
     def __init__(self, console: Console) -> None:
-        columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         self._progress = Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task("starting", total=None)
 

@@ -1,5 +1,0 @@
-"""`python -m laplex.cli`: the command where its script is not on the path."""
-
-from laplex.cli import main
-
-main()
