@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from helpers import wide
-from laplex import backends, reference
+from laplex import _dispatch, reference
 from systems import dense, operator, triangular
 
 BAR = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -133,7 +133,7 @@ METHODS = {
 @pytest.mark.parametrize("phased", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch):
-    monkeypatch.setattr(backends, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
     a, b, tau = made(name, dtype)
     inputs = {"a": a, "diag": torch.rand_like(a) + 2.0}
     if phased:

@@ -72,7 +72,7 @@ def test_anchors_in_order_are_not_sorted(first, second, sorts):
 def test_one_side_that_is_both_is_sorted_once():
     a = torch.randint(0, 900, (3000,)).float()  # with ties
     assert opened(lambda: laplex.Plan(a, a))[1] == 1
-    for one, two in zip(laplex.Plan(a, a).order, laplex.Plan(a, a.clone()).order, strict=True):
+    for one, two in zip(laplex.Plan(a, a)._order, laplex.Plan(a, a.clone())._order, strict=True):
         assert torch.equal(one, two)
 
 
