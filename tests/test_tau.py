@@ -19,11 +19,11 @@ def beside_one_far_anchor(where, on, dtype):
     return torch.tensor(a, dtype=dtype), torch.tensor(b, dtype=dtype), 1.0
 
 
-def in_clusters(span, dtype):
+def in_clusters(span, dtype, sizes=(37, 41)):
     """Four of them, a span of so many tau apart. Those of float32 may collapse into ties."""
     tau = 0.25
     centres = torch.arange(4).double() * span * tau
-    a, b = (centres[torch.arange(size) % 4] + torch.rand(size).double() for size in (37, 41))
+    a, b = (centres[torch.arange(size) % 4] + torch.rand(size).double() for size in sizes)
     return a.to(dtype), b.to(dtype), tau
 
 
@@ -47,6 +47,7 @@ ANCHORS = {
         for on in "ab"
     },
     **{f"clusters_{span:.0e}": lambda d, s=span: in_clusters(s, d) for span in SPANS},
+    "few_in_clusters": lambda d: in_clusters(1e9, d, (9, 7)),
     "many_in_clusters": many_in_clusters,
     "short_rows": lambda d: short(11, 700, d),
     "short_columns": lambda d: short(700, 11, d),
