@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex import _checks, _ops
+from laplex._errors import StalePlanError
 from laplex._shapes import flat, flat_rows
-from laplex.errors import StalePlanError
 
 CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks
 
