@@ -1,4 +1,4 @@
-"""Where one way becomes faster than another: the thresholds in laplex._dispatch and laplex.plan come from here.
+"""Where one way becomes faster than another: the thresholds in laplex._dispatch and laplex._plan come from here.
 
     python benchmarks/crossover.py            writes benchmarks/results/crossover-cpu.json
 

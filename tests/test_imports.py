@@ -92,6 +92,17 @@ def shown(value):
     return [name for name in dir(value) if not name.startswith("_")]
 
 
+FRESH = """
+import laplex
+shown = [name for name in dir(laplex) if not name.startswith("_")]
+assert shown == [name for name in laplex.__all__ if not name.startswith("_")], shown
+"""
+
+
+def test_a_fresh_import_shows_the_public_names_and_no_others(tmp_path):
+    run(FRESH, tmp_path)
+
+
 def test_public_names_of_objects():
     K = laplex.LaplaceOperator(torch.randn(3))
     lazy = ["device", "dtype", "logdet", "shape", "solve", "to_dense"]

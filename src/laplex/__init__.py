@@ -44,16 +44,16 @@ Leading dimensions of the anchors are independent kernels. ``laplex.reference`` 
 
 from laplex import backends as backends
 from laplex import reference as reference
+from laplex._cholesky import CholeskyFactor as CholeskyFactor
+from laplex._errors import PerformanceWarning as PerformanceWarning
+from laplex._errors import StalePlanError as StalePlanError
+from laplex._functional import gram as gram
+from laplex._functional import linear as linear
+from laplex._gram_operator import GramOperator as GramOperator
+from laplex._operator import LaplaceOperator as LaplaceOperator
+from laplex._plan import Plan as Plan
+from laplex._rank import rank as rank
 from laplex._version import __version__ as __version__
-from laplex.cholesky import CholeskyFactor as CholeskyFactor
-from laplex.errors import PerformanceWarning as PerformanceWarning
-from laplex.errors import StalePlanError as StalePlanError
-from laplex.functional import gram as gram
-from laplex.functional import linear as linear
-from laplex.gram_operator import GramOperator as GramOperator
-from laplex.operator import LaplaceOperator as LaplaceOperator
-from laplex.plan import Plan as Plan
-from laplex.ranks import rank as rank
 
 __all__ = [
     "CholeskyFactor",

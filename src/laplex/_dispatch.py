@@ -8,8 +8,8 @@ import warnings
 import torch
 
 from laplex import _checks
+from laplex._errors import PerformanceWarning
 from laplex._kernels import cpp_scan, triton_scan
-from laplex.errors import PerformanceWarning
 
 NAMES = ("torch", "cpp", "triton", "dense")
 

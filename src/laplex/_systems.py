@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _dispatch
+from laplex._errors import StalePlanError
+from laplex._functional import _product
 from laplex._ops import Planned
+from laplex._plan import Plan
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 from laplex._solve_autograd import Factored, Generators, Product, factor, halves, logdet, solve
-from laplex.errors import StalePlanError
-from laplex.functional import _product
-from laplex.plan import Plan
 
 SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops
-from laplex.errors import StalePlanError
+from laplex._errors import StalePlanError
 
 try:
     _core: Any = importlib.import_module("laplex._core")

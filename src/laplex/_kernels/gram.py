@@ -59,7 +59,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _ops
-from laplex.errors import StalePlanError
+from laplex._errors import StalePlanError
 
 ENDLESS = 1e300  # a tau at which nothing decays
 HUGE = 2.0**512  # weights above are looked at in this unit

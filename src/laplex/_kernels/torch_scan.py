@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex import _checks, _ops
+from laplex._errors import StalePlanError
 from laplex._shapes import flat, flat_rows
-from laplex.errors import StalePlanError
 
 BEYOND = 1e3  # u from which on exp(-u) is 0, and u exp(-u), too, however far an anchor lies
 CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks

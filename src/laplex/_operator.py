@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _systems, reference
-from laplex.cholesky import CholeskyFactor
-from laplex.errors import frozen
-from laplex.functional import linear
-from laplex.gram_operator import GramOperator
-from laplex.plan import Plan
+from laplex._cholesky import CholeskyFactor
+from laplex._errors import frozen
+from laplex._functional import linear
+from laplex._gram_operator import GramOperator
+from laplex._plan import Plan
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

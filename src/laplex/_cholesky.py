@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._errors import frozen
 from laplex._solve_autograd import as_given, in_order, multiply
 from laplex._systems import System
-from laplex.errors import frozen
 
 
 class CholeskyFactor:

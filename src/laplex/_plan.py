@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _dispatch, _ops
+from laplex._errors import StalePlanError, frozen
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
 from laplex._shapes import flat, flat_anchors, plainly_eager
-from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.

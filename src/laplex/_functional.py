@@ -14,8 +14,8 @@ from laplex._autograd import scan
 from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
 from laplex._ops import Planned
+from laplex._plan import Plan, build, choose_layout, no_order
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
-from laplex.plan import Plan, build, choose_layout, no_order
 
 
 def linear(

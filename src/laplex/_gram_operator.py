@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _systems
+from laplex._cholesky import CholeskyFactor
+from laplex._errors import frozen
+from laplex._functional import gram, linear
 from laplex._shapes import flat_anchors
-from laplex.cholesky import CholeskyFactor
-from laplex.errors import frozen
-from laplex.functional import gram, linear
 
 if TYPE_CHECKING:
-    from laplex.operator import LaplaceOperator
+    from laplex._operator import LaplaceOperator
 
 
 class GramOperator:
@@ -52,7 +52,7 @@ class GramOperator:
     __array_ufunc__ = None  # so that array @ M comes here, and is told what to do
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
-        from laplex.operator import LaplaceOperator  # which imports this module
+        from laplex._operator import LaplaceOperator  # which imports this module
 
         how = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
         _checks.made_by("GramOperator", how, kernel, LaplaceOperator)
