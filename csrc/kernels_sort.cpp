@@ -163,13 +163,18 @@ void search(const T* few, int64_t size, const T* many, int64_t count, int32_t* b
     });
 }
 
-// Both sides are one: sorted and merged with itself once, and copied.
+// Both sides are one: sorted once, and copied. What is below an anchor, and up to it, is where its run of equal ones begins
+// and ends.
 template <class T>
 Status order_once(const Order& o, const T* anchors, int32_t* ai, T* a_sorted, int32_t* bi, T* b_sorted) {
     const int64_t n = o.n;
     const Status status = sort_side(anchors, n, ai, ai + n, a_sorted, o.from_old, NOT_FINITE_A);
     if (status != OK) return status;
-    merge(a_sorted, n, a_sorted, n, ai + 2 * n, ai + 3 * n);
+    int32_t *below = ai + 2 * n, *upto = ai + 3 * n;
+    for (int64_t i = 0, end = 0; i < n; i = end) {
+        while (end < n && a_sorted[end] == a_sorted[i]) ++end;
+        for (int64_t j = i; j < end; ++j) below[j] = int32_t(i), upto[j] = int32_t(end);
+    }
     std::memcpy(bi, ai, sizeof(int32_t) * 4 * n);
     std::memcpy(b_sorted, a_sorted, sizeof(T) * n);
     return OK;
@@ -216,6 +221,10 @@ Status order_one(const Order& o, int64_t kernel, int threads) {
 template <class T>
 Status order(const Order& o) {
     const bool over_kernels = o.h >= o.threads;
+    in_large_pages(o.a_index, sizeof(int32_t) * o.h * o.a_channels * o.n);
+    in_large_pages(o.b_index, sizeof(int32_t) * o.h * o.b_channels * o.k);
+    in_large_pages(o.a_values, sizeof(T) * 2 * o.h * o.n);
+    in_large_pages(o.b_values, sizeof(T) * 2 * o.h * o.k);
     const int threads = team(o.threads, (over_kernels ? o.h : 1) * (o.n + o.k));
     Buffer<Status> status(o.h);
     if (!status) return OUT_OF_MEMORY;
