@@ -2,8 +2,8 @@
 
     python benchmarks/busy.py            writes benchmarks/results/busy-cpu.json
 
-Medians in milliseconds, quiet and beside four processes that never rest; with torch's own `exp` of 40 000 numbers, which
-opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
+Medians in milliseconds, quiet and beside four processes that never rest; with torch's own `exp` of 40 000 numbers,
+which opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
 """
 
 import json
