@@ -101,19 +101,34 @@ def half_of_tau(where: str, got: object) -> str:
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
-    """The kernels' common leading shape H."""
-    shapes = [a.shape[:-1], b.shape[:-1]] + ([tau.shape] if isinstance(tau, Tensor) else [])
-    if all(len(shape) == 0 for shape in shapes):
-        return ()
+    """The kernels' common leading shape H: that of the anchors. tau has one element, or broadcasts to it."""
+    if a.dim() == b.dim() == 1:
+        batch: tuple[int, ...] = ()
+    else:
+        try:
+            batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
+        except RuntimeError:
+            got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
+            raise ValueError(
+                f"{where}: the leading dimensions of `a` and `b` must broadcast together, got {got}"
+            ) from None
+    if isinstance(tau, Tensor) and tau.numel() != 1:
+        _tau_over_kernels(where, tau, a, batch)
+    return batch
+
+
+def _tau_over_kernels(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) -> None:
     try:
-        return tuple(torch.broadcast_shapes(*shapes))
+        full = tuple(torch.broadcast_shapes(tau.shape, batch))
+        if full == batch:
+            return
+        to_do = f"; for more kernels expand the anchors: a.expand{(*full, a.shape[-1])}"
     except RuntimeError:
-        got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
-        if isinstance(tau, Tensor):
-            got += f", `tau` {tuple(tau.shape)}"
-        raise ValueError(
-            f"{where}: the leading dimensions of `a` and `b`, and all of `tau`, must broadcast together, got {got}"
-        ) from None
+        to_do = ""
+    raise ValueError(
+        f"{where}: `tau` must have one element, or broadcast to H = {batch}, the leading dimensions of `a` and `b`, "
+        f"got shape {tuple(tau.shape)}{to_do}"
+    )
 
 
 def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | None) -> None:
@@ -171,7 +186,7 @@ def _over_kernels(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -> N
         broadcasts = False
     if not broadcasts:
         raise ValueError(
-            f"{where}: `a`, `b` and `tau` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
+            f"{where}: `a` and `b` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
             f"got shape {tuple(x.shape)}; use {name}.unsqueeze(-2) for one vector a kernel"
         )
 

@@ -41,7 +41,7 @@ def linear(
             or anything that broadcasts to it.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
         b (*H, k): column anchors, same dtype.
-        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
+        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a kernel).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
@@ -150,7 +150,7 @@ def gram(
         weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Weights below some 1e-28 of the largest
             are lost, and where the sum of |weight| passes 2^1023 all overflows. Several weights share the sort. With
             batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
-        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
+        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a kernel).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose.

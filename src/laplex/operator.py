@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _systems, reference
+from laplex._shapes import beside
 from laplex.cholesky import CholeskyFactor
 from laplex.errors import frozen
 from laplex.functional import linear
@@ -26,7 +27,7 @@ class LaplaceOperator:
     Args:
         a (*H, n): row anchors.
         b (*H, k): column anchors; None makes the symmetric matrix with b = a (and psi = phi).
-        tau: positive length scale, a number or a tensor that broadcasts over H.
+        tau: positive length scale, a number or a tensor: of one element, or one that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither; with b=None, phi alone.
         plan: a :class:`laplex.Plan` of the anchors; built here if None.
 
@@ -65,7 +66,7 @@ class LaplaceOperator:
         batch = _checks.batch_shape(where, a, b, tau)
         _checks.phases(where, a, b, phi, psi)
         if plan is None:
-            plan = Plan(*(side.expand(*batch, side.shape[-1]) if batch else side for side in (a, b)))
+            plan = Plan(a, b)
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
@@ -160,7 +161,7 @@ class LaplaceOperator:
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau)
         size = min(self.shape[-2:])
         a, b = self.a[..., :size], self.b[..., :size]
-        scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
+        scale = beside(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)
         if self.phi is not None and self.psi is not None:
             entries = entries * torch.cos(self.phi[..., :size] - self.psi[..., :size])
