@@ -234,3 +234,21 @@ def test_no_entries_are_made_of_a_tau_that_is_no_length(tau, what):
     K = LaplaceOperator(torch.randn(2, 3), torch.randn(4), torch.tensor([1.0, tau]))
     with pytest.raises(ValueError, match=rf"LaplaceOperator\.{what}: `tau` must be positive and finite, got {tau}"):
         getattr(K, what)()
+
+
+TAUS = [
+    0.7,
+    torch.tensor(0.7),
+    torch.tensor(0.7).double(),
+    torch.tensor([0.7]).double(),
+    torch.tensor([0.5, 0.7]).double(),
+]
+
+
+@pytest.mark.parametrize("tau", TAUS, ids=lambda tau: str(getattr(tau, "shape", "number")))
+@pytest.mark.parametrize("phase", [None, torch.float32, torch.float64], ids=str)
+def test_entries_have_the_dtype_of_the_operator(tau, phase, dtype):
+    a, b = torch.randn(2, 3, dtype=dtype), torch.randn(2, 4, dtype=dtype)
+    phases = {"phi": a.to(phase), "psi": b.to(phase)} if phase else {}
+    K = LaplaceOperator(a, b, tau, **phases)
+    assert K.dtype == K.to_dense().dtype == K.diagonal().dtype == dtype

@@ -165,12 +165,12 @@ class LaplaceOperator:
         entries = torch.exp(-(a - b).abs() / scale)
         if self.phi is not None and self.psi is not None:
             entries = entries * torch.cos(self.phi[..., :size] - self.psi[..., :size])
-        return entries
+        return entries.to(self.dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, n * k numbers: for looking at, and for small sizes."""
         _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau)
-        return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
+        return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi).to(self.dtype)
 
     def gram(self, weight: Tensor | None = None) -> GramOperator:
         """The lazy symmetric matrix K diag(weight) K^T, n x n; weight (k,) or (*H, k), None for ones."""
