@@ -186,10 +186,13 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
     if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
         lost = lost | ((decay == 0) & (d <= SINGULAR))
+    # An infinite gap decays to 0, as any wide one does: of anchors in order only the outermost can have one.
+    ends = torch.cat([generators.t[:, :1], generators.t[:, -1:]], -1).detach()
+    finite = torch.isfinite(ends).all(-1, keepdim=True)
     if d.is_cuda:
-        lost = lost | ~(decay <= most)
+        lost = lost | ~(decay <= most) | ~finite
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
-    if not bool((decay <= most).all()):
+    if not bool((decay <= most).all() & finite.all()):
         raise StalePlanError(_checks.stale_plan(where))
     if bool(lost.any()):
         kernel, i = (int(part) for part in lost.nonzero()[0])
