@@ -95,7 +95,7 @@ def test_stale_plans_name_the_function(method, n, k):
         METHODS[method](M, 0.1)
 
 
-# --- anchors that changed since the operator was made ------------------------------------------------------------------
+# --- anchors that changed since the operator was made ----------------------------------------------------------------
 
 SAMPLED = {**METHODS, "sample": lambda A, diag: A.sample(diag=diag)}
 OUTERMOST = [(math.inf, -1), (-math.inf, 0), (math.nan, -1), (math.nan, 0)]

@@ -165,11 +165,11 @@ class GramOperator:
         return CholeskyFactor(self._system("GramOperator.cholesky", diag))
 
     def _weights(self) -> Tensor:
-        """weight, or ones in the dtype of the anchors, (*H, k)."""
+        """weight, or ones, (*H, k), no narrower than the anchors: entries are rounded to the weights' dtype first."""
         shape = (*self.kernel.shape[:-2], self.kernel.shape[-1])
         if self.weight is None:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
-        return self.weight.expand(shape)
+        return self.weight.to(torch.promote_types(self.weight.dtype, self.dtype)).expand(shape)
 
     def _system(self, where: str, diag: float | Tensor) -> _systems.System:
         batch = tuple(self.shape[:-2])
@@ -181,7 +181,7 @@ class GramOperator:
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
         _checks.reverse_mode_only(where, *held, self.weight, diag)
         added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
-        weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
+        weight = flat_anchors(self._weights().double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
         return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
 
