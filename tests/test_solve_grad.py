@@ -215,3 +215,18 @@ def test_gradients_of_float32_are_rounded_once(kind, phased, method, k, on):
     for name in want.keys() - {"tau"}:  # test_grad has what is lost of tau's, which is another matter
         assert got[name].dtype == torch.float32
         assert error(got[name], want[name]) <= 1e-7, name
+
+
+def test_gradients_of_shared_float32_inputs_are_summed_before_they_are_rounded():
+    """Anchors and weights that two kernels share, whose pulls all but cancel."""
+    a, b, weight = torch.randn(20), torch.randn(30).expand(2, 30), torch.rand(30)
+    tau, diag = torch.tensor([0.7, 0.7 * (1 + 1e-4)]).double(), torch.full((20,), 0.1).double()
+
+    def pulls(logdet, *inputs):
+        leaves = [value.detach().requires_grad_() for value in inputs]
+        one, two = logdet(*leaves).unbind()
+        return torch.autograd.grad(one - two, leaves)
+
+    got = pulls(lambda a, weight: LaplaceOperator(a, b, tau).gram(weight).logdet(diag), a, weight)
+    want = pulls(lambda a, weight: torch.logdet(dense(a, tau, wide(b), weight, diag=diag)), wide(a), wide(weight))
+    assert all(error(one, other) <= 1e-7 for one, other in zip(got, want, strict=True))

@@ -181,7 +181,8 @@ class GramOperator:
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
         _checks.reverse_mode_only(where, *held, self.weight, diag)
         added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
-        weight = flat_anchors(self._weights().double(), batch or (1,))
+        given = self._weights() if self.weight is None else self.weight
+        weight = flat_anchors(given.double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
         return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
 
