@@ -74,6 +74,14 @@ def test_anchors_that_are_no_longer_finite_are_nan(value, place, name):
         assert all_nan(A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y)
 
 
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf, 1e-308], ids=str)
+def test_a_tau_that_is_no_length_is_nan(tau):
+    a, b, y = torch.randn(50, device="cuda"), torch.randn(40, device="cuda"), torch.ones(50).cuda()
+    tau = torch.tensor(tau, device="cuda", dtype=torch.float64)
+    for A in (LaplaceOperator(a, tau=tau), LaplaceOperator(a, b, tau).gram()):
+        assert all_nan(A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y)
+
+
 def test_phases_that_are_not_finite_are_nan():
     a, y = torch.randn(50, device="cuda") * 1000, torch.randn(50, device="cuda")
     bad = torch.randn(50, device="cuda")

@@ -227,10 +227,10 @@ def test_anchors_that_are_not_finite(value, side, backend):
 
 
 @KERNELS
-@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf, 1e-308], ids=str)
 def test_a_tau_that_is_no_length(tau, backend):
     a, b, x = randn(1501), randn(1401), randn(2, 1401)
-    assert all_nan(laplex.linear(x, a, b, torch.tensor(tau, device=DEVICE), backend=backend))
+    assert all_nan(laplex.linear(x, a, b, torch.tensor(tau, device=DEVICE, dtype=torch.float64), backend=backend))
 
 
 def test_a_plan_stays_on_its_device():

@@ -79,14 +79,6 @@ def test_values_of_a_tensor_tau(kind, method, value):
 
 
 @METHOD
-@pytest.mark.parametrize("tau", [5e-324, torch.tensor(5e-324, dtype=torch.float64)], ids=["number", "tensor"])
-def test_a_tau_without_a_half(method, tau):
-    with pytest.raises(ValueError, match=rf"GramOperator\.{method}: `tau` is too small, got .*: half of it"):
-        METHODS[method](operator_of("gram", tau), 0.1)
-    METHODS[method](operator_of("kernel", tau), 0.1)
-
-
-@METHOD
 @pytest.mark.parametrize(("n", "k"), [(5, 4), (2, 40), (40, 2)])
 def test_stale_plans_name_the_function(method, n, k):
     a, b = normal(n), normal(k)

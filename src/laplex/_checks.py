@@ -15,6 +15,7 @@ from torch.autograd import forward_ad
 
 from laplex._shapes import plainly_eager
 
+SMALLEST_TAU = torch.finfo(torch.float64).tiny  # a little below 1 / tau overflows; csrc/common.h has the same limit
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -59,7 +60,7 @@ def same_device(where: str, name: str, value: Tensor, other: str, reference: Ten
         )
 
 
-def length_scale(where: str, tau: object, a: Tensor) -> None:
+def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_TAU) -> None:
     """A number is checked whole; a tensor's values are checked by the kernel that reads them."""
     if isinstance(tau, Tensor):
         is_tensor(where, "tau", tau)
@@ -68,7 +69,7 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
         same_device(where, "tau", tau, "a", a)
     elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    elif not 0.0 < _as_float(tau) < math.inf:
+    elif not smallest <= _as_float(tau) < math.inf:
         raise ValueError(bad_tau(where, tau))
 
 
@@ -76,10 +77,23 @@ def positive_on_cpu(where: str, tau: object) -> None:
     """A tensor's values where looking costs no wait, for what no kernel reads: entries and the dense matrix."""
     if not isinstance(tau, Tensor) or tau.device.type != "cpu" or not plainly_eager():
         return
-    bad = tau.detach().flatten()
-    bad = bad[~((bad > 0) & (bad < math.inf))]
+    bad = tau.detach()[~is_length(tau)]
     if bad.numel() > 0:
         raise ValueError(bad_tau(where, float(bad[0])))
+
+
+def is_length(tau: Tensor) -> Tensor:
+    """Where tau is a length scale: positive, finite, and with a reciprocal. (In float32 the limit would be 0.)"""
+    return (tau.double() >= SMALLEST_TAU) & (tau < math.inf)
+
+
+def valid_tau(where: str, tau: Tensor) -> Tensor:
+    """tau (h,) as it is, or an error; NaN on CUDA, which is not waited for."""
+    if tau.is_cuda:
+        return torch.where(is_length(tau), tau, torch.nan)
+    if not bool(is_length(tau).all()):
+        raise ValueError(bad_tau(where, tau.tolist()))
+    return tau
 
 
 def _as_float(number: numbers.Real) -> float:
@@ -92,12 +106,8 @@ def _as_float(number: numbers.Real) -> float:
 def bad_tau(where: str, got: object) -> str:
     return (
         f"{where}: `tau` must be positive and finite, got {got}; it is the length scale in exp(-|a - b| / tau), "
-        "and if it is learned, learn its logarithm"
+        f"at least {SMALLEST_TAU:.1e} (twice that for Gram matrices), and if it is learned, learn its logarithm"
     )
-
-
-def half_of_tau(where: str, got: object) -> str:
-    return f"{where}: `tau` is too small, got {got}: half of it, the length scale of squares, is 0 in float64"
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:

@@ -105,13 +105,13 @@ def flat(
     of_cols = of_rows
     if psi is not None and psi is not phi:
         of_cols = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
-    scale = flat_tau(tau, shape, a.device)
+    scale = _checks.valid_tau(where, flat_tau(tau, shape, a.device))
     return Flat(rows, cols, scale, of_rows, of_cols, plan.order_for(a, b), plan.backend, a.dtype)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
     """K + diag for b = a and psi = phi."""
-    order, t = _ordered(where, k)
+    order, t = _ordered(k)
     p = _directions(k.phi, order)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
@@ -124,9 +124,9 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, weight (h, k) float64."""
-    order, t = _ordered(where, k)
-    if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
-        raise ValueError(_checks.half_of_tau(where, k.tau.tolist()))
+    order, t = _ordered(k)
+    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau / 2).all()):  # on CUDA the sums will be NaN
+        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
     try:
         left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
     except StalePlanError:  # of the product underneath
@@ -170,15 +170,13 @@ def _widened(planned: Planned) -> Planned:
     return row_index, row_values.double(), col_index, col_values.double()
 
 
-def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
+def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
     """The order (h, n) of the rows, and their anchors in it."""
     index = k.planned[0]
     if k.backend != "triton" and index.shape[-2] in (1, 4):  # else the plan does not hold it
         order = index[:, 0].long()
     else:
         order = k.a.detach().argsort(stable=True)
-    if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau(where, k.tau.tolist()))
     return order, _gathered(k.a, order, k.planned[1])
 
 

@@ -174,7 +174,7 @@ def gram(
             return again
     where = "laplex.gram"
     _checks.anchor_pair(where, a, b)
-    _checks.length_scale(where, tau, a)
+    _checks.length_scale(where, tau, a, 2 * _checks.SMALLEST_TAU)  # squares decay at half of tau
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)

@@ -72,7 +72,7 @@ def gram(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """M (h, m, n, n) in a dtype, and the sums it is made of."""
-    if not (tau.is_cuda or backend == "triton" or bool(((tau > 0) & (tau < torch.inf)).all())):
+    if not (tau.is_cuda or backend == "triton" or bool(_checks.is_length(tau / 2).all())):
         raise ValueError(_checks.bad_tau("laplex.gram", tau.tolist()))
     with _as_gram():
         sums = _sums(weight, target, source, tau, order, backend)

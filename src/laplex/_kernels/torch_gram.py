@@ -66,8 +66,7 @@ class Pairs(NamedTuple):
 
 def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) -> Pairs:
     gap = target[:, rows, None] - target[:, None, cols]  # (h, rows, cols)
-    rate = (1 / tau).clamp(max=torch.finfo(torch.float64).max)  # finite: 0 * rate is 0
-    decay = torch.exp(-gap.abs() * rate[:, None, None])
+    decay = torch.exp(-gap.abs() * (1 / tau)[:, None, None])
     left, right, high, low = (sums[:, :, :, place, :] for place in range(4))
     gap = gap[:, None, None]
     between = (high[..., rows, None] - high[..., None, cols]) + (low[..., rows, None] - low[..., None, cols])

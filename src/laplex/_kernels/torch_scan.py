@@ -56,10 +56,10 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     del target_values, source_values  # gathered anew: the check of the order comes with it
     wide = torch.float64
-    if not bool(((tau > 0) & (tau < torch.inf)).all()):
+    if not bool(_checks.is_length(tau).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau.tolist()))
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
-    rate = (1 / tau).clamp(max=torch.finfo(wide).max).to(wide).reshape(-1, 1)  # finite: 0 * rate is 0
+    rate = (1 / tau).to(wide).reshape(-1, 1)
     sums = _collect if source_index.shape[-2] == 2 else _read
     left, tied, right = sums(flat_rows(x, tau).to(wide), t, s, rate, flat(target_index, 3), flat(source_index, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
