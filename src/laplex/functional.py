@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from laplex import _autograd_gram, _checks, backends
+from laplex import _autocast, _autograd_gram, _checks, backends
 from laplex._autograd import scan
 from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
@@ -47,7 +47,8 @@ def linear(
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x; under autocast, as F.linear does, x is cast
+        to its dtype before, unless float64 or complex, and all else is left alone. Sums are carried in float64
         (on CUDA, for float32 and many points, between tiles of a few hundred points). On CUDA nothing
         waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
         whole of y (of that kernel, with batched anchors) is NaN instead of an error.
@@ -57,6 +58,7 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5).shape
         torch.Size([8, 1000])
     """
+    x = _autocast.cast(x)
     if phi is None and psi is None and backend is None:
         again = _again("linear", tau, (x,), a, b, plan)
         if again is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _systems
+from laplex import _autocast, _checks, _systems
 from laplex._shapes import flat_anchors
 from laplex.cholesky import CholeskyFactor
 from laplex.errors import frozen
@@ -96,8 +96,10 @@ class GramOperator:
                 f"GramOperator @ x: the matrix is {tuple(self.shape)} and `x` must have size {self.shape[-1]} where "
                 f"they meet, got shape {tuple(x.shape)}"
             )
-        if x.dtype.itemsize < 4:  # between the products it would overflow
-            return self.__matmul__(x.float()).to(x.dtype)
+        x = _autocast.cast(x)
+        if x.dtype.itemsize < 4:  # between the products it would be rounded, and might overflow
+            with _autocast.off(x.device):
+                return self.__matmul__(x.float()).to(x.dtype)
         inner = self.kernel.mT.__matmul__(x)  # spelled so for torch.compile
         if self.weight is not None:
             weight = self.weight.to(inner.real.dtype if inner.is_complex() else inner.dtype)
@@ -128,7 +130,7 @@ class GramOperator:
 
         With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
         """
-        kernel, weight = self.kernel, self._weights()
+        kernel, weight = self.kernel, self._weights().double()  # which autocast leaves alone, too
         tau = kernel.tau / 2
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]

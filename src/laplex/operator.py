@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex import _checks, _systems, reference
+from laplex import _autocast, _checks, _systems, reference
 from laplex._shapes import beside
 from laplex.cholesky import CholeskyFactor
 from laplex.errors import frozen
@@ -242,7 +242,7 @@ class LaplaceOperator:
 
         def product(matrix: LaplaceOperator) -> Callable[[Any], Any]:
             def apply(x: Any) -> Any:
-                with torch.no_grad():
+                with torch.no_grad(), _autocast.off(self.device):
                     tensor = torch.as_tensor(numpy.ascontiguousarray(x), device=self.device)
                     return (matrix @ tensor.to(torch.promote_types(tensor.dtype, self.dtype))).cpu().numpy()
 
