@@ -49,7 +49,9 @@ def linear(
     Returns:
         y (..., n), or (*H, m, n) with batched anchors, in the dtype of x; under autocast, as F.linear does, x is cast
         to its dtype before, unless float64 or complex, and all else is left alone. Sums are carried in float64
-        (on CUDA, for float32 and many points, between tiles of a few hundred points). On CUDA nothing
+        (on CUDA, for float32 and many points, between tiles of a few hundred points). With phases, whose cosines and
+        sines are rounded, too, float32 results are within 3 * 2^-23 (there, 5 * 2^-23) of the terms' sum of sizes,
+        sum_j exp(-|a_i - b_j| / tau) |x_j|: small results of large terms lose digits. On CUDA nothing
         waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
         whole of y (of that kernel, with batched anchors) is NaN instead of an error.
 
