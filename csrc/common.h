@@ -20,6 +20,7 @@ template <class T> inline T smaller(T a, T b) { return a < b ? a : b; }
 template <class T> inline T larger(T a, T b) { return a > b ? a : b; }
 
 constexpr double INFINITE = HUGE_VAL;
+constexpr double SMALLEST_TAU = 2.2250738585072014e-308;  // as in laplex/_checks.py: 1 / tau is finite, so 0 / tau is 0
 inline bool is_finite(double v) { return v - v == 0; }
 
 // Numbers that are worth a thread: torch's own grain. On a busy machine a parallel region waits for the scheduler, some

@@ -18,7 +18,7 @@ struct Matrix {
     double rate;
 
     Matrix(const Gram& gram, int64_t index)
-        : n(gram.n), rate(smaller(1.0 / gram.tau[index / gram.m], 1.7976931348623157e308)) {  // finite: 0 * rate is 0
+        : n(gram.n), rate(1.0 / gram.tau[index / gram.m]) {
         const int64_t kernel = index / gram.m;
         for (int c = 0; c < CHANNELS; ++c) {
             left[c] = gram.sums + (index * CHANNELS + c) * 4 * n;

@@ -7,8 +7,6 @@ template <class T> Status merged(const Problem<T>&, int threads);   // kernels_m
 template <class T> Status spread(const Problem<T>&, int threads);   // kernels_short.cpp
 template <class T> Status collect(const Problem<T>&, int threads);  // kernels_short.cpp
 
-// 1 / tau, but finite: 0 * rate is 0.
-inline double rate_of(double tau) { return smaller(1.0 / tau, 1.7976931348623157e308); }
 
 template <class T>
 Problem<T> problem(const Scan& scan, int64_t kernel) {
@@ -30,12 +28,12 @@ Problem<T> problem(const Scan& scan, int64_t kernel) {
             scan.weights ? static_cast<const T*>(scan.weights) + out : nullptr,
             nullptr,
             scan.m, scan.n, scan.k, scan.degree,
-            rate_of(scan.tau[kernel])};
+            1.0 / scan.tau[kernel]};
 }
 
 template <class T>
 Status scan_one(const Scan& scan, int64_t kernel, int threads) {
-    if (!(scan.tau[kernel] > 0) || !is_finite(scan.tau[kernel])) return BAD_TAU;
+    if (!(scan.tau[kernel] >= SMALLEST_TAU) || !is_finite(scan.tau[kernel])) return BAD_TAU;
     Problem<T> p = problem<T>(scan, kernel);
     Buffer<double> pull(scan.pull ? scan.n : 0);
     if (!pull) return OUT_OF_MEMORY;
@@ -85,7 +83,7 @@ Status row_dot(const RowDot& dot) {
         double sum[BLOCK] = {};
         for (int64_t row = 0; row < dot.m; ++row)
             for (int64_t i = 0; i < size; ++i) sum[i] += double(x[row * dot.n + i]) * double(y[row * dot.n + i]);
-        for (int64_t i = 0; i < size; ++i) out[i] = T(sum[i] * rate_of(dot.tau[kernel]));
+        for (int64_t i = 0; i < size; ++i) out[i] = T(sum[i] * (1.0 / dot.tau[kernel]));
         return true;
     });
     return OK;

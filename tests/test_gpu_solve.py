@@ -64,6 +64,24 @@ def test_faults_are_nan():
     assert all_nan(M.solve(y, 1.0), M.logdet(1.0))
 
 
+@pytest.mark.parametrize(("value", "place"), [(torch.inf, -1), (-torch.inf, 0), (torch.nan, -1)])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_anchors_that_are_no_longer_finite_are_nan(value, place, name):
+    anchors, y = {"a": torch.randn(50, device="cuda"), "b": torch.randn(40, device="cuda")}, torch.ones(50).cuda()
+    made = [LaplaceOperator(**anchors).gram()] + [LaplaceOperator(anchors["a"])] * (name == "a")
+    anchors[name][anchors[name].argsort()[place]] = value
+    for A in made:
+        assert all_nan(A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y)
+
+
+@pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf, 1e-308], ids=str)
+def test_a_tau_that_is_no_length_is_nan(tau):
+    a, b, y = torch.randn(50, device="cuda"), torch.randn(40, device="cuda"), torch.ones(50).cuda()
+    tau = torch.tensor(tau, device="cuda", dtype=torch.float64)
+    for A in (LaplaceOperator(a, tau=tau), LaplaceOperator(a, b, tau).gram()):
+        assert all_nan(A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y)
+
+
 def test_phases_that_are_not_finite_are_nan():
     a, y = torch.randn(50, device="cuda") * 1000, torch.randn(50, device="cuda")
     bad = torch.randn(50, device="cuda")

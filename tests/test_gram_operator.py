@@ -186,7 +186,7 @@ def test_arrays_of_numpy_are_refused_with_a_message():
             np.ones(3) @ A
 
 
-@pytest.mark.parametrize("lead", [((), (), (3,)), ((2,), (), ()), ((2, 1), (3,), ())], ids=["tau", "a", "broadcast"])
+@pytest.mark.parametrize("lead", [((3,), (), (3,)), ((2,), (), ()), ((2, 1), (3,), ())], ids=["tau", "a", "broadcast"])
 def test_the_diagonal_with_phases_whatever_is_batched(lead):
     a, b, tau = torch.randn(*lead[0], 6), torch.randn(*lead[1], 9), torch.rand(lead[2]) + 0.5
     phi, psi = torch.randn(a.shape), torch.randn(b.shape)
@@ -203,3 +203,15 @@ def test_weights_wider_than_the_anchors_are_not_rounded_first():
         assert got.dtype == torch.float32
         assert bool((got == torch.inf).all())
     assert torch.allclose(K.gram(small * 1e40).to_dense() * 1e-6, K.gram(small * 1e34).to_dense(), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("phased", [False, True])
+@pytest.mark.parametrize("lead", [(), (2,)], ids=str)
+def test_weights_narrower_than_the_anchors_do_not_round_the_entries(phased, lead):
+    a, b, weight = normal(*lead, 30), normal(*lead, 40), torch.rand(*lead, 40)
+    phi, psi = phases_for(a, b) if phased else (None, None)
+    M = LaplaceOperator(a, b, phi=phi, psi=psi).gram(weight)
+    kernel = reference.kernel(a, b, phi=phi, psi=psi)
+    want = (kernel * weight.double()[..., None, :]) @ kernel.mT
+    assert error(M.to_dense(), want) <= 1e-14
+    assert error(M.diagonal(), want.diagonal(dim1=-2, dim2=-1)) <= 1e-14

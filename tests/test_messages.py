@@ -69,8 +69,8 @@ def test_a_number_too_long_to_print_is_not():
     assert "`tau` must be positive and finite, got inf;" in message
 
 
-@pytest.mark.parametrize("tau", [5e-324, torch.tensor(5e-324, dtype=torch.float64)], ids=["number", "tensor"])
-def test_a_tau_without_a_half_is_shown_whole(tau, backend):
+@pytest.mark.parametrize("tau", [3e-308, torch.tensor(3e-308, dtype=torch.float64)], ids=["number", "tensor"])
+def test_a_tau_too_small_for_squares_is_shown_whole(tau, backend):
     a, b = torch.randn(4), torch.randn(5)
     M = LaplaceOperator(a, b, tau).gram()
     for where, call in (
@@ -78,7 +78,9 @@ def test_a_tau_without_a_half_is_shown_whole(tau, backend):
         ("GramOperator.diagonal", M.diagonal),
         ("GramOperator.logdet", lambda: M.logdet(0.1)),
     ):
-        assert message_of(call).startswith(f"{where}: `tau` is too small, got 5e-324: half of it")
+        message = message_of(call)
+        assert message.startswith(f"{where}: `tau` must be positive and finite, got 3e-308;")
+        assert "at least 2.2e-308 (twice that for Gram matrices)" in message
 
 
 # --- complex numbers -------------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_what_it_looks_like(case, phased):
 
 
 def test_broadcast_anchors():
-    a, b, tau = normal(3, 1, 5), normal(4), torch.rand(2).double() + 0.5
+    a, b, tau = normal(3, 1, 5), normal(2, 4), torch.rand(2).double() + 0.5
     K, dense = LaplaceOperator(a, b, tau), reference.kernel(a, b, tau)
     assert K.shape == dense.shape == (3, 2, 5, 4)
     x = normal(3, 2, 4, 6)
@@ -231,6 +231,24 @@ def test_scipy_dtypes():
 @pytest.mark.parametrize("what", ["to_dense", "diagonal"])
 @pytest.mark.parametrize("tau", [0.0, -1.0, torch.nan, torch.inf], ids=str)
 def test_no_entries_are_made_of_a_tau_that_is_no_length(tau, what):
-    K = LaplaceOperator(torch.randn(3), torch.randn(4), torch.tensor([1.0, tau]))
+    K = LaplaceOperator(torch.randn(2, 3), torch.randn(4), torch.tensor([1.0, tau]))
     with pytest.raises(ValueError, match=rf"LaplaceOperator\.{what}: `tau` must be positive and finite, got {tau}"):
         getattr(K, what)()
+
+
+TAUS = [
+    0.7,
+    torch.tensor(0.7),
+    torch.tensor(0.7).double(),
+    torch.tensor([0.7]).double(),
+    torch.tensor([0.5, 0.7]).double(),
+]
+
+
+@pytest.mark.parametrize("tau", TAUS, ids=lambda tau: str(getattr(tau, "shape", "number")))
+@pytest.mark.parametrize("phase", [None, torch.float32, torch.float64], ids=str)
+def test_entries_have_the_dtype_of_the_operator(tau, phase, dtype):
+    a, b = torch.randn(2, 3, dtype=dtype), torch.randn(2, 4, dtype=dtype)
+    phases = {"phi": a.to(phase), "psi": b.to(phase)} if phase else {}
+    K = LaplaceOperator(a, b, tau, **phases)
+    assert K.dtype == K.to_dense().dtype == K.diagonal().dtype == dtype

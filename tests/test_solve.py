@@ -169,6 +169,7 @@ def test_very_large(kind, phased, dtype):
 def test_shapes(kind):
     a, b, weight = normal(2, 1, 7), normal(3, 5), torch.rand(5).double()
     given = {"b": b, "weight": weight} if kind == "gram" else {}
+    a = a if given else a.expand(2, 3, 7)  # a tau makes no kernels
     tau = torch.tensor([[0.5, 1.0, 2.0]]).double().expand(2, 3)
     A, diag = operator(a, tau, **given), torch.rand(3, 7).double() + 0.5
     matrix = dense(a, tau, **given, diag=diag)

@@ -79,19 +79,48 @@ def test_values_of_a_tensor_tau(kind, method, value):
 
 
 @METHOD
-@pytest.mark.parametrize("tau", [5e-324, torch.tensor(5e-324, dtype=torch.float64)], ids=["number", "tensor"])
-def test_a_tau_without_a_half(method, tau):
-    with pytest.raises(ValueError, match=rf"GramOperator\.{method}: `tau` is too small, got .*: half of it"):
-        METHODS[method](operator_of("gram", tau), 0.1)
-    METHODS[method](operator_of("kernel", tau), 0.1)
-
-
-@METHOD
 @pytest.mark.parametrize(("n", "k"), [(5, 4), (2, 40), (40, 2)])
 def test_stale_plans_name_the_function(method, n, k):
     a, b = normal(n), normal(k)
     M = LaplaceOperator(-a, -b, plan=laplex.Plan(a, b)).gram()
     with pytest.raises(laplex.StalePlanError, match=rf"^GramOperator\.{method}: `plan` does not describe the order"):
+        METHODS[method](M, 0.1)
+
+
+# --- anchors that changed since the operator was made ----------------------------------------------------------------
+
+SAMPLED = {**METHODS, "sample": lambda A, diag: A.sample(diag=diag)}
+OUTERMOST = [(math.inf, -1), (-math.inf, 0), (math.nan, -1), (math.nan, 0)]
+
+
+def becomes(anchors, value, place):
+    """Of the last kernel's anchors the one at this place of their order, from either end, becomes the value."""
+    last = anchors.view(-1, anchors.shape[-1])[-1]
+    last[last.argsort()[place]] = value
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+@pytest.mark.parametrize(("value", "place"), OUTERMOST)
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("diag", [None, 0.1])
+def test_a_kernel_whose_anchor_is_no_longer_finite(method, value, place, n, diag):
+    a = normal(2, n)
+    K = LaplaceOperator(a)
+    SAMPLED[method](K, diag)
+    becomes(a, value, place)
+    with pytest.raises(laplex.StalePlanError, match=rf"^LaplaceOperator\.{method}: .* \(or are not finite\)"):
+        SAMPLED[method](K, diag)
+
+
+@METHOD
+@pytest.mark.parametrize(("value", "place"), OUTERMOST)
+@pytest.mark.parametrize(("n", "k"), [(5, 4), (1, 1), (2, 40), (40, 2)])
+@pytest.mark.parametrize("side", [0, 1], ids="ab")
+def test_a_gram_whose_anchor_is_no_longer_finite(method, value, place, n, k, side):
+    anchors = normal(n), normal(k)
+    M = LaplaceOperator(*anchors).gram()
+    becomes(anchors[side], value, place)
+    with pytest.raises(laplex.StalePlanError, match=rf"^GramOperator\.{method}: .* \(or are not finite\)"):
         METHODS[method](M, 0.1)
 
 

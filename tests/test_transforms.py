@@ -1,4 +1,4 @@
-"""torch.func, torch.compile, torch.export, autocast, fake tensors and the modes of autograd."""
+"""torch.func, torch.compile, torch.export, fake tensors and the modes of autograd."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import laplex
 from cases import named
-from helpers import TOLERANCE, error, inputs_for, oracle, wide
+from helpers import TOLERANCE, error, inputs_for, oracle
 from laplex import reference
 
 TIED = named("generic", "ties_everywhere", "short_rows_ties", "short_cols_ties")
@@ -270,34 +270,6 @@ def test_export(n, k):
 
 
 # --- modes ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_autocast_keeps_the_precision(x_dtype, backend):
-    a, b = (torch.randn(size, requires_grad=True) for size in (31, 27))
-    x = torch.randn(4, 27).to(x_dtype).requires_grad_()
-    tau = torch.tensor(0.5, requires_grad=True)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = laplex.linear(x, a, b, tau, backend=backend)
-        first = torch.autograd.grad(y.float().sum(), (x, a, b, tau), create_graph=True)
-    exact = [wide(value).requires_grad_() for value in (x, a, b, tau)]
-    want = torch.autograd.grad(reference.linear(*exact).sum(), exact)
-    bound = 4e-3 if x_dtype == torch.bfloat16 else 5e-6
-    assert y.dtype == x_dtype
-    assert error(y, oracle(x, a, b, tau)) <= (4e-3 if x_dtype == torch.bfloat16 else TOLERANCE[x_dtype])
-    assert all(error(one, other) <= bound for one, other in zip(first, want))
-
-
-def test_a_layer_under_autocast(backend):
-    """The product of a bf16 matmul goes in, and comes out, as bf16."""
-    dense, a, b = torch.nn.Linear(8, 27), torch.randn(31, requires_grad=True), torch.randn(27)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        x = dense(torch.randn(4, 8))
-        y = laplex.linear(x, a, b, backend=backend)
-    y.float().sum().backward()
-    assert x.dtype == y.dtype == torch.bfloat16
-    assert a.grad.dtype == torch.float32
-    assert error(y, oracle(x, a, b)) <= 4e-3
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

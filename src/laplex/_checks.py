@@ -15,6 +15,8 @@ from torch.autograd import forward_ad
 
 from laplex._shapes import flat_tau, plainly_eager
 
+SMALLEST_TAU = torch.finfo(torch.float64).tiny  # a little below 1 / tau overflows; csrc/common.h has the same limit
+SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at half of tau
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
@@ -70,7 +72,7 @@ def same_device(where: str, name: str, value: Tensor, other: str, reference: Ten
         )
 
 
-def length_scale(where: str, tau: object, a: Tensor) -> None:
+def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_TAU) -> None:
     """A number is checked whole; a tensor's values are checked by the kernel that reads them."""
     if isinstance(tau, Tensor):
         is_tensor(where, "tau", tau)
@@ -79,30 +81,33 @@ def length_scale(where: str, tau: object, a: Tensor) -> None:
         same_device(where, "tau", tau, "a", a)
     elif isinstance(tau, bool) or not isinstance(tau, numbers.Real):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
-    elif not 0.0 < _as_float(tau) < math.inf:
+    elif not smallest <= _as_float(tau) < math.inf:
         raise ValueError(bad_tau(where, _as_float(tau)))
 
 
-def positive_on_cpu(where: str, tau: float | Tensor, batch: tuple[int, ...]) -> None:
+def positive_on_cpu(
+    where: str, tau: float | Tensor, batch: tuple[int, ...], smallest: float = SMALLEST_TAU
+) -> None:
     """A tensor's values where looking costs no wait, for what no kernel reads: entries and the dense matrix."""
     if not isinstance(tau, Tensor) or tau.device.type != "cpu" or not plainly_eager():
         return
     values = flat_tau(tau.detach(), batch, tau.device)
-    if not bool(((values > 0) & (values < math.inf)).all()):
-        raise ValueError(bad_tau(where, values))
+    if not bool(is_length(values, smallest).all()):
+        raise ValueError(bad_tau(where, values, smallest))
 
 
-def halved(where: str, tau: float | Tensor, batch: tuple[int, ...]) -> float | Tensor:
-    """tau / 2, the length scale of squares, in float64; what is wrong with it is said of tau itself."""
-    positive_on_cpu(where, tau, batch)
-    half = tau.double() / 2 if isinstance(tau, Tensor) else tau / 2
-    if isinstance(half, Tensor):
-        lost = half.device.type == "cpu" and plainly_eager() and not bool((half > 0).all())
-    else:
-        lost = half <= 0
-    if lost:
-        raise ValueError(half_of_tau(where, tau))
-    return half
+def is_length(tau: Tensor, smallest: float = SMALLEST_TAU) -> Tensor:
+    """Where tau is a length scale: positive, finite, and with a reciprocal. (In float32 the limit would be 0.)"""
+    return (tau.double() >= smallest) & (tau < math.inf)
+
+
+def valid_tau(where: str, tau: Tensor) -> Tensor:
+    """tau (h,) as it is, or an error; NaN on CUDA, which is not waited for."""
+    if tau.is_cuda:
+        return torch.where(is_length(tau), tau, torch.nan)
+    if not bool(is_length(tau).all()):
+        raise ValueError(bad_tau(where, tau))
+    return tau
 
 
 def _as_float(number: numbers.Real) -> float:
@@ -112,19 +117,11 @@ def _as_float(number: numbers.Real) -> float:
         return -math.inf if number <= 0 else math.inf
 
 
-def bad_tau(where: str, tau: float | Tensor) -> str:
-    got = _one_of(tau, ~((tau > 0) & (tau < math.inf))) if isinstance(tau, Tensor) else tau
+def bad_tau(where: str, tau: float | Tensor, smallest: float = SMALLEST_TAU) -> str:
+    got = _one_of(tau, ~is_length(tau, smallest)) if isinstance(tau, Tensor) else tau
     return (
         f"{where}: `tau` must be positive and finite, got {got}; it is the length scale in exp(-|a - b| / tau), "
-        "and if it is learned, learn its logarithm"
-    )
-
-
-def half_of_tau(where: str, tau: float | Tensor) -> str:
-    got = _one_of(tau, tau / 2 <= 0) if isinstance(tau, Tensor) else tau
-    return (
-        f"{where}: `tau` is too small, got {got}: half of it, the length scale of squares, is 0 in float64; multiply "
-        "the anchors and tau by one factor"
+        f"at least {SMALLEST_TAU:.1e} (twice that for Gram matrices), and if it is learned, learn its logarithm"
     )
 
 
@@ -135,19 +132,34 @@ def _one_of(values: Tensor, wrong: Tensor) -> str:
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
-    """The kernels' common leading shape H."""
-    shapes = [a.shape[:-1], b.shape[:-1]] + ([tau.shape] if isinstance(tau, Tensor) else [])
-    if all(len(shape) == 0 for shape in shapes):
-        return ()
+    """The kernels' common leading shape H: that of the anchors. tau has one element, or broadcasts to it."""
+    if a.dim() == b.dim() == 1:
+        batch: tuple[int, ...] = ()
+    else:
+        try:
+            batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
+        except RuntimeError:
+            got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
+            raise ValueError(
+                f"{where}: the leading dimensions of `a` and `b` must broadcast together, got {got}"
+            ) from None
+    if isinstance(tau, Tensor) and tau.numel() != 1:
+        _tau_over_kernels(where, tau, a, batch)
+    return batch
+
+
+def _tau_over_kernels(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) -> None:
     try:
-        return tuple(torch.broadcast_shapes(*shapes))
+        full = tuple(torch.broadcast_shapes(tau.shape, batch))
+        if full == batch:
+            return
+        to_do = f"; for more kernels expand the anchors: a.expand{(*full, a.shape[-1])}"
     except RuntimeError:
-        got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
-        if isinstance(tau, Tensor):
-            got += f", `tau` {tuple(tau.shape)}"
-        raise ValueError(
-            f"{where}: the leading dimensions of `a` and `b`, and all of `tau`, must broadcast together, got {got}"
-        ) from None
+        to_do = ""
+    raise ValueError(
+        f"{where}: `tau` must have one element, or broadcast to H = {batch}, the leading dimensions of `a` and `b`, "
+        f"got shape {tuple(tau.shape)}{to_do}"
+    )
 
 
 def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | None) -> None:
@@ -205,7 +217,7 @@ def _over_kernels(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -> N
         broadcasts = False
     if not broadcasts:
         raise ValueError(
-            f"{where}: `a`, `b` and `tau` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
+            f"{where}: `a` and `b` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
             f"got shape {tuple(x.shape)}; use {name}.unsqueeze(-2) for one vector a kernel"
         )
 

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from laplex import _autograd_gram, _checks, _dispatch
+from laplex import _autocast, _autograd_gram, _checks, _dispatch
 from laplex._autograd import scan
 from laplex._kernels.triton_launch import constant
 from laplex._kernels.triton_repeat import Repeats
@@ -41,14 +41,17 @@ def linear(
             or anything that broadcasts to it.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are independent kernels.
         b (*H, k): column anchors, same dtype.
-        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
+        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a kernel).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Sums are carried in float64
-        (on CUDA, for float32 and many points, between tiles of a few hundred points). On CUDA nothing
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x; under autocast, as F.linear does, x is cast
+        to its dtype before, unless float64 or complex, and all else is left alone. Sums are carried in float64
+        (on CUDA, for float32 and many points, between tiles of a few hundred points). With phases, whose cosines and
+        sines are rounded, too, float32 results are within 3 * 2^-23 (there, 5 * 2^-23) of the terms' sum of sizes,
+        sum_j exp(-|a_i - b_j| / tau) |x_j|: small results of large terms lose digits. On CUDA nothing
         waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
         whole of y (of that kernel, with batched anchors) is NaN instead of an error.
 
@@ -57,6 +60,7 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5).shape
         torch.Size([8, 1000])
     """
+    x = _autocast.cast(x)
     if phi is None and psi is None and backend is None:
         again = _again("linear", tau, (x,), a, b, plan)
         if again is not None:
@@ -153,7 +157,7 @@ def gram(
         weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Weights below some 1e-28 of the largest
             are lost, and where the sum of |weight| passes 2^1023 all overflows. Several weights share the sort. With
             batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
-        tau: positive length scale: a number, or a tensor that broadcasts over H (one a kernel; its shape counts in H).
+        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a kernel).
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
         backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose.
@@ -177,7 +181,7 @@ def gram(
             return again
     where = "laplex.gram"
     _checks.anchor_pair(where, a, b)
-    _checks.length_scale(where, tau, a)
+    _checks.length_scale(where, tau, a, _checks.SMALLEST_TAU_OF_SQUARES)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)

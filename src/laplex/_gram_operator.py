@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _systems
+from laplex import _autocast, _checks, _systems
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import gram, linear
@@ -96,8 +96,10 @@ class GramOperator:
                 f"GramOperator @ x: the matrix is {tuple(self.shape)} and `x` must have size {self.shape[-1]} where "
                 f"they meet, got shape {tuple(x.shape)}"
             )
-        if x.dtype.itemsize < 4:  # between the products it would overflow
-            return self.__matmul__(x.float()).to(x.dtype)
+        x = _autocast.cast(x)
+        if x.dtype.itemsize < 4:  # between the products it would be rounded, and might overflow
+            with _autocast.off(x.device):
+                return self.__matmul__(x.float()).to(x.dtype)
         inner = self.kernel.mT.__matmul__(x)  # spelled so for torch.compile
         if self.weight is not None:
             weight = self.weight.to(inner.real.dtype if inner.is_complex() else inner.dtype)
@@ -128,8 +130,11 @@ class GramOperator:
 
         With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
         """
-        kernel, weight = self.kernel, self._weights()
-        tau = _checks.halved("GramOperator.diagonal", kernel.tau, tuple(kernel.shape[:-2]))
+        kernel, weight = self.kernel, self._weights().double()  # which autocast leaves alone, too
+        smallest = _checks.SMALLEST_TAU_OF_SQUARES
+        _checks.length_scale("GramOperator.diagonal", kernel.tau, kernel.a, smallest)
+        _checks.positive_on_cpu("GramOperator.diagonal", kernel.tau, tuple(kernel.shape[:-2]), smallest)
+        tau = kernel.tau / 2
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
             return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :].to(self.dtype)
@@ -165,11 +170,11 @@ class GramOperator:
         return CholeskyFactor(self._system("GramOperator.cholesky", diag))
 
     def _weights(self) -> Tensor:
-        """weight, or ones in the dtype of the anchors, (*H, k)."""
+        """weight, or ones, (*H, k), no narrower than the anchors: entries are rounded to the weights' dtype first."""
         shape = (*self.kernel.shape[:-2], self.kernel.shape[-1])
         if self.weight is None:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
-        return self.weight.expand(shape)
+        return self.weight.to(torch.promote_types(self.weight.dtype, self.dtype)).expand(shape)
 
     def _system(self, where: str, diag: float | Tensor) -> _systems.System:
         batch = tuple(self.shape[:-2])
@@ -181,7 +186,8 @@ class GramOperator:
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
         _checks.reverse_mode_only(where, *held, self.weight, diag)
         added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
-        weight = flat_anchors(self._weights() if self.weight is None else self.weight, batch or (1,)).double()
+        given = self._weights() if self.weight is None else self.weight
+        weight = flat_anchors(given.double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
         return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
 

@@ -9,12 +9,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex import _checks, _systems, reference
+from laplex import _autocast, _checks, _systems, reference
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import linear
 from laplex._gram_operator import GramOperator
 from laplex._plan import Plan
+from laplex._shapes import beside
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -26,7 +27,7 @@ class LaplaceOperator:
     Args:
         a (*H, n): row anchors.
         b (*H, k): column anchors; None makes the symmetric matrix with b = a (and psi = phi).
-        tau: positive length scale, a number or a tensor that broadcasts over H.
+        tau: positive length scale, a number or a tensor: of one element, or one that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither; with b=None, phi alone.
         plan: a :class:`laplex.Plan` of the anchors; built here if None.
 
@@ -65,7 +66,7 @@ class LaplaceOperator:
         batch = _checks.batch_shape(where, a, b, tau)
         _checks.phases(where, a, b, phi, psi)
         if plan is None:
-            plan = Plan(*(side.expand(*batch, side.shape[-1]) if batch else side for side in (a, b)))
+            plan = Plan(a, b)
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
@@ -160,16 +161,16 @@ class LaplaceOperator:
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
         size = min(self.shape[-2:])
         a, b = self.a[..., :size], self.b[..., :size]
-        scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
+        scale = beside(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)
         if self.phi is not None and self.psi is not None:
             entries = entries * torch.cos(self.phi[..., :size] - self.psi[..., :size])
-        return entries
+        return entries.to(self.dtype)
 
     def to_dense(self) -> Tensor:
         """The matrix itself, n * k numbers: for looking at, and for small sizes."""
         _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau, self._batch)
-        return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
+        return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi).to(self.dtype)
 
     def gram(self, weight: Tensor | None = None) -> GramOperator:
         """The lazy symmetric matrix K diag(weight) K^T, n x n; weight (k,) or (*H, k), None for ones."""
@@ -241,7 +242,7 @@ class LaplaceOperator:
 
         def product(matrix: LaplaceOperator) -> Callable[[Any], Any]:
             def apply(x: Any) -> Any:
-                with torch.no_grad():
+                with torch.no_grad(), _autocast.off(self.device):
                     tensor = torch.as_tensor(numpy.ascontiguousarray(x), device=self.device)
                     return (matrix @ tensor.to(torch.promote_types(tensor.dtype, self.dtype))).cpu().numpy()
 

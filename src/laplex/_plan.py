@@ -176,8 +176,8 @@ class Plan:
         """Raise unless the plan was built for these sizes on this device."""
         if self.shape != shape:
             raise ValueError(
-                f"{where}: `plan` was built for (*H, n, k) = {self.shape}, `a`, `b` and `tau` here give {shape}; "
-                "build one with laplex.Plan(a, b), of anchors expanded to H if `tau` alone is batched"
+                f"{where}: `plan` was built for (*H, n, k) = {self.shape}, `a` and `b` here give {shape}; "
+                "build one with laplex.Plan(a, b)"
             )
         if self.device != device:
             raise ValueError(f"{where}: `plan` is on {self.device}, the anchors on {device}; use plan.to('{device}')")

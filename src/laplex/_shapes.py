@@ -52,11 +52,16 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     """(h,), or () for a single kernel, in float64: a float32 tau is exact there, and a Python number loses nothing."""
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
-        return tau.to(torch.float64).expand(batch).reshape(shape)
+        return beside(tau, 0).to(torch.float64).expand(batch).reshape(shape)
     if device.type == "cuda" and plainly_eager() and not _passing():
         stream = torch._C._cuda_getCurrentRawStream(-1 if device.index is None else device.index)
         return _number_on(float(tau), shape, device, stream)
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
+
+
+def beside(tau: Tensor, dims: int) -> Tensor:
+    """tau to divide (*H, ...) by, with ``dims`` dimensions behind H; one element is a number, whatever its shape."""
+    return tau.reshape(()) if tau.numel() == 1 else tau[(..., *[None] * dims)]
 
 
 @functools.lru_cache(maxsize=64)

@@ -31,15 +31,16 @@ SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot t
 
 
 class Flat(NamedTuple):
-    """An operator's tensors, h kernels flat."""
+    """An operator's tensors, h kernels flat, in float64: converted once, so that their gradients are rounded once."""
 
     a: Tensor  # (h, n)
     b: Tensor  # (h, k)
-    tau: Tensor  # (h,) float64
+    tau: Tensor  # (h,)
     phi: Tensor | None  # (h, n)
     psi: Tensor | None  # (h, k)
     planned: Planned
     backend: str  # of the products
+    dtype: torch.dtype  # of the anchors as they were given
 
 
 class System(NamedTuple):
@@ -99,38 +100,41 @@ def flat(
     batch: tuple[int, ...],
 ) -> Flat:
     shape = batch or (1,)
-    turns = [
-        None if side is None else _checks.finite_phase(where, name, flat_anchors(side, shape))
-        for name, side in (("phi", phi), ("psi", psi))
-    ]
     _dispatch.tell_without_core(a.device, a.numel() + b.numel())
-    rows, cols, scale = flat_anchors(a, shape), flat_anchors(b, shape), flat_tau(tau, shape, a.device)
-    return Flat(rows, cols, scale, turns[0], turns[1], plan._order_for(a, b), plan.backend)
+    rows = flat_anchors(a.double(), shape)
+    cols = rows if b is a else flat_anchors(b.double(), shape)
+    of_rows = None if phi is None else _checks.finite_phase(where, "phi", flat_anchors(phi.double(), shape))
+    of_cols = of_rows
+    if psi is not None and psi is not phi:
+        of_cols = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
+    scale = _checks.valid_tau(where, flat_tau(tau, shape, a.device))
+    return Flat(rows, cols, scale, of_rows, of_cols, plan._order_for(a, b), plan.backend, a.dtype)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
     """K + diag for b = a and psi = phi."""
-    order, t = _ordered(where, k)
-    p = _directions(k.a, k.phi, order)
+    order, t = _ordered(k)
+    p = _directions(k.phi, order)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
     product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
-    return System(where, batch, generators, factored, added, product, parameters, k.a.dtype)
+    return System(where, batch, generators, factored, added, product, parameters, k.dtype)
 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, weight (h, k) float64."""
-    order, t = _ordered(where, k)
-    if not k.tau.is_cuda and not bool((k.tau / 2 > 0).all()):
-        raise ValueError(_checks.half_of_tau(where, k.tau))
+    order, t = _ordered(k)
+    smallest = _checks.SMALLEST_TAU_OF_SQUARES
+    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums will be NaN
+        raise ValueError(_checks.bad_tau(where, k.tau, smallest))
     try:
         left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
     except StalePlanError:  # of the product underneath
         raise StalePlanError(_checks.stale_plan(where)) from None
-    e = _directions(k.a, k.phi, order)
+    e = _directions(k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
     backend = _dispatch.planner_of_sides(t.device)
@@ -138,7 +142,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
-    return System(where, batch, generators, factored, diag, product, parameters, k.a.dtype)
+    return System(where, batch, generators, factored, diag, product, parameters, k.dtype)
 
 
 # Products with the matrix: functions of the module, for a closure could not be copied and saved with a factor.
@@ -147,7 +151,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
 def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
     phase = (phi[0], phi[0]) if phi else None
-    return _product(x.mT, a, a, tau, phase, planned, backend).mT
+    return _product(x.mT, a, a, tau, phase, _widened(planned), backend).mT
 
 
 def _gram_product(
@@ -156,28 +160,35 @@ def _gram_product(
     """K diag(weight) K^T x."""
     there = (phases[0], phases[1]) if phases else None
     back = (phases[1], phases[0]) if phases else None
+    planned = _widened(planned)
     inner = _product(x.mT, b, a, tau, back, (*planned[2:], *planned[:2]), backend)
     return _product(inner * weight[:, None], a, b, tau, there, planned, backend).mT
 
 
-def _ordered(where: str, k: Flat) -> tuple[Tensor, Tensor]:
-    """The order (h, n) of the rows, and their anchors in it, in float64."""
+def _widened(planned: Planned) -> Planned:
+    """The plan with the anchors it was built from in float64, as they are here: the core sees that none moved."""
+    row_index, row_values, col_index, col_values = planned
+    if row_values.shape[-2] != 2:  # the plan has none, or is the GPU's
+        return planned
+    return row_index, row_values.double(), col_index, col_values.double()
+
+
+def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
+    """The order (h, n) of the rows, and their anchors in it."""
     index = k.planned[0]
     if k.backend != "triton" and index.shape[-2] in (1, 4):  # else the plan does not hold it
         order = index[:, 0].long()
     else:
         order = k.a.detach().argsort(stable=True)
-    if not k.a.is_cuda and not bool(((k.tau > 0) & (k.tau < torch.inf)).all()):
-        raise ValueError(_checks.bad_tau(where, k.tau))
     return order, _gathered(k.a, order, k.planned[1])
 
 
 def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
-    """anchors (h, n) in order, in float64; from the plan's values, where it has them and the anchors have not moved."""
+    """anchors (h, n) in order; from the plan's values, where it has them and the anchors have not moved."""
     looked_at = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
-    if looked_at and torch.equal(values[:, 0], anchors):
+    if looked_at and torch.equal(values[:, 0].double(), anchors):
         return values[:, 1].double()
-    return anchors.double().gather(-1, order)
+    return anchors.gather(-1, order)
 
 
 def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
@@ -188,10 +199,13 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
     if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
         lost = lost | ((decay == 0) & (d <= SINGULAR))
+    # An infinite gap decays to 0, as any wide one does: of anchors in order only the outermost can have one.
+    ends = torch.cat([generators.t[:, :1], generators.t[:, -1:]], -1).detach()
+    finite = torch.isfinite(ends).all(-1, keepdim=True)
     if d.is_cuda:
-        lost = lost | ~(decay <= most)
+        lost = lost | ~(decay <= most) | ~finite
         return factored._replace(d=torch.where(lost.any(-1, keepdim=True), torch.nan, d))
-    if not bool((decay <= most).all()):
+    if not bool((decay <= most).all() & finite.all()):
         raise StalePlanError(_checks.stale_plan(where))
     if bool(lost.any()):
         kernel, i = (int(part) for part in lost.nonzero()[0])
@@ -211,11 +225,11 @@ def _sorted(diag: Tensor, order: Tensor) -> Tensor:
     return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
 
 
-def _directions(a: Tensor, phi: Tensor | None, order: Tensor) -> Tensor:
+def _directions(phi: Tensor | None, order: Tensor) -> Tensor:
     """e (h, n, 1 or 2), in order."""
     if phi is None:
         return torch.ones_like(order, dtype=torch.float64)[..., None]
-    angle = phi.double().gather(-1, order)
+    angle = phi.gather(-1, order)
     return torch.stack([angle.cos(), angle.sin()], -1)
 
 
@@ -223,7 +237,7 @@ def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
     """The weights' moments (h, 1 or 3, k): of 1, or of cos^2, cos sin, sin^2 of psi."""
     if psi is None:
         return weight[:, None]
-    cos, sin = psi.double().cos(), psi.double().sin()
+    cos, sin = psi.cos(), psi.sin()
     return weight[:, None] * torch.stack([cos * cos, cos * sin, sin * sin], 1)
 
 
@@ -250,7 +264,7 @@ def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor,
     if k.backend != "triton" and index.shape[-2] == 2:
         below, upto = index[:, 0].long(), index[:, 1].long()
     else:
-        ends, s = t.detach(), k.b.detach().double()
+        ends, s = t.detach(), k.b.detach()
         below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
     picked = order[:, None].expand(left.shape)
     return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])

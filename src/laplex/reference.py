@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex import _checks
+from laplex._shapes import beside
+
 __all__ = ["gram", "kernel", "linear"]
 
 
@@ -20,7 +23,7 @@ def kernel(
     Args:
         a (*H, n): row anchors.
         b (*H, k): column anchors.
-        tau: positive length scale, a number or a tensor that broadcasts over H.
+        tau: positive length scale, a number or a tensor: of one element, or one that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither.
 
     Returns:
@@ -28,7 +31,8 @@ def kernel(
     """
     if (phi is None) != (psi is None):
         raise ValueError("laplex.reference.kernel: `phi` and `psi` go together, got one without the other; pass zeros")
-    scale = tau[..., None, None] if isinstance(tau, Tensor) else tau
+    _checks.batch_shape("laplex.reference.kernel", a, b, tau)
+    scale = beside(tau, 2) if isinstance(tau, Tensor) else tau
     dense = torch.exp(-(a[..., :, None] - b[..., None, :]).abs() / scale)
     if phi is not None and psi is not None:
         dense = dense * torch.cos(phi[..., :, None] - psi[..., None, :])

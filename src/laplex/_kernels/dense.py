@@ -29,7 +29,7 @@ def scan(
     for name, anchors in (("a", target), ("b", source)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.linear", name))
-    if not bool(((tau > 0) & (tau < torch.inf)).all()):
+    if not bool(_checks.is_length(tau).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau))
     gap = flat(source, 2).double()[:, None, :] - flat(target, 2).double()[:, :, None]  # (h, n, k)
     u = gap.abs() / tau.reshape(-1, 1, 1)

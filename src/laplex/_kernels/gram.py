@@ -76,11 +76,9 @@ def gram(
     backend: str,
 ) -> tuple[Tensor, Tensor]:
     """M (h, m, n, n) in a dtype, and the sums it is made of."""
-    if not (tau.is_cuda or backend == "triton"):
-        if not bool(((tau > 0) & (tau < torch.inf)).all()):
-            raise ValueError(_checks.bad_tau("laplex.gram", tau))
-        if not bool((tau / 2 > 0).all()):
-            raise ValueError(_checks.half_of_tau("laplex.gram", tau))
+    smallest = _checks.SMALLEST_TAU_OF_SQUARES
+    if not (tau.is_cuda or backend == "triton" or bool(_checks.is_length(tau, smallest).all())):
+        raise ValueError(_checks.bad_tau("laplex.gram", tau, smallest))
     with _as_gram():
         sums = _sums(weight, target, source, tau, order, backend)
     return _assembly(backend, tau).assemble(sums, direction, target.double(), tau, dtype), sums

@@ -70,8 +70,7 @@ class Pairs(NamedTuple):
 
 def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) -> Pairs:
     gap = target[:, rows, None] - target[:, None, cols]  # (h, rows, cols)
-    rate = (1 / tau).clamp(max=torch.finfo(torch.float64).max)  # finite: 0 * rate is 0
-    u = (gap.abs() * rate[:, None, None]).clamp(max=BEYOND)
+    u = (gap.abs() * (1 / tau)[:, None, None]).clamp(max=BEYOND)
     decay = torch.exp(-u)
     left, right, high, low = (sums[:, :, :, place, :] for place in range(4))
     gap = gap[:, None, None]

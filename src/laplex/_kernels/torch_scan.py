@@ -63,10 +63,10 @@ def scan(
     """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     del target_values, source_values  # gathered anew: the check of the order comes with it
     wide = torch.float64
-    if not bool(((tau > 0) & (tau < torch.inf)).all()):
+    if not bool(_checks.is_length(tau).all()):
         raise ValueError(_checks.bad_tau("laplex.linear", tau))
     t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
-    rate = (1 / tau).clamp(max=torch.finfo(wide).max).to(wide).reshape(-1, 1)  # finite: 0 * rate is 0
+    rate = (1 / tau).to(wide).reshape(-1, 1)
     sums = _collect if source_index.shape[-2] == 2 else _read
     states = flat_rows(x, tau).to(wide)[None]
     if degree:

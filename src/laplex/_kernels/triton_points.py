@@ -5,10 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex import _checks
+
 WORD = tl.constexpr(32)
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
 INFINITY = tl.constexpr(float("inf"))
+SMALLEST_TAU = tl.constexpr(_checks.SMALLEST_TAU)
 # Tiles in which weights differ by so few powers of two that one sum may be had from another by subtracting.
 NARROW = tl.constexpr(4.0)
 TINY = tl.constexpr(0.5)  # spans in which float32 differences of float32 anchors make exponents exact enough
@@ -106,9 +109,8 @@ def _popcount(v):
 
 @triton.jit
 def rate_of(tau):
-    """log2(e) / tau, finite, so that a gap of 0 decays by nothing; NaN unless tau is positive and finite."""
-    rate = tl.minimum(1.0 / tau * LOG2_E, 1.7e308)
-    return tl.where((tau > 0) & (tau < INFINITY), rate, float("nan"))
+    """log2(e) / tau; NaN unless tau is a length scale."""
+    return tl.where((tau >= SMALLEST_TAU) & (tau < INFINITY), 1.0 / tau * LOG2_E, float("nan"))
 
 
 @triton.jit
