@@ -85,9 +85,7 @@ def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_
         raise ValueError(bad_tau(where, _as_float(tau)))
 
 
-def positive_on_cpu(
-    where: str, tau: float | Tensor, batch: tuple[int, ...], smallest: float = SMALLEST_TAU
-) -> None:
+def positive_on_cpu(where: str, tau: float | Tensor, batch: tuple[int, ...], smallest: float = SMALLEST_TAU) -> None:
     """A tensor's values where looking costs no wait, for what no kernel reads: entries and the dense matrix."""
     if not isinstance(tau, Tensor) or tau.device.type != "cpu" or not plainly_eager():
         return
