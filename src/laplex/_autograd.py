@@ -122,7 +122,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: torch.utils.checkpoint counts
+        saved = _unwrapped(ctx.saved_tensors)  # once: torch.utils.checkpoint counts
         x, t, s, tau, *order, odd_x = saved
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         f = f if ctx.odd else None
@@ -161,6 +161,19 @@ class _Scan(torch.autograd.Function):
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
         return scan(*fronted, odd=odd, backend=backend), (0, 0)
+
+
+def _unwrapped(saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Saved tensors without the wrappers of transforms that have ended: torch.func.vjp pulls back after its transform,
+    and a wrapper hides whether the tensor inside requires a gradient."""
+    if torch.compiler.is_compiling() or torch._C._has_storage(saved[-1]):  # a transform wraps all of them
+        return saved
+    return tuple(map(_without_dead_wrappers, saved))
+
+
+def _without_dead_wrappers(tensor: Tensor) -> Tensor:
+    inner = torch._C._functorch.unwrap_if_dead(tensor)
+    return tensor if inner is tensor else _without_dead_wrappers(inner)
 
 
 def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:

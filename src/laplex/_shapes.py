@@ -79,10 +79,10 @@ def plainly_eager() -> bool:
 
 def plain(x: Tensor) -> bool:
     """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, no zeros
-    without memory, not on meta, nor batched by torch.autograd's vmap."""
+    without memory, not on meta, no wrapper of a transform, not even of one that has ended: those have no storage."""
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
-    return not (x.is_neg() or x.is_meta or x._is_zerotensor() or torch._C._functorch.is_legacy_batchedtensor(x))
+    return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

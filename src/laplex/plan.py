@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex import _checks, _ops, backends
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
-from laplex._shapes import flat, flat_anchors, plainly_eager
+from laplex._shapes import flat, flat_anchors, plain, plainly_eager
 from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
@@ -27,9 +27,7 @@ class Known:
     """
 
     def __init__(self, anchors: Tensor) -> None:
-        trusted = type(anchors) in (Tensor, torch.nn.Parameter) and not (
-            anchors.requires_grad or anchors.is_inference()
-        )
+        trusted = plain(anchors) and not (anchors.requires_grad or anchors.is_inference())
         self.tensor = weakref.ref(anchors) if trusted else lambda: None
         self.seen = (anchors.data_ptr(), anchors._version, anchors.shape) if trusted else None
 
