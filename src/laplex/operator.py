@@ -146,7 +146,7 @@ class LaplaceOperator:
         """
         if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis for part in key):
             raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
-        rows, cols = (_as_selection(part) for part in key)
+        rows, cols = (_as_selection(part, self.device) for part in key)
         phi = None if self.phi is None else self.phi[..., rows]
         psi = None if self.psi is None else self.psi[..., cols]
         a = self.a[..., rows]
@@ -248,7 +248,7 @@ class LaplaceOperator:
             return apply
 
         forward, adjoint = product(self), product(self.mT)
-        dtype = torch.empty((), dtype=self.dtype).numpy().dtype
+        dtype = torch.empty((), dtype=self.dtype, device="cpu").numpy().dtype
         return LinearOperator(
             tuple(self.shape), matvec=forward, rmatvec=adjoint, matmat=forward, rmatmat=adjoint, dtype=dtype
         )
@@ -259,9 +259,9 @@ class LaplaceOperator:
         return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
 
 
-def _as_selection(part: Any) -> slice | Tensor:
+def _as_selection(part: Any, device: torch.device) -> slice | Tensor:
     """An index that keeps its dimension: an int, of Python's or NumPy's, as a list of one."""
     if isinstance(part, slice):
         return part
-    indices = torch.as_tensor(part)
+    indices = torch.as_tensor(part, device=device)
     return indices.reshape(1) if indices.dim() == 0 else indices
