@@ -309,6 +309,15 @@ def not_defined(function: str, name: str) -> str:
     return f"{function} is not defined for a {name}; use {instead}.to_dense() if the matrix fits"
 
 
+def not_an_index(key: object) -> str:
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(part is None for part in parts):
+        instead = "for a leading dimension make LaplaceOperator(a[None], b[None], tau)"
+    else:
+        instead = "use K[rows, :] for whole rows"
+    return f"LaplaceOperator: index with K[rows, cols], got {key!r}; {instead}"
+
+
 def not_symmetric(where: str) -> str:
     return (
         f"{where}: needs a symmetric matrix, made as LaplaceOperator(a) without `b` (and with `phi` alone); for "
