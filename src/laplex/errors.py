@@ -4,6 +4,8 @@
 class StalePlanError(ValueError):
     """A plan was used with anchors whose order it does not describe. No result was computed."""
 
+    __module__ = "laplex"  # as users import it
+
 
 def frozen(self: object, name: str, value: object) -> None:
     """As ``__setattr__`` of a class whose instances are not to be changed once made."""

@@ -44,6 +44,7 @@ class LaplaceOperator:
     psi: Tensor | None
     plan: Plan
     _batch: tuple[int, ...]
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
     __array_ufunc__ = None  # so that array @ K comes here, and is told what to do
 
@@ -71,6 +72,7 @@ class LaplaceOperator:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
             plan.check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+        tau = tau if isinstance(tau, Tensor) else float(tau)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
@@ -250,6 +252,9 @@ class LaplaceOperator:
         phased = ", phased" if self.phi is not None else ""
         shape = " x ".join(map(str, self.shape))
         return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan.layout})"
+
+
+torch.serialization.add_safe_globals([LaplaceOperator])
 
 
 def _on_arrays(matrix: LaplaceOperator, x: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,26 +27,18 @@ class Known:
     made, which will run with what the anchors are then.
     """
 
-    def __init__(self, anchors: Tensor) -> None:
-        trusted = plain(anchors) and not (anchors.requires_grad or anchors.is_inference())
-        self.tensor = weakref.ref(anchors) if trusted else lambda: None
-        self.seen = (anchors.data_ptr(), anchors._version, anchors.shape) if trusted else None
+    def __init__(self, anchors: Tensor | None) -> None:
+        self.tensor: Callable[[], Tensor | None] = lambda: None
+        self.seen: tuple[Any, ...] = ()
+        if anchors is not None and plain(anchors) and not (anchors.requires_grad or anchors.is_inference()):
+            self.tensor = weakref.ref(anchors)
+            self.seen = anchors.data_ptr(), anchors._version, anchors.shape
 
     def still(self, anchors: Tensor) -> bool:
         """Whether these are they, unchanged."""
         if anchors is not self.tensor() or anchors.requires_grad:
             return False
         return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
-
-    def __deepcopy__(self, memo: object) -> Known:
-        return self  # a copy of the plan serves the same anchors; pickled, it knows none
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return _unknown, ()
-
-
-def _unknown() -> Known:
-    return Known(torch.zeros(0).requires_grad_())
 
 
 class Plan:
@@ -78,6 +71,7 @@ class Plan:
     order: _ops.Planned  # row and column index and values: laplex._ops
     anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
     repeats: Repeats  # products done before on the GPU with these very anchors
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
@@ -189,7 +183,12 @@ class Plan:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "repeats": Repeats()}  # addresses, which are of no use to a copy
+        """What a copy and a file hold: no addresses, and no class of a private module."""
+        return {"shape": self.shape, "layout": self.layout, "order": self.order}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        unknown = None if state["layout"] in _ops.SIDES else (Known(None), Known(None))
+        self.__dict__.update(state, anchors=unknown, repeats=Repeats())
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -202,6 +201,9 @@ class Plan:
         }
         kernels = f", batch={tuple(batch)}" if batch else ""
         return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self.layout]})"
+
+
+torch.serialization.add_safe_globals([Plan])
 
 
 def choose_layout(n: int, k: int, backend: str) -> str:
