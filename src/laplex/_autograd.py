@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _ops
-from laplex._shapes import flat_rows
+from laplex._shapes import flat, flat_rows
 
 
 def scan(
@@ -81,11 +81,11 @@ def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
     n, k = target.shape[-1], source.shape[-1]
     if x.numel() == 0 or target.numel() == 0:
         return x.new_zeros((*x.shape[:-1], n))
-    anchors = torch.cat([target, source], -1).detach().reshape(-1, n + k)
+    anchors = flat(torch.cat([target, source], -1).detach(), 2)
     values, order = anchors.sort(-1)
     starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
     group = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1))  # equal anchors share a number
-    rows = x.reshape(group.shape[0], -1, k)
+    rows = x.reshape(group.shape[0], x.numel() // (group.shape[0] * k), k)  # not -1: vmap may be over a size of 0
     group = group[:, None, :].expand(-1, rows.shape[1], -1)
     sums = rows.new_zeros(group.shape).scatter_add(-1, group[..., n:], rows)
     return sums.gather(-1, group[..., :n]).reshape(*x.shape[:-1], n)
@@ -283,8 +283,8 @@ def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
     """(*H, n) to what multiplies rows (*X, n) that count as (h, m, n)."""
     n = rows.shape[-1]
     h = math.prod(of_anchors.shape[:-1])
-    flat = of_anchors.to(rows.dtype).reshape(h, 1, n)
-    return flat.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h > 1 else flat.reshape(n)
+    spread = of_anchors.to(rows.dtype).reshape(h, 1, n)
+    return spread.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h != 1 else spread.reshape(n)
 
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
@@ -300,4 +300,5 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
 def bar_of_tau(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
-    return -(of_t.sum(-1) + of_s.sum(-1)) / tau
+    pulled = of_t.sum(-1, keepdim=True) + of_s.sum(-1, keepdim=True)
+    return -(pulled / tau[..., None])[..., 0]  # of no scalars: torch cannot divide those in a vmap of size 0
