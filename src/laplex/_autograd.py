@@ -40,7 +40,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _ops
-from laplex._shapes import flat, flat_rows
+from laplex._shapes import apart, flat, flat_rows
 
 
 def scan(
@@ -61,8 +61,8 @@ def scan(
     x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
     inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, backend
-    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
-        return _Scan.apply(*inputs)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, nor one that takes a tensor twice
+        return _Scan.apply(*apart(inputs[:8]), *inputs[8:])  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
         return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
     if differentiates(x, target, source, tau):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -95,6 +95,11 @@ def flat(tensor: Tensor, dims: int) -> Tensor:
 
 def flat_rows(x: Tensor, tau: Tensor) -> Tensor:
     """x (*X, k) -> (h, m, k) for tau of h elements."""
+def apart(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The same as views, no two of them one tensor, even if one is a and b."""
+    return [tensor.view_as(tensor) for tensor in tensors]
+
+
     return x.reshape(tau.numel(), x.numel() // max(tau.numel() * x.shape[-1], 1), x.shape[-1])
 
 

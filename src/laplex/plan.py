@@ -78,13 +78,13 @@ class Plan:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
         chosen = backends.choose(a.device, n, k, backend or backends.planner(a.device))
-        layout = choose_layout(n, k, chosen)
+        layout, eager = choose_layout(n, k, chosen), plainly_eager()  # else there is no value to look at
         anchors = None
         if layout == "joined":
-            layout = "in_order" if _looked_through(a, b) else layout  # waits, and raises
-            anchors = Known(a), Known(b)
+            layout = "in_order" if eager and _looked_through(a, b) else layout  # waits, and raises
+            anchors = Known(a if eager else None), Known(b if eager else None)
         order = build(rows, cols, layout, chosen)
-        if layout == "joined":
+        if layout == "joined" and eager:
             order = triton_plan.placed(order, n, k)
         self.__dict__.update(shape=shape, layout=layout, order=order, anchors=anchors, repeats=Repeats())
 
@@ -234,8 +234,6 @@ def _looked_through(a: Tensor, b: Tensor) -> bool:
 
 def no_order(a: Tensor, b: Tensor) -> _ops.Planned:
     """In place of an order, for the backend that needs none."""
-    if torch.compiler.is_compiling():  # takes no tensor twice
-        return _nothing(a), _nothing(a), _nothing(b), _nothing(b)
     of_rows, of_cols = _nothing(a), _nothing(b)
     return of_rows, of_rows, of_cols, of_cols
 
