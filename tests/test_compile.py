@@ -110,3 +110,85 @@ def test_a_symmetric_operator_made_outside():
     assert error(got, want) <= 1e-14
     gradients = (torch.autograd.grad(y.sin().sum(), (a, x)) for y in (got, want))
     assert all(error(one, other) <= 1e-13 for one, other in zip(*gradients, strict=True))
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+SIZES = [(20, 21, 4), (3, 200, 4), (200, 3, 4), (1, 1, 1), (5, 1, 2), (0, 3, 2), (3, 0, 2), (3, 4, 0)]
+
+
+class Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, a, b, tau):
+        return self.function(x, a, b, tau)
+
+
+def drawn(n, k, m):
+    return normal(m, k), normal(n), normal(k), torch.tensor(0.7).double()
+
+
+def assert_exported(function, definition, at=SIZES[0], sizes=SIZES, strict=False):
+    n, k, m = (torch.export.Dim(name) for name in "nkm")
+    shapes = {"x": {0: m, 1: k}, "a": {0: n}, "b": {0: k}, "tau": {}}
+    program = torch.export.export(Module(function), drawn(*at), dynamic_shapes=shapes, strict=strict)
+    for others in sizes:
+        inputs = drawn(*others)
+        assert error(program.module()(*inputs), definition(*inputs)) <= 1e-13
+
+
+@BACKEND
+def test_export_of_sizes_that_vary(backend):
+    assert_exported(partial(laplex.linear, backend=backend), reference.linear)
+
+
+@pytest.mark.parametrize("at", SIZES[:3], ids=["merged", "short_rows", "short_cols"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_is_not_bound_to_the_layout_of_its_sizes(at, strict):
+    assert_exported(laplex.linear, reference.linear, at, strict=strict)
+
+
+def test_export_is_not_bound_to_the_backend_of_its_sizes(monkeypatch):
+    """Without the core small matrices are formed."""
+    monkeypatch.setattr(cpp_scan, "MISSING", "not built")
+    assert_exported(laplex.linear, reference.linear, sizes=[(20, 21, 4), (600, 500, 4)])
+
+
+@pytest.mark.parametrize("phased", [False, True])
+def test_export_of_gram_matrices(phased):
+    def phases(a, b):
+        return {"phi": a, "psi": b} if phased else {}
+
+    assert_exported(
+        lambda weight, a, b, tau: laplex.gram(a, b, weight, tau, **phases(a, b)),
+        lambda weight, a, b, tau: reference.gram(a, b, weight, tau, **phases(a, b)),
+    )
+
+
+EXPORTED = {
+    "product": (lambda K, x: torch.matmul(K, x.mT), lambda K, x: K @ x.mT),
+    "diagonal": (lambda K, x: K.diagonal(), lambda K, x: K.diagonal()),
+    "gram": (lambda K, x: torch.matmul(K.gram(), torch.matmul(K, x.mT)), lambda K, x: K @ (K.mT @ (K @ x.mT))),
+    "gram_diagonal": (lambda K, x: K.gram().diagonal(), lambda K, x: (K @ K.mT).diagonal()),
+}
+
+
+def assert_exported_operator(what):
+    function, definition = EXPORTED[what]
+    assert_exported(
+        lambda x, a, b, tau: function(LaplaceOperator(a, b, tau), x),
+        lambda x, a, b, tau: definition(reference.kernel(a, b, tau), x),
+    )
+
+
+@pytest.mark.parametrize("what", EXPORTED)
+def test_export_of_operators(what):
+    assert_exported_operator(what)
+
+
+@INTERPRETED
+@pytest.mark.usefixtures("as_on_gpu")
+def test_export_of_an_operator_on_triton():
+    assert_exported_operator("product")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._shapes import plainly_eager
+from laplex._shapes import always, plainly_eager
 
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -43,7 +43,7 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
         raise TypeError(f"{where}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
     same_device(where, "b", b, "a", a)
     for name, side in (("a", a), ("b", b)):
-        if side.shape[-1] >= 2**31:
+        if always(side.shape[-1] >= 2**31):
             raise ValueError(
                 f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
             )

@@ -77,12 +77,27 @@ def plainly_eager() -> bool:
     return not (torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0)
 
 
+def always(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds. In what is exported: whether it does for all sizes that may come, for a graph
+    that was made by one answer refuses the sizes of the other."""
+    if not torch.compiler.is_exporting():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    return statically_known_true(condition)
+
+
 def plain(x: Tensor) -> bool:
     """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, no zeros
     without memory, not on meta, no wrapper of a transform, not even of one that has ended: those have no storage."""
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
+
+
+def apart(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The same as views, no two of them one tensor, even if one is a and b."""
+    return [tensor.view_as(tensor) for tensor in tensors]
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:
@@ -95,11 +110,6 @@ def flat(tensor: Tensor, dims: int) -> Tensor:
 
 def flat_rows(x: Tensor, tau: Tensor) -> Tensor:
     """x (*X, k) -> (h, m, k) for tau of h elements."""
-def apart(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The same as views, no two of them one tensor, even if one is a and b."""
-    return [tensor.view_as(tensor) for tensor in tensors]
-
-
     return x.reshape(tau.numel(), x.numel() // max(tau.numel() * x.shape[-1], 1), x.shape[-1])
 
 

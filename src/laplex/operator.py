@@ -161,7 +161,7 @@ class LaplaceOperator:
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau)
-        size = min(self.shape[-2:])
+        size = torch.sym_min(*self.shape[-2:])  # which no exported graph is bound to
         a, b = self.a[..., :size], self.b[..., :size]
         scale = self.tau[..., None] if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)

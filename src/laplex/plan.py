@@ -12,7 +12,7 @@ from torch import Tensor
 from laplex import _checks, _ops, backends
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
-from laplex._shapes import flat, flat_anchors, plain, plainly_eager
+from laplex._shapes import always, flat, flat_anchors, plain, plainly_eager
 from laplex.errors import StalePlanError, frozen
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
@@ -209,9 +209,9 @@ torch.serialization.add_safe_globals([Plan])
 def choose_layout(n: int, k: int, backend: str) -> str:
     if backend == "triton":
         return "joined"
-    if k >= SHORT_AXIS_RATIO * n:
+    if always(k >= SHORT_AXIS_RATIO * n):
         return "short_rows"
-    return "short_cols" if n >= SHORT_AXIS_RATIO * k else "merged"
+    return "short_cols" if always(n >= SHORT_AXIS_RATIO * k) else "merged"
 
 
 def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
