@@ -61,8 +61,10 @@ def seed():
 def poisoned_memory():
     """What the library allocates without filling starts as NaN (the lowest integer), so that a hole shows."""
     from torch._dynamo import trace_rules
+    from torch.utils import _device
 
     trace_rules.get_torch_obj_rule_map()  # Dynamo knows functions by identity, those it finds now
+    _device._device_constructors()  # and so does a default device
     patch = pytest.MonkeyPatch()
     patch.setattr(torch, "empty", _poisoned(torch.empty))
     patch.setattr(torch, "empty_like", _poisoned(torch.empty_like))

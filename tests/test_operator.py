@@ -1,5 +1,7 @@
 """LaplaceOperator: a lazy matrix that behaves as the dense one."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -107,6 +109,10 @@ SELECTIONS = [
     (2, 5),
     (slice(4, 4), slice(None)),
     (torch.arange(37) % 3 == 0, slice(None)),
+    ([], slice(None)),
+    (slice(None), []),
+    ([], np.array([], dtype=np.int64)),
+    ((), 3),
 ]
 
 
@@ -117,11 +123,20 @@ def test_slices_are_lazy(rows, cols, phased):
     part = K[rows, cols]
     assert isinstance(part, LaplaceOperator)
     keep = [[index] if isinstance(index, int) else index for index in (rows, cols)]
-    want = dense[keep[0]][:, keep[1]]
+    want = dense[keep[0], :][:, keep[1]]
     assert part.shape == want.shape
     close(part.to_dense(), want)
     x = normal(want.shape[1], 2)
     close(part @ x, want @ x)
+
+
+@pytest.mark.parametrize("key", [None, (None, slice(None)), (0, None), (None, 0, 0)], ids=repr)
+def test_an_index_adds_no_dimension(key):
+    K, _ = operator_of(BY_NAME["generic"])
+    with pytest.raises(
+        TypeError, match=r"index with K\[rows, cols\], got .*make LaplaceOperator\(a\[None\], b\[None\]"
+    ):
+        K[key]
 
 
 def test_slices_of_a_batch():
@@ -217,6 +232,23 @@ def test_scipy_solvers(phased):
     np.testing.assert_allclose(top, np.linalg.svd(matrix, compute_uv=False)[:3], rtol=1e-9)
     solution = lsqr(wrapped, y, atol=1e-13, btol=1e-13, iter_lim=2000)[0]
     np.testing.assert_allclose(matrix.T @ (matrix @ solution - y), 0, atol=1e-6)
+
+
+def test_scipy_operators_are_pickled():
+    K, dense = operator_of(BY_NAME["generic"], phased=True)
+    wrapped = pickle.loads(pickle.dumps(K.aslinearoperator()))
+    x, y = normal(dense.shape[1], 2).numpy(), normal(dense.shape[0]).numpy()
+    np.testing.assert_array_equal(wrapped @ x, K.aslinearoperator() @ x)
+    np.testing.assert_array_equal(wrapped.T @ y, K.aslinearoperator().T @ y)
+
+
+@pytest.mark.filterwarnings("error")
+def test_scipy_operators_take_arrays_that_are_not_writeable():
+    K, dense = operator_of(BY_NAME["generic"])
+    x, y = np.ones(dense.shape[1]), np.broadcast_to(1.0, (dense.shape[0], 2))
+    x.flags.writeable = False
+    np.testing.assert_allclose(K.aslinearoperator() @ x, dense.numpy() @ x)
+    np.testing.assert_allclose(K.aslinearoperator().T @ y, dense.numpy().T @ y)
 
 
 def test_scipy_dtypes():

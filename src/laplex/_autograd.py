@@ -43,7 +43,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _ops
-from laplex._shapes import flat_rows
+from laplex._shapes import apart, flat, flat_rows
 
 
 def scan(
@@ -65,8 +65,8 @@ def scan(
     x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
     inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, degree, backend
-    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, and has no forward mode
-        return _Scan.apply(*inputs)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, nor one that takes a tensor twice
+        return _Scan.apply(*apart(inputs[:8]), *inputs[8:])  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
         return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
     if differentiates(x, target, source, tau):
@@ -85,11 +85,11 @@ def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
     n, k = target.shape[-1], source.shape[-1]
     if x.numel() == 0 or target.numel() == 0:
         return x.new_zeros((*x.shape[:-1], n))
-    anchors = torch.cat([target, source], -1).detach().reshape(-1, n + k)
+    anchors = flat(torch.cat([target, source], -1).detach(), 2)
     values, order = anchors.sort(-1)
     starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
     group = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1))  # equal anchors share a number
-    rows = x.reshape(group.shape[0], -1, k)
+    rows = x.reshape(group.shape[0], x.numel() // (group.shape[0] * k), k)  # not -1: vmap may be over a size of 0
     group = group[:, None, :].expand(-1, rows.shape[1], -1)
     sums = rows.new_zeros(group.shape).scatter_add(-1, group[..., n:], rows)
     return sums.gather(-1, group[..., :n]).reshape(*x.shape[:-1], n)
@@ -126,7 +126,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors  # once: torch.utils.checkpoint counts
+        saved = _unwrapped(ctx.saved_tensors)  # once: torch.utils.checkpoint counts
         x, t, s, tau, *order, odd_x = saved
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
         f = f if ctx.odd else None
@@ -163,6 +163,19 @@ class _Scan(torch.autograd.Function):
             for v, dim in zip(tensors, in_dims, strict=False)
         ]
         return scan(*fronted, odd=odd, degree=degree, backend=backend), (0, 0)
+
+
+def _unwrapped(saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Saved tensors without the wrappers of transforms that have ended: torch.func.vjp pulls back after its transform,
+    and a wrapper hides whether the tensor inside requires a gradient."""
+    if torch.compiler.is_compiling() or torch._C._has_storage(saved[-1]):  # a transform wraps all of them
+        return saved
+    return tuple(map(_without_dead_wrappers, saved))
+
+
+def _without_dead_wrappers(tensor: Tensor) -> Tensor:
+    inner = torch._C._functorch.unwrap_if_dead(tensor)
+    return tensor if inner is tensor else _without_dead_wrappers(inner)
 
 
 def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:
@@ -307,8 +320,8 @@ def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
     """(*H, n) to what multiplies rows (*X, n) that count as (h, m, n)."""
     n = rows.shape[-1]
     h = math.prod(of_anchors.shape[:-1])
-    flat = of_anchors.to(rows.dtype).reshape(h, 1, n)
-    return flat.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h > 1 else flat.reshape(n)
+    spread = of_anchors.to(rows.dtype).reshape(h, 1, n)
+    return spread.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h != 1 else spread.reshape(n)
 
 
 def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
@@ -324,4 +337,5 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
 def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
-    return -(of_t.sum(-1) + of_s.sum(-1)) / tau
+    pulled = of_t.sum(-1, keepdim=True) + of_s.sum(-1, keepdim=True)
+    return -(pulled / tau[..., None])[..., 0]  # of no scalars: torch cannot divide those in a vmap of size 0

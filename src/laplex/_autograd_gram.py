@@ -26,7 +26,7 @@ from torch.autograd import forward_ad
 from laplex import _ops
 from laplex._autograd import differentiates, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
-from laplex._shapes import plain, plainly_eager
+from laplex._shapes import apart, plain, plainly_eager
 
 
 def gram(
@@ -47,8 +47,8 @@ def gram(
     channels, direction = _channels(weight, phase, target)
     inputs = channels, direction, target, source, tau, *order
     dtype = weight.dtype
-    if torch.compiler.is_compiling():
-        return _Gram.apply(*inputs, dtype, backend)[0]  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():  # traces no Function that takes a tensor twice
+        return _Gram.apply(*apart(inputs), dtype, backend)[0]  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return _composite(*inputs, dtype=dtype, backend=backend)
     if differentiates(channels, direction, target, source, tau):
@@ -124,7 +124,7 @@ def _composite_bars(inputs: list[Tensor], g: Tensor, needs: tuple[bool, ...]) ->
     """The bars of what ``_FusedGram`` was given, differentiable."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaves = [value.view_as(value) for value in inputs]  # apart, even if one tensor is a and b
+        leaves = apart(inputs)
         weight, target, source, tau, *others = leaves
         channels, direction = _channels(weight, tuple(others[4:]), target)
         order = inputs[4:8]
@@ -181,7 +181,7 @@ def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Ten
     again = torch.is_grad_enabled()
     *tensors, _ = ctx.saved_tensors
     with torch.enable_grad():
-        leaves = [tensor.view_as(tensor) for tensor in tensors[:5]]  # apart, even if one tensor is a and b
+        leaves = apart(tensors[:5])
         wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
         made = _composite(*(leaves + tensors[5:]), dtype=ctx.dtype, backend=ctx.backend)
         found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._shapes import flat_tau, plainly_eager
+from laplex._shapes import always, flat_tau, plainly_eager
 
 SMALLEST_TAU = torch.finfo(torch.float64).tiny  # a little below 1 / tau overflows; csrc/common.h has the same limit
 SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at half of tau
@@ -56,7 +56,7 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
         raise TypeError(f"{where}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
     same_device(where, "b", b, "a", a)
     for name, side in (("a", a), ("b", b)):
-        if side.shape[-1] >= 2**31:
+        if always(side.shape[-1] >= 2**31):
             raise ValueError(
                 f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
             )
@@ -352,6 +352,15 @@ def not_defined(function: str, name: str) -> str:
     methods = [method for method, functions in _METHODS.items() if function in functions]
     instead = f"K.{methods[0]} if it is symmetric, or " if methods else ""
     return f"{function} is not defined for a {name}; use {instead}.to_dense() if the matrix fits"
+
+
+def not_an_index(key: object) -> str:
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(part is None for part in parts):
+        instead = "for a leading dimension make LaplaceOperator(a[None], b[None], tau)"
+    else:
+        instead = "use K[rows, :] for whole rows"
+    return f"LaplaceOperator: index with K[rows, cols], got {key!r}; {instead}"
 
 
 def not_symmetric(where: str) -> str:

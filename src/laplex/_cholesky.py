@@ -29,6 +29,7 @@ class CholeskyFactor:
     """
 
     _system: System
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
     __array_ufunc__ = None  # so that array @ C comes here, and is told what to do
 
@@ -101,8 +102,14 @@ class CholeskyFactor:
     def __getstate__(self) -> dict[str, Any]:
         if self._system.requires_grad:
             raise RuntimeError(_checks.not_copied())
-        return self.__dict__
+        return self._system.saved()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(_system=System.loaded(state))
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))
         return f"CholeskyFactor({shape}, {self.dtype}, device={self.device})"
+
+
+torch.serialization.add_safe_globals([CholeskyFactor])

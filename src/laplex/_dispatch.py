@@ -10,6 +10,7 @@ import torch
 from laplex import _checks
 from laplex._errors import PerformanceWarning
 from laplex._kernels import cpp_scan, triton_scan
+from laplex._shapes import always
 
 NAMES = ("torch", "cpp", "triton", "dense")
 
@@ -24,7 +25,7 @@ def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
     """The backend for a product of size n x k on a device, or the one asked for if it can run."""
     if backend is None:
         scan = planner(device)
-        return "dense" if n * k < DENSE_BELOW[scan] else scan
+        return "dense" if always(n * k < DENSE_BELOW[scan]) else scan
     if backend not in NAMES:
         raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
     if backend == "cpp":

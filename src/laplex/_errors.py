@@ -4,6 +4,8 @@
 class StalePlanError(ValueError):
     """A plan was used with anchors whose order it does not describe. No result was computed."""
 
+    __module__ = "laplex"  # as users import it
+
 
 class PerformanceWarning(UserWarning):
     """The result is right, but could be had much faster. Told once; filter it as any warning."""

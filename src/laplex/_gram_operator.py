@@ -48,6 +48,7 @@ class GramOperator:
 
     kernel: LaplaceOperator
     weight: Tensor | None
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
     __array_ufunc__ = None  # so that array @ M comes here, and is told what to do
 
@@ -196,3 +197,6 @@ class GramOperator:
         weighted = "" if self.weight is None else ", weighted"
         phased = ", phased" if self.kernel.phi is not None else ""
         return f"GramOperator({shape}, {self.dtype}, device={self.device}{weighted}{phased}, k={self.kernel.shape[-1]})"
+
+
+torch.serialization.add_safe_globals([GramOperator])

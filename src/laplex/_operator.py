@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -44,6 +45,7 @@ class LaplaceOperator:
     psi: Tensor | None
     plan: Plan
     _batch: tuple[int, ...]
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
     __array_ufunc__ = None  # so that array @ K comes here, and is told what to do
 
@@ -71,6 +73,7 @@ class LaplaceOperator:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
             plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+        tau = tau if isinstance(tau, Tensor) else float(tau)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
     @property
@@ -145,9 +148,9 @@ class LaplaceOperator:
 
         With the same object for both, or equal slices, what was symmetric stays so.
         """
-        if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis for part in key):
-            raise TypeError(f"LaplaceOperator: index with K[rows, cols], got {key!r}; use K[rows, :] for whole rows")
-        rows, cols = (_as_selection(part) for part in key)
+        if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis or part is None for part in key):
+            raise TypeError(_checks.not_an_index(key))
+        rows, cols = (_as_selection(part, self.device) for part in key)
         phi = None if self.phi is None else self.phi[..., rows]
         psi = None if self.psi is None else self.psi[..., cols]
         a = self.a[..., rows]
@@ -159,7 +162,7 @@ class LaplaceOperator:
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
-        size = min(self.shape[-2:])
+        size = torch.sym_min(*self.shape[-2:])  # which no exported graph is bound to
         a, b = self.a[..., :size], self.b[..., :size]
         scale = beside(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)
@@ -240,16 +243,8 @@ class LaplaceOperator:
         except ImportError:
             raise RuntimeError("aslinearoperator: SciPy is not installed; pip install scipy") from None
 
-        def product(matrix: LaplaceOperator) -> Callable[[Any], Any]:
-            def apply(x: Any) -> Any:
-                with torch.no_grad(), _autocast.off(self.device):
-                    tensor = torch.as_tensor(numpy.ascontiguousarray(x), device=self.device)
-                    return (matrix @ tensor.to(torch.promote_types(tensor.dtype, self.dtype))).cpu().numpy()
-
-            return apply
-
-        forward, adjoint = product(self), product(self.mT)
-        dtype = torch.empty((), dtype=self.dtype).numpy().dtype
+        forward, adjoint = partial(_on_arrays, self), partial(_on_arrays, self.mT)
+        dtype = torch.empty((), dtype=self.dtype, device="cpu").numpy().dtype
         return LinearOperator(
             tuple(self.shape), matvec=forward, rmatvec=adjoint, matmat=forward, rmatmat=adjoint, dtype=dtype
         )
@@ -260,9 +255,22 @@ class LaplaceOperator:
         return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan._layout})"
 
 
-def _as_selection(part: Any) -> slice | Tensor:
+torch.serialization.add_safe_globals([LaplaceOperator])
+
+
+def _on_arrays(matrix: LaplaceOperator, x: Any) -> Any:
+    """matrix @ x for arrays of NumPy; of the module, so that what SciPy holds can be pickled."""
+    array = numpy.require(x, requirements=["C", "W"])  # torch takes no negative strides, and warns of read-only memory
+    with torch.no_grad(), _autocast.off(matrix.device):
+        tensor = torch.as_tensor(array, device=matrix.device)
+        return (matrix @ tensor.to(torch.promote_types(tensor.dtype, matrix.dtype))).cpu().numpy()
+
+
+def _as_selection(part: Any, device: torch.device) -> slice | Tensor:
     """An index that keeps its dimension: an int, of Python's or NumPy's, as a list of one."""
     if isinstance(part, slice):
         return part
-    indices = torch.as_tensor(part)
+    indices = torch.as_tensor(part, device=device)
+    if indices.numel() == 0 and not isinstance(part, Tensor):  # an empty list counts as floating point
+        indices = indices.long()
     return indices.reshape(1) if indices.dim() == 0 else indices

@@ -36,6 +36,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import math
 from types import ModuleType
 from typing import Any
 
@@ -187,7 +188,8 @@ def _plan_vmap(
         for side, dim in zip((a, b), in_dims, strict=False)
     ]
     made = plan(*(flat(side, 2) for side in sides), layout, backend)
-    return tuple(tensor.unflatten(0, (size, -1)) for tensor in made), (0, 0, 0, 0)
+    kernels = math.prod(sides[0].shape[1:-1])
+    return tuple(tensor.unflatten(0, (size, kernels)) for tensor in made), (0, 0, 0, 0)
 
 
 @torch.library.impl(_library, "scan", "CompositeExplicitAutograd")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from laplex import _checks, _dispatch, _ops
 from laplex._errors import StalePlanError, frozen
 from laplex._kernels import triton_plan
 from laplex._kernels.triton_repeat import Repeats
-from laplex._shapes import flat, flat_anchors, plainly_eager
+from laplex._shapes import always, flat, flat_anchors, plain, plainly_eager
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
@@ -26,28 +27,18 @@ class Known:
     made, which will run with what the anchors are then.
     """
 
-    def __init__(self, anchors: Tensor) -> None:
-        trusted = type(anchors) in (Tensor, torch.nn.Parameter) and not (
-            anchors.requires_grad or anchors.is_inference()
-        )
-        self.tensor = weakref.ref(anchors) if trusted else lambda: None
-        self.seen = (anchors.data_ptr(), anchors._version, anchors.shape) if trusted else None
+    def __init__(self, anchors: Tensor | None) -> None:
+        self.tensor: Callable[[], Tensor | None] = lambda: None
+        self.seen: tuple[Any, ...] = ()
+        if anchors is not None and plain(anchors) and not (anchors.requires_grad or anchors.is_inference()):
+            self.tensor = weakref.ref(anchors)
+            self.seen = anchors.data_ptr(), anchors._version, anchors.shape
 
     def still(self, anchors: Tensor) -> bool:
         """Whether these are they, unchanged."""
         if anchors is not self.tensor() or anchors.requires_grad:
             return False
         return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
-
-    def __deepcopy__(self, memo: object) -> Known:
-        return self  # a copy of the plan serves the same anchors; pickled, it knows none
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return _unknown, ()
-
-
-def _unknown() -> Known:
-    return Known(torch.zeros(0).requires_grad_())
 
 
 class Plan:
@@ -80,19 +71,20 @@ class Plan:
     _order: _ops.Planned  # row and column index and values: laplex._ops
     _anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
     _repeats: Repeats  # products done before on the GPU with these very anchors
+    __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
         chosen = _dispatch.choose(a.device, n, k, backend or _dispatch.planner(a.device))
-        layout = choose_layout(n, k, chosen)
+        layout, eager = choose_layout(n, k, chosen), plainly_eager()  # else there is no value to look at
         anchors = None
         if layout == "joined":
-            layout = "in_order" if _looked_through(a, b) else layout  # waits, and raises
-            anchors = Known(a), Known(b)
+            layout = "in_order" if eager and _looked_through(a, b) else layout  # waits, and raises
+            anchors = Known(a if eager else None), Known(b if eager else None)
         order = build(rows, cols, layout, chosen)
-        if layout == "joined":
+        if layout == "joined" and eager:
             order = triton_plan.placed(order, n, k)
         self.__dict__.update(shape=shape, _layout=layout, _order=order, _anchors=anchors, _repeats=Repeats())
 
@@ -191,7 +183,14 @@ class Plan:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_repeats": Repeats()}  # addresses, which are of no use to a copy
+        """What a copy and a file hold: no addresses, and no class of a private module."""
+        return {"shape": self.shape, "layout": self._layout, "order": self._order}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layout, order = state["layout"], state["order"]
+        unknown = None if layout in _ops.SIDES else (Known(None), Known(None))
+        held = {"_layout": layout, "_order": order, "_anchors": unknown, "_repeats": Repeats()}
+        self.__dict__.update(shape=state["shape"], **held)
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -206,12 +205,15 @@ class Plan:
         return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self._layout]})"
 
 
+torch.serialization.add_safe_globals([Plan])
+
+
 def choose_layout(n: int, k: int, backend: str) -> str:
     if backend == "triton":
         return "joined"
-    if k >= SHORT_AXIS_RATIO * n:
+    if always(k >= SHORT_AXIS_RATIO * n):
         return "short_rows"
-    return "short_cols" if n >= SHORT_AXIS_RATIO * k else "merged"
+    return "short_cols" if always(n >= SHORT_AXIS_RATIO * k) else "merged"
 
 
 def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
@@ -234,8 +236,6 @@ def _looked_through(a: Tensor, b: Tensor) -> bool:
 
 def no_order(a: Tensor, b: Tensor) -> _ops.Planned:
     """In place of an order, for the backend that needs none."""
-    if torch.compiler.is_compiling():  # takes no tensor twice
-        return _nothing(a), _nothing(a), _nothing(b), _nothing(b)
     of_rows, of_cols = _nothing(a), _nothing(b)
     return of_rows, of_rows, of_cols, of_cols
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -82,12 +82,27 @@ def plainly_eager() -> bool:
     return not (torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0)
 
 
+def always(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds. In what is exported: whether it does for all sizes that may come, for a graph
+    that was made by one answer refuses the sizes of the other."""
+    if not torch.compiler.is_exporting():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    return statically_known_true(condition)
+
+
 def plain(x: Tensor) -> bool:
     """Whether x is a tensor as any, whose numbers lie at its address: no subclass, no view that negates, no zeros
-    without memory, not on meta, nor batched by torch.autograd's vmap."""
+    without memory, not on meta, no wrapper of a transform, not even of one that has ended: those have no storage."""
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
-    return not (x.is_neg() or x.is_meta or x._is_zerotensor() or torch._C._functorch.is_legacy_batchedtensor(x))
+    return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
+
+
+def apart(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The same as views, no two of them one tensor, even if one is a and b."""
+    return [tensor.view_as(tensor) for tensor in tensors]
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:

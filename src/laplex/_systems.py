@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,7 +51,8 @@ class System(NamedTuple):
     generators: Generators
     factored: Factored
     diag: Tensor  # (h, n), in the caller's order
-    product: Product  # without the diagonal
+    planned: Planned
+    backend: str  # of products
     parameters: tuple[Tensor, ...]
     dtype: torch.dtype
 
@@ -67,11 +68,30 @@ class System(NamedTuple):
             parameters=tuple(part.detach() for part in self.parameters),
         )
 
+    def saved(self) -> dict[str, Any]:
+        """All of it, in classes of torch and Python: a file outlives the names of private modules."""
+        return {**self._asdict(), "generators": tuple(self.generators), "factored": tuple(self.factored)}
+
+    @classmethod
+    def loaded(cls, saved: dict[str, Any]) -> System:
+        """The same again, perhaps on another device, or without the compiled core."""
+        backend = _dispatch.planner_of_sides(saved["diag"].device)
+        generators, factored = Generators(*saved["generators"]), Factored(*saved["factored"])
+        of_products = "triton" if saved["backend"] == "triton" else backend
+        made = {"generators": generators, "factored": factored._replace(backend=backend), "backend": of_products}
+        return cls(**{**saved, **made})
+
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
         return self.on_columns(
-            self.where, y, lambda flat: solve(flat, self.diag, self.factored, self.product, *self.parameters)
+            self.where, y, lambda flat: solve(flat, self.diag, self.factored, self._product, *self.parameters)
         )
+
+    @property
+    def _product(self) -> Product:
+        """The product with the matrix, without the diagonal. Only a Gram matrix has mass between its points."""
+        function = _gram_product if self.factored.mass.shape[-1] else _kernel_product
+        return partial(function, self.planned, self.backend)
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
@@ -119,9 +139,8 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
     backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
-    product = partial(_kernel_product, k.planned, k.backend)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
-    return System(where, batch, generators, factored, added, product, parameters, k.dtype)
+    return System(where, batch, generators, factored, added, k.planned, k.backend, parameters, k.dtype)
 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
@@ -139,13 +158,9 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
     backend = _dispatch.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
-    product = partial(_gram_product, k.planned, k.backend)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
-    return System(where, batch, generators, factored, diag, product, parameters, k.dtype)
-
-
-# Products with the matrix: functions of the module, for a closure could not be copied and saved with a factor.
+    return System(where, batch, generators, factored, diag, k.planned, k.backend, parameters, k.dtype)
 
 
 def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:

@@ -1,0 +1,194 @@
+"""torch.compile where one tensor is a and b, and torch.export of sizes that vary: one graph for all of them."""
+
+from functools import partial
+
+import pytest
+import torch
+
+import laplex
+from helpers import error
+from laplex import LaplaceOperator, _dispatch, reference
+from laplex._kernels import cpp_scan, triton_scan
+from systems import normal
+
+INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])
+pytestmark = [
+    pytest.mark.usefixtures("unpoisoned", "tiles"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
+]
+
+
+@pytest.fixture
+def as_on_gpu(monkeypatch):
+    """Triton is the backend that is chosen, under its interpreter."""
+    monkeypatch.setattr(_dispatch, "planner", lambda device: "triton")
+    monkeypatch.setitem(_dispatch.DENSE_BELOW, "triton", 0)
+
+
+# --- one tensor as a and b -------------------------------------------------------------------------------------------
+
+
+def step(function, inputs):
+    """The result and every gradient."""
+    leaves = [value.detach().clone().requires_grad_() for value in inputs]
+    y = function(*leaves)
+    return [y, *torch.autograd.grad(y.sin().sum(), leaves)]
+
+
+def assert_compiled(function, definition, *inputs):
+    torch.compiler.reset()
+    got = step(torch.compile(function, fullgraph=True, backend="aot_eager"), inputs)
+    assert all(error(one, other) <= 1e-13 for one, other in zip(got, step(definition, inputs), strict=True))
+
+
+@BACKEND
+@pytest.mark.parametrize("phased", [False, True])
+def test_one_tensor_as_a_and_b(phased, backend):
+    def phases(phi):
+        return {"phi": phi, "psi": phi} if phased else {}
+
+    assert_compiled(
+        lambda x, a, tau, phi: laplex.linear(x, a, a, tau, **phases(phi), backend=backend) * phi,
+        lambda x, a, tau, phi: reference.linear(x, a, a, tau, **phases(phi)) * phi,
+        normal(2, 7), normal(7), normal().exp(), normal(7),
+    )  # fmt: skip
+    assert_compiled(
+        lambda weight, a, tau, phi: laplex.gram(a, a, weight, tau, **phases(phi), backend=backend) * phi,
+        lambda weight, a, tau, phi: reference.gram(a, a, weight, tau, **phases(phi)) * phi,
+        normal(7), normal(7), normal().exp(), normal(7),
+    )  # fmt: skip
+
+
+@BACKEND
+def test_one_tensor_as_everything(backend):
+    function = partial(laplex.linear, backend=backend)
+    assert_compiled(lambda a: function(a, a, a), lambda a: reference.linear(a, a, a), normal(7))
+
+
+@BACKEND
+def test_anchors_that_are_not_trained(backend):
+    a = normal(7)
+    plan = laplex.Plan(a, a, backend=backend)
+    for fixed in ({}, {"plan": plan}):
+        function = partial(laplex.linear, a=a, b=a, tau=0.7, backend=backend, **fixed)
+        assert_compiled(function, lambda x: reference.linear(x, a, a, 0.7), normal(2, 7))
+
+
+OPERATORS = {
+    "K_x": lambda K, x: torch.matmul(K, x.mT),
+    "gram": lambda K, x: torch.matmul(K.gram(), x.mT),
+}
+DENSE = OPERATORS | {"gram": lambda K, x: K @ K.mT @ x.mT}
+
+
+def assert_symmetric(what):
+    assert_compiled(
+        lambda x, a, tau, phi: OPERATORS[what](LaplaceOperator(a, tau=tau, phi=phi), x),
+        lambda x, a, tau, phi: DENSE[what](reference.kernel(a, a, tau, phi=phi, psi=phi), x),
+        normal(2, 7), normal(7), normal().exp(), normal(7),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OPERATORS)
+def test_the_symmetric_operator(what):
+    assert_symmetric(what)
+
+
+@INTERPRETED
+@pytest.mark.usefixtures("as_on_gpu")
+def test_the_symmetric_operator_on_triton():
+    """No value is looked at while a graph is made."""
+    assert_symmetric("K_x")
+
+
+def test_a_symmetric_operator_made_outside():
+    a, x = normal(7).requires_grad_(), normal(7, 2).requires_grad_()
+    K = LaplaceOperator(a, tau=0.7)
+    got = torch.compile(torch.matmul, fullgraph=True, backend="aot_eager")(K, x)
+    want = reference.kernel(a, a, 0.7) @ x
+    assert error(got, want) <= 1e-14
+    gradients = (torch.autograd.grad(y.sin().sum(), (a, x)) for y in (got, want))
+    assert all(error(one, other) <= 1e-13 for one, other in zip(*gradients, strict=True))
+
+
+# --- export ----------------------------------------------------------------------------------------------------------
+
+SIZES = [(20, 21, 4), (3, 200, 4), (200, 3, 4), (1, 1, 1), (5, 1, 2), (0, 3, 2), (3, 0, 2), (3, 4, 0)]
+
+
+class Module(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x, a, b, tau):
+        return self.function(x, a, b, tau)
+
+
+def drawn(n, k, m):
+    return normal(m, k), normal(n), normal(k), torch.tensor(0.7).double()
+
+
+def assert_exported(function, definition, at=SIZES[0], sizes=SIZES, strict=False):
+    n, k, m = (torch.export.Dim(name) for name in "nkm")
+    shapes = {"x": {0: m, 1: k}, "a": {0: n}, "b": {0: k}, "tau": {}}
+    program = torch.export.export(Module(function), drawn(*at), dynamic_shapes=shapes, strict=strict)
+    for others in sizes:
+        inputs = drawn(*others)
+        assert error(program.module()(*inputs), definition(*inputs)) <= 1e-13
+
+
+@BACKEND
+def test_export_of_sizes_that_vary(backend):
+    assert_exported(partial(laplex.linear, backend=backend), reference.linear)
+
+
+@pytest.mark.parametrize("at", SIZES[:3], ids=["merged", "short_rows", "short_cols"])
+@pytest.mark.parametrize("strict", [False, True])
+def test_export_is_not_bound_to_the_layout_of_its_sizes(at, strict):
+    assert_exported(laplex.linear, reference.linear, at, strict=strict)
+
+
+def test_export_is_not_bound_to_the_backend_of_its_sizes(monkeypatch):
+    """Without the core small matrices are formed."""
+    monkeypatch.setattr(cpp_scan, "MISSING", "not built")
+    assert_exported(laplex.linear, reference.linear, sizes=[(20, 21, 4), (600, 500, 4)])
+
+
+@pytest.mark.parametrize("phased", [False, True])
+def test_export_of_gram_matrices(phased):
+    def phases(a, b):
+        return {"phi": a, "psi": b} if phased else {}
+
+    assert_exported(
+        lambda weight, a, b, tau: laplex.gram(a, b, weight, tau, **phases(a, b)),
+        lambda weight, a, b, tau: reference.gram(a, b, weight, tau, **phases(a, b)),
+    )
+
+
+EXPORTED = {
+    "product": (lambda K, x: torch.matmul(K, x.mT), lambda K, x: K @ x.mT),
+    "diagonal": (lambda K, x: K.diagonal(), lambda K, x: K.diagonal()),
+    "gram": (lambda K, x: torch.matmul(K.gram(), torch.matmul(K, x.mT)), lambda K, x: K @ (K.mT @ (K @ x.mT))),
+    "gram_diagonal": (lambda K, x: K.gram().diagonal(), lambda K, x: (K @ K.mT).diagonal()),
+}
+
+
+def assert_exported_operator(what):
+    function, definition = EXPORTED[what]
+    assert_exported(
+        lambda x, a, b, tau: function(LaplaceOperator(a, b, tau), x),
+        lambda x, a, b, tau: definition(reference.kernel(a, b, tau), x),
+    )
+
+
+@pytest.mark.parametrize("what", EXPORTED)
+def test_export_of_operators(what):
+    assert_exported_operator(what)
+
+
+@INTERPRETED
+@pytest.mark.usefixtures("as_on_gpu")
+def test_export_of_an_operator_on_triton():
+    assert_exported_operator("product")

@@ -1,0 +1,89 @@
+"""The default device of torch is not asked: what is made stands on the device of the anchors."""
+
+import contextlib
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import laplex
+from laplex import LaplaceOperator, Plan
+
+
+def anchors():
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(size, generator=generator, dtype=torch.float64, device="cpu") for size in (7, 6)]
+
+
+def gradients(function, *inputs):
+    leaves = [value.detach().clone().requires_grad_() for value in inputs]
+    firsts = torch.autograd.grad(function(*leaves).sin().sum(), leaves, create_graph=True)
+    return torch.autograd.grad(sum(first.square().sum() for first in firsts), leaves)
+
+
+def symmetric(method):
+    a, b = anchors()
+    return [method(LaplaceOperator(a)), method(LaplaceOperator(a, b).gram(b.abs())), method(LaplaceOperator(a).gram())]
+
+
+def seeded():
+    return torch.Generator("cpu").manual_seed(1)
+
+
+CALLS = {
+    "list": lambda a, b: LaplaceOperator(a, b)[[0, 1], :].to_dense(),
+    "int": lambda a, b: LaplaceOperator(a, b)[2, -1].to_dense(),
+    "numpy": lambda a, b: LaplaceOperator(a, b)[np.array([1, 3]), np.int64(2)].to_dense(),
+    "mask": lambda a, b: LaplaceOperator(a, b)[:, [True, False, True, False, False, True]].to_dense(),
+    "scipy": lambda a, b: torch.from_numpy(LaplaceOperator(a, b).aslinearoperator() @ np.ones(6)),
+    "scipy_transposed": lambda a, b: torch.from_numpy(LaplaceOperator(a, b).aslinearoperator().T @ np.ones((7, 2))),
+    "product": lambda a, b: LaplaceOperator(a, b) @ b,
+    "diagonals": lambda a, b: symmetric(lambda matrix: matrix.diagonal()),
+    "to_dense": lambda a, b: symmetric(lambda matrix: matrix.to_dense()),
+    "solve": lambda a, b: symmetric(lambda matrix: matrix.solve(a, 0.1)),
+    "logdet": lambda a, b: symmetric(lambda matrix: matrix.logdet(0.1)),
+    "cholesky": lambda a, b: symmetric(lambda matrix: matrix.cholesky(0.1).to_dense()),
+    "sample": lambda a, b: symmetric(lambda matrix: matrix.cholesky(0.1).sample(3, generator=seeded())),
+    "rank": lambda a, b: laplex.rank(a.expand(2, 7), b.expand(2, 6)),
+    "plan": lambda a, b: laplex.linear(b, a, b, plan=Plan(a, b).update(a, b)),
+    "pickled_plan": lambda a, b: laplex.linear(b, a, b, plan=pickle.loads(pickle.dumps(Plan(a, b)))),
+}
+
+
+@contextlib.contextmanager
+def default_device():
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+def same(got, want):
+    if isinstance(want, torch.Tensor):
+        return got.device == want.device and torch.equal(got, want)
+    return len(got) == len(want) and all(map(same, got, want))
+
+
+@pytest.mark.parametrize("context", [default_device, lambda: torch.device("meta")], ids=["set", "context"])
+@pytest.mark.parametrize("call", CALLS)
+def test_the_default_device_changes_nothing(call, context):
+    want = CALLS[call](*anchors())
+    with context():
+        got = CALLS[call](*anchors())
+    assert same(got, want)
+
+
+@pytest.mark.parametrize("function", ["linear", "gram"])
+def test_the_default_device_changes_no_derivative(function, backend):
+    a, b = anchors()
+
+    def called(a, b):
+        if function == "linear":
+            return laplex.linear(b, a, b, phi=a, psi=b, backend=backend)
+        return laplex.gram(a, b, b, phi=a, psi=b, backend=backend)
+
+    want = gradients(called, a, b)
+    with torch.device("meta"):
+        assert same(gradients(called, a, b), want)
