@@ -218,7 +218,8 @@ def _pullback(
         return x_bar, t_bar, s_bar, None
     even, odd = scan(x, t, s, tau, *order, odd=f is not None, degree=1, backend=backend)
     stretch: Any = (0 if g is None else g * even) + (0 if f is None else f * odd)
-    return x_bar, t_bar, s_bar, flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape) / tau
+    summed = flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape)
+    return x_bar, t_bar, s_bar, _over(summed, tau)
 
 
 class _Sums:
@@ -337,5 +338,9 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
 def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
-    pulled = of_t.sum(-1, keepdim=True) + of_s.sum(-1, keepdim=True)
-    return -(pulled / tau[..., None])[..., 0]  # of no scalars: torch cannot divide those in a vmap of size 0
+    return -_over(of_t.sum(-1) + of_s.sum(-1), tau)
+
+
+def _over(value: Tensor, tau: Tensor) -> Tensor:
+    """value / tau, both of the kernels' shape; not of scalars, which torch cannot divide in a vmap of size 0."""
+    return (value[..., None] / tau[..., None])[..., 0]

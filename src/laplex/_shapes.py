@@ -61,7 +61,7 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
 
 def beside(tau: Tensor, dims: int) -> Tensor:
     """tau to divide (*H, ...) by, with ``dims`` dimensions behind H; one element is a number, whatever its shape."""
-    return tau.reshape(()) if tau.numel() == 1 else tau[(..., *[None] * dims)]
+    return tau.reshape((1,) * dims) if tau.numel() == 1 else tau[(..., *[None] * dims)]
 
 
 @functools.lru_cache(maxsize=64)
