@@ -15,7 +15,7 @@ from laplex.bench.timing import Budget
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[
     "kept", "whole", "graph", "forward+backward", "forward+backward whole", "phased", "phased forward+backward",
-    "phased forward+backward, tau too",
+    "phased forward+backward, tau too", "forward+backward compiled",
     "solve", "gram", "gram, a tenth",
 ]  # fmt: skip
 Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
@@ -34,6 +34,7 @@ LAPLEX_MODES: dict[Mode, str] = {
     "graph": "plan kept, as a CUDA graph",
     "forward+backward": "forward and backward, plan kept",
     "forward+backward whole": "forward and backward with planning",
+    "forward+backward compiled": "forward and backward with planning, by torch.compile",
     "phased": "with phases, whole call",
     "phased forward+backward": "with phases, forward and backward with planning",
     "phased forward+backward, tau too": "with phases, forward and backward with planning, tau trained",

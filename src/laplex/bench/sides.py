@@ -88,6 +88,9 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
     kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
     product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
+    if side.mode == "forward+backward compiled":
+        compiled = torch.compile(laplex.linear, fullgraph=True, dynamic=False)
+        product = partial(compiled, x, a, b, tau, backend=side.backend)
     return Runnable(lambda: torch.autograd.grad(product(), leaves, inputs.cotangent), inputs, backend)
 
 
