@@ -56,8 +56,8 @@ SMALL_SIZES = (
          Side("dense", "whole")),
     cost("time-dense-training", "forward and backward with planning, against dense", square(14, batch=8), 1 / 430, ALL,
          "ratio", Side("dense-autograd", "forward+backward whole")),
-    cost("time-compiled", "forward and backward with planning, compiled, against eager", square(9, 14, 20, batch=8), 1.05,
-         Side(mode="forward+backward compiled"), "ratio", ALL),
+    cost("time-compiled", "forward and backward with planning, compiled, against eager", square(9, 14, 20, batch=8),
+         1.05, Side(mode="forward+backward compiled"), "ratio", ALL),
     cost("memory-dense-training", "forward and backward, peak memory, against dense", square(14, batch=8), 1 / 100, ALL,
          "memory ratio", Side("dense-autograd", "forward+backward whole")),
 )  # fmt: skip
