@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 @pytest.fixture(autouse=True)
 def as_on_gpu(monkeypatch, replayed):
-    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
 
@@ -75,6 +75,39 @@ def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
     assert operators.used == 12
     addresses = [made.data_ptr() for results in alive for made in results if made.numel() > 0]
     assert len(set(addresses)) == len(addresses)
+
+
+REGISTERED = {
+    _ops.run_plan: torch.ops.laplex.plan,
+    _ops.run_scan: torch.ops.laplex.scan,
+    _ops.run_pullback: torch.ops.laplex.pullback,
+}
+
+
+@pytest.mark.parametrize("form", ["float32", "float16", "two_kernels"])
+def test_registered_operators_are_repeated_with_the_same_launches(form, tiles, operators):
+    """What is compiled calls these: it shares what eager calls have recorded."""
+    for run, _, inputs in operator_calls(*drawn(*FORMS[form])):
+        run(*inputs)
+    kept = len(operators.kept)
+    for run, kernel, inputs in operator_calls(*drawn(*FORMS[form])):
+        assert same(REGISTERED[run](*inputs), kernel(*inputs))
+    assert operators.used == 6
+    assert len(operators.kept) == kept
+
+
+def test_a_compiled_step_repeats_its_operators(tiles, operators, unpoisoned):
+    function = torch.compile(functools.partial(laplex.linear, backend="triton"), fullgraph=True, backend="aot_eager")
+    for number in range(3):
+        x, a, b, _, _ = drawn(30, 20, 3, torch.float64)
+        leaves = [value.requires_grad_() for value in (x, a, b)]
+        got, want = (
+            torch.autograd.grad(f(*leaves, 0.7).sin().sum(), leaves)
+            for f in (function, functools.partial(laplex.linear, backend="torch"))
+        )
+        assert all(torch.allclose(one, other, rtol=1e-11, atol=1e-11) for one, other in zip(got, want, strict=True))
+        assert operators.used == 3 * number
+    torch.compiler.reset()
 
 
 @pytest.mark.parametrize("shape", ["to_long", "to_short"])

@@ -153,7 +153,6 @@ def empty_odd(x: Tensor, size: int) -> Tensor:
     return x.new_empty((*x.shape[:-1], size), dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-@torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
 def _plan(a: Tensor, b: Tensor, layout: str, backend: str) -> Planned:
     run = functools.partial(kernels(backend).plan, layout=layout)
     return in_parts(run, LAUNCH_AXIS, flat(a, 2), flat(b, 2))  # type: ignore[no-any-return]
@@ -170,6 +169,11 @@ repeats = Repeats()  # of what runs on the GPU, whatever is in the tensors
 def _run(kernel: Any, operator: Any, inputs: tuple[Any, ...], given: int, tensors: int) -> Any:
     if not plainly_eager() or not all(map(plain, inputs[:given])):  # the other tensors, a plan's, are ours
         return operator(*inputs)
+    return _run_now(kernel, tensors, *inputs)
+
+
+def _run_now(kernel: Any, tensors: int, *inputs: Any) -> Any:
+    """A kernel on numbers that are there; on the GPU by launches replayed. The dispatcher, too, runs it so."""
     return repeats.run(kernel, inputs[:tensors], inputs[tensors:]) if inputs[-1] == "triton" else kernel(*inputs)
 
 
@@ -192,7 +196,6 @@ def _plan_vmap(
     return tuple(tensor.unflatten(0, (size, kernels)) for tensor in made), (0, 0, 0, 0)
 
 
-@torch.library.impl(_library, "scan", "CompositeExplicitAutograd")
 def _scan(
     x: Tensor,
     target: Tensor,
@@ -249,7 +252,6 @@ def _scan_fake(
     return empty_even(x, n, tau, backend), empty_odd(x, n if odd else 0)
 
 
-@torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
 def _pullback(
     g: Tensor,
     x: Tensor,
@@ -309,6 +311,10 @@ def _pullback_fake(
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     x_bar, s_bar = empty_even(x, x.shape[-1], tau, backend), source.new_empty(source.shape)
     return x_bar, t_bar, s_bar, empty_tau_bar(tau, to_tau)
+
+
+for _name, _kernel, _tensors in (("plan", _plan, 2), ("scan", _scan, 8), ("pullback", _pullback, 10)):
+    _library.impl(_name, functools.partial(_run_now, _kernel, _tensors), "CompositeExplicitAutograd")
 
 
 @torch.library.impl(_library, "gram", "CompositeExplicitAutograd")
