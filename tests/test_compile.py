@@ -4,6 +4,8 @@ from functools import partial
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._functorch.aot_autograd import aot_module_simplified
 
 import laplex
 from helpers import error
@@ -110,6 +112,29 @@ def test_a_symmetric_operator_made_outside():
     assert error(got, want) <= 1e-14
     gradients = (torch.autograd.grad(y.sin().sum(), (a, x)) for y in (got, want))
     assert all(error(one, other) <= 1e-13 for one, other in zip(*gradients, strict=True))
+
+
+# --- the backward ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", ["linear", "gram"])
+@pytest.mark.parametrize("trained", ["a", "b", "operand"])
+def test_the_compiled_backward_is_one_fused_operator(function, trained):
+    inputs = {"operand": normal(6), "a": normal(5), "b": normal(6)}
+    leaf, graphs = inputs[trained].requires_grad_(), []
+
+    def keep(graph, _):
+        graphs.append([str(node.target) for node in graph.graph.nodes if "laplex" in str(node.target)])
+        return make_boxed_func(graph.forward)
+
+    def product(operand, a, b):
+        return laplex.linear(operand, a, b) if function == "linear" else laplex.gram(a, b, operand)
+
+    backend = partial(aot_module_simplified, fw_compiler=keep, bw_compiler=keep)
+    torch.compile(product, fullgraph=True, backend=backend)(**inputs).sin().sum().backward()
+    assert leaf.grad is not None
+    swapped = {"linear": "laplex.scan.default" if trained == "operand" else "laplex.pullback.default"}
+    assert graphs[1] == [swapped.get(function, "laplex.gram_pullback.default")]
 
 
 # --- export ----------------------------------------------------------------------------------------------------------

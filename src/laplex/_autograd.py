@@ -80,6 +80,13 @@ def differentiates(*tensors: Tensor) -> bool:
     return reverse or forward_ad._current_level >= 0
 
 
+def not_again() -> bool:
+    """Whether what a backward makes is not differentiated in turn; what is compiled never is."""
+    if torch.compiler.is_compiling():
+        return True
+    return not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active())
+
+
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
     """T x: x (*X, k) -> (*X, n), the sum of x over the sources equal to each target. For derivatives of S x only."""
     n, k = target.shape[-1], source.shape[-1]
@@ -120,7 +127,7 @@ class _Scan(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         *tensors, ctx.odd, ctx.degree, ctx.backend = inputs
         ctx.set_materialize_grads(False)
-        if not ctx.odd:
+        if not ctx.odd or torch.compiler.is_compiling():
             ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(*tensors, output[1])
 
@@ -129,11 +136,10 @@ class _Scan(torch.autograd.Function):
         saved = _unwrapped(ctx.saved_tensors)  # once: torch.utils.checkpoint counts
         x, t, s, tau, *order, odd_x = saved
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
-        f = f if ctx.odd else None
+        f = None if not ctx.odd or torch.compiler.is_compiling() else f  # which makes zeros where there is none
         if g is None and f is None:
             return (None,) * 11
-        once = not torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active()
-        fused = once and g is not None and f is None and ctx.degree == 0
+        fused = not_again() and g is not None and f is None and ctx.degree == 0
         t_bar: Any = None
         s_bar: Any = None
         tau_bar: Any = None

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _ops
-from laplex._autograd import differentiates, scan, ties
+from laplex._autograd import differentiates, not_again, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
 from laplex._shapes import apart, plain, plainly_eager
 
@@ -167,7 +167,7 @@ class _Gram(torch.autograd.Function):
         need = ctx.needs_input_grad[:5]
         if g is None:
             return (None,) * 11
-        if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        if not not_again():
             return *_composite_pullback(ctx, g, need), *(None,) * 6
         weight, direction, t, s, tau, *order, sums = ctx.saved_tensors
         to_source, to_tau = need[0] or need[3], need[4]
