@@ -6,6 +6,7 @@ import pytest
 import torch
 from functorch.compile import make_boxed_func
 from torch._functorch.aot_autograd import aot_module_simplified
+from torch.func import grad, jvp, vmap
 
 import laplex
 from helpers import error
@@ -112,6 +113,31 @@ def test_a_symmetric_operator_made_outside():
     assert error(got, want) <= 1e-14
     gradients = (torch.autograd.grad(y.sin().sum(), (a, x)) for y in (got, want))
     assert all(error(one, other) <= 1e-13 for one, other in zip(*gradients, strict=True))
+
+
+# --- transforms within a graph ---------------------------------------------------------------------------------------
+
+TRANSFORMS = {
+    "grad": lambda f, a: grad(lambda a: f(a).sin().sum())(a),
+    "jvp": lambda f, a: jvp(f, (a,), (a,))[1],
+    "grad_of_grad": lambda f, a: grad(lambda a: grad(lambda a: f(a).sin().sum())(a).sin().sum())(a),
+    "grad_of_vmap": lambda f, a: grad(lambda a: vmap(f)(torch.stack([a, 2 * a])).sin().sum())(a),
+}
+
+
+@pytest.mark.parametrize("function", ["linear", "gram"])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_transforms_are_not_captured(transform, function):
+    """Derivatives would be lost in the graph; outside of it they are right."""
+    x, a, b = normal(6), normal(5), normal(6)
+    calls = {"linear": lambda m, a: m.linear(x, a, b), "gram": lambda m, a: m.gram(a, b, x)}
+    transformed = partial(TRANSFORMS[transform], partial(calls[function], laplex))
+    torch.compiler.reset()
+    with pytest.raises(RuntimeError, match=r"laplex: .* not captured in a graph.*under @torch\.compiler\.disable"):
+        torch.compile(transformed, fullgraph=True, backend="aot_eager")(a)
+    outside = torch.compiler.disable(transformed)
+    got = torch.compile(lambda a: 2 * outside(a), backend="aot_eager")(a)
+    assert error(got, 2 * TRANSFORMS[transform](partial(calls[function], reference), a)) <= 1e-13
 
 
 # --- the backward ----------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex import _ops
+from laplex import _checks, _ops
 from laplex._shapes import apart, flat, flat_rows
 
 
@@ -66,6 +66,7 @@ def scan(
     """
     inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, degree, backend
     if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, nor one that takes a tensor twice
+        _checks.no_transform_in_a_graph()
         return _Scan.apply(*apart(inputs[:8]), *inputs[8:])  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
         return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex import _ops
+from laplex import _checks, _ops
 from laplex._autograd import differentiates, not_again, scan, ties
 from laplex._kernels.gram import ENDLESS, exact_parts
 from laplex._shapes import apart, plain, plainly_eager
@@ -48,6 +48,7 @@ def gram(
     inputs = channels, direction, target, source, tau, *order
     dtype = weight.dtype
     if torch.compiler.is_compiling():  # traces no Function that takes a tensor twice
+        _checks.no_transform_in_a_graph()
         return _Gram.apply(*apart(inputs), dtype, backend)[0]  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return _composite(*inputs, dtype=dtype, backend=backend)

@@ -414,6 +414,16 @@ def reverse_mode_only(where: str, *values: object) -> None:
         )
 
 
+def no_transform_in_a_graph() -> None:
+    """Raise where torch.compile traces a transform of torch.func: it would lose derivatives without a word."""
+    if torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            "laplex: products within transforms of torch.func are not captured in a graph, in which their derivatives "
+            "would be lost; put the transform into a function under @torch.compiler.disable, or use .backward() in its "
+            "place"
+        )
+
+
 def not_copied() -> str:
     return (
         "CholeskyFactor: a factor that carries gradients cannot be copied or saved: the copy would lose them; make it "
