@@ -54,9 +54,9 @@ class Plan:
     transpose and all their derivatives. Used with anchors whose order it does not describe, a product is still right or
     raises :class:`laplex.StalePlanError`; it never answers wrongly. :meth:`update` gives the plan for anchors that
     moved. On CUDA a product does not wait for the device: there it is NaN throughout instead, and :meth:`validate`
-    waits and raises, as building a plan does (but not in a graph or a transform, where values cannot be looked at). Anchors that are the very tensors the plan was built from, that are not
-    trained and were not written to since (as torch counts it: not through ``.data``, NumPy or a replayed graph), are
-    not checked again.
+    waits and raises, as building a plan does (but not in a graph or a transform, where values cannot be looked at).
+    Anchors that are the very tensors the plan was built from, that are not trained and were not written to since (as
+    torch counts it: not through ``.data``, NumPy or a replayed graph), are not checked again.
 
     A CUDA graph that captured a product reads the plan's memory: keep the plan as long as the graph.
 
