@@ -163,7 +163,7 @@ bool serve(const Problem<T>& p, const Sources<T, ROWS, DEGREE>& src, const T* t,
 }
 
 // Threads over groups of ROWS rows if there are enough of them, else over the chunks of one group after another. With `check`
-// the shares of the first parallel region look whether the anchors moved, too.
+// the anchors are looked at, too: of many rows before all else, which then costs little, of few with the first chunks.
 template <class T, int ROWS, bool ODD, int DEGREE>
 Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int threads) {
     constexpr int WIDTH = Sink<T, ROWS, ODD>::WIDTH;
@@ -175,10 +175,13 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int 
     Buffer<double> sums(abreast * (2 * carries + pull_size));
     Buffer<Share> shares(chunks + p.n / MOST_IN_A_SHARE + 1);
     if (!scratch || !sums || !shares) return OUT_OF_MEMORY;
+    if (check && team == 1 && !unmoved(p, 0, 1)) return STALE_PLAN;
+    bool moved = false;  // seen by the first group, with team > 1, where groups come one after another
     double* pulls = sums.get() + abreast * 2 * carries;  // a thread's own, added in this order, always
     std::memset(pulls, 0, sizeof(double) * abreast * pull_size);
     const int64_t share_count = cut_into_shares(p, Src{s, p.k}, shares.get());
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
+        if (moved) return false;
         Problem<T> own = p;
         own.pull = p.pull ? pulls + thread * pull_size : nullptr;
         T* x = scratch.get() + thread * (x_size + y_size);
@@ -187,14 +190,13 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int 
         const Src src{s, p.k, p.rate, x, sum, sum + carries};
         const Sink<T, ROWS, ODD> sink{x + x_size, p.even + row * p.n};
         const T* rows_of_x = p.x + row * p.k;
-        const bool look = check && (abreast > 1 || group == 0);
-        if (look && team == 1 && !unmoved(p, group, abreast > 1 ? groups : 1)) return false;
+        const bool look = check && team > 1 && group == 0;
         if (ROWS > 1) rows_in_order<T, ROWS>(rows_of_x, rows, p.k, p.source_rank, x, team);
         const bool stood = for_all(team, chunks, [&](int64_t c, int) {
             chunk_total(src, ROWS > 1 ? nullptr : rows_of_x, p.source_order, c);
-            return !look || team == 1 || unmoved(p, c, chunks);
+            return !look || unmoved(p, c, chunks);
         });
-        if (!stood) return false;
+        if (!stood) return !(moved = true);
         carry(src);
         const bool served = for_all(team, share_count, [&](int64_t i, int) { return serve(own, src, t, sink, shares[i]); });
         rows_out_of_order<T, ROWS, ODD>(own, sink.in_order, row, rows, team);

@@ -7,7 +7,6 @@ template <class T> Status merged(const Problem<T>&, int threads);   // kernels_m
 template <class T> Status spread(const Problem<T>&, int threads);   // kernels_short.cpp
 template <class T> Status collect(const Problem<T>&, int threads);  // kernels_short.cpp
 
-
 template <class T>
 Problem<T> problem(const Scan& scan, int64_t kernel) {
     const int32_t* ti = scan.target_index + kernel * scan.target_channels * scan.n;

@@ -157,6 +157,31 @@ def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch
     assert_slope(slope(ours, tau, g), slope(theirs, wide(tau), wide(g)), dtype)
 
 
+def test_beside_a_gap_of_more_tau_than_a_float_can_hold(scan_backend, monkeypatch):
+    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    a = torch.tensor([0.0, 1e10, 2e10]).double()
+    for made in (
+        lambda tau: laplex.LaplaceOperator(a, tau=tau),
+        lambda tau: laplex.LaplaceOperator(a, a + 1, tau).gram(),
+    ):
+        for method in ("logdet", "cholesky"):
+            tau = torch.tensor(1e-300, dtype=torch.float64, requires_grad=True)
+            got = getattr(made(tau), method)(0.1)
+            total = got if method == "logdet" else (got @ torch.ones(3).double()).sum()
+            assert float(torch.autograd.grad(total, tau)[0]) == 0.0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_a_product_of_signed_numbers(seed, backend):
+    """In float32, in which nothing may be rounded before the sum over rows and targets cancels."""
+    torch.manual_seed(seed)
+    a, b, x, g = torch.randn(300), torch.randn(300), torch.randn(2, 300), torch.randn(2, 300)
+    tau = torch.tensor(1.0)
+    got = slope(lambda tau: laplex.linear(x, a, b, tau, backend=backend), tau, g)
+    want = slope(lambda tau: reference.linear(*map(wide, (x, a, b)), tau), wide(tau), wide(g))
+    assert_slope(got, want, torch.float32)
+
+
 def test_second_derivatives_stay_right_where_anchors_span_few_tau(backend):
     a, b, x = torch.randn(30).double(), torch.randn(26).double(), torch.randn(2, 26).double()
     b[:3] = a[:3]

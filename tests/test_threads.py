@@ -72,6 +72,8 @@ def test_anchors_in_order_are_not_sorted(first, second, sorts):
 def test_one_side_that_is_both_is_sorted_once():
     a = torch.randint(0, 900, (3000,)).float()  # with ties
     assert opened(lambda: laplex.Plan(a, a))[1] == 1
+    column = torch.randn(3000, 2)[:, 0]
+    assert opened(lambda: laplex.Plan(column, column))[1] == 1
     for one, two in zip(laplex.Plan(a, a)._order, laplex.Plan(a, a.clone())._order, strict=True):
         assert torch.equal(one, two)
 

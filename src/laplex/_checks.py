@@ -126,7 +126,7 @@ def bad_tau(where: str, tau: float | Tensor, smallest: float = SMALLEST_TAU) -> 
 def _one_of(values: Tensor, wrong: Tensor) -> str:
     """The first value that is wrong; of several kernels', with the kernel."""
     at, count = int(wrong.flatten().int().argmax()), values.numel()
-    return str(float(values.flatten()[at])) + (f" for kernel {at} of {count}" if count > 1 else "")
+    return str(float(values.detach().flatten()[at])) + (f" for kernel {at} of {count}" if count > 1 else "")
 
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:

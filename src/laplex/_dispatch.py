@@ -59,10 +59,12 @@ def planner_of_sides(device: torch.device) -> str:
 
 def tell_without_core(device: torch.device, numbers: int) -> None:
     """Warn, once a process, where work of some size runs on the CPU without the compiled core."""
-    if cpp_scan.MISSING and device.type == "cpu" and numbers >= WORTH_A_WARNING and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or not cpp_scan.MISSING:  # asked first: a graph is bound to no sizes
+        return
+    if device.type == "cpu" and numbers >= WORTH_A_WARNING:
         _warn_without_core()
 
 
 @functools.cache
 def _warn_without_core() -> None:
-    warnings.warn(_checks.without_core(cpp_scan.MISSING), PerformanceWarning, stacklevel=3)
+    warnings.warn(_checks.without_core(cpp_scan.MISSING), PerformanceWarning, stacklevel=4)

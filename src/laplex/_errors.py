@@ -10,6 +10,8 @@ class StalePlanError(ValueError):
 class PerformanceWarning(UserWarning):
     """The result is right, but could be had much faster. Told once; filter it as any warning."""
 
+    __module__ = "laplex"
+
 
 def frozen(self: object, name: str, value: object) -> None:
     """As ``__setattr__`` of a class whose instances are not to be changed once made."""

@@ -270,6 +270,8 @@ def _as_selection(part: Any, device: torch.device) -> slice | Tensor:
     """An index that keeps its dimension: an int, of Python's or NumPy's, as a list of one."""
     if isinstance(part, slice):
         return part
+    if isinstance(part, numpy.ndarray):
+        part = numpy.require(part, requirements=["C", "W"])  # torch warns of read-only memory
     indices = torch.as_tensor(part, device=device)
     if indices.numel() == 0 and not isinstance(part, Tensor):  # an empty list counts as floating point
         indices = indices.long()

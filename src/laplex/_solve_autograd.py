@@ -43,6 +43,7 @@ from torch import Tensor
 
 from laplex import _checks, _ops, _solve_ops
 from laplex._autograd import scan
+from laplex._kernels.torch_scan import BEYOND
 
 Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
 
@@ -263,7 +264,8 @@ def _logdet_bars(
 def _bars_of_gaps(t: Tensor, tau: Tensor, gap_bar: Tensor) -> tuple[Tensor, Tensor]:
     """The gradients of the positions and of tau. The first gap_bar is 0: nothing lies before the first point."""
     after = torch.nn.functional.pad(gap_bar[:, 1:], (0, 1))
-    tau_bar = (gap_bar[:, 1:] * (torch.diff(t) / tau[:, None])).sum(-1) / tau
+    u = (torch.diff(t) / tau[:, None]).clamp(max=BEYOND)
+    tau_bar = (gap_bar[:, 1:] * u).sum(-1) / tau
     return (after - gap_bar) / tau[:, None], tau_bar
 
 

@@ -89,17 +89,17 @@ def pullback(
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
-    tau_bar = _tau_bar(g, x, target, source, tau, order) if to_tau else tau.new_empty(0)
+    tau_bar = _tau_bar(*_widened(g, x, target, source, tau, *order)) if to_tau else tau.new_empty(0)
     return x_bar, t_bar, s_bar, tau_bar
 
 
-def _tau_bar(g: Tensor, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, swapped: _ops.Planned) -> Tensor:
-    """1/tau of g . A_1 x, or of x . A_1^T g: the shorter result is formed."""
+def _tau_bar(g: Tensor, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, *swapped: Tensor) -> Tensor:
+    """1/tau of g . A_1 x, or of x . A_1^T g, in float64: the shorter result is formed."""
     if target.shape[-1] <= source.shape[-1]:
         stretch, _ = scan(x, target, source, tau, *swapped[2:], *swapped[:2], odd=False, degree=1)
-        return _row_dot(g, stretch, tau, target.new_empty(target.shape)).sum(-1, dtype=torch.float64)
+        return _row_dot(g, stretch, tau, target.new_empty(target.shape)).sum(-1)
     stretch, _ = scan(g, source, target, tau, *swapped, odd=False, degree=1)
-    return _row_dot(x, stretch, tau, source.new_empty(source.shape)).sum(-1, dtype=torch.float64)
+    return _row_dot(x, stretch, tau, source.new_empty(source.shape)).sum(-1)
 
 
 def _row_dot(x: Tensor, y: Tensor, tau: Tensor, out: Tensor) -> Tensor:
@@ -150,7 +150,9 @@ def _run_scan(
 def _order(a: Tensor, b: Tensor, made: _ops.Planned, from_old: bool) -> None:
     """Fill the plan's tensors in place."""
     row_index, row_values, col_index, col_values = made
-    a, b = a.contiguous(), b.contiguous()
+    one = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
+    a = a.contiguous()
+    b = a if one else b.contiguous()  # the core sorts what is one tensor once
     status = _core.order(
         a.data_ptr(),
         b.data_ptr(),

@@ -10,7 +10,7 @@ A tied source adds nothing, so ties need no care. Within the kernels u is in pow
 
 Where a tile spans few tau all sums may be had from its first position, at which point i lies at c_i and decays by
 exp(-c_i): left of it the sum of u exp(-u) x is exp(-c_i) (c_i sum of exp(c_j) x_j - sum of c_j exp(c_j) x_j). That
-subtracts, but in float64 and few tau, and it needs four cumulative sums and no exponentials.
+subtracts, so it is for float32 data alone, in float64; it needs four cumulative sums and no exponentials.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def distance_scan_kernel(
     from_before = tl.where(tile > 0, at - before, 0.0)
     from_behind = tl.where(tile + 1 < tiles, behind - at, 0.0)
     u = exponent_over(at - first, rate)
-    is_narrow = (last - first) * rate <= NARROW
+    LIMIT: tl.constexpr = -1.0 if EXACT else NARROW
+    is_narrow = (last - first) * rate <= LIMIT
     down, up = tl.exp2(-u), tl.exp2(tl.minimum(u, NARROW))  # of wide tiles not used
     row_block = tl.program_id(1)
     stretched = tl.zeros([TILE], tl.float64) + (first + last) * 0.0

@@ -66,7 +66,7 @@ def pullback(
     if any(to):
         bars = weight_bar, s_bar, psi_bar, stretch
         _to_sources(pulled, sums, weight, phase, target, source, tau, to, bars)
-    tau_bar = (stretch.sum(1) + pulled[:, :, 2 * channels + 1].sum((1, 2))) / tau
+    tau_bar = (stretch.sum(1) + pulled[:, :, 2 * channels + 1].sum((1, 2))) / tau if to_tau else tau
     return weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar
 
 
