@@ -5,7 +5,8 @@ import torch
 
 import laplex
 import test_tau
-from helpers import all_nan, assert_pullback, flat, make_order
+from cases import named
+from helpers import all_nan, assert_distance_sums, assert_pullback, emptied, flat, make_order, swapped
 from laplex._kernels import triton_scan
 
 if not triton_scan.interpreted():
@@ -16,6 +17,18 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
 ]
 NAMES = ("far_a_1e+18", "far_b_1e+30", "few_in_clusters")
+
+
+@named(
+    "generic", "ties_everywhere", "all_tied", "tiny_tau_ties", "clustered", "huge_tau", "largest_floats", "batched_ties"
+)
+def test_distance_sums(case, dtype):
+    """With the values kept, and transposed with values to be checked."""
+    a, b, tau = flat(*case(dtype))
+    order = make_order(a, b, "joined", "triton")
+    assert_distance_sums(torch.randn(*b.shape[:1], 2, b.shape[1], dtype=dtype), a, b, tau, order, "triton")
+    back = swapped(emptied(order))
+    assert_distance_sums(torch.randn(*a.shape[:1], 2, a.shape[1], dtype=dtype), b, a, tau, back, "triton")
 
 
 @pytest.mark.parametrize("name", NAMES)
