@@ -148,7 +148,7 @@ bool serve(const Problem<T>& p, const Sources<T, ROWS, DEGREE>& src, const T* t,
         const int64_t count = smaller(BLOCK, share.last - begin);
         const int32_t *order = p.target_order + begin, *below = p.target_below + begin;
         Beside gaps;
-        holds &= look_beside(count, t + begin, below, from, pos, p.rate, gaps);
+        holds &= look_beside<T, DEGREE>(count, t + begin, below, from, pos, p.rate, gaps);
         for (int64_t i = 0; i < count; ++i) {
             const int64_t at = (below[i] - from) * STATE;
             double from_left[ROWS], from_right[ROWS];
@@ -172,18 +172,18 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int 
     const int abreast = groups >= threads ? threads : 1, team = threads / abreast;
     const int64_t x_size = p.k * ROWS, y_size = WIDTH > 1 ? p.n * WIDTH : 0, pull_size = p.pull ? p.n : 0;
     Buffer<T> scratch(abreast * (x_size + y_size));
-    Buffer<double> sums(abreast * (2 * carries + pull_size));
+    Buffer<double> sums(abreast * 2 * carries + (abreast - 1) * pull_size);
     Buffer<Share> shares(chunks + p.n / MOST_IN_A_SHARE + 1);
     if (!scratch || !sums || !shares) return OUT_OF_MEMORY;
     if (check && team == 1 && !unmoved(p, 0, 1)) return STALE_PLAN;
     bool moved = false;  // seen by the first group, with team > 1, where groups come one after another
-    double* pulls = sums.get() + abreast * 2 * carries;  // a thread's own, added in this order, always
-    std::memset(pulls, 0, sizeof(double) * abreast * pull_size);
+    double* pulls = sums.get() + abreast * 2 * carries;  // of the threads but the first, added in this order, always
+    std::memset(pulls, 0, sizeof(double) * (abreast - 1) * pull_size);
     const int64_t share_count = cut_into_shares(p, Src{s, p.k}, shares.get());
     const bool holds = for_all(abreast, groups, [&](int64_t group, int thread) {
         if (moved) return false;
         Problem<T> own = p;
-        own.pull = p.pull ? pulls + thread * pull_size : nullptr;
+        if (p.pull && thread > 0) own.pull = pulls + (thread - 1) * pull_size;
         T* x = scratch.get() + thread * (x_size + y_size);
         double* sum = sums.get() + thread * 2 * carries;
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
@@ -202,7 +202,8 @@ Status merged_rows(const Problem<T>& p, const T* s, const T* t, bool check, int 
         rows_out_of_order<T, ROWS, ODD>(own, sink.in_order, row, rows, team);
         return served;
     });
-    for (int64_t i = 0; i < abreast * pull_size; ++i) p.pull[i % pull_size] += pulls[i];
+    for (int thread = 1; thread < abreast; ++thread)
+        for (int64_t i = 0; i < pull_size; ++i) p.pull[i] += pulls[(thread - 1) * pull_size + i];
     return holds ? OK : STALE_PLAN;
 }
 

@@ -30,7 +30,7 @@ bool spread_block(const Problem<T>& p, const T* edges, const double* left, const
     const int32_t *below = p.target_below + begin, *upto = p.target_upto + begin;
     const T* t = p.target + begin;
     Beside gaps;
-    bool holds = look_beside(count, t, below, 0, edges, p.rate, gaps);
+    bool holds = look_beside<T, DEGREE>(count, t, below, 0, edges, p.rate, gaps);
     T out[ROWS][BLOCK], odd[ROWS][BLOCK];
     for (int64_t i = 0; i < count; ++i) {
         double from_left[ROWS], from_right[ROWS];
@@ -137,10 +137,7 @@ bool collect_block(const Problem<T>& p, const T* edges, const Intervals<ROWS, DE
         holds &= int(gaps.u_right[j] >= 0) & int((gaps.u_right[j] == 0) == tie) & int(edges[below[j]] < s[j]);
         holds &= int(gaps.u_left[j] >= 0) & int((gaps.u_left[j] == 0) == tie) & int(s[j] < edges[upto[j] + 1]);
     }
-    for (int64_t j = 0; j < count; ++j) gaps.u_right[j] = smaller(gaps.u_right[j] * p.rate, BEYOND);
-    for (int64_t j = 0; j < count; ++j) gaps.u_left[j] = smaller(gaps.u_left[j] * p.rate, BEYOND);
-    for (int64_t j = 0; j < count; ++j) gaps.to_right[j] = decay<T>(gaps.u_right[j]);
-    for (int64_t j = 0; j < count; ++j) gaps.to_left[j] = decay<T>(gaps.u_left[j]);
+    decay_gaps<T, DEGREE>(count, p.rate, gaps);
     T x[BLOCK][ROWS];
     for (int64_t q = 0; q < ROWS; ++q)
         for (int64_t j = 0; j < count; ++j) x[j][q] = q < rows ? p.x[(row + q) * p.k + begin + j] : T(0);

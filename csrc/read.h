@@ -13,9 +13,19 @@ struct Beside {
     double to_left[BLOCK], to_right[BLOCK];  // exp(-u)
 };
 
+// Gaps as they are into u, and its decays; of degree 1 u is cut, since it is multiplied with them.
+template <class T, int DEGREE>
+void decay_gaps(int64_t size, double rate, Beside& gaps) {
+    for (int64_t i = 0; i < size; ++i) gaps.to_left[i] = decay<T>(gaps.u_left[i] * rate);
+    for (int64_t i = 0; i < size; ++i) gaps.to_right[i] = decay<T>(gaps.u_right[i] * rate);
+    if (DEGREE == 0) return;
+    for (int64_t i = 0; i < size; ++i) gaps.u_left[i] = smaller(gaps.u_left[i] * rate, BEYOND);
+    for (int64_t i = 0; i < size; ++i) gaps.u_right[i] = smaller(gaps.u_right[i] * rate, BEYOND);
+}
+
 // below[i] - from is the place of target i among the positions: pos[place] and pos[place + 1] are on its two sides. False if
 // a target is not where the plan says.
-template <class T>
+template <class T, int DEGREE>
 bool look_beside(int64_t size, const T* t, const int32_t* below, int64_t from, const T* pos, double rate, Beside& gaps) {
     int holds = 1;
     for (int64_t i = 0; i < size; ++i) {
@@ -24,10 +34,7 @@ bool look_beside(int64_t size, const T* t, const int32_t* below, int64_t from, c
         gaps.u_right[i] = double(pos[place + 1]) - double(t[i]);
     }
     for (int64_t i = 0; i < size; ++i) holds &= int(gaps.u_left[i] > 0) & int(gaps.u_right[i] >= 0);
-    for (int64_t i = 0; i < size; ++i) gaps.u_left[i] = smaller(gaps.u_left[i] * rate, BEYOND);
-    for (int64_t i = 0; i < size; ++i) gaps.u_right[i] = smaller(gaps.u_right[i] * rate, BEYOND);
-    for (int64_t i = 0; i < size; ++i) gaps.to_left[i] = decay<T>(gaps.u_left[i]);
-    for (int64_t i = 0; i < size; ++i) gaps.to_right[i] = decay<T>(gaps.u_right[i]);
+    decay_gaps<T, DEGREE>(size, rate, gaps);
     return holds;
 }
 

@@ -50,7 +50,10 @@ struct Sources {
     static int64_t chunks(int64_t k) { return (k + CHUNK - 1) / CHUNK; }
     int64_t first(int64_t c) const { return c * CHUNK; }
     int64_t last(int64_t c) const { return smaller(k, (c + 1) * CHUNK) - 1; }
-    double apart(int64_t i, int64_t j) const { return smaller((double(s[j]) - double(s[i])) * rate, BEYOND); }
+    double apart(int64_t i, int64_t j) const {  // cut where it is multiplied with its decay
+        const double u = (double(s[j]) - double(s[i])) * rate;
+        return DEGREE ? smaller(u, BEYOND) : u;
+    }
 };
 
 // Several rows of x, starting at x, into the order of the sources, ROWS side by side (absent ones are 0): read along and put
