@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 import laplex
-from laplex import _ops
-from laplex._kernels import torch_scan
+from laplex._scan import ops as _ops
+from laplex._scan import torch as torch_scan
 from laplex.bench.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "crossover-cpu.json"

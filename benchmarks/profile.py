@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import laplex
-from laplex._kernels import cpp_scan
+from laplex._scan import cpp as cpp_scan
 from laplex.bench.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "profile-cpu.json"

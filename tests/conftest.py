@@ -12,9 +12,14 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
-from laplex import _ops
-from laplex._kernels import cpp_scan, triton_count, triton_launch, triton_plan, triton_scan, triton_tau
-from laplex._kernels.triton_repeat import Repeat, Repeats
+from laplex._scan import cpp as cpp_scan
+from laplex._scan import ops as _ops
+from laplex._triton import launch as triton_launch
+from laplex._triton.distance import launch as triton_tau
+from laplex._triton.order import count as triton_count
+from laplex._triton.order import launch as triton_plan
+from laplex._triton.replay import Repeat, Repeats
+from laplex._triton.scan import launch as triton_scan
 
 if triton_scan.interpreted() and not triton_scan.MISSING:
     import interpreter
@@ -176,7 +181,10 @@ def replayed(monkeypatch):
 
         return run
 
-    from laplex._kernels import triton_gram, triton_gram_sums, triton_long, triton_turn
+    from laplex._triton.gram import matrix as triton_gram
+    from laplex._triton.gram import sums as triton_gram_sums
+    from laplex._triton.scan import turn as triton_turn
+    from laplex._triton.short import launch as triton_long
 
     for module in (
         triton_scan,

@@ -8,7 +8,7 @@ import mmap
 import torch
 
 import laplex
-from laplex._kernels import cpp_scan
+from laplex._scan import cpp as cpp_scan
 
 scan, pullback = torch.ops.laplex.scan, torch.ops.laplex.pullback
 

@@ -11,7 +11,8 @@ from torch.func import grad, jvp, vmap
 import laplex
 from helpers import error
 from laplex import LaplaceOperator, _dispatch, reference
-from laplex._kernels import cpp_scan, triton_scan
+from laplex._scan import cpp as cpp_scan
+from laplex._triton.scan import launch as triton_scan
 from systems import normal
 
 INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")

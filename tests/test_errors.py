@@ -11,7 +11,7 @@ import torch
 
 import laplex
 from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
-from laplex._kernels import cpp_scan
+from laplex._scan import cpp as cpp_scan
 
 A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
 

@@ -9,8 +9,8 @@ import laplex
 from cases import CASES, every, named
 from helpers import phases_for, wide
 from laplex import Plan, StalePlanError, reference
-from laplex._kernels import gram as kernels
-from laplex._kernels import torch_gram
+from laplex._gram import sums as kernels
+from laplex._gram import torch as torch_gram
 from test_memory import INSIDE, NothingAsLargeAs
 
 # Errors in the max norm, over the largest entry of the Gram of |weight|: what the terms of the sums amount to.

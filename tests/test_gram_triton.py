@@ -6,8 +6,12 @@ import torch
 import laplex
 from cases import CASES, every, named
 from helpers import named_gradients
-from laplex import _autograd_gram, reference
-from laplex._kernels import triton_gram, triton_gram_pull, triton_gram_sums, triton_scan
+from laplex import reference
+from laplex._gram import autograd as _autograd_gram
+from laplex._triton.gram import matrix as triton_gram
+from laplex._triton.gram import pull as triton_gram_pull
+from laplex._triton.gram import sums as triton_gram_sums
+from laplex._triton.scan import launch as triton_scan
 from test_grad import second_order
 from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
 from test_gram_grad import checked, inputs_for, on, positional, term_scales

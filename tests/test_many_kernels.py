@@ -6,7 +6,7 @@ import torch
 import laplex
 from cases import named
 from helpers import error, oracle
-from laplex import _ops
+from laplex._scan import ops as _ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 

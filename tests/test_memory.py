@@ -7,7 +7,8 @@ from torch.utils._pytree import tree_leaves
 
 import laplex
 from helpers import rows_for
-from laplex import _dispatch, _ops
+from laplex import _dispatch
+from laplex._scan import ops as _ops
 
 SIZES = [(1201, 1301), (151, 2503), (2503, 151)]  # merged, short rows, short columns
 

@@ -9,7 +9,7 @@ import torch
 
 import laplex
 from laplex import LaplaceOperator, PerformanceWarning, _dispatch
-from laplex._kernels import cpp_scan
+from laplex._scan import cpp as cpp_scan
 
 SMALL, LARGE = 100, 1 << 15  # n = k: two of them are 2^16
 

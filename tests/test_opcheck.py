@@ -10,7 +10,7 @@ import torch
 import laplex  # noqa: F401  registers the operators
 from cases import named
 from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
 UNTRACED = "test_schema", "test_autograd_registration", "test_faketensor"

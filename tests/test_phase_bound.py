@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from helpers import oracle, phases_for
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 ROUNDINGS = 3 * 2.0**-23  # of the sum over j of exp(-|a_i - b_j| / tau) |x_j|
 INTERPRETED = [

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 import laplex
 from helpers import LAYOUTS, error, make_order, odd_kernel, oracle, scan
-from laplex import _ops, reference
+from laplex import reference
+from laplex._scan import ops as _ops
 
 settings.register_profile("laplex", max_examples=40, deadline=None, database=None, derandomize=True)
 settings.load_profile("laplex")

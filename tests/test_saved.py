@@ -11,7 +11,8 @@ import torch
 import laplex
 from helpers import error, oracle
 from laplex import LaplaceOperator, Plan
-from laplex._kernels import cpp_scan, triton_scan
+from laplex._scan import cpp as cpp_scan
+from laplex._triton.scan import launch as triton_scan
 from systems import normal
 
 INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")

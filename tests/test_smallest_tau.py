@@ -9,7 +9,7 @@ import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
 from laplex import LaplaceOperator, _dispatch, reference
 from laplex._checks import SMALLEST_TAU
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 from systems import normal
 
 

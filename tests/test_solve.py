@@ -9,7 +9,7 @@ import laplex
 from cases import CASES, every, named
 from helpers import TOLERANCE, error, wide
 from laplex import CholeskyFactor, LaplaceOperator, _dispatch
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 from systems import KINDS, dense, inputs_of, norm_and_condition, normal, operator, triangular, widened
 
 EACH = every([case for case in CASES if case()[0].shape[-1] <= 600])

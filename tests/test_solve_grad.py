@@ -5,7 +5,8 @@ import torch
 
 from cases import named
 from helpers import error, make_order, odd_kernel, wide
-from laplex import LaplaceOperator, _dispatch, _solve_autograd, reference
+from laplex import LaplaceOperator, _dispatch, reference
+from laplex._quasisep import autograd as _solve_autograd
 from systems import KINDS, condition, dense, inputs_of, normal, operator, triangular
 
 TIED = ("ties_across_sides", "ties_everywhere", "duplicates_within_a_side", "all_tied", "batched_ties")

@@ -25,7 +25,8 @@ from helpers import (
     wide,
 )
 from laplex import Plan, reference
-from laplex._kernels import triton_plan, triton_scan
+from laplex._triton.order import launch as triton_plan
+from laplex._triton.scan import launch as triton_scan
 from test_grad import cancellation_scales, second_order
 
 if not triton_scan.interpreted():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("compile_kernels.py")
+SCRIPT = Path(__file__).with_name("compile_programs.py")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")

@@ -7,9 +7,10 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import laplex
-from laplex import _ops
-from laplex._kernels import triton_repeat, triton_scan
-from laplex._kernels.triton_launch import recorded
+from laplex._scan import ops as _ops
+from laplex._triton import replay as triton_repeat
+from laplex._triton.launch import recorded
+from laplex._triton.scan import launch as triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled: test_gpu_use", allow_module_level=True)

@@ -5,7 +5,10 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, assert_sums, error, flat, make_order, oracle
-from laplex._kernels import triton_count, triton_launch, triton_plan, triton_scan
+from laplex._triton import launch as triton_launch
+from laplex._triton.order import count as triton_count
+from laplex._triton.order import launch as triton_plan
+from laplex._triton.scan import launch as triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
@@ -115,7 +118,7 @@ def test_anchors_that_are_not_finite_give_nan_throughout(way, side, value, put_i
 
 
 @pytest.mark.parametrize(
-    ("points", "launches"), [(64, ["rank_kernel"]), (65, ["rank_kernel", "join_kernel"]), (129, [])], ids=str
+    ("points", "launches"), [(64, ["rank_program"]), (65, ["rank_program", "join_program"]), (129, [])], ids=str
 )
 def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monkeypatch):
     done = []

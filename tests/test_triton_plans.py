@@ -9,7 +9,8 @@ import torch
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
 from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
-from laplex._kernels import triton_plan, triton_scan
+from laplex._triton.order import launch as triton_plan
+from laplex._triton.scan import launch as triton_scan
 from test_plan import ALL_CHANGES, grid
 
 if not triton_scan.interpreted():

@@ -8,8 +8,9 @@ import torch
 
 import laplex
 from laplex import Plan
-from laplex._kernels import triton_launch, triton_repeat, triton_scan
-from laplex._kernels.triton_launch import (
+from laplex._triton import launch as triton_launch
+from laplex._triton import replay as triton_repeat
+from laplex._triton.launch import (
     Call,
     Launch,
     Record,
@@ -20,7 +21,8 @@ from laplex._kernels.triton_launch import (
     once,
     recorded,
 )
-from laplex._kernels.triton_repeat import Repeats, repeat_of
+from laplex._triton.replay import Repeats, repeat_of
+from laplex._triton.scan import launch as triton_scan
 
 
 @pytest.fixture
@@ -29,7 +31,7 @@ def launched(monkeypatch):
     seen = []
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(
-        "laplex._kernels.triton_repeat.run", lambda compiled, grid, stream, at, numbers: seen.append((at, numbers))
+        "laplex._triton.replay.run", lambda compiled, grid, stream, at, numbers: seen.append((at, numbers))
     )
     return seen
 

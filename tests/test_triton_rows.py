@@ -5,7 +5,7 @@ import torch
 
 from cases import named
 from helpers import TOLERANCE, assert_pullback, assert_sums, error, flat, make_order, oracle, scan, swapped
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)

@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, assert_pullback, assert_sums, error, make_order, named_gradients, on, oracle, scan
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)

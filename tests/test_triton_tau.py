@@ -7,7 +7,7 @@ import laplex
 import test_tau
 from cases import named
 from helpers import all_nan, assert_distance_sums, assert_pullback, emptied, flat, make_order, swapped
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 if not triton_scan.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu_tau has the same", allow_module_level=True)

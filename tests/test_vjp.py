@@ -7,8 +7,8 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 import laplex
 from helpers import error
 from laplex import reference
-from laplex._kernels import triton_scan
 from laplex._shapes import plain
+from laplex._triton.scan import launch as triton_scan
 
 INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])

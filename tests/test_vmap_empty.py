@@ -6,7 +6,7 @@ from torch.func import grad, jvp, vmap
 
 import laplex
 from laplex import reference
-from laplex._kernels import triton_scan
+from laplex._triton.scan import launch as triton_scan
 
 INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._errors import frozen
-from laplex._solve_autograd import as_given, in_order, multiply
-from laplex._systems import System
+from laplex._quasisep.autograd import as_given, in_order, multiply
+from laplex._quasisep.systems import System
 
 
 class CholeskyFactor:

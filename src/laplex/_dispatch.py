@@ -9,8 +9,9 @@ import torch
 
 from laplex import _checks
 from laplex._errors import PerformanceWarning
-from laplex._kernels import cpp_scan, triton_scan
+from laplex._scan import cpp as cpp_scan
 from laplex._shapes import always
+from laplex._triton.scan import launch as triton_scan
 
 NAMES = ("torch", "cpp", "triton", "dense")
 

@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from laplex import _autocast, _autograd_gram, _checks, _dispatch
-from laplex._autograd import scan
-from laplex._kernels.triton_launch import constant
-from laplex._kernels.triton_repeat import Repeats
-from laplex._ops import Planned
+from laplex import _autocast, _checks, _dispatch
+from laplex._gram import autograd as _autograd_gram
 from laplex._plan import Plan, build, choose_layout, no_order
+from laplex._scan.autograd import scan
+from laplex._scan.ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
+from laplex._triton.launch import constant
+from laplex._triton.replay import Repeats
 
 
 def linear(

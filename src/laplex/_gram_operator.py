@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from laplex import _autocast, _checks, _systems
+from laplex import _autocast, _checks
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import gram, linear
+from laplex._quasisep import systems as _systems
 from laplex._shapes import flat_anchors
 
 if TYPE_CHECKING:

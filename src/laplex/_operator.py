@@ -10,12 +10,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex import _autocast, _checks, _systems, reference
+from laplex import _autocast, _checks, reference
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import linear
 from laplex._gram_operator import GramOperator
 from laplex._plan import Plan
+from laplex._quasisep import systems as _systems
 from laplex._shapes import beside
 
 if TYPE_CHECKING:

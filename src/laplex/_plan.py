@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _dispatch, _ops
+from laplex import _checks, _dispatch
 from laplex._errors import StalePlanError, frozen
-from laplex._kernels import triton_plan
-from laplex._kernels.triton_repeat import Repeats
+from laplex._scan import ops as _ops
 from laplex._shapes import always, flat, flat_anchors, plain, plainly_eager
+from laplex._triton.order import launch as triton_plan
+from laplex._triton.replay import Repeats
 
 # From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
@@ -68,7 +69,7 @@ class Plan:
 
     shape: tuple[int, ...]  # (*H, n, k)
     _layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
-    _order: _ops.Planned  # row and column index and values: laplex._ops
+    _order: _ops.Planned  # row and column index and values: laplex._scan.ops
     _anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
     _repeats: Repeats  # products done before on the GPU with these very anchors
     __module__ = "laplex"  # as users import it, and as files name it

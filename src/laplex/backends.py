@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from laplex import _checks, _dispatch
-from laplex._kernels import cpp_scan, triton_scan
+from laplex._scan import cpp as cpp_scan
+from laplex._triton.scan import launch as triton_scan
 
 __all__ = ["available", "which"]
 

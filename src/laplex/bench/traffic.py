@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from laplex._kernels.triton_scan import SHORT_AXIS_RATIO, SPREAD_FROM
+from laplex._triton.scan.launch import SHORT_AXIS_RATIO, SPREAD_FROM
 from laplex.bench.problems import Row, Size
 from laplex.bench.timing import Budget, interleave
 

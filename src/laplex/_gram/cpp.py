@@ -1,0 +1,36 @@
+"""The n x n part of a Gram matrix in C++ (csrc/kernels_gram.cpp), called with addresses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex._gram.sums import pulls
+from laplex._scan import cpp as cpp_scan
+
+
+def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
+    """M (h, m, n, n), symmetric to the bit."""
+    h, m, _, _, n = sums.shape
+    made = sums.new_empty((h, m, n, n), dtype=dtype)
+    _run(sums, direction, target, tau, made, None)
+    return made
+
+
+def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
+    """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
+    h, m, channels, _, n = sums.shape
+    made = sums.new_empty((h, m, sum(pulls(channels)), n))
+    _run(sums, direction, target, tau, g.contiguous(), made)
+    return made
+
+
+def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: Tensor, pulled: Tensor | None) -> None:
+    """Fill the matrix, or what its cotangent pulls with. The core takes addresses: 0 for what is not there."""
+    h, m, channels, _, n = sums.shape
+    arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # held until the core is done
+    addresses = [array.data_ptr() for array in arrays]
+    addresses.append(0 if pulled is None else pulled.data_ptr())
+    is_double = matrix.dtype == torch.float64
+    if cpp_scan._core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads()):
+        raise MemoryError("laplex.gram: no memory for the compiled core's scratch arrays; use smaller batches")

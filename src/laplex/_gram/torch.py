@@ -1,0 +1,102 @@
+"""The n x n part of a Gram matrix in plain torch, on any device: the readable algorithm; ``gram`` has the formulas.
+
+Rows are taken in blocks, so that beside the matrix itself nothing is as large as it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex._gram.sums import pulls
+from laplex._scan.torch import BEYOND
+
+BLOCK = 1 << 18  # entries of the matrix, all kernels and weights together, looked at at once
+
+
+def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
+    """M (h, m, n, n), symmetric to the bit: a pair is computed once, and stands in both its places."""
+    h, m, _, _, n = sums.shape
+    made = sums.new_empty((h, m, n, n), dtype=dtype)
+    for rows in _blocks(h * m, n):
+        begin, cols = rows.start, slice(0, rows.stop)
+        pairs = _pairs(sums, target, tau, rows, cols)
+        mass = (pairs.left + pairs.between + pairs.right) * _turns(direction, rows, cols)
+        values = (pairs.decay * mass.sum(2)).to(dtype)  # (h, m, rows, cols)
+        made[:, :, rows, :begin] = values[..., :begin]
+        made[:, :, :begin, rows] = values[..., :begin].mT
+        lower = values[..., begin:].tril()
+        made[:, :, rows, rows] = lower + lower.tril(-1).mT
+    return made
+
+
+def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
+    """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
+    h, m, channels, _, n = sums.shape
+    made = sums.new_empty((h, m, sum(pulls(channels)), n))
+    cols = slice(0, n)
+    for rows in _blocks(h * m, n):
+        pairs = _pairs(sums, target, tau, rows, cols)
+        both = (g[:, :, rows].double() + g[..., rows].mT.double()) * pairs.decay  # (h, m, rows, n)
+        turned = both[:, :, None] * _turns(direction, rows, cols)
+        is_right = (pairs.gap.sign() + 1) / 2  # of the two anchors this row's is the right one; half, if they are equal
+        made[:, :, :channels, rows] = (turned * (1 - is_right)).sum(-1)
+        made[:, :, channels : 2 * channels, rows] = (turned * is_right).sum(-1)
+        lever = pairs.right - pairs.left - pairs.gap.sign() * pairs.between
+        made[:, :, 2 * channels, rows] = (turned * lever).sum((2, -1))
+        mass = pairs.left + pairs.between + pairs.right
+        made[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # half for each of a pair
+        if channels == 3:
+            plain, of_cos, of_sin = mass.unbind(2)
+            cos, sin = direction[:, None, :, None, :].unbind(2)  # (h, 1, 1, n)
+            made[:, :, -2, rows] = (both * (cos * (plain + of_cos) + sin * of_sin)).sum(-1) / 2
+            made[:, :, -1, rows] = (both * (sin * (plain - of_cos) + cos * of_sin)).sum(-1) / 2
+    return made
+
+
+class Pairs(NamedTuple):
+    """Of every pair of a row's and a column's anchor: all (h, m, channels, rows, cols), or broadcast to it."""
+
+    gap: Tensor  # row's minus column's anchor
+    u: Tensor  # its size over tau
+    decay: Tensor  # exp(-u), (h, 1, rows, cols)
+    left: Tensor  # U of the left of the two
+    between: Tensor
+    right: Tensor  # V of the right one
+
+
+def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) -> Pairs:
+    gap = target[:, rows, None] - target[:, None, cols]  # (h, rows, cols)
+    u = (gap.abs() * (1 / tau)[:, None, None]).clamp(max=BEYOND)
+    decay = torch.exp(-u)
+    left, right, high, low = (sums[:, :, :, place, :] for place in range(4))
+    gap = gap[:, None, None]
+    between = (high[..., rows, None] - high[..., None, cols]) + (low[..., rows, None] - low[..., None, cols])
+    return Pairs(
+        gap,
+        u[:, None, None],
+        decay[:, None],
+        torch.where(gap >= 0, left[..., None, cols], left[..., rows, None]),
+        torch.where(gap >= 0, between, -between),
+        torch.where(gap >= 0, right[..., rows, None], right[..., None, cols]),
+    )
+
+
+def _turns(direction: Tensor, rows: slice, cols: slice) -> Tensor:
+    """(h, 1, channels, rows, cols): half the cosine of the difference, half the cosine and the sine of the sum."""
+    if direction.shape[1] == 0:
+        return direction.new_ones(())
+    cos, sin = direction.unbind(1)
+    cos_row, sin_row, cos_col, sin_col = cos[:, rows, None], sin[:, rows, None], cos[:, None, cols], sin[:, None, cols]
+    cos_cos, sin_sin = cos_row * cos_col, sin_row * sin_col
+    turns = [cos_cos + sin_sin, cos_cos - sin_sin, sin_row * cos_col + cos_row * sin_col]
+    return torch.stack(turns, 1)[:, None] / 2
+
+
+def _blocks(matrices: int, n: int) -> Iterator[slice]:
+    rows = max(1, BLOCK // max(matrices * n, 1))
+    for begin in range(0, n, rows):
+        yield slice(begin, min(begin + rows, n))

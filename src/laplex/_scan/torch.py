@@ -1,0 +1,262 @@
+"""The ordered scan in plain torch, on any device: the readable algorithm.
+
+What is scanned is a state of one or two sums, in float64, so that float32 data loses nothing on the way. With
+u = |t - s| / tau,
+
+    v = sum of exp(-u) x        p = sum of u exp(-u) x, the degree 1, from which tau's gradient is made
+
+Both are carried over a gap without subtracting: (v, p) -> exp(-u) (v, p + u v).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from laplex import _checks
+from laplex._errors import StalePlanError
+from laplex._scan import ops as _ops
+from laplex._shapes import flat, flat_rows
+
+BEYOND = 1e3  # u from which on exp(-u) is 0, and u exp(-u), too, however far an anchor lies
+CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks
+
+
+def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
+    """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
+    a, b = a.contiguous(), b.contiguous()
+    for name, anchors in (("a", a), ("b", b)):
+        if not bool(torch.isfinite(anchors).all()):
+            raise ValueError(_checks.not_finite("laplex", name))
+    made = row_index, row_values, col_index, col_values = _ops.empty_plan(a, b, layout)
+    row_kind, col_kind = _ops.SIDES[layout]
+    a_sorted, b_sorted = _fill_order(a, row_index, row_kind), _fill_order(b, col_index, col_kind)
+    _fill_counts(a_sorted, b_sorted, row_index, row_kind)
+    _fill_counts(b_sorted, a_sorted, col_index, col_kind)
+    if layout == "merged":
+        row_values[:, 0], row_values[:, 1] = a, a_sorted
+        col_values[:, 0], col_values[:, 1] = b, b_sorted
+    return made
+
+
+def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
+    """The plan for anchors that moved."""
+    del old  # torch sorts from scratch
+    return plan(a, b, layout)
+
+
+def scan(
+    x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    *,
+    odd: bool,
+    degree: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
+    del target_values, source_values  # gathered anew: the check of the order comes with it
+    wide = torch.float64
+    if not bool(_checks.is_length(tau).all()):
+        raise ValueError(_checks.bad_tau("laplex.linear", tau))
+    t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
+    rate = (1 / tau).to(wide).reshape(-1, 1)
+    sums = _collect if source_index.shape[-2] == 2 else _read
+    states = flat_rows(x, tau).to(wide)[None]
+    if degree:
+        states = torch.cat([states, torch.zeros_like(states)])
+    left, tied, right = sums(states, t, s, rate, flat(target_index, 3), flat(source_index, 3))
+    even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
+    return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
+
+
+def pullback(*arguments: Tensor, to_tau: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by swapped scans; as :func:`pullback_from`."""
+    return pullback_from(scan, *arguments, to_tau=to_tau)
+
+
+def pullback_from(
+    scan: Callable[..., tuple[Tensor, Tensor]],
+    g: Tensor,
+    x: Tensor,
+    odd_x: Tensor,
+    target: Tensor,
+    source: Tensor,
+    tau: Tensor,
+    target_index: Tensor,
+    target_values: Tensor,
+    source_index: Tensor,
+    source_values: Tensor,
+    *,
+    to_tau: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for any ``scan``. Without ``odd_x`` t_bar is (h, 0), without ``to_tau`` tau_bar is (0,)."""
+    swapped = source, target, tau, source_index, source_values, target_index, target_values
+
+    def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
+        return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype)
+
+    x_bar, odd_g = scan(g, *swapped, odd=True)
+    wants_t = odd_x.shape[-1] > 0
+    t_bar = row_sum(g * odd_x, target).view(target.shape) if wants_t else target.new_empty((*target.shape[:-1], 0))
+    tau_bar = tau.new_empty(0)
+    if to_tau:
+        stretch = x.double() * scan(g.double(), *swapped, odd=False, degree=1)[0]
+        tau_bar = flat_rows(stretch, tau).sum((1, 2)).view(tau.shape) / tau
+    return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape), tau_bar
+
+
+def _read(
+    states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Scan the sorted sources, then read the states beside each target. Targets sorted (merged) or as they come."""
+    *target_order, below, upto = target_index.long().unbind(1)  # order and rank, if the targets are sorted
+    order = source_index[:, 0].long()
+    t = t.gather(-1, target_order[0]) if target_order else t
+    s, states = s.gather(-1, order), _take(states, order)
+    from_left, from_right = _running(s, states, rate), _running(-s.flip(-1), states.flip(-1), rate).flip(-1)
+
+    edge = torch.inf
+    s_padded = pad(s, (1, 0), value=-edge), pad(s, (0, 1), value=edge)  # no source beyond the ends: decay 0
+    left_gap = t - s_padded[0].gather(-1, below)
+    right_gap = s_padded[1].gather(-1, upto) - t
+    tie = below < upto
+    tie_stands = (s_padded[1].gather(-1, below) == t) & (s_padded[0].gather(-1, upto) == t)
+    holds = (left_gap > 0) & (right_gap > 0) & (tie == tie_stands)
+    if not bool(holds.all() & _in_order(s)):
+        raise StalePlanError(_checks.stale_plan("laplex.linear"))
+    left = _carried(_take(pad(from_left, (1, 0)), below), left_gap * rate)[-1]
+    right = _carried(_take(pad(from_right, (0, 1)), upto), right_gap * rate)[-1]
+    tied = torch.where(tie[:, None], _take(pad(_group_sums(s, states[-1]), (0, 1)), below), 0.0)
+    if target_order:
+        return _put(left, target_order[0]), _put(tied, target_order[0]), _put(right, target_order[0])
+    return left, tied, right
+
+
+def _collect(
+    states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum many sources, as they come, into the intervals between few sorted targets, then scan the targets.
+
+    A source between two targets gives to the right one (which it lies left of) and to the left one, each referred to
+    that target, so no exponent is positive. A tied source gives to its target alone.
+    """
+    below, upto = source_index.long().unbind(1)
+    order = target_index[:, 0].long()
+    t = t.gather(-1, order)
+    edges = pad(pad(t, (1, 0), value=-torch.inf), (0, 1), value=torch.inf)  # edges[q] is target q - 1
+    tie = below < upto
+    left_gap = s - edges.gather(-1, upto)  # to the target on the left; 0 at a tie
+    right_gap = edges.gather(-1, below + 1) - s
+    holds = (left_gap >= 0) & (right_gap >= 0) & (tie == (left_gap == 0)) & (tie == (right_gap == 0))
+    holds &= (edges.gather(-1, below) < s) & (s < edges.gather(-1, upto + 1))
+    if not bool(holds.all() & _in_order(t)):
+        raise StalePlanError(_checks.stale_plan("laplex.linear"))
+    apart = states * ~tie[:, None]
+    into_left = _sum_into(_carried(apart, right_gap * rate), below, t.shape[-1] + 1)[..., :-1]
+    into_right = _sum_into(_carried(apart, left_gap * rate), upto, t.shape[-1] + 1)[..., 1:]
+    tied = _sum_into(states * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
+    # Target i has strictly on its left what went into intervals 0..i and the ties of the targets strictly below it.
+    left = _running(t, into_left, rate) + _running_before(t, tied, rate)
+    turned = -t.flip(-1)
+    right = _running(turned, into_right.flip(-1), rate) + _running_before(turned, tied.flip(-1), rate)
+    return _put(left[-1], order), _put(_group_sums(t, tied[-1]), order), _put(right.flip(-1)[-1], order)
+
+
+def _carried(states: Tensor, u: Tensor) -> Tensor:
+    """States (degree + 1, h, m, ...) over gaps of u = gap / tau, (h, ...): (v, p) -> exp(-u) (v, p + u v)."""
+    u = u.clamp(max=BEYOND)[:, None]
+    decay = torch.exp(-u)
+    if states.shape[0] == 1:
+        return decay * states
+    v, p = states.unbind(0)
+    return torch.stack([decay * v, decay * (p + u * v)])
+
+
+def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+    """Sums of states up to every point, carried there: ``at`` (h, k) in order, states (degree + 1, h, m, k).
+
+    Chunks are scanned by doubling; their totals are scanned in turn, each at the position of its chunk's last point. A
+    state is always carried from one position to another, never by a product of decays, and no exponent is positive.
+    """
+    k = at.shape[-1]
+    if k > CHUNK:
+        extra = -k % CHUNK
+        at = torch.cat([at, at[:, -1:].expand(-1, extra)], -1)
+        states = pad(states, (0, extra))
+    width = min(at.shape[-1], CHUNK)
+    at = at.unflatten(-1, (-1, width))  # (h, chunks, width)
+    states = states.unflatten(-1, (-1, width)).clone()  # (degree + 1, h, m, chunks, width)
+    rate = rate[..., None]
+    step = 1
+    while step < width:
+        gap = at[..., step:] - at[..., :-step]
+        states[..., step:] += _carried(states[..., :-step], gap * rate)  # formed before the sum is written
+        step *= 2
+    if at.shape[1] > 1:
+        ends = at[..., -1]
+        totals = _running(ends, states[..., -1], rate[..., 0])[..., :-1, None]
+        states[..., 1:, :] += _carried(totals, (at[:, 1:] - ends[:, :-1, None]) * rate)
+    return states.flatten(3)[..., :k]
+
+
+def _running_before(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+    """The same up to the last point strictly before."""
+    start = _group_starts(at)
+    before = (start - 1).clamp(min=0)
+    carried = _carried(_take(_running(at, states, rate), before), (at - at.gather(-1, before)) * rate)
+    return torch.where((start > 0)[:, None], carried, 0.0)
+
+
+def _group_starts(p: Tensor) -> Tensor:
+    """For p (h, k) in order: the first index of the run of equal values that each belongs to."""
+    index = torch.arange(p.shape[-1], device=p.device).expand_as(p)
+    return torch.where(pad(p[:, 1:] != p[:, :-1], (1, 0), value=True), index, 0).cummax(-1).values
+
+
+def _group_sums(p: Tensor, v: Tensor) -> Tensor:
+    """The sum of v over each run of equal p, at every member of the run."""
+    start = _group_starts(p)
+    return _take(_sum_into(v, start, p.shape[-1]), start)
+
+
+def _fill_order(anchors: Tensor, index: Tensor, kind: str) -> Tensor:
+    """The anchors as the index will have them: in order, or as they come on the long side."""
+    if kind == "long":
+        return anchors
+    values, order = anchors.sort(dim=-1, stable=True)
+    index[:, 0] = order
+    if kind == "merged":
+        index[:, 1] = order.argsort(-1)
+    return values
+
+
+def _fill_counts(anchors: Tensor, others: Tensor, index: Tensor, kind: str) -> None:
+    if kind == "short":
+        return
+    index[:, -2] = torch.searchsorted(others, anchors, right=False)
+    index[:, -1] = torch.searchsorted(others, anchors, right=True)
+
+
+def _in_order(p: Tensor) -> Tensor:
+    return (p[:, 1:] >= p[:, :-1]).all() & torch.isfinite(p).all()
+
+
+def _take(v: Tensor, index: Tensor) -> Tensor:
+    """v (..., h, m, size) at index (h, count)."""
+    return v.gather(-1, index[:, None].expand(*v.shape[:-1], -1))
+
+
+def _put(v: Tensor, order: Tensor) -> Tensor:
+    return torch.empty_like(v).scatter_(-1, order[:, None].expand_as(v), v)
+
+
+def _sum_into(v: Tensor, index: Tensor, size: int) -> Tensor:
+    return v.new_zeros((*v.shape[:-1], size)).scatter_add_(-1, index[:, None].expand_as(v), v)
