@@ -43,8 +43,8 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._quasisep import ops as _solve_ops
-from laplex._scan import ops as _ops
 from laplex._scan.autograd import scan
+from laplex._scan.order import Matrix
 from laplex._scan.torch import BEYOND
 
 Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
@@ -125,9 +125,9 @@ def multiply(x: Tensor, generators: Generators, factored: Factored, *, inverse: 
     return _Multiply.apply(x, *generators, factored, inverse)  # type: ignore[no-any-return]
 
 
-def halves(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Any:
-    """left, right (h, m, n) for x (h, m, k); differentiable to every order."""
-    return _Halves.apply(x, target, source, tau, *order, backend)
+def halves(x: Tensor, matrix: Matrix) -> Any:
+    """Left and right half sums (h, m, n) of x (h, m, k); differentiable to every order."""
+    return _Halves.apply(x, *matrix.flat)
 
 
 class _Solve(torch.autograd.Function):
@@ -286,33 +286,31 @@ def _pick(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index) if x.dim() == 2 else in_order(x, index)
 
 
-def _halves_of_degree(
-    degree: int, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, planned: Any, backend: str
-) -> tuple[Tensor, Tensor]:
-    even, odd = scan(x, t, s, tau, *planned, odd=True, degree=degree, backend=backend)
+def _halves_of_degree(degree: int, x: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
+    even, odd = scan(x, matrix, odd=True, degree=degree)
     return (even - odd) / 2, (even + odd) / 2
 
 
 class _Halves(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, *order: Any) -> tuple[Tensor, Tensor]:
-        *planned, backend = order
-        left, right = _halves_of_degree(0, x, t, s, tau, planned, backend)
-        ctx.backend = backend
-        ctx.save_for_backward(x, t, s, tau, *planned, left, right)
+    def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        matrix = Matrix.of(inputs)
+        left, right = _halves_of_degree(0, x, matrix)
+        ctx.layout, ctx.backend = inputs[-2:]
+        ctx.save_for_backward(x, left, right, *matrix.tensors)
         return left, right
 
     @staticmethod
     def backward(ctx: Any, u: Tensor, v: Tensor) -> tuple[Any, ...]:
-        x, t, s, tau, *planned, left, right = ctx.saved_tensors
-        swapped: Any = (*planned[2:], *planned[:2])
-        from_left, from_right = halves(torch.cat([u, v], 1), s, t, tau, swapped, ctx.backend)
+        x, left, right, *tensors = ctx.saved_tensors
+        matrix = Matrix.of((*tensors, ctx.layout, ctx.backend))
+        from_left, from_right = halves(torch.cat([u, v], 1), matrix.mT)
         of_u, of_v = from_right.chunk(2, 1)[0], from_left.chunk(2, 1)[1]
-        rate = 1 / tau[:, None]
-        t_bar = (right * v - left * u).sum(1) * rate
-        s_bar = (x * (of_u - of_v)).sum(1) * rate
+        rate = 1 / matrix.tau[:, None]
+        t_bar = ((right * v - left * u).sum(1) * rate).to(matrix.target.dtype)
+        s_bar = ((x * (of_u - of_v)).sum(1) * rate).to(matrix.source.dtype)
         tau_bar = None
         if ctx.needs_input_grad[3]:
-            of_left, of_right = _halves_of_degree(1, x, t, s, tau, planned, ctx.backend)
-            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / tau
-        return of_u + of_v, t_bar.to(t.dtype), s_bar.to(s.dtype), tau_bar, None, None, None, None, None
+            of_left, of_right = _halves_of_degree(1, x, matrix)
+            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / matrix.tau
+        return of_u + of_v, t_bar, s_bar, tau_bar, *(None,) * 6

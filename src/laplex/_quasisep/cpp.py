@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex._scan.cpp import _core
+from laplex._compiled import core
 
 BLOCK = {0: 0, 1: 1, 3: 2}  # the size of W by the number of its packed entries
 
@@ -15,7 +15,7 @@ def factor(
 ) -> None:
     """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
     arrays = _contiguous(decay, p, q, mass, diag)
-    _core.factor(*_addresses(*arrays, d, z, states), *p.shape[:2], *_sizes(p, mass))
+    core.factor(*_addresses(*arrays, d, z, states), *p.shape[:2], *_sizes(p, mass))
 
 
 def factor_pullback(
@@ -36,7 +36,7 @@ def factor_pullback(
     """The gradients of what ``factor`` was given."""
     arrays = _contiguous(decay, p, mass, d, z, states, d_bar, z_bar)
     bars = p_bar, q_bar, mass_bar, diag_bar, gap_bar
-    _core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(p, mass))
+    core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(p, mass))
 
 
 def sweep(
@@ -68,7 +68,7 @@ def sweep_pullback(
 ) -> None:
     """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
     arrays = _contiguous(decay, p, z, mass, left, right)
-    status = _core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar, gap_bar), *left.shape, *_sizes(p, mass))
+    status = core.sweep_pullback(*_addresses(*arrays, p_bar, z_bar, mass_bar, gap_bar), *left.shape, *_sizes(p, mass))
     if status:
         raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
 
@@ -78,7 +78,7 @@ def _sweep(
 ) -> None:
     r, block, threads = _sizes(arrays[1], arrays[3])
     operands = *_addresses(*arrays), order, divisor, *_addresses(x, y)
-    _core.sweep(*operands, *x.shape, r, block, transposed, inverse, threads)
+    core.sweep(*operands, *x.shape, r, block, transposed, inverse, threads)
 
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:

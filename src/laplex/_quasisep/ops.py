@@ -27,13 +27,12 @@ float64. Opaque to autograd.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
-_MODULES = {"cpp": "laplex._quasisep.cpp", "torch": "laplex._quasisep.torch"}
+from laplex import _backends
 
 _library = torch.library.Library("laplex", "FRAGMENT")
 for _schema in (
@@ -57,9 +56,9 @@ quasi_solve = torch.ops.laplex.quasi_solve.default
 sweep_pullback = torch.ops.laplex.sweep_pullback.default
 
 
-def kernels(backend: str) -> ModuleType:
-    """The module of kernels that a backend's name stands for."""
-    return importlib.import_module(_MODULES[backend])
+def _solver(backend: str, like: Tensor) -> Any:
+    """The module that factors and sweeps."""
+    return _backends.load(backend, like.device.type).solver
 
 
 @torch.library.impl(_library, "factor", "CompositeExplicitAutograd")
@@ -68,7 +67,7 @@ def _factor(
 ) -> tuple[Tensor, Tensor, Tensor]:
     made: tuple[Tensor, Tensor, Tensor] = _factor_fake(decay, p, q, mass, diag, keep, backend)
     if decay.numel():
-        kernels(backend).factor(decay, p, q, mass, diag, *made)
+        _solver(backend, p).factor(decay, p, q, mass, diag, *made)
     return made
 
 
@@ -95,7 +94,7 @@ def _factor_pullback(
     of_d = p.new_zeros(d.shape), p.new_zeros(d.shape)
     made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), *of_d
     if decay.numel():
-        kernels(backend).factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar, *made)
+        _solver(backend, p).factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar, *made)
     return made
 
 
@@ -121,7 +120,7 @@ def _sweep(
 ) -> Tensor:
     y = x.new_empty(x.shape)
     if x.numel():
-        kernels(backend).sweep(decay, p, z, mass, x, y, transposed=transposed, inverse=inverse)
+        _solver(backend, x).sweep(decay, p, z, mass, x, y, transposed=transposed, inverse=inverse)
     return y
 
 
@@ -138,7 +137,7 @@ def _quasi_solve(
 ) -> Tensor:
     x = y.new_empty(y.shape)
     if y.numel():
-        kernels(backend).solve(decay, p, z, mass, d, order, y, x)
+        _solver(backend, y).solve(decay, p, z, mass, d, order, y, x)
     return x
 
 
@@ -155,7 +154,7 @@ def _sweep_pullback(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), p.new_zeros(decay.shape)
     if left.numel():
-        kernels(backend).sweep_pullback(decay, p, z, mass, left, right, *made)
+        _solver(backend, p).sweep_pullback(decay, p, z, mass, left, right, *made)
     return made
 
 

@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _checks, _dispatch
+from laplex import _backends, _checks
 from laplex._errors import StalePlanError
-from laplex._functional import _product
+from laplex._functional import product
 from laplex._plan import Plan
 from laplex._quasisep.autograd import Factored, Generators, Product, factor, halves, logdet, solve
-from laplex._scan.ops import Planned
+from laplex._scan.order import Matrix, Order, Side
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
@@ -38,7 +38,7 @@ class Flat(NamedTuple):
     tau: Tensor  # (h,)
     phi: Tensor | None  # (h, n)
     psi: Tensor | None  # (h, k)
-    planned: Planned
+    planned: Order
     backend: str  # of the products
     dtype: torch.dtype  # of the anchors as they were given
 
@@ -51,7 +51,7 @@ class System(NamedTuple):
     generators: Generators
     factored: Factored
     diag: Tensor  # (h, n), in the caller's order
-    planned: Planned
+    planned: Order
     backend: str  # of products
     parameters: tuple[Tensor, ...]
     dtype: torch.dtype
@@ -70,16 +70,22 @@ class System(NamedTuple):
 
     def saved(self) -> dict[str, Any]:
         """All of it, in classes of torch and Python: a file outlives the names of private modules."""
-        return {**self._asdict(), "generators": tuple(self.generators), "factored": tuple(self.factored)}
+        planned = {"order": self.planned.tensors, "layout": self.planned.layout}
+        return {
+            **self._asdict(),
+            "generators": tuple(self.generators),
+            "factored": tuple(self.factored),
+            "planned": planned,
+        }
 
     @classmethod
     def loaded(cls, saved: dict[str, Any]) -> System:
         """The same again, perhaps on another device, or without the compiled core."""
-        backend = _dispatch.planner_of_sides(saved["diag"].device)
+        backend = _backends.planner_of_sides(saved["diag"].device)
         generators, factored = Generators(*saved["generators"]), Factored(*saved["factored"])
-        of_products = "triton" if saved["backend"] == "triton" else backend
-        made = {"generators": generators, "factored": factored._replace(backend=backend), "backend": of_products}
-        return cls(**{**saved, **made})
+        planned = Order.of(saved["planned"]["order"], saved["planned"]["layout"])
+        made = {"generators": generators, "factored": factored._replace(backend=backend), "planned": planned}
+        return cls(**{**saved, **made, "backend": _backends.of_order(planned)})
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
@@ -97,7 +103,7 @@ class System(NamedTuple):
         """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
-        _dispatch.tell_without_core(y.device, y.numel())
+        _backends.tell_without_core(y.device, y.numel())
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
         x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
@@ -120,7 +126,7 @@ def flat(
     batch: tuple[int, ...],
 ) -> Flat:
     shape = batch or (1,)
-    _dispatch.tell_without_core(a.device, a.numel() + b.numel())
+    _backends.tell_without_core(a.device, a.numel() + b.numel())
     rows = flat_anchors(a.double(), shape)
     cols = rows if b is a else flat_anchors(b.double(), shape)
     of_rows = None if phi is None else _checks.finite_phase(where, "phi", flat_anchors(phi.double(), shape))
@@ -137,7 +143,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     p = _directions(k.phi, order)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
     generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
-    backend = _dispatch.planner_of_sides(t.device)
+    backend = _backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
     return System(where, batch, generators, factored, added, k.planned, k.backend, parameters, k.dtype)
@@ -156,53 +162,56 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
     e = _directions(k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
     generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    backend = _dispatch.planner_of_sides(t.device)
+    backend = _backends.planner_of_sides(t.device)
     factored = _checked(where, generators, factor(generators, order, backend), alone=False)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
     return System(where, batch, generators, factored, diag, k.planned, k.backend, parameters, k.dtype)
 
 
-def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+def _kernel_product(planned: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
     phase = (phi[0], phi[0]) if phi else None
-    return _product(x.mT, a, a, tau, phase, _widened(planned), backend).mT
+    return product(x.mT, Matrix(a, a, tau, _widened(planned), backend), phase).mT
 
 
 def _gram_product(
-    planned: Planned, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
+    planned: Order, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
 ) -> Tensor:
     """K diag(weight) K^T x."""
     there = (phases[0], phases[1]) if phases else None
     back = (phases[1], phases[0]) if phases else None
-    planned = _widened(planned)
-    inner = _product(x.mT, b, a, tau, back, (*planned[2:], *planned[:2]), backend)
-    return _product(inner * weight[:, None], a, b, tau, there, planned, backend).mT
+    matrix = Matrix(a, b, tau, _widened(planned), backend)
+    inner = product(x.mT, matrix.mT, back)
+    return product(inner * weight[:, None], matrix, there).mT
 
 
-def _widened(planned: Planned) -> Planned:
-    """The plan with the anchors it was built from in float64, as they are here: the core sees that none moved."""
-    row_index, row_values, col_index, col_values = planned
-    if row_values.shape[-2] != 2:  # the plan has none, or is the GPU's
+def _widened(planned: Order) -> Order:
+    """The order with its anchors in float64, as they are here: the core then sees that none moved."""
+    if planned.target.kind != "sorted":  # it holds no anchors, or is the GPU's
         return planned
-    return row_index, row_values.double(), col_index, col_values.double()
+    return planned._replace(target=_wide(planned.target), source=_wide(planned.source))
+
+
+def _wide(side: Side) -> Side:
+    return side._replace(values=side.values.double())
 
 
 def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
     """The order (h, n) of the rows, and their anchors in it."""
-    index = k.planned[0]
-    if k.backend != "triton" and index.shape[-2] in (1, 4):  # else the plan does not hold it
-        order = index[:, 0].long()
+    side = k.planned.target
+    if side.kind in ("sorted", "short"):
+        order = side.indices[:, 0].long()
     else:
         order = k.a.detach().argsort(stable=True)
-    return order, _gathered(k.a, order, k.planned[1])
+    return order, _gathered(k.a, order, side)
 
 
-def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
+def _gathered(anchors: Tensor, order: Tensor, side: Side) -> Tensor:
     """anchors (h, n) in order; from the plan's values, where it has them and the anchors have not moved."""
-    looked_at = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
-    if looked_at and torch.equal(values[:, 0].double(), anchors):
-        return values[:, 1].double()
+    looked_at = side.kind == "sorted" and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
+    if looked_at and torch.equal(side.values[:, 0].double(), anchors):
+        return side.values[:, 1].double()
     return anchors.gather(-1, order)
 
 
@@ -267,17 +276,18 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
 
 def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U, V (h, 1 or 3, n), and W (h, n, 1 or 3) in the gap before every point, of moments (h, 1 or 3, k)."""
-    index = k.planned[2]
-    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: then all is a walk, nothing a look-up
-        cols = index[:, 0].long()
+    side = k.planned.source
+    matrix = Matrix(k.a, k.b, k.tau / 2, k.planned, k.backend)
+    if side.kind == "sorted":  # both sides are sorted: then all is a walk, nothing a look-up
+        cols = side.indices[:, 0].long()
         moments = moments.gather(-1, cols[:, None].expand(moments.shape))
-        below, upto = index[:, 2].long(), index[:, 3].long()
-        s = _gathered(k.b, cols, k.planned[3])
-        left, right = halves(moments, t, s, k.tau / 2, _as_sorted(k.planned), k.backend)
+        below, upto = side.indices[:, 2].long(), side.indices[:, 3].long()
+        s = _gathered(k.b, cols, side)
+        left, right = halves(moments, matrix._replace(target=t, source=s, order=_as_sorted(k.planned)))
         return left, right, _between(moments, below, upto, t.shape[-1])
-    left, right = halves(moments, k.a, k.b, k.tau / 2, k.planned, k.backend)
-    if k.backend != "triton" and index.shape[-2] == 2:
-        below, upto = index[:, 0].long(), index[:, 1].long()
+    left, right = halves(moments, matrix)
+    if side.kind == "long":
+        below, upto = side.indices[:, 0].long(), side.indices[:, 1].long()
     else:
         ends, s = t.detach(), k.b.detach()
         below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
@@ -285,13 +295,14 @@ def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor,
     return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])
 
 
-def _as_sorted(planned: Planned) -> Planned:
-    """A merged plan, as it is for the same anchors given in order."""
+def _as_sorted(planned: Order) -> Order:
+    """A merged order, as it is for the same anchors given in order."""
     made = []
-    for index in (planned[0], planned[2]):
+    for side in (planned.target, planned.source):
+        index = side.indices
         own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
         made += [torch.stack([own, own, index[:, 2], index[:, 3]], 1), index.new_empty((1, 0, 1), dtype=torch.float64)]
-    return made[0], made[1], made[2], made[3]
+    return Order.of(made, planned.layout)
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
