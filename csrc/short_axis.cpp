@@ -1,5 +1,5 @@
 // One side much shorter: only that side is sorted, the long side is read as it comes.
-#include "read.h"
+#include "neighbours.h"
 
 namespace laplex::LAPLEX_ISA {
 

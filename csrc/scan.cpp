@@ -1,11 +1,11 @@
 // The entry: one Scan is h independent problems.
-#include "states.h"
+#include "recurrence.h"
 
 namespace laplex::LAPLEX_ISA {
 
-template <class T> Status merged(const Problem<T>&, int threads);   // kernels_merged.cpp
-template <class T> Status spread(const Problem<T>&, int threads);   // kernels_short.cpp
-template <class T> Status collect(const Problem<T>&, int threads);  // kernels_short.cpp
+template <class T> Status merged(const Problem<T>&, int threads);   // merged.cpp
+template <class T> Status spread(const Problem<T>&, int threads);   // short_axis.cpp
+template <class T> Status collect(const Problem<T>&, int threads);  // short_axis.cpp
 
 template <class T>
 Problem<T> problem(const Scan& scan, int64_t kernel) {

@@ -4,7 +4,7 @@
 //     L_ij = p_i^T T_i ... T_{j+1} z_j  (i > j),     L_ii = 1                       (laplex/_solve_ops.py)
 //
 // R is the order (the length of p), M the size of the block W, 0 where T_i = rho_i I. All arrays are doubles.
-#include "quasi.h"
+#include "quasiseparable.h"
 
 namespace laplex::LAPLEX_ISA {
 namespace {

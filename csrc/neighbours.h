@@ -1,7 +1,7 @@
 // Reading the running sums beside a block of targets.
 #pragma once
 
-#include "states.h"
+#include "recurrence.h"
 
 namespace laplex::LAPLEX_ISA {
 

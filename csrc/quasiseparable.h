@@ -1,4 +1,4 @@
-// The step from one point to the next of a quasiseparable matrix (kernels_solve*.cpp).
+// The step from one point to the next of a quasiseparable matrix (solve.cpp, solve_pullback.cpp).
 #pragma once
 
 #include "common.h"

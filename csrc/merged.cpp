@@ -1,5 +1,5 @@
 // Both sides sorted: each chunk of sources is scanned into a small buffer and serves the targets that lie in it.
-#include "read.h"
+#include "neighbours.h"
 
 namespace laplex::LAPLEX_ISA {
 

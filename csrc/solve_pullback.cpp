@@ -1,5 +1,5 @@
-// The derivative of the factor, and of products with it: sweeps from the last point back (kernels_solve.cpp).
-#include "quasi.h"
+// The derivative of the factor, and of products with it: sweeps from the last point back (solve.cpp).
+#include "quasiseparable.h"
 
 namespace laplex::LAPLEX_ISA {
 namespace {
