@@ -1,4 +1,30 @@
-// The step from one point to the next of a quasiseparable matrix (solve.cpp, solve_pullback.cpp).
+// Symmetric quasiseparable matrices: the step from one point to the next.
+//
+// Points in order, i < n. A matrix of order r, and its factors A = L diag(d) L^T with L unit lower triangular:
+//
+//     A_ij = p_i^T T_i ... T_{j+1} q_j   (i > j)        A_ii = p_i^T q_i + diag_i
+//     L_ij = p_i^T T_i ... T_{j+1} z_j   (i > j)        L_ii = 1
+//
+//     p_i, q_i, z_i (r,)         T_i (r, r) = rho_i N_i,   N_i = [[I, W_i], [0, I]],   rho_i = exp(-gap_i / tau)
+//
+// gap_i is the distance from point i - 1 to point i. W_i is symmetric, of size `block` = 0, 1 or 2: the mass in that
+// gap.
+//
+//     K + diag, no phases      r = 1, block = 0, p = q = 1                           T_i = rho_i
+//     K + diag, phases         r = 2, block = 0, p = q = (cos phi, sin phi)          T_i = rho_i I
+//     Gram + diag, no phases   r = 2, block = 1, p = (1, V), q = (U, 1)
+//     Gram + diag, phases      r = 4, block = 2, p = (e, V e), q = (U e, e),  e = (cos phi, sin phi)
+//
+// In a Gram matrix K diag(w) K^T, U_i is the mass (the sum of w) left of point i and V_i that right of it, both decayed
+// at the rate 2 / tau, and W_i is the mass in the gap before point i, without decay. With phases each is a 2 x 2 matrix
+// of moments of w. The row p_i^T and the column z_j meet only through the product of steps between them, which is a
+// recurrence over a state of r numbers. So every operation takes O(n).
+//
+// References: Foreman-Mackey, Agol, Ambikasaran and Angus (2017), "Fast and scalable Gaussian process modeling with
+// applications to astronomical time series", Astronomical Journal 154, 220 (celerite: the factor for block = 0, with
+// decays inside the recurrence); Eidelman and Gohberg (1999), "On a new class of structured matrices", Integral
+// Equations and Operator Theory 34, 293-324 (quasiseparable matrices and their solves in O(n)); Vandebril, Van Barel
+// and Mastronardi (2008), "Matrix computations and semiseparable matrices", Johns Hopkins University Press.
 #pragma once
 
 #include "common.h"
@@ -16,9 +42,9 @@ template <int R>
 inline void transpose(double (&matrix)[R][R]) {
     for (int u = 0; u < R; ++u)
         for (int v = 0; v < u; ++v) {
-            const double kept = matrix[u][v];
+            const double upper = matrix[u][v];
             matrix[u][v] = matrix[v][u];
-            matrix[v][u] = kept;
+            matrix[v][u] = upper;
         }
 }
 
@@ -28,76 +54,65 @@ inline void symmetrise(double (&matrix)[R][R]) {
         for (int v = 0; v < u; ++v) matrix[u][v] = matrix[v][u] = 0.5 * (matrix[u][v] + matrix[v][u]);
 }
 
-// T = rho [[I, W], [0, I]] with W symmetric, packed by rows: w or w_00, w_01, w_11.
-template <int R, int M>
+// One step T = rho N. R is the order r, B the block size.
+template <int R, int B>
 struct Step {
-    double decay;  // rho with mass, rho - 1 without
-    double mass[M == 2 ? 3 : 1];
+    double decay;                 // rho; for B = 0, rho - 1, which keeps 1 - rho^2 accurate for close neighbours
+    double mass[B == 2 ? 3 : 1];  // W packed by rows: w, or w_00, w_01, w_11
 
-    // state <- [[I, W], [0, I]] state
+    double rho() const { return B == 0 ? 1.0 + decay : decay; }
+
+    // state (R,) <- N state
     void shear(double* state) const {
-        if constexpr (M == 1) state[0] += mass[0] * state[1];
-        if constexpr (M == 2) {
+        if constexpr (B == 1) state[0] += mass[0] * state[1];
+        if constexpr (B == 2) {
             state[0] += mass[0] * state[2] + mass[1] * state[3];
             state[1] += mass[1] * state[2] + mass[2] * state[3];
         }
     }
-    // state <- [[I, W], [0, I]]^T state
-    void shear_back(double* state) const {
-        if constexpr (M == 1) state[1] += mass[0] * state[0];
-        if constexpr (M == 2) {
+    // state (R,) <- N^T state
+    void shear_transposed(double* state) const {
+        if constexpr (B == 1) state[1] += mass[0] * state[0];
+        if constexpr (B == 2) {
             state[2] += mass[0] * state[0] + mass[1] * state[1];
             state[3] += mass[1] * state[0] + mass[2] * state[1];
         }
     }
-    // row <- row [[I, W], [0, I]], or that matrix transposed
+    // row (R,) <- row N, or row N^T
     template <bool TRANSPOSED>
-    void row(double* row) const {
-        TRANSPOSED ? shear(row) : shear_back(row);
+    void shear_row(double* row) const {
+        TRANSPOSED ? shear(row) : shear_transposed(row);
     }
-    double rho() const { return M == 0 ? 1.0 + decay : decay; }
-    void shrink(double* state) const {
-        for (int u = 0; u < R; ++u) state[u] = M == 0 ? state[u] + decay * state[u] : decay * state[u];
+    // state (R,) <- rho state
+    void scale(double* state) const {
+        for (int u = 0; u < R; ++u) state[u] = B == 0 ? state[u] + decay * state[u] : decay * state[u];
     }
+    // state (R,) <- T state
     void forward(double* state) const {
         shear(state);
-        shrink(state);
+        scale(state);
     }
+    // state (R,) <- T^T state
     void backward(double* state) const {
-        shear_back(state);
-        shrink(state);
+        shear_transposed(state);
+        scale(state);
     }
 };
 
-// The steps of one kernel: decay (h, n), mass (h, n, 0, 1 or 3). The first rho is 0: nothing comes before.
-template <int R, int M>
-struct Points {
-    static constexpr int PACKED = M == 2 ? 3 : M;
-    const double* decay;
-    const double* mass;
+// The steps of one batch, from decay (h, n) and mass (h, n, PACKED). The first rho is 0: no point precedes the first.
+template <int R, int B>
+struct Steps {
+    static constexpr int PACKED = B == 2 ? 3 : B;
+    const double* decay;  // (n,)
+    const double* mass;   // (n, PACKED)
 
-    Points(const double* decays, const double* masses, int64_t kernel, int64_t n)
-        : decay(decays + kernel * n), mass(masses + kernel * n * PACKED) {}
-    Step<R, M> step(int64_t i) const {
-        Step<R, M> made{decay[i], {}};
-        for (int c = 0; c < PACKED; ++c) made.mass[c] = mass[i * PACKED + c];
-        return made;
+    Steps(const double* decays, const double* masses, int64_t batch, int64_t n)
+        : decay(decays + batch * n), mass(masses + batch * n * PACKED) {}
+    Step<R, B> operator[](int64_t i) const {
+        Step<R, B> step{decay[i], {}};
+        for (int c = 0; c < PACKED; ++c) step.mass[c] = mass[i * PACKED + c];
+        return step;
     }
 };
-
-inline void prefetch(const double* place) {
-#ifdef __GNUC__
-    __builtin_prefetch(place, 0);
-#else
-    (void)place;
-#endif
-}
-inline void prefetch_to_write(const double* place) {
-#ifdef __GNUC__
-    __builtin_prefetch(place, 1);
-#else
-    (void)place;
-#endif
-}
 
 }  // namespace laplex::LAPLEX_ISA

@@ -1,4 +1,4 @@
-// The entry: one Scan is h independent problems.
+// The entry points of products: `scan` chooses the algorithm for each batch, `row_dot` sums products of rows.
 #include "recurrence.h"
 
 namespace laplex::LAPLEX_ISA {
@@ -7,33 +7,33 @@ template <class T> Status merged(const Problem<T>&, int threads);   // merged.cp
 template <class T> Status spread(const Problem<T>&, int threads);   // short_axis.cpp
 template <class T> Status collect(const Problem<T>&, int threads);  // short_axis.cpp
 
+// The arrays of one batch. laplex.h lists the channels of an index; below and upto are always the last two.
 template <class T>
-Problem<T> problem(const Scan& scan, int64_t kernel) {
-    const int32_t* ti = scan.target_index + kernel * scan.target_channels * scan.n;
-    const int32_t* si = scan.source_index + kernel * scan.source_channels * scan.k;
-    // Merged: order, rank, below, upto. Short side: order. Long side: below, upto.
-    const int32_t* t_counts = ti + (scan.target_channels - 2) * scan.n;
-    const int32_t* s_counts = si + (scan.source_channels - 2) * scan.k;
-    const int64_t out = kernel * scan.m * scan.n;
-    return {static_cast<const T*>(scan.x) + kernel * scan.m * scan.k,
-            static_cast<const T*>(scan.target) + kernel * scan.n,
-            static_cast<const T*>(scan.source) + kernel * scan.k,
-            ti, ti + scan.n, t_counts, t_counts + scan.n,
-            si, si + scan.k, s_counts, s_counts + scan.k,
-            scan.target_values ? static_cast<const T*>(scan.target_values) + kernel * 2 * scan.n : nullptr,
-            scan.source_values ? static_cast<const T*>(scan.source_values) + kernel * 2 * scan.k : nullptr,
+Problem<T> problem(const Scan& scan, int64_t batch) {
+    const int32_t* target_index = scan.target_index + batch * scan.target_channels * scan.n;
+    const int32_t* source_index = scan.source_index + batch * scan.source_channels * scan.k;
+    const int32_t* target_counts = target_index + (scan.target_channels - 2) * scan.n;
+    const int32_t* source_counts = source_index + (scan.source_channels - 2) * scan.k;
+    const int64_t out = batch * scan.m * scan.n;
+    return {static_cast<const T*>(scan.x) + batch * scan.m * scan.k,
+            static_cast<const T*>(scan.target) + batch * scan.n,
+            static_cast<const T*>(scan.source) + batch * scan.k,
+            target_index, target_index + scan.n, target_counts, target_counts + scan.n,
+            source_index, source_index + scan.k, source_counts, source_counts + scan.k,
+            scan.target_values ? static_cast<const T*>(scan.target_values) + batch * 2 * scan.n : nullptr,
+            scan.source_values ? static_cast<const T*>(scan.source_values) + batch * 2 * scan.k : nullptr,
             static_cast<T*>(scan.even) + out,
             scan.odd ? static_cast<T*>(scan.odd) + out : nullptr,
             scan.weights ? static_cast<const T*>(scan.weights) + out : nullptr,
             nullptr,
             scan.m, scan.n, scan.k, scan.degree,
-            1.0 / scan.tau[kernel]};
+            1.0 / scan.tau[batch]};
 }
 
 template <class T>
-Status scan_one(const Scan& scan, int64_t kernel, int threads) {
-    if (!(scan.tau[kernel] >= SMALLEST_TAU) || !is_finite(scan.tau[kernel])) return BAD_TAU;
-    Problem<T> p = problem<T>(scan, kernel);
+Status scan_batch(const Scan& scan, int64_t batch, int threads) {
+    if (!(scan.tau[batch] >= SMALLEST_TAU) || !is_finite(scan.tau[batch])) return BAD_TAU;
+    Problem<T> p = problem<T>(scan, batch);
     Buffer<double> pull(scan.pull ? scan.n : 0);
     if (!pull) return OUT_OF_MEMORY;
     if (scan.pull) {
@@ -44,45 +44,37 @@ Status scan_one(const Scan& scan, int64_t kernel, int threads) {
                           : scan.target_channels == 2 ? spread(p, threads)
                                                       : merged(p, threads);
     if (scan.pull) {
-        T* out = static_cast<T*>(scan.pull) + kernel * scan.n;
+        T* out = static_cast<T*>(scan.pull) + batch * scan.n;
         for (int64_t i = 0; i < scan.n; ++i) out[i] = T(pull[i] * p.rate);
     }
     return status;
 }
 
-// Threads over kernels if there are enough of them, else within one kernel after another. The first fault is told.
 template <class T>
 Status scan(const Scan& scan) {
-    const int64_t work = (scan.n + scan.k) * scan.m;
-    const bool over_kernels = scan.h >= scan.threads;
-    const int threads = team(scan.threads, over_kernels ? work * scan.h : work);
     const int64_t bytes = sizeof(T) * scan.h * scan.m * scan.n;
-    in_large_pages(scan.even, bytes);
-    in_large_pages(scan.odd, bytes);
+    use_large_pages(scan.even, bytes);
+    use_large_pages(scan.odd, bytes);
     Buffer<Status> status(scan.h);
     if (!status) return OUT_OF_MEMORY;
-    for_all(over_kernels ? threads : 1, scan.h, [&](int64_t i, int) {
-        status[i] = scan_one<T>(scan, i, over_kernels ? 1 : threads);
-        return true;
-    });
-    for (int64_t i = 0; i < scan.h; ++i)
-        if (status[i] != OK) return status[i];
-    return OK;
+    return for_each_batch(scan.h, (scan.n + scan.k) * scan.m, scan.threads, status.get(),
+                          [&](int64_t batch, int threads) { return scan_batch<T>(scan, batch, threads); });
 }
 
+// The sum is float64. A block of columns stays in the cache while its rows are read.
 template <class T>
 Status row_dot(const RowDot& dot) {
     constexpr int64_t BLOCK = 1024;
-    const int64_t blocks = (dot.n + BLOCK - 1) / BLOCK;
-    for_all(team(dot.threads, dot.h * dot.m * dot.n), dot.h * blocks, [&](int64_t task, int) {
-        const int64_t kernel = task / blocks, begin = task % blocks * BLOCK, size = smaller(BLOCK, dot.n - begin);
-        const T* x = static_cast<const T*>(dot.x) + kernel * dot.m * dot.n + begin;
-        const T* y = static_cast<const T*>(dot.y) + kernel * dot.m * dot.n + begin;
-        T* out = static_cast<T*>(dot.out) + kernel * dot.n + begin;
+    const int64_t blocks = block_count(dot.n, BLOCK);
+    parallel_for(useful_threads(dot.threads, dot.h * dot.m * dot.n), dot.h * blocks, [&](int64_t task, int) {
+        const int64_t batch = task / blocks, begin = task % blocks * BLOCK, size = smaller(BLOCK, dot.n - begin);
+        const T* x = static_cast<const T*>(dot.x) + batch * dot.m * dot.n + begin;
+        const T* y = static_cast<const T*>(dot.y) + batch * dot.m * dot.n + begin;
+        T* out = static_cast<T*>(dot.out) + batch * dot.n + begin;
         double sum[BLOCK] = {};
         for (int64_t row = 0; row < dot.m; ++row)
             for (int64_t i = 0; i < size; ++i) sum[i] += double(x[row * dot.n + i]) * double(y[row * dot.n + i]);
-        for (int64_t i = 0; i < size; ++i) out[i] = T(sum[i] * (1.0 / dot.tau[kernel]));
+        for (int64_t i = 0; i < size; ++i) out[i] = T(sum[i] * (1.0 / dot.tau[batch]));
         return true;
     });
     return OK;
