@@ -8,8 +8,10 @@
 // s_j and s_{j+1} multiplies the left state of s_j and the right state of s_{j+1} by its own decays to them
 // (neighbours.h). No exponent is ever positive, so nothing overflows.
 //
-// Degree 1, for the gradient of tau: the state also holds p_j = sum over i <= j of u exp(-u) x_i, u = (s_j - s_i) /
-// tau. Over a gap of u = gap / tau the state moves without a subtraction:   (v, p) -> exp(-u) (v, p + u v).
+// Degree 1, for the gradient of tau: the state also holds p_j, the same sum with u exp(-u) in place of exp(-u), where
+// u = (s_j - s_i) / tau. Over a gap of u = gap / tau the state moves without a subtraction:
+//
+//     (v, p) -> exp(-u) (v, p + u v)
 //
 // Chunks. A state is "referred to" a position if the decays of its terms end there. Let a run of sources end at e and
 // let a state referred to e' enter it. The run maps the state v to
@@ -28,14 +30,15 @@
 // not belong to the odd sum, O = right - left, because the derivative of exp(-|t - s| / tau) is taken as 0 at t = s.
 // With below = #{s < t} and upto = #{s <= t}, in order, a target reads
 //
-//     left   sources [0, below)          the left state of source below - 1
-//     right  sources [upto, k)           the right state of source upto
-//     right + tied  [below, k)           the right state of source below: if tied, s[below] = t and the decay is 1
+//     left            sources [0, below)    from the left state of source below - 1
+//     right           sources [upto, k)     from the right state of source upto
+//     right + tied    sources [below, k)    from the right state of source below; at a tie s[below] = t, and the decay
+//                                           is exactly 1
 #pragma once
 
 #include "decay.h"
-#include "scratch.h"
 #include "parallel.h"
+#include "scratch.h"
 
 namespace laplex::LAPLEX_ISA {
 
@@ -45,13 +48,14 @@ constexpr int64_t CHUNK = 512;
 // invalid and is not read.
 template <class T>
 struct Problem {
-    const T *x, *target, *source;                                             // (m, k), (n,), (k,)
+    const T *x, *target, *source;                                            // (m, k), (n,), (k,)
     const int32_t *target_order, *target_rank, *target_below, *target_upto;  // (n,) each
     const int32_t *source_order, *source_rank, *source_below, *source_upto;  // (k,) each
-    const T *target_values, *source_values;                                   // (2, n), (2, k), or null
-    T *even, *odd;                                                            // (m, n); odd may be null
-    const T* weights;                                                         // (m, n), or null
-    double* pull;  // (n,), or null: the sum over rows of weights * odd is added to it
+    const T *target_values, *source_values;                                  // (2, n), (2, k), or null
+    T *even, *odd;                                                           // (m, n); odd may be null
+    const T* weights;                                                        // (m, n), or null
+    double* pull;                                                            // (n,), or null: weights * odd, summed
+                                                                             // over rows, is added to it
     int64_t m, n, k;
     int degree;
     double rate;  // 1 / tau
