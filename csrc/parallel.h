@@ -37,6 +37,18 @@ bool parallel_for(int threads, int64_t count, F f) {
     return all;
 }
 
+// Call f(begin, end, i) for `threads` ranges of [0, count), or fewer if count is smaller. Range i is the one that the
+// thread i of `parallel_for` takes. Returns true if every call returned true.
+template <class F>
+bool parallel_ranges(int threads, int64_t count, F f) {
+    const int64_t ranges = smaller<int64_t>(threads, count);
+    return parallel_for(int(ranges), ranges, [&](int64_t i, int) {
+        const int64_t size = count / ranges, longer = count % ranges;  // the first `longer` ranges have one more
+        const int64_t begin = i * size + smaller(i, longer);
+        return f(begin, begin + size + (i < longer), i);
+    });
+}
+
 // Run status = f(batch, threads) for h independent batches and return the first error. `work` is the number of elements
 // in one batch. With at least as many batches as threads, each thread takes whole batches; otherwise the batches run
 // one after another, and each of them may use all threads.

@@ -1,9 +1,12 @@
 // The product for a short-axis plan: one side is much shorter than the other, and only the short side is sorted. The
-// long side is read in the caller's order. `below` and `upto` give the place of each of its points among the short
-// side.
+// long side is read in the caller's order; `below` and `upto` give the place of each of its points in the short side.
 //
 //     spread   few sources, many targets    scan the sources, then every target reads the states of its two neighbours
 //     collect  many sources, few targets    sum the sources into the intervals between targets, then scan the targets
+//
+// The rows of x are processed in groups of ROWS, and the groups in passes. A pass opens one parallel region, in which
+// every thread runs through the groups for its own range of the long side. The results have the same bits for any size
+// of pass.
 #include "neighbours.h"
 
 namespace laplex::LAPLEX_ISA {
@@ -20,6 +23,13 @@ bool gather_padded(const T* anchors, const int32_t* order, int64_t size, T* padd
     return sorted && is_finite(padded[1]) && is_finite(padded[size]);
 }
 
+// The number of groups in a pass: their scratch arrays, `bytes` for each group, take at most MAX_PASS bytes. One thread
+// opens no parallel region; it takes one group per pass, whose arrays then stay in the cache.
+inline int64_t groups_per_pass(int64_t groups, int64_t bytes, int threads) {
+    constexpr int64_t MAX_PASS = 16 << 20;
+    return threads == 1 ? 1 : larger<int64_t>(1, smaller(groups, MAX_PASS / bytes));
+}
+
 // Copy `rows` rows of x (rows, k) into out (k, ROWS), in the order of the sources; missing rows become 0.
 template <class T, int ROWS>
 void sort_short_rows(const T* x, int64_t rows, int64_t k, const int32_t* order, T* out) {
@@ -29,10 +39,10 @@ void sort_short_rows(const T* x, int64_t rows, int64_t k, const int32_t* order, 
 
 // --- spread: few sources, many targets ------------------------------------------------------------------------------
 
-// The states at all sources of one group of rows: left (k + 1, STATE), left[i] up to source i - 1; right (k + 1,
-// STATE), right[i] from source i on.
+// The states at all sources of one group of rows.
 struct States {
-    double *left, *right;
+    double* left;   // (k + 1, STATE): left[i] is the sum of the sources up to source i - 1, referred to it
+    double* right;  // (k + 1, STATE): right[i] is the sum of the sources from source i on, referred to it
 };
 
 // Scan the sources.
@@ -66,11 +76,12 @@ bool odd_sums(const Problem<T>& p, const T* padded, States states, int64_t begin
     return valid;
 }
 
-// The sums of the targets [begin, begin + BLOCK), for `rows` rows from `row` on. Returns false if the plan is stale.
+// The sums of the targets [begin, begin + BLOCK), for the group of rows from `row` on. Returns false if the plan is
+// stale.
 template <class T, int ROWS, int DEGREE>
-bool spread_block(const Problem<T>& p, const T* padded, States states, int64_t row, int64_t rows, int64_t begin) {
+bool spread_block(const Problem<T>& p, const T* padded, States states, int64_t row, int64_t begin) {
     constexpr int STATE = ROWS * (DEGREE + 1);
-    const int64_t count = smaller(BLOCK, p.n - begin);
+    const int64_t count = smaller(BLOCK, p.n - begin), rows = smaller<int64_t>(ROWS, p.m - row);
     const int32_t* below = p.target_below + begin;
     Neighbours near;
     bool valid = find_neighbours<T, DEGREE>(count, p.target + begin, below, 0, padded, p.rate, near);
@@ -96,23 +107,34 @@ bool spread_block(const Problem<T>& p, const T* padded, States states, int64_t r
     return valid;
 }
 
-// All rows, in groups of ROWS. The short scan runs on one thread; the threads share the targets.
+// All rows. One thread scans the sources of the pass's groups; then the threads share the targets.
 template <class T, int ROWS, int DEGREE>
 Status spread_rows(const Problem<T>& p, const T* padded, int threads) {
     using Src = Sources<T, ROWS, DEGREE>;
-    const int64_t carry_size = (Src::chunks(p.k) + 1) * Src::STATE;
+    const int64_t groups = block_count(p.m, ROWS), carry_size = (Src::chunks(p.k) + 1) * Src::STATE;
+    const int64_t size = (p.k + 1) * Src::STATE, pass = groups_per_pass(groups, sizeof(double) * 2 * size, threads);
     Buffer<T> x(p.k * ROWS);
-    Buffer<double> carries(2 * carry_size), left((p.k + 1) * Src::STATE), right((p.k + 1) * Src::STATE);
-    if (!x || !carries || !left || !right) return OUT_OF_MEMORY;
+    Buffer<double> carries(2 * carry_size), memory(pass * 2 * size);
+    if (!x || !carries || !memory) return OUT_OF_MEMORY;
     const Src src{padded + 1, p.k, p.rate, x.get(), carries.get(), carries.get() + carry_size};
-    const States states{left.get(), right.get()};
     bool valid = true;
-    for (int64_t row = 0; row < p.m; row += ROWS) {
-        const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
-        sort_short_rows<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, x.get());
-        all_states(src, states);
-        valid &= parallel_for(threads, block_count(p.n, BLOCK), [&](int64_t block, int) {
-            return spread_block<T, ROWS, DEGREE>(p, padded, states, row, rows, block * BLOCK);
+    for (int64_t first = 0; first < groups; first += pass) {
+        const int64_t last = smaller(groups, first + pass);
+        const auto states = [&](int64_t group) {
+            double* left = memory.get() + (group - first) * 2 * size;
+            return States{left, left + size};
+        };
+        for (int64_t group = first; group < last; ++group) {
+            const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
+            sort_short_rows<T, ROWS>(p.x + row * p.k, rows, p.k, p.source_order, x.get());
+            all_states(src, states(group));
+        }
+        valid &= parallel_ranges(threads, block_count(p.n, BLOCK), [&](int64_t begin, int64_t end, int64_t) {
+            bool in_place = true;
+            for (int64_t group = first; group < last; ++group)
+                for (int64_t block = begin; block < end; ++block)
+                    in_place &= spread_block<T, ROWS, DEGREE>(p, padded, states(group), group * ROWS, block * BLOCK);
+            return in_place;
         });
     }
     return valid ? OK : STALE_PLAN;
@@ -175,13 +197,13 @@ bool find_targets(int64_t count, const T* s, const int32_t* below, const int32_t
     return valid;
 }
 
-// Add the sources [begin, begin + BLOCK) to the sums, for `rows` rows from `row` on. Returns false if the plan is
+// Add the sources [begin, begin + BLOCK) to the sums, for the group of rows from `row` on. Returns false if the plan is
 // stale.
 template <class T, int ROWS, int DEGREE>
-bool collect_block(const Problem<T>& p, const T* padded, const Intervals<ROWS, DEGREE>& sums, int64_t row, int64_t rows,
+bool collect_block(const Problem<T>& p, const T* padded, const Intervals<ROWS, DEGREE>& sums, int64_t row,
                    int64_t begin) {
     constexpr int STATE = sums.STATE;
-    const int64_t count = smaller(BLOCK, p.k - begin);
+    const int64_t count = smaller(BLOCK, p.k - begin), rows = smaller<int64_t>(ROWS, p.m - row);
     const int32_t *below = p.source_below + begin, *upto = p.source_upto + begin;
     Neighbours near;
     const bool valid = find_targets<T, DEGREE>(count, p.source + begin, below, upto, padded, p.rate, near);
@@ -200,7 +222,7 @@ bool collect_block(const Problem<T>& p, const T* padded, const Intervals<ROWS, D
     return valid;
 }
 
-// Move `state` plus the ties at its position (null if there are none) from target i - 1 to target i; t (n,) in order.
+// out = the state plus the ties at its position (null if they are not to be added), moved over `gap`.
 template <class T, int ROWS, int DEGREE>
 inline void move_with_ties(const double* state, const double* tied, double gap, double rate, double* out) {
     double sum[ROWS * (DEGREE + 1)];
@@ -225,12 +247,12 @@ void scan_left(const T* t, int64_t n, double rate, const Intervals<ROWS, DEGREE>
     }
 }
 
-// Scan the targets in both directions and write `rows` rows of the product from `row` on.
+// Scan the targets in both directions and write the group of rows of the product from `row` on.
 template <class T, int ROWS, int DEGREE>
-void collect_targets(const Problem<T>& p, const T* padded, const Intervals<ROWS, DEGREE>& sums, int64_t row,
-                     int64_t rows) {
+void collect_targets(const Problem<T>& p, const T* padded, const Intervals<ROWS, DEGREE>& sums, int64_t row) {
     constexpr int STATE = sums.STATE, READ = STATE - ROWS;  // the offset of the sums that are read: v, or p in degree 1
     const T* t = padded + 1;
+    const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
     scan_left<T>(t, p.n, p.rate, sums);
     double right[STATE] = {};
     for (int64_t i = p.n - 1; i >= 0; --i) {
@@ -249,26 +271,38 @@ void collect_targets(const Problem<T>& p, const T* padded, const Intervals<ROWS,
     }
 }
 
-// All rows, in groups of ROWS. Every thread has its own sums. Their number is limited, so that the sums take less
-// memory than the sources.
+// All rows. The threads share the sources, and every thread has its own sums for each group. The number of threads is
+// limited, so that one group's sums take less memory than the sources.
 template <class T, int ROWS, int DEGREE>
 Status collect_rows(const Problem<T>& p, const T* padded, int threads) {
     using Sums = Intervals<ROWS, DEGREE>;
-    const int64_t size = Sums::size(p.n);
-    threads = int(smaller<int64_t>(threads, 1 + p.k / (8 * (p.n + 1))));
-    Buffer<double> sums(threads * size);
-    if (!sums) return OUT_OF_MEMORY;
+    const int64_t groups = block_count(p.m, ROWS), blocks = block_count(p.k, BLOCK), size = Sums::size(p.n);
+    threads = int(smaller<int64_t>(smaller<int64_t>(threads, blocks), 1 + p.k / (8 * (p.n + 1))));
+    const int64_t pass = groups_per_pass(groups, sizeof(double) * threads * size, threads);
+    Buffer<double> memory(pass * threads * size);
+    if (!memory) return OUT_OF_MEMORY;
     bool valid = true;
-    for (int64_t row = 0; row < p.m; row += ROWS) {
-        const int64_t rows = smaller<int64_t>(ROWS, p.m - row);
-        std::memset(sums.get(), 0, sizeof(double) * threads * size);
-        valid &= parallel_for(threads, block_count(p.k, BLOCK), [&](int64_t block, int thread) {
-            const Sums own(sums.get() + thread * size, p.n);
-            return collect_block<T, ROWS, DEGREE>(p, padded, own, row, rows, block * BLOCK);
+    for (int64_t first = 0; first < groups; first += pass) {
+        const int64_t last = smaller(groups, first + pass);
+        const auto sums = [&](int64_t group, int64_t thread) {
+            return memory.get() + ((group - first) * threads + thread) * size;
+        };
+        valid &= parallel_ranges(threads, blocks, [&](int64_t begin, int64_t end, int64_t thread) {
+            bool in_place = true;
+            for (int64_t group = first; group < last; ++group) {
+                double* own = sums(group, thread);
+                std::memset(own, 0, sizeof(double) * size);
+                for (int64_t block = begin; block < end; ++block)
+                    in_place &= collect_block<T>(p, padded, Sums(own, p.n), group * ROWS, block * BLOCK);
+            }
+            return in_place;
         });
-        for (int64_t thread = 1; thread < threads; ++thread)  // always in this order: the same bits every time
-            for (int64_t i = 0; i < size; ++i) sums[i] += sums[thread * size + i];
-        collect_targets<T, ROWS, DEGREE>(p, padded, Sums(sums.get(), p.n), row, rows);
+        for (int64_t group = first; group < last; ++group) {
+            double* total = sums(group, 0);
+            for (int64_t thread = 1; thread < threads; ++thread)  // always in this order: the same bits every time
+                for (int64_t i = 0; i < size; ++i) total[i] += sums(group, thread)[i];
+            collect_targets<T>(p, padded, Sums(total, p.n), group * ROWS);
+        }
     }
     return valid ? OK : STALE_PLAN;
 }
