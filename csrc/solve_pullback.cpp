@@ -19,8 +19,8 @@ void add_packed(const double (&full)[B][B], double* packed) {
 
 // --- The factor -----------------------------------------------------------------------------------------------------
 
-// mass_bar at a point, from the gradient S_bar of S = T S' T^T:  T_bar = 2 S_bar T S', of which the upper right block
-// is rho W_bar. S' = S + d z z^T is that of the point before; k is the point's index over all batches.
+// mass_bar at a point, from the gradient S_bar of S = T S' T^T. T_bar = 2 S_bar T S', and W_bar is rho times its upper
+// right block. S' = S + d z z^T belongs to the point before; k is the point's index over all batches.
 template <int R, int B>
 void add_mass_bar(const FactorPullback& b, const Step<R, B>& step, int64_t k, const double (&state_bar)[R][R]) {
     const double* before = b.states + (k - 1) * R * R;
@@ -35,8 +35,8 @@ void add_mass_bar(const FactorPullback& b, const Step<R, B>& step, int64_t k, co
     add_packed<B>(full, b.mass_bar + k * Steps<R, B>::PACKED);
 }
 
-// gap_bar at a point, from the gradient S_bar of S = rho^2 N S' N^T:  2 <S_bar, S>. For B = 0 the stored state is I -
-// S, in which a small S is lost; S is then computed again from the point before.
+// gap_bar at a point, from the gradient S_bar of S = rho^2 N S' N^T. It is 2 <S_bar, S>. For B = 0 the stored state is
+// I - S, in which a small S is lost by rounding, so S is computed again from the point before.
 template <int R, int B>
 double gap_bar(const FactorPullback& b, const Step<R, B>& step, int64_t k, const double (&state_bar)[R][R]) {
     const double *own = b.states + k * R * R, *before = own - R * R, *z = b.z + (k - 1) * R;
