@@ -179,10 +179,11 @@ inline void add_source(const T* x, double u, double d, double* state) {
 }
 
 // The gaps and decays from `count` sources s to the targets on their two sides. A tied source has two gaps of 0.
-// Returns false if a source does not lie where the plan says.
+// Returns false if a source does not lie where the plan says. The function is inlined so that the compiler sees that
+// `near` overlaps no other array.
 template <class T, int DEGREE>
-bool find_targets(int64_t count, const T* s, const int32_t* below, const int32_t* upto, const T* padded, double rate,
-                  Neighbours& near) {
+[[gnu::always_inline]] inline bool find_targets(int64_t count, const T* s, const int32_t* below, const int32_t* upto,
+                                                const T* padded, double rate, Neighbours& near) {
     int valid = 1;
     for (int64_t j = 0; j < count; ++j) {
         near.u_right[j] = double(padded[below[j] + 1]) - double(s[j]);
