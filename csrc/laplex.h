@@ -1,8 +1,9 @@
-// The compiled core: what every instruction set provides. No torch headers, no Python.
+// The interface of the compiled core: the functions that every instruction set provides, and their arguments. The core
+// knows neither torch nor Python.
 //
-// All arrays are contiguous. h independent kernels, each with n targets, k sources and m rows of x:
-//     x (h, m, k) -> even, odd (h, m, n)        target (h, n), source (h, k), tau (h,)
-// An index is (h, channels, size) int32; see laplex/_ops.py for what the channels hold.
+// All arrays are contiguous. h is the number of batches, which are independent problems. In a batch there are n targets
+// (the side of the output), k sources (the side of the input) and m rows of x. "In order" means sorted by position;
+// "the caller's order" is that of the arrays as they were given. T is float or double.
 #pragma once
 
 #include <cstdint>
@@ -11,133 +12,154 @@ namespace laplex {
 
 enum Status : int { OK = 0, STALE_PLAN = 1, BAD_TAU = 2, NOT_FINITE_A = 3, NOT_FINITE_B = 4, OUT_OF_MEMORY = 5 };
 
-// What was done since the module was loaded, for tests: parallel regions opened, and sides sorted.
+// Counters since the module was loaded, for tests: parallel regions opened, and sides sorted.
 struct Tally {
     int64_t regions, sorts;
 };
 extern Tally tally;
 
+// The plan of two sides: an index (h, channels, size) for each side. The number of channels tells which arrays it
+// holds:
+//     4   order, rank, below, upto    both sides are sorted; below and upto are in order
+//     1   order                       the short side of a short-axis plan
+//     2   below, upto                 the long side of a short-axis plan, in the caller's order
+// `order` sorts the side and `rank` is its inverse. `below` and `upto` count the anchors of the other side that are <
+// and <= each anchor.
+
+// Products with the Laplace kernel matrix (scan.cpp). With u_ij = |target_i - source_j| / tau,
+//     even_i = sum over j of exp(-u_ij) x_j        odd_i = sum over j of sign(source_j - target_i) exp(-u_ij) x_j
+// In degree 1, u_ij exp(-u_ij) replaces exp(-u_ij). At a tie, target_i = source_j, the sign is 0.
 struct Scan {
-    const void* x;
-    const void* target;
-    const void* source;
-    const double* tau;
-    const int32_t* target_index;
-    const int32_t* source_index;
-    const void* target_values;  // (h, 2, n) or null: the anchors the plan was built from, as given and in order
-    const void* source_values;  // (h, 2, k) or null
-    void* even;
-    void* odd;            // null if not wanted
-    const void* weights;  // (h, m, n) or null: then the odd sums are not kept but pulled together,
-    void* pull;           // (h, n): sum over rows of weights * odd / tau
+    const void* x;                // (h, m, k) T
+    const void* target;           // (h, n) T
+    const void* source;           // (h, k) T
+    const double* tau;            // (h,)
+    const int32_t* target_index;  // (h, target_channels, n)
+    const int32_t* source_index;  // (h, source_channels, k)
+    const void* target_values;    // (h, 2, n) T: the anchors the plan was built from, as given and in order; or null
+    const void* source_values;    // (h, 2, k) T, or null
+    void* even;                   // (h, m, n) T
+    void* odd;                    // (h, m, n) T, or null if not wanted
+    const void* weights;          // (h, m, n) T, or null; in degree 0 only
+    void* pull;                   // (h, n) T: the sum over rows of weights * odd / tau; null without weights
     int64_t h, m, n, k;
     int target_channels, source_channels;
-    int degree;  // 0, or 1: every exp(-u), u = |target - source| / tau, is u exp(-u) instead; no weights then
+    int degree;  // 0 or 1
     int threads;
 };
 
+// Build a plan of the row anchors a and the column anchors b (order.cpp).
 struct Order {
-    const void* a;
-    const void* b;
-    int32_t* a_index;
-    int32_t* b_index;
-    void* a_values;  // as in Scan; null for a short-axis plan
-    void* b_values;
+    const void* a;     // (h, n) T
+    const void* b;     // (h, k) T
+    int32_t* a_index;  // (h, a_channels, n), output
+    int32_t* b_index;  // (h, b_channels, k), output
+    void* a_values;    // (h, 2, n) T, output, as in Scan; null in a short-axis plan
+    void* b_values;    // (h, 2, k) T, output
     int64_t h, n, k;
     int a_channels, b_channels;
-    bool from_old;  // the indices hold an earlier order, likely close to the new one
+    bool from_old;  // a_index and b_index hold an earlier order, likely close to the new one
     int threads;
 };
 
+// out_i = sum over rows of x_i y_i / tau (scan.cpp).
 struct RowDot {
-    const void* x;  // (h, m, n)
-    const void* y;  // (h, m, n)
-    const double* tau;
-    void* out;  // (h, n): sum over rows of x * y / tau
+    const void* x;      // (h, m, n) T
+    const void* y;      // (h, m, n) T
+    const double* tau;  // (h,)
+    void* out;          // (h, n) T
     int64_t h, m, n;
     int threads;
 };
 
-// Quasiseparable matrices in order, of order r with blocks of size `block` (laplex/_solve_ops.py); doubles throughout.
-// decay, diag, d (h, n); p, q, z (h, n, r); mass (h, n, 0, 1 or 3); states (h, n, r, r); bars as what they belong to.
+// Quasiseparable matrices of order r with blocks of size `block` (quasiseparable.h), n points in order, A = L diag(d)
+// L^T. `packed` is the number of entries of a symmetric block: 0, 1 or 3.
+
+// Find d and z, and with them L (solve.cpp).
 struct Factor {
-    const double* decay;
-    const double* p;
-    const double* q;
-    const double* mass;
-    const double* diag;
-    double* d;
-    double* z;
-    double* states;  // null if not wanted
+    const double* decay;  // (h, n): rho, or rho - 1 for block = 0
+    const double* p;      // (h, n, r)
+    const double* q;      // (h, n, r)
+    const double* mass;   // (h, n, packed): W
+    const double* diag;   // (h, n)
+    double* d;            // (h, n), output
+    double* z;            // (h, n, r), output
+    double* states;       // (h, n, r, r), output: S, or I - S for block = 0; null if not wanted
     int64_t h, n;
     int r, block;
     int threads;
 };
 
+// The gradients of Factor's inputs, from those of d and z (solve_pullback.cpp).
 struct FactorPullback {
-    const double* decay;
-    const double* p;
-    const double* mass;
-    const double* d;
-    const double* z;
-    const double* states;
-    const double* d_bar;
-    const double* z_bar;
-    double* p_bar;
-    double* q_bar;
-    double* mass_bar;  // zeros before
-    double* diag_bar;
-    double* gap_bar;  // (h, n): the gradient of log rho
+    const double* decay;   // (h, n)
+    const double* p;       // (h, n, r)
+    const double* mass;    // (h, n, packed)
+    const double* d;       // (h, n)
+    const double* z;       // (h, n, r)
+    const double* states;  // (h, n, r, r)
+    const double* d_bar;   // (h, n)
+    const double* z_bar;   // (h, n, r)
+    double* p_bar;         // (h, n, r), output
+    double* q_bar;         // (h, n, r), output
+    double* mass_bar;      // (h, n, packed), zeros on entry; the gradient is added
+    double* diag_bar;      // (h, n), output
+    double* gap_bar;       // (h, n), output: the gradient of log rho
     int64_t h, n;
     int r, block;
     int threads;
 };
 
-struct Sweep {  // y = L (x / divisor), or L^T, L^-1, L^-T
-    const double* decay;
-    const double* p;
-    const double* z;
-    const double* mass;
-    const int64_t* order;   // (h, n) or null: which rows of x (of y, if transposed) the points are
-    const double* divisor;  // (h, n) or null
+// y = L (x / divisor), or with L^T, L^-1 or L^-T in place of L (solve.cpp).
+struct Sweep {
+    const double* decay;    // (h, n)
+    const double* p;        // (h, n, r)
+    const double* z;        // (h, n, r)
+    const double* mass;     // (h, n, packed)
+    const int64_t* order;   // (h, n), or null: the row of x (of y, if transposed) that belongs to each point
+    const double* divisor;  // (h, n), or null
     const double* x;        // (h, n, m)
-    double* y;
+    double* y;              // (h, n, m), output
     int64_t h, n, m;
     int r, block;
     bool transposed, inverse;
     int threads;
 };
 
-struct SweepPullback {  // of sum over i > j of left_i L_ij right_j
-    const double* decay;
-    const double* p;
-    const double* z;
-    const double* mass;
-    const double* left;  // (h, n, m)
-    const double* right;
-    double* p_bar;  // zeros before, all four
-    double* z_bar;
-    double* mass_bar;
-    double* gap_bar;
+// The gradients of the sum over i > j, and over columns, of left_i L_ij right_j (solve_pullback.cpp). They are added to
+// the four outputs, which are zeros on entry.
+struct SweepPullback {
+    const double* decay;  // (h, n)
+    const double* p;      // (h, n, r)
+    const double* z;      // (h, n, r)
+    const double* mass;   // (h, n, packed)
+    const double* left;   // (h, n, m)
+    const double* right;  // (h, n, m)
+    double* p_bar;        // (h, n, r)
+    double* z_bar;        // (h, n, r)
+    double* mass_bar;     // (h, n, packed)
+    double* gap_bar;      // (h, n): the gradient of log rho
     int64_t h, n, m;
     int r, block;
     int threads;
 };
 
+// m weighted Gram matrices per batch, or their pullback (gram.cpp). The matrix's entries have type R, float or double.
 struct Gram {
-    const double* sums;       // (h, m, channels, 4, n): U, V, and the high and the low part of W; laplex/_kernels/gram.py
-    const double* direction;  // (h, 2, n): cos phi, sin phi; null if there is one channel, without phases
+    const double* sums;       // (h, m, channels, 4, n): U, V, and the high and the low part of W
+    const double* direction;  // (h, 2, n): cos phi, sin phi; not read with one channel
     const double* target;     // (h, n)
     const double* tau;        // (h,)
-    void* matrix;             // (h, m, n, n): M, to be filled; with pulls its cotangent, to be read
-    double* pulls;            // (h, m, 4 or 10, n) or null
+    void* matrix;             // (h, m, n, n) R: M, output; if pulls is given, the cotangent of M, input
+    double* pulls;            // (h, m, 4 or 10, n), output, or null: the gradients of the sums
     int64_t h, m, n;
-    int channels;  // 1 or 3
+    int channels;  // 1, or 3 with phases
     int threads;
 };
 
-// Each is compiled once an instruction set, from the same source, into a namespace of its own. Templates of the standard
-// library are kept out of the kernels: the linker keeps one copy, and it might be one this processor cannot run.
+// Every function is compiled once per instruction set, from the same source, into a namespace of its own. These files
+// use no templates of the standard library: the linker keeps one copy of a template, and that copy might need
+// instructions that this processor does not have.
 #define LAPLEX_DECLARE(isa)                           \
     namespace isa {                                   \
     template <class T> Status scan(const Scan&);      \

@@ -1,6 +1,7 @@
-// laplex._core: the kernels for the best instruction set this processor has, called with addresses of contiguous arrays.
-// laplex/_kernels/cpp_scan.py, cpp_gram.py and cpp_solve.py are the only callers; they own dtypes, contiguity and
-// messages.
+// The Python module laplex._core: the core's functions for the best instruction set of this processor.
+//
+// Arrays are passed as addresses, 0 for an array that is not given; laplex.h has their shapes. The callers, in Python,
+// check dtypes and contiguity and turn a status into an exception.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 
@@ -29,48 +30,14 @@ Isa detect() {
 
 const Isa isa = detect();
 
-template <class T>
-Status run_scan(const Scan& scan) {
+// Call a function of the best instruction set.
 #ifdef LAPLEX_X86
-    if (isa == Isa::avx512) return avx512::scan<T>(scan);
-    if (isa == Isa::avx2) return avx2::scan<T>(scan);
-#endif
-    return baseline::scan<T>(scan);
-}
-
-template <class T>
-Status run_order(const Order& order) {
-#ifdef LAPLEX_X86
-    if (isa == Isa::avx512) return avx512::order<T>(order);
-    if (isa == Isa::avx2) return avx2::order<T>(order);
-#endif
-    return baseline::order<T>(order);
-}
-
-template <class T>
-Status run_row_dot(const RowDot& dot) {
-#ifdef LAPLEX_X86
-    if (isa == Isa::avx512) return avx512::row_dot<T>(dot);
-    if (isa == Isa::avx2) return avx2::row_dot<T>(dot);
-#endif
-    return baseline::row_dot<T>(dot);
-}
-
-template <class R>
-Status run_gram(const Gram& gram) {
-#ifdef LAPLEX_X86
-    if (isa == Isa::avx512) return avx512::gram<R>(gram);
-    if (isa == Isa::avx2) return avx2::gram<R>(gram);
-#endif
-    return baseline::gram<R>(gram);
-}
-
-// Those without a type of their own: the name of the function for this processor's instruction set.
-#ifdef LAPLEX_X86
-#define LAPLEX_BEST(name, args) \
-    (isa == Isa::avx512 ? avx512::name(args) : isa == Isa::avx2 ? avx2::name(args) : baseline::name(args))
+#define LAPLEX_BEST(function, args)              \
+    (isa == Isa::avx512 ? avx512::function(args) \
+     : isa == Isa::avx2 ? avx2::function(args)   \
+                        : baseline::function(args))
 #else
-#define LAPLEX_BEST(name, args) baseline::name(args)
+#define LAPLEX_BEST(function, args) baseline::function(args)
 #endif
 
 template <class P>
@@ -79,30 +46,31 @@ P* address(uintptr_t value) {
 }
 
 int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
-         uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd,
-         uintptr_t weights, uintptr_t pull, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels,
-         int source_channels, int degree, bool is_double, int threads) {
+         uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd, uintptr_t weights,
+         uintptr_t pull, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels, int source_channels,
+         int degree, bool is_double, int threads) {
     const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
                     address<int32_t>(target_index), address<int32_t>(source_index), address<void>(target_values),
-                    address<void>(source_values), address<void>(even), address<void>(odd),
-                    address<void>(weights), address<void>(pull), h, m, n, k, target_channels, source_channels, degree, threads};
+                    address<void>(source_values), address<void>(even), address<void>(odd), address<void>(weights),
+                    address<void>(pull), h, m, n, k, target_channels, source_channels, degree, threads};
     nb::gil_scoped_release release;
-    return is_double ? run_scan<double>(args) : run_scan<float>(args);
+    return is_double ? LAPLEX_BEST(scan<double>, args) : LAPLEX_BEST(scan<float>, args);
 }
 
-int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, uintptr_t a_values, uintptr_t b_values, int64_t h, int64_t n, int64_t k,
-          int a_channels, int b_channels, bool from_old, bool is_double, int threads) {
+int order(uintptr_t a, uintptr_t b, uintptr_t a_index, uintptr_t b_index, uintptr_t a_values, uintptr_t b_values,
+          int64_t h, int64_t n, int64_t k, int a_channels, int b_channels, bool from_old, bool is_double, int threads) {
     const Order args{address<void>(a), address<void>(b), address<int32_t>(a_index), address<int32_t>(b_index),
-                     address<void>(a_values), address<void>(b_values), h, n, k, a_channels, b_channels, from_old, threads};
+                     address<void>(a_values), address<void>(b_values), h, n, k, a_channels, b_channels, from_old,
+                     threads};
     nb::gil_scoped_release release;
-    return is_double ? run_order<double>(args) : run_order<float>(args);
+    return is_double ? LAPLEX_BEST(order<double>, args) : LAPLEX_BEST(order<float>, args);
 }
 
 int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, int64_t m, int64_t n, bool is_double,
             int threads) {
     const RowDot args{address<void>(x), address<void>(y), address<double>(tau), address<void>(out), h, m, n, threads};
     nb::gil_scoped_release release;
-    return is_double ? run_row_dot<double>(args) : run_row_dot<float>(args);
+    return is_double ? LAPLEX_BEST(row_dot<double>, args) : LAPLEX_BEST(row_dot<float>, args);
 }
 
 void factor(uintptr_t decay, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t diag, uintptr_t d, uintptr_t z,
@@ -136,22 +104,22 @@ void sweep(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t 
 }
 
 int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, uintptr_t left, uintptr_t right,
-                   uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, uintptr_t gap_bar, int64_t h, int64_t n, int64_t m,
-                   int r, int block, int threads) {
+                   uintptr_t p_bar, uintptr_t z_bar, uintptr_t mass_bar, uintptr_t gap_bar, int64_t h, int64_t n,
+                   int64_t m, int r, int block, int threads) {
     const SweepPullback args{address<double>(decay), address<double>(p), address<double>(z), address<double>(mass),
                              address<double>(left), address<double>(right), address<double>(p_bar),
-                             address<double>(z_bar), address<double>(mass_bar), address<double>(gap_bar), h, n, m, r, block,
-                             threads};
+                             address<double>(z_bar), address<double>(mass_bar), address<double>(gap_bar), h, n, m, r,
+                             block, threads};
     nb::gil_scoped_release release;
     return LAPLEX_BEST(sweep_pullback, args);
 }
 
-int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, uintptr_t matrix, uintptr_t pulls, int64_t h,
-         int64_t m, int64_t n, int channels, bool is_double, int threads) {
+int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, uintptr_t matrix, uintptr_t pulls,
+         int64_t h, int64_t m, int64_t n, int channels, bool is_double, int threads) {
     const Gram args{address<double>(sums), address<double>(direction), address<double>(target), address<double>(tau),
                     address<void>(matrix), address<double>(pulls), h, m, n, channels, threads};
     nb::gil_scoped_release release;
-    return is_double ? run_gram<double>(args) : run_gram<float>(args);
+    return is_double ? LAPLEX_BEST(gram<double>, args) : LAPLEX_BEST(gram<float>, args);
 }
 
 }  // namespace

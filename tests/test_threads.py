@@ -46,6 +46,13 @@ def test_large_products_open_few(m, regions):
     assert opened(lambda: laplex.linear(x, a, b, 0.5, plan=plan))[0] == regions
 
 
+@pytest.mark.parametrize(("n", "k"), [(100_000, 1000), (1000, 100_000)])
+def test_short_axes_open_one_region_for_all_rows(n, k):
+    a, b = torch.randn(n), torch.randn(k)
+    x, plan = torch.randn(64, k), laplex.Plan(a, b)
+    assert opened(lambda: laplex.linear(x, a, b, 0.5, plan=plan))[0] == 1
+
+
 def test_a_training_step_of_many_rows_opens_few():
     a, b = (side.requires_grad_() for side in anchors(20_000))
     x, plan = torch.randn(64, 20_000, requires_grad=True), laplex.Plan(a, b)
