@@ -99,7 +99,7 @@ def narrow_distance_sums(v, c, down, up):
 @triton.jit
 def points_of(tile, entry, position, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr,
               TILE: tl.constexpr):  # fmt: skip
-    """A tile's places and positions, which of them are targets and which sources, and their indices at the caller's."""
+    """A tile's places and positions, which of them are targets and which sources, and the caller's indices."""
     place = (tile.to(tl.int64) if FAR else tile) * TILE + tl.arange(0, TILE)
     within = tl.minimum(place, merged - 1)
     at = tl.load(position + within)

@@ -58,10 +58,11 @@ def group_program(
 
 # The powers of two that tiles may span to be carried by a plain prefix sum, with all sums referred to one position.
 # These are bounds on accuracy:
-#   NEAR        for float32 x. The weights 2^-800 and 2^800 leave 2^222 of the range of float64 for x, which is below
-#               2^128, and for the number of sources. The rounding of exponents, 800 * 2^-52, does not count.
-#   NEAR_EXACT  for float64 x. The relative error of a weight is the absolute error of its exponent e, about e * 2^-52:
-#               for 16 below 1e-14, the accuracy of a float64 product.
+#   NEAR        unless EXACT, so x is float32. The weights 2^-800 and 2^800 leave 2^222 of the range of float64 for x,
+#               which is below 2^128, and for the number of sources. The rounding of exponents, 800 * 2^-52, does not
+#               count.
+#   NEAR_EXACT  if EXACT, so x may be float64. The relative error of a weight is the absolute error of its exponent e,
+#               about e * 2^-52: for 16 below 1e-14, the accuracy of a float64 product.
 NEAR = tl.constexpr(800.0)
 NEAR_EXACT = tl.constexpr(16.0)
 

@@ -1,6 +1,6 @@
 """Loads and stores of several rows of x or y at once.
 
-x is (batch, m, k), and the m rows are products by the same matrix. In the layout "rows adjacent" the m values of one
+x is (batch, m, k), and all m rows are multiplied by the same matrix. In the layout "rows adjacent" the m values of one
 column lie next to each other in memory, so a gather of one point fetches ROWS_AT_ONCE = 4 rows in one access. A gather
 of 16 bytes takes as long as one of 4 bytes.
 """
