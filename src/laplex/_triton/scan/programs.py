@@ -34,8 +34,9 @@ Ties
     - left). In the merged order rows come before columns at ties. So if FIRST (the targets are the rows) tied sources
     lie right of their target, otherwise left of it: one of the two running sums has all of them, and the other none.
     The even sum needs no care. For the odd sum the ties must be taken out of the sum that has them. Ties may be almost
-    all of that sum, so subtracting them in float32 could leave only rounding errors. A narrow tile reads the sum before
-    the ties are added (STRICT). Otherwise sums are float64, the sum over the ties is kept beside them, and subtracted.
+    all of that sum, so subtracting them in float32 could leave only rounding errors. A launch for narrow tiles alone
+    (SPANS = "narrow", STRICT) reads the sum before the ties are added. In other launches all sums are float64, and the
+    sum over the ties is computed beside them and subtracted.
 
 Narrow and wide tiles
     A tile that spans at most NARROW powers of two has all its sums referred to one position. A wider tile is cut into
