@@ -1,6 +1,8 @@
-"""Compile every Triton kernel for a GPU that need not be there: the interpreter runs what the compiler would refuse.
+"""Compile every Triton program for a GPU, on a machine that may have none.
 
-Run by tests/test_triton_compiles.py without TRITON_INTERPRET, in one process for those of products and one for Gram's.
+The other tests run programs in Triton's interpreter, which accepts code that the compiler refuses.
+tests/test_triton_compiles.py runs this file without TRITON_INTERPRET: one process compiles the programs of products,
+another those of Gram matrices.
 """
 
 import itertools
@@ -23,20 +25,22 @@ from laplex._triton.scan import rows as triton_rows
 from laplex._triton.short import programs as triton_short
 
 TARGET = GPUTarget("cuda", 90, 32)
+
+# The name of a program's parameter tells what it is: a pointer to one of these dtypes, or else an integer.
 FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of"}, {"order", "splits"}
-ONE = {"x_col", "even_col", "odd_col", "w_col"}  # numbers that are 1 are constants to the compiler
+LIKE_ANCHORS = {
+    *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
+    *("phi", "psi", "source_bar", "psi_bar"),
+}
+LIKE_X = {
+    *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
+    *("matrix", "weight", "largest", "weight_bar"),
+}
+ONE = {"x_col", "even_col", "odd_col", "w_col"}  # strides that are 1: Triton compiles an argument of 1 as a constant
 
-
-ANCHORS, X = (
-    {"target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"}
-    | {"phi", "psi", "source_bar", "psi_bar"},
-    {"x", "merged_x", "merged_y", "even", "odd", "g", "y", "matrix", "weight", "largest", "weight_bar"},
-)
-
-WARPS = 2  # and tiles of which a thread has as much as of those that are launched, with more warps
-# Dtypes of anchors and weights, whether phased, whether rows come first at ties, whether in order: any two of them in
-# every combination there is.
+WARPS = 2  # with sizes in proportion: a thread has about as many points as in a real launch
+# Dtype of anchors, dtype of weights, PHASED, FIRST, IN_ORDER. Every pair of values of any two of them occurs.
 GRAMS = (
     ("fp32", "fp32", False, True, False),
     ("fp64", "fp64", True, True, False),
@@ -47,35 +51,38 @@ GRAMS = (
 )
 
 
-def compile_kernel(kernel, anchors, x, **constants):
-    """What an argument is, its name tells: a pointer to a dtype, a number, or a constant."""
-    ones = ONE if constants.get("SIDE", 1) == 1 else {"x_row", "even_row", "odd_row"}
-    constants |= dict.fromkeys(ones & set(kernel.arg_names), 1) | dict.fromkeys({"EARLY"} & set(kernel.arg_names), True)
+def compile_program(program, anchors, x, **constants):
+    """Compile a program for anchors and x of these dtypes; check that one with EARLY waits before it uses memory."""
+    ones = ONE if constants.get("ROWS_AT_ONCE", 1) == 1 else {"x_row", "even_row", "odd_row"}
+    constants |= dict.fromkeys(ones & set(program.arg_names), 1)
+    constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
-    pointers |= dict.fromkeys(ANCHORS, f"*{anchors}") | dict.fromkeys(X, f"*{x}")
-    number = "i64" if constants.get("FAR") else "i32"
-    names = list(enumerate(kernel.arg_names))
-    signature = {name: "constexpr" if name in constants else pointers.get(name, number) for _, name in names}
+    pointers |= dict.fromkeys(LIKE_ANCHORS, f"*{anchors}") | dict.fromkeys(LIKE_X, f"*{x}")
+    integer = "i64" if constants.get("FAR") else "i32"
+    names = list(enumerate(program.arg_names))
+    signature = {name: "constexpr" if name in constants else pointers.get(name, integer) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
-    made = triton.compile(ASTSource(kernel, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS})
+    compiled = triton.compile(
+        ASTSource(program, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS}
+    )
     if "EARLY" in constants:
-        before, waited, _ = made.asm["ptx"].partition("griddepcontrol.wait")
-        assert waited, f"{kernel.__name__} may begin early, and does not wait"
-        assert not re.search(r"\b(ld|st)\.global", before), f"{kernel.__name__} reads or writes before it waits"
-    print("compiled", kernel.__name__, anchors, x, flush=True)
+        before, waited, _ = compiled.asm["ptx"].partition("griddepcontrol.wait")
+        assert waited, f"{program.__name__} may start early, but does not wait for the previous launch"
+        assert not re.search(r"\b(ld|st)\.global", before), f"{program.__name__} uses global memory before it waits"
+    print("compiled", program.__name__, anchors, x, flush=True)
 
 
 def narrow_sums(anchors, x, exact):
-    """Of narrow tiles alone: with rows side by side, and row by row."""
+    """scan_program for narrow tiles: four rows at once, and row by row."""
     for odd, pull, first in ((False, False, True), (True, False, True), (True, True, True), (True, True, False)):
         how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
-        how |= {"ALONE": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
-        side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "SIDE": 4}
-        compile_kernel(triton_merged.scan_program, anchors, x, **how, **side)
+        how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
+        at_once = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "ROWS_AT_ONCE": 4}
+        compile_program(triton_merged.scan_program, anchors, x, **how, **at_once)
         if x == anchors:
-            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "SIDE": 1}
-            compile_kernel(triton_merged.scan_program, anchors, x, **how, **alone)
+            by_row = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "ROWS_AT_ONCE": 1}
+            compile_program(triton_merged.scan_program, anchors, x, **how, **by_row)
 
 
 def products():
@@ -84,49 +91,53 @@ def products():
             flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
             tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
             staged = {"STAGED": "" if first else "places"}
-            checked = {"CHECKED": odd and exact, "ALONE": odd, "SIDE": 1 if odd else 4}
-            compile_kernel(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
-            carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
+            checked = {"CHECKED": odd and exact, "ONE_BATCH": odd, "ROWS_AT_ONCE": 1 if odd else 4}
+            compile_program(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
+            carry = {
+                "CARRY": 1 if odd else 8,
+                "ONE_BATCH": odd,
+                "SPANS": "all" if exact else "wide" if odd else "narrow",
+            }
             carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
             carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
-            compile_kernel(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, SIDE=1)
+            compile_program(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, ROWS_AT_ONCE=1)
             if x == anchors:
-                compile_kernel(triton_carry.group_program, anchors, x, **flags, GROUP=64)
-                compile_kernel(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
+                compile_program(triton_carry.group_program, anchors, x, **flags, GROUP=64)
+                compile_program(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
                 block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
-                compile_kernel(
+                compile_program(
                     triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block
                 )
         for even, odd, pull, to_tau in ((1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 0, 1)):
             flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
-            compile_kernel(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
+            compile_program(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
         for odd, pull, first in ((False, True, False), (True, False, True)):
             tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
-            compile_kernel(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
-            compile_kernel(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
-        compile_kernel(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
+            compile_program(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
+            compile_program(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
+        compile_program(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
         narrow_sums(anchors, x, exact)
-        compile_kernel(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
+        compile_program(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
         for to_tau in (False, True):
-            compile_kernel(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
-        compile_kernel(triton_short.unstage_program, anchors, x, WIDTH=512)
-        compile_kernel(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
+            compile_program(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
+        compile_program(triton_short.unstage_program, anchors, x, WIDTH=512)
+        compile_program(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
         tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
         for odd, in_order in ((False, False), (True, True)):
-            compile_kernel(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
+            compile_program(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
     for in_order, far in itertools.product((False, True), repeat=2):
-        compile_kernel(triton_short.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
-        compile_kernel(triton_merged.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
-    compile_kernel(triton_merged.row_dot_program, "fp32", "fp32", WIDTH=512, ROWS=8)
-    compile_kernel(triton_merged.block_sum_program, "fp32", "fp32", WIDTH=32, ROWS=64)
-    compile_kernel(triton_order.beside_program, "fp32", "fp32", WIDTH=1024)
+        compile_program(triton_short.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
+        compile_program(triton_merged.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
+    compile_program(triton_merged.row_dot_program, "fp32", "fp32", WIDTH=512, ROWS=8)
+    compile_program(triton_merged.block_sum_program, "fp32", "fp32", WIDTH=32, ROWS=64)
+    compile_program(triton_order.beside_program, "fp32", "fp32", WIDTH=1024)
     for anchors in ("fp32", "fp64"):
-        compile_kernel(triton_order.rank_program, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)
-        compile_kernel(triton_order.join_program, anchors, anchors, WIDTH=32, RUNS=16)
-    compile_kernel(triton_order.encode_program, "fp32", "fp32", WIDTH=1024)
-    compile_kernel(triton_order.split_program, "fp32", "fp32", TILE=1024, LANES=128)
+        compile_program(triton_order.rank_program, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)
+        compile_program(triton_order.join_program, anchors, anchors, WIDTH=32, RUNS=16)
+    compile_program(triton_order.encode_program, "fp32", "fp32", WIDTH=1024)
+    compile_program(triton_order.split_program, "fp32", "fp32", TILE=1024, LANES=128)
     for words in (False, True):
-        compile_kernel(triton_order.merge_program, "fp32", "fp32", WORDS=words, TILE=1024)
+        compile_program(triton_order.merge_program, "fp32", "fp32", WORDS=words, TILE=1024)
 
 
 def grams():
@@ -134,16 +145,16 @@ def grams():
         how = {"EXACT": x == "fp64", "PHASED": phased}
         tiles = {**how, "FIRST": first, "IN_ORDER": in_order, "TILE": 256, "ROWS": 8}
         reduce = {"CHECKED": in_order, "FAR": not first}
-        compile_kernel(triton_gram_sums.gram_reduce_program, anchors, x, **tiles, **reduce)
-        compile_kernel(triton_gram_sums.gram_target_program, anchors, x, **tiles, FAN=64)
-        if first:  # what does not depend on it
-            compile_kernel(triton_gram.assemble_program, anchors, x, **how, ROWS=8, COLS=64)
-            compile_kernel(triton_gram.pull_program, "fp64", x, **how, ROWS=8, COLS=64)
-            compile_kernel(triton_gram_sums.gram_carry_program, anchors, x, EXACT=how["EXACT"], GROUP=64)
+        compile_program(triton_gram_sums.gram_reduce_program, anchors, x, **tiles, **reduce)
+        compile_program(triton_gram_sums.gram_target_program, anchors, x, **tiles, FAN=64)
+        if first:  # programs without FIRST: once is enough
+            compile_program(triton_gram.assemble_program, anchors, x, **how, ROWS=8, COLS=64)
+            compile_program(triton_gram.pull_program, "fp64", x, **how, ROWS=8, COLS=64)
+            compile_program(triton_gram_sums.gram_carry_program, anchors, x, EXACT=how["EXACT"], GROUP=64)
             how["FIELDS"] = triton_gram_pull.FIELDS_TO_TAU if phased else triton_gram_pull.FIELDS
-            compile_kernel(triton_gram_pull.gram_table_program, anchors, x, **how, GROUP=64)
+            compile_program(triton_gram_pull.gram_table_program, anchors, x, **how, GROUP=64)
             to = {"TO_WEIGHT": True, "TO_SOURCE": how["EXACT"], "TO_PSI": phased, "TO_TAU": phased}
-            compile_kernel(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
+            compile_program(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
 
 
 if __name__ == "__main__":

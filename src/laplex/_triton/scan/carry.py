@@ -1,4 +1,14 @@
-"""Carries between tiles: what lies left and right of each, in float64."""
+"""The second phase of the scan: from the sums of every tile to the sums of all that lies left and right of it.
+
+A *carry* is such a sum, in float64. The scratch memory, which ``programs`` describes, has the positions of the tiles'
+ends and each tile's own sums, its *totals*. The carries are one more scan, over tiles instead of points. The launch
+chooses by the number of tiles:
+
+    few            every program of the third phase sums over all tiles for itself (``carried_to``)
+    one group      ``carry_program`` scans all tiles, in one program per row and side
+    some groups    ``carry_program`` scans each group of GROUP tiles, and adds the sum over all tiles outside it
+    many groups    the same, but ``group_program`` has reduced every group before, and the sum is over groups
+"""
 
 from __future__ import annotations
 
@@ -14,51 +24,60 @@ def group_program(
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """GROUP tiles as if they were one: where there are too many to be carried at once."""
+    """Reduce a group of GROUP tiles: its end positions and its totals, in ``grouped``, laid out as in ``scratch``."""
     if EARLY:
         follow()
     group, row = tl.program_id(0) % groups, tl.program_id(0) // groups
     batch = tl.program_id(1).to(tl.int64)
     rate = rate_of(tl.load(tau + batch))
     tile = group * GROUP + tl.arange(0, GROUP)
-    have = tile < tiles
+    inside = tile < tiles
     batches = tl.num_programs(1).to(tl.int64)
     ends, totals = scratch + batch * 2 * tiles, scratch + batches * 2 * tiles + (batch * m + row) * tiles
-    first, last = tl.load(ends + tile, mask=have, other=0.0), tl.load(ends + tiles + tile, mask=have, other=0.0)
-    at_first = tl.load(ends + group * GROUP)
-    at_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
+    first, last = tl.load(ends + tile, mask=inside, other=0.0), tl.load(ends + tiles + tile, mask=inside, other=0.0)
+    group_first = tl.load(ends + group * GROUP)
+    group_last = tl.load(ends + tiles + tl.minimum(group * GROUP + GROUP, tiles) - 1)
     fault = tl.sum(first * 0.0, 0)
-    tl.store(grouped + batch * 2 * groups + group, at_first + fault)
-    tl.store(grouped + batch * 2 * groups + groups + group, at_last + fault)
+    tl.store(grouped + batch * 2 * groups + group, group_first + fault)
+    tl.store(grouped + batch * 2 * groups + groups + group, group_last + fault)
     channel = batches * m * tiles
-    right = tl.load(totals + tile, mask=have, other=0.0) * decay_over(
-        tl.where(have, first - at_first, 0.0), rate, EXACT
+    right = tl.load(totals + tile, mask=inside, other=0.0) * decay_over(
+        tl.where(inside, first - group_first, 0.0), rate, EXACT
     )
-    left = tl.load(totals + channel + tile, mask=have, other=0.0)
-    left *= decay_over(tl.where(have, at_last - last, 0.0), rate, EXACT)
+    left = tl.load(totals + channel + tile, mask=inside, other=0.0)
+    left *= decay_over(tl.where(inside, group_last - last, 0.0), rate, EXACT)
     group_totals = grouped + batches * 2 * groups + (batch * m + row) * groups + group
     group_channel = batches * m * groups
     tl.store(group_totals, tl.sum(right, 0))
     tl.store(group_totals + group_channel, tl.sum(left, 0))
     if ODD:
-        tied = have & ((first == at_first) if FIRST else (last == at_last))
-        v = tl.load(totals + 2 * channel + tile, mask=tied, other=0.0)
+        is_tied = inside & ((first == group_first) if FIRST else (last == group_last))
+        v = tl.load(totals + 2 * channel + tile, mask=is_tied, other=0.0)
         tl.store(group_totals + 2 * group_channel, tl.sum(v, 0))
 
 
-# Sums that span no more powers of two are carried at one position: float64 exponents must not round, nor overflow.
+# The powers of two that tiles may span to be carried by a plain prefix sum, with all sums referred to one position.
+# These are bounds on accuracy:
+#   NEAR        unless EXACT, so x is float32. The weights 2^-800 and 2^800 leave 2^222 of the range of float64 for x,
+#               which is below 2^128, and for the number of sources. The rounding of exponents, 800 * 2^-52, does not
+#               count.
+#   NEAR_EXACT  if EXACT, so x may be float64. The relative error of a weight is the absolute error of its exponent e,
+#               about e * 2^-52: for 16 below 1e-14, the accuracy of a float64 product.
 NEAR = tl.constexpr(800.0)
 NEAR_EXACT = tl.constexpr(16.0)
 
 
 @triton.jit
-def carried_along(at, v, have, rate, EXACT: tl.constexpr):
-    """Sums v at positions ``at``, up to each on the way, where it is."""
+def carried_along(at, v, inside, rate, EXACT: tl.constexpr):
+    """Running sums of v at the positions ``at``, each referred to its own position: exp(-|at_i - at_j| / tau) v_j.
+
+    Positions ascend or descend. Where not ``inside``, v must be 0, and the result has no meaning.
+    """
     start = tl.sum(tl.where(tl.arange(0, at.shape[0]) == 0, at, 0.0), 0)
-    exponent = tl.where(have, tl.abs(at - start) * rate, 0.0)
+    exponent = tl.where(inside, tl.abs(at - start) * rate, 0.0)
     if tl.max(exponent, 0) <= (NEAR_EXACT if EXACT else NEAR):
-        low = decay_over(exponent, 1.0, EXACT)
-        sums = tl.cumsum(v / low, 0) * low
+        decay = decay_over(exponent, 1.0, EXACT)
+        sums = tl.cumsum(v / decay, 0) * decay
     else:
         rates = tl.zeros_like(at) + rate
         if EXACT:
@@ -69,19 +88,21 @@ def carried_along(at, v, have, rate, EXACT: tl.constexpr):
 
 
 @triton.jit
-def _add_decayed(rate_1, p_1, v_1, rate_2, p_2, v_2):
-    """(position, sum) of two neighbours, at the second's position."""
-    return rate_2, p_2, v_1 * decay_over(tl.abs(p_1 - p_2), rate_2, False) + v_2
+def _add_decayed(rate_1, s_1, v_1, rate_2, s_2, v_2):
+    """Combine two neighbouring (position, sum) pairs, as ``programs`` derives. The rate goes along as a constant."""
+    return rate_2, s_2, v_1 * decay_over(tl.abs(s_1 - s_2), rate_2, False) + v_2
 
 
 @triton.jit
-def _add_decayed_exactly(rate_1, p_1, v_1, rate_2, p_2, v_2):
-    return rate_2, p_2, v_1 * decay_over(tl.abs(p_1 - p_2), rate_2, True) + v_2
+def _add_decayed_exactly(rate_1, s_1, v_1, rate_2, s_2, v_2):
+    """The same with EXACT decays: a scan's function takes no flags."""
+    return rate_2, s_2, v_1 * decay_over(tl.abs(s_1 - s_2), rate_2, True) + v_2
 
 
 @triton.jit
-def add_if_tied(p_1, t_1, p_2, t_2):
-    return p_2, tl.where(p_1 == p_2, t_1, 0.0) + t_2
+def add_if_tied(s_1, t_1, s_2, t_2):
+    """Combine two neighbouring (position, sum of ties) pairs: the first sum counts if the positions are equal."""
+    return s_2, tl.where(s_1 == s_2, t_1, 0.0) + t_2
 
 
 @triton.jit(do_not_specialize_on_alignment=["tau"])
@@ -91,12 +112,11 @@ def carry_program(
     OTHERS: tl.constexpr, BY_TILES: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """What lies right (even programs) or left (odd ones) of every tile of a group: at the tile's own first or last
-    position, at the nearer end of its neighbour, and the ties there.
+    """Write the carries of every tile of a group: from the right in even programs, from the left in odd ones.
 
-    A group's tiles are counted in the direction of the sum: each carries to the next on the way. What other groups
-    bring along is the sum over ``others``, ``count`` of them: the groups, or BY_TILES, if there are so few that it is
-    sooner done than another launch.
+    ``step`` counts the group's tiles in the direction of the scan, and each hands its sum on to the ``next_tile``. The
+    sums of the ``count`` other groups (BY_TILES: of all tiles outside the group, which saves the launch of
+    ``group_program``) come from ``others``. OTHERS is the power of two from ``count`` on, 1 if there is one group only.
     """
     if EARLY:
         follow()
@@ -105,93 +125,101 @@ def carry_program(
     batch = tl.program_id(1).to(tl.int64)
     batches = tl.num_programs(1).to(tl.int64)
     rate = rate_of(tl.load(tau + batch))
-    low, high = group * GROUP, tl.minimum(group * GROUP + GROUP, tiles)
-    way = tl.arange(0, GROUP)
-    have = way < high - low
-    tile = tl.where(side == 0, high - 1 - way, low + way)
+    low, high = group * GROUP, tl.minimum(group * GROUP + GROUP, tiles)  # the group's tiles
+    step = tl.arange(0, GROUP)
+    inside = step < high - low
+    tile = tl.where(side == 0, high - 1 - step, low + step)
     ends = scratch + batch * 2 * tiles + side * tiles
     totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles
     channel = batches * m * tiles
     carries = totals + (3 if ODD else 2) * channel
-    at = tl.load(ends + tile, mask=have, other=0.0)
-    v = tl.load(totals + side * channel + tile, mask=have, other=0.0)
-    has_ties = have & ODD & ((side == 0) if FIRST else (side == 1))
+    at = tl.load(ends + tile, mask=inside, other=0.0)
+    v = tl.load(totals + side * channel + tile, mask=inside, other=0.0)
+    has_ties = inside & ODD & ((side == 0) if FIRST else (side == 1))
     t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
-    sums = carried_along(at, v, have, rate, EXACT)
+    sums = carried_along(at, v, inside, rate, EXACT)
     if ODD:
         _at, tied = tl.associative_scan((at, t), 0, add_if_tied)
     fault = tl.sum(at * 0.0, 0)
     start = tl.where(side == 0, tiles - 1, 0)
-    opens = tl.where(side == 0, high == tiles, low == 0)  # no group lies before it on the way
+    is_first_group = tl.where(side == 0, high == tiles, low == 0)  # in the direction of the scan
     if OTHERS > 1:
         other = tl.arange(0, OTHERS)
-        first, behind = (low, high) if BY_TILES else (group, group + 1)  # this group among the others
-        there = other < count
-        before = there & tl.where(side == 0, other >= behind, other < first)
+        own_begin, own_end = (low, high) if BY_TILES else (group, group + 1)  # this group among the others
+        known = other < count
+        is_before = known & tl.where(side == 0, other >= own_end, other < own_begin)
         other_ends = others + batch * 2 * count + side * count
         other_totals = others + batches * 2 * count + (batch * m + row) * count
-        other_at = tl.load(other_ends + other, mask=there, other=0.0)
-        edge = tl.load(other_ends + tl.where(side == 0, behind, first - 1), mask=~opens, other=0.0)
-        other_v = tl.load(other_totals + side * batches * m * count + other, mask=before, other=0.0)
+        other_at = tl.load(other_ends + other, mask=known, other=0.0)
+        edge = tl.load(other_ends + tl.where(side == 0, own_end, own_begin - 1), mask=~is_first_group, other=0.0)
+        other_v = tl.load(other_totals + side * batches * m * count + other, mask=is_before, other=0.0)
         fault = tl.sum(other_at * 0.0, 0)
-        gap = tl.where(before, tl.abs(edge - other_at), 0.0)
-        brought = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
-        sums += tl.where(opens, 0.0, brought * decay_over(tl.abs(at - edge), rate, EXACT))
+        gap = tl.where(is_before, tl.abs(edge - other_at), 0.0)
+        at_edge = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
+        sums += tl.where(is_first_group, 0.0, at_edge * decay_over(tl.abs(at - edge), rate, EXACT))
         if ODD:
-            reach = before & (other_at == edge)
-            more = tl.sum(tl.load(other_totals + 2 * batches * m * count + other, mask=reach, other=0.0), 0)
-            tied += tl.where(has_ties & ~opens & (at == edge), more, 0.0)
+            reaches = is_before & (other_at == edge)
+            tied_at_edge = tl.sum(tl.load(other_totals + 2 * batches * m * count + other, mask=reaches, other=0.0), 0)
+            tied += tl.where(has_ties & ~is_first_group & (at == edge), tied_at_edge, 0.0)
     sums += fault
-    onward = tl.where(side == 0, tile - 1, tile + 1)
-    inward = have & (onward >= 0) & (onward < tiles)
-    gap = tl.abs(tl.load(ends + onward, mask=inward, other=0.0) - at)
-    tl.store(carries + side * channel + onward, sums * decay_over(gap, rate, EXACT), mask=inward)
-    tl.store(carries + (2 + side) * channel + onward, sums, mask=inward)
-    tl.store(carries + side * channel + start, fault, mask=opens)
-    tl.store(carries + (2 + side) * channel + start, fault, mask=opens)
+    next_tile = tl.where(side == 0, tile - 1, tile + 1)
+    has_next = inside & (next_tile >= 0) & (next_tile < tiles)
+    gap = tl.abs(tl.load(ends + next_tile, mask=has_next, other=0.0) - at)
+    tl.store(carries + side * channel + next_tile, sums * decay_over(gap, rate, EXACT), mask=has_next)
+    tl.store(carries + (2 + side) * channel + next_tile, sums, mask=has_next)
+    tl.store(carries + side * channel + start, fault, mask=is_first_group)
+    tl.store(carries + (2 + side) * channel + start, fault, mask=is_first_group)
     if ODD:
-        tl.store(carries + 4 * channel + onward, tied, mask=inward & has_ties)
-        tl.store(carries + 4 * channel + start, 0.0, mask=opens & ((side == 0) if FIRST else (side == 1)))
+        tl.store(carries + 4 * channel + next_tile, tied, mask=has_next & has_ties)
+        tl.store(carries + 4 * channel + start, 0.0, mask=is_first_group & ((side == 0) if FIRST else (side == 1)))
 
 
 @triton.jit
 def weights_of_tiles(
     ends, tile, tiles, first, last, p_left, p_right, rate, EXACT: tl.constexpr, CARRY: tl.constexpr
 ):  # fmt: skip
-    """How much of the sums left and right of the other tiles arrives beside this one, and of that at its own ends;
-    which are tied there; and a fault.
+    """What ``carried_to`` needs for all rows if CARRY > 1, a power of two from the number of tiles on.
 
-    For few tiles (CARRY of them, a power of two) that is sooner done by every tile for itself than by another launch.
+    The decays from every tile on the left to p_left, and from every tile on the right to p_right: the nearer ends of
+    the neighbours. The decays from there to this tile's last and first position. Which tiles on the left are tied with
+    p_left, and on the right with p_right. And the fault.
     """
     other = tl.arange(0, CARRY)
     firsts = tl.load(ends - tile + other, mask=other < tiles, other=0.0)
     lasts = tl.load(ends - tile + tiles + other, mask=other < tiles, other=0.0)
-    from_left, from_right = other < tile, (other > tile) & (other < tiles)
-    of_left = decay_over(tl.where(from_left, p_left - lasts, 0.0), rate, EXACT)
-    of_right = decay_over(tl.where(from_right, firsts - p_right, 0.0), rate, EXACT)
+    is_left, is_right = other < tile, (other > tile) & (other < tiles)
+    left_decay = decay_over(tl.where(is_left, p_left - lasts, 0.0), rate, EXACT)
+    right_decay = decay_over(tl.where(is_right, firsts - p_right, 0.0), rate, EXACT)
     to_last = decay_over(tl.where(tile > 0, last - p_left, 0.0), rate, EXACT)
     to_first = decay_over(tl.where(tile + 1 < tiles, p_right - first, 0.0), rate, EXACT)
     fault = tl.sum(firsts * 0.0, 0)
-    tied_left, tied_right = from_left & (lasts == p_left), from_right & (firsts == p_right)
-    return of_left, of_right, to_last, to_first, tied_left, tied_right, fault
+    tied_left, tied_right = is_left & (lasts == p_left), is_right & (firsts == p_right)
+    return left_decay, right_decay, to_last, to_first, tied_left, tied_right, fault
 
 
 @triton.jit
-def carried_to(totals, channel, tile, tiles, outside, ODD: tl.constexpr, FIRST: tl.constexpr, CARRY: tl.constexpr):
-    """What lies left and right of a tile: at its last and its first position, at the nearer ends of its neighbours; and
-    the sum over ties there."""
-    if CARRY == 1:  # done by carry_program
+def carried_to(totals, channel, tile, tiles, weights, ODD: tl.constexpr, FIRST: tl.constexpr, CARRY: tl.constexpr):
+    """The carries of a tile and a row, as at_last, at_first, left, right, tied.
+
+    ``left`` is the sum over all tiles on the left, referred to the last position of the left neighbour, and ``at_last``
+    is the same sum referred to this tile's own last position. ``right`` and ``at_first`` mirror them. ``tied`` is the
+    sum over the sources whose position equals that end of the neighbour: the right one if FIRST, else the left one.
+
+    With CARRY = 1 ``carry_program`` has computed them. Otherwise they are sums over all tiles, with the ``weights`` of
+    ``weights_of_tiles``: for few tiles that is faster than another launch.
+    """
+    if CARRY == 1:
         carries = totals + (3 if ODD else 2) * channel + tile
         at_first, at_last = tl.load(carries), tl.load(carries + channel)
         right, left = tl.load(carries + 2 * channel), tl.load(carries + 3 * channel)
         tied = tl.load(carries + 4 * channel) if ODD else 0.0
         return at_last, at_first, left, right, tied
     else:
-        of_left, of_right, to_last, to_first, tied_left, tied_right, fault = outside
+        left_decay, right_decay, to_last, to_first, tied_left, tied_right, fault = weights
         other = tl.arange(0, CARRY)
-        from_right = (other > tile) & (other < tiles)
-        right = fault + tl.sum(of_right * tl.load(totals + other, mask=from_right, other=0.0), 0)
-        left = fault + tl.sum(of_left * tl.load(totals + channel + other, mask=other < tile, other=0.0), 0)
+        is_right = (other > tile) & (other < tiles)
+        right = fault + tl.sum(right_decay * tl.load(totals + other, mask=is_right, other=0.0), 0)
+        left = fault + tl.sum(left_decay * tl.load(totals + channel + other, mask=other < tile, other=0.0), 0)
         if ODD:
             tied = tl.load(totals + 2 * channel + other, mask=tied_right if FIRST else tied_left, other=0.0)
             return left * to_last, right * to_first, left, right, tl.sum(tied, 0)

@@ -1,17 +1,63 @@
-"""The ordered scan on the GPU, in tiles of the merged order: reduce every tile, carry, scan every tile.
+"""The ordered scan on the GPU: for every target t, the sums of exp(-|t - s| / tau) x over the sources s on either side.
 
-A program stands over TILE points of the merged order, as (SERIAL, TILE / SERIAL): a thread takes SERIAL neighbouring
-points, so that a scan is SERIAL additions and one scan over threads. ROWS rows of x share what depends on the points.
-The decay over a span is that of its end points, never a product of decays. Between tiles (position, sum) is carried:
+The recurrence
+    A pair (s, v) is a sum v referred to the position s: v = sum over sources j up to s of exp(-(s - s_j) / tau) x_j. To
+    go on to a further point at s_2 with the value v_2, the sum decays over the gap, and the value is added:
 
-    left of a tile:   the tiles before it, at the last position of the one before
-    right of a tile:  the tiles behind it, at the first position of the next
+        (s_1, v_1) + (s_2, v_2)  =  (s_2, exp(-|s_2 - s_1| / tau) v_1 + v_2)
 
-Within a tile every sum is referred to one position, so that the scan is two plain cumulative sums and a point costs two
-exponentials; a tile that spans too many tau for that is scanned window by window.
+    This operation is associative: for positions in order, the decays from s_1 to s_2 and from s_2 to s_3 multiply to
+    the decay from s_1 to s_3, so both ways to combine three pairs give
+    (s_3, exp(-|s_3 - s_1| / tau) v_1 + exp(-|s_3 - s_2| / tau) v_2 + v_3). Hence all sums are a parallel prefix sum
+    (Blelloch, "Prefix sums and their applications", 1990): once from the left, once from the right.
 
-A fault (anchors or a tau that are not finite and positive, a plan that does not hold) is a NaN among the tiles'
-positions. It is carried to every tile: the whole output is NaN.
+    Pairs carry positions, not products of decays. The decay over a span is one exponential of the difference of its end
+    points, and has one rounding error. A product of the decays of many small steps has as many errors, and in float32
+    the decay over a step of less than 3e-8 tau rounds to 1, so the whole span would not decay at all.
+
+Three phases
+    reduce    ``reduce_program``: every tile's sums, referred to its first and to its last position
+    carry     ``carry_program``: a scan over tiles: what lies left and right of each (``scan.carry``)
+    scan      ``scan_program``: every tile again: its own running sums, plus the carries (``scan.sums``)
+
+    This is "reduce, then scan", with separate launches. A single launch with decoupled look-back (Merrill and Garland,
+    "Single-pass Parallel Prefix Scan with Decoupled Look-back", 2016) reads x once instead of twice: a tile waits for
+    the sums of the tiles before it. We do not use it for three reasons. A tile here needs sums from both sides, so it
+    would also wait for tiles that have not started, perhaps forever. Look-back adds in a sequence that depends on
+    timing, while our results repeat bit by bit. And it needs atomics, to number the tiles in the order they start.
+
+    A program has a tile of TILE points, (SERIAL, TILE / SERIAL), and ROWS rows of x, which share all that depends on
+    the points alone. Every thread has SERIAL consecutive points: a scan is SERIAL additions and one scan over threads.
+
+Ties
+    A source tied with a target counts once in the even sum (left + ties + right) and not at all in the odd sum (right
+    - left). In the merged order rows come before columns at ties. So if FIRST (the targets are the rows) tied sources
+    lie right of their target, otherwise left of it: one of the two running sums has all of them, and the other none.
+    The even sum needs no care. For the odd sum the ties must be taken out of the sum that has them. Ties may be almost
+    all of that sum, so subtracting them in float32 could leave only rounding errors. A launch for narrow tiles alone
+    (SPANS = "narrow", STRICT) reads the sum before the ties are added. In other launches all sums are float64, and the
+    sum over the ties is computed beside them and subtracted.
+
+Narrow and wide tiles
+    A tile that spans at most NARROW powers of two has all its sums referred to one position. A wider tile is cut into
+    windows of at most NEAR powers of two, because weights must stay in the range of the floating-point numbers. The
+    constants are bounds on accuracy: see ``points`` (NARROW, TINY) and ``sums`` and ``carry`` (NEAR, NEAR_EXACT).
+
+The scratch memory, float64, h batch entries of m rows, all arrays contiguous
+    ends      (h, 2, tiles)       the first and the last position of every tile; NaN is a fault, and reaches all carries
+    totals    (2 or 3, h, m, tiles)    a tile's sum at its first position; at its last position; if ODD, the sum over
+                                       sources tied with the first position if FIRST, else with the last one
+    carries   (4 or 5, h, m, tiles)    from the right at the tile's first position; from the left at its last position;
+                                       from the right at the right neighbour's first position; from the left at the left
+                                       neighbour's last position; if ODD, the sum over ties there
+    rates     (h,)                from ``rate_at`` on
+
+Compile-time flags beside those of ``points``
+    ODD       odd sums, too
+    STAGED    how x lies in the merged order when the scan reads it: "" not at all (gathered from the caller's x),
+              "places" (h, m, padded), as ``reduce_program`` has copied it, "rows" (h, padded, m)
+    ONE_BATCH       h = 1
+    ROWS_AT_ONCE    rows that one access loads or stores, 1 or 4 (``scan.rows``)
 """
 
 from __future__ import annotations
@@ -46,32 +92,35 @@ def refresh_program(
     FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Anchors that may have moved, in the plan's order; whether they are in it, ``reduce_program`` sees."""
+    """Gather the positions of anchors that may have moved, in the plan's order. ``broken`` checks that order later."""
     if EARLY:
         follow()
     tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     place = places(tile, FAR, TILE)
-    is_target, t, is_source, s = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
-    p = tl.load(target + batch * n + t, mask=is_target, other=0.0)
-    p += tl.load(source + batch * k + s, mask=is_source, other=0.0)
-    is_row, i = entry_of(entry, tl.zeros([1, 1], place.dtype) + merged - 1, padded, IN_ORDER)
-    from_target = is_row if FIRST else ~is_row
-    last = tl.load(target + batch * n + i, mask=from_target, other=0.0)
-    last += tl.load(source + batch * k + i, mask=~from_target, other=0.0)
-    p = tl.where(place < merged, p, last)  # what is padded repeats the last
+    is_target, t_index, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    p = tl.load(target + batch * n + t_index, mask=is_target, other=0.0)
+    p += tl.load(source + batch * k + s_index, mask=is_source, other=0.0)
+    last_is_row, index = entry_of(entry, tl.zeros([1, 1], place.dtype) + merged - 1, padded, IN_ORDER)
+    last_is_target = last_is_row if FIRST else ~last_is_row
+    last = tl.load(target + batch * n + index, mask=last_is_target, other=0.0)
+    last += tl.load(source + batch * k + index, mask=~last_is_target, other=0.0)
+    p = tl.where(place < merged, p, last)  # the padding repeats the last position
     tl.store(position + batch * padded + place, p, mask=place < padded)
 
 
 @triton.jit
 def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    """NaN if the positions are not finite and in order, or tie with the second side before the first; else 0."""
-    following = place + 1
-    known = following < merged
-    next_is_row, _ = entry_of(entry, tl.minimum(following, merged - 1), padded, IN_ORDER)
-    next_p = tl.load(position + following, mask=known, other=INFINITY)
-    turned = ~is_target & next_is_row if FIRST else is_target & next_is_row
-    holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~turned) | ~known)
+    """NaN if the positions at these places are not finite, or the next one is smaller, or a row follows a tied column.
+
+    Otherwise 0.
+    """
+    next_place = place + 1
+    has_next = next_place < merged
+    next_is_row, _ = entry_of(entry, tl.minimum(next_place, merged - 1), padded, IN_ORDER)
+    next_p = tl.load(position + next_place, mask=has_next, other=INFINITY)
+    row_after_column = ~is_target & next_is_row if FIRST else is_target & next_is_row
+    holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~row_after_column) | ~has_next)
     return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
@@ -79,18 +128,19 @@ def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.const
 def reduce_program(
     x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_batch, x_row, x_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
-    CHECKED: tl.constexpr, ALONE: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
-    SIDE: tl.constexpr,
+    CHECKED: tl.constexpr, ONE_BATCH: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    ROWS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """A tile's end positions and its sums at them, from the right and the left; "places": x in the merged order.
+    """The first phase: write a tile's ends and totals, and if STAGED == "places" also x in the merged order.
 
-    The first tile leaves the rate at ``rate_at``: to find it is a good part of a small tile's work.
+    The first tile stores the rate for the third phase: finding it would be much of a small tile's work there. With
+    m = 0 the ends and the rates are all that is written.
     """
     if EARLY:
         follow()
     tile, row_block = tl.program_id(0), tl.program_id(1)
-    batch = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
+    batch = tl.zeros([], tl.int64) if ONE_BATCH else tl.program_id(2).to(tl.int64)
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     position += batch * padded
     place = places(tile, FAR, TILE)
@@ -99,102 +149,110 @@ def reduce_program(
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
     inside = place < merged
     p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, _, is_source, at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    is_target, _, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
     rate = rate_of(tl.load(tau + batch))
     if tile == 0:
         tl.store(scratch + rate_at + batch, rate)
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
         fault += broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
-    batches = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
+    batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
     ends = scratch + batch * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
     p = tl.where(inside, p, last.to(p.dtype))
     span = (last - first) * rate
     if span <= NARROW:
-        at_first, up, low, _high = narrow_powers(p, first, rate, span, EXACT)
-        at_last = up * low
+        to_first, up, low, _high = narrow_powers(p, first, rate, span, EXACT)
+        to_last = up * low
     else:
-        at_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
-        at_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(at_first.dtype)
+        to_first = decay_over(p.to(tl.float64) - first, rate, EXACT).to(tl.float64 if EXACT else tl.float32)
+        to_last = decay_over(last - p.to(tl.float64), rate, EXACT).to(to_first.dtype)
     SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
-    at_first, at_last = at_first.to(SUM), at_last.to(SUM)
+    to_first, to_last = to_first.to(SUM), to_last.to(SUM)
     channel = batches * m * tiles
-    for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
-        rows = load_rows(x + batch * x_batch, number, at, is_source, x_row, x_col, SIDE, IN_ORDER)
-        for beside in tl.static_range(SIDE):
-            row = tl.zeros([], tl.int64) + number + beside
-            of_row = batch * m + row
+    for row_start in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), ROWS_AT_ONCE):
+        rows = load_rows(x + batch * x_batch, row_start, s_index, is_source, x_row, x_col, ROWS_AT_ONCE, IN_ORDER)
+        for r in tl.static_range(ROWS_AT_ONCE):
+            row = tl.zeros([], tl.int64) + row_start + r
+            batch_row = batch * m + row
             if STAGED == "places":
-                tl.store(merged_x + of_row * padded + place, rows[beside], mask=place < padded)
-            v = rows[beside].to(SUM)
-            totals = scratch + batches * 2 * tiles + of_row * tiles + tile
-            tl.store(totals, total(v * at_first), mask=row < m)
-            tl.store(totals + channel, total(v * at_last), mask=row < m)
+                tl.store(merged_x + batch_row * padded + place, rows[r], mask=place < padded)
+            v = rows[r].to(SUM)
+            totals = scratch + batches * 2 * tiles + batch_row * tiles + tile
+            tl.store(totals, total(v * to_first), mask=row < m)
+            tl.store(totals + channel, total(v * to_last), mask=row < m)
             if ODD:
-                tied = p.to(tl.float64) == (first if FIRST else last)
-                tl.store(totals + 2 * channel, total(tl.where(tied, v, 0.0)), mask=row < m)
+                is_tied = p.to(tl.float64) == (first if FIRST else last)
+                tl.store(totals + 2 * channel, total(tl.where(is_tied, v, 0.0)), mask=row < m)
 
 
 @triton.jit
 def total(v):
+    """The sum over a tile: of each thread's points in the dtype of v, of threads in float64."""
     return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd", "even"])
+@triton.jit(do_not_specialize_on_alignment=["x", "odd_or_weights", "even"])
 def scan_program(
-    x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+    x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
     x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
-    SIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
+    ROWS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The sums at a tile's targets: even, and odd; with PULL ``odd`` is what the odd sums are multiplied with instead,
-    and ``pull`` takes the products' sum over the rows of this program, over tau.
+    """The third phase: write the even sums at a tile's targets, and if ODD the odd sums.
 
-    SPANS: of "all" tiles, or those that are "narrow", which take a third of the registers that "wide" ones do. A
-    program may stand over several TILES that are wide, if they are: mostly none is, and then it is soon done.
+    PULL: ``odd_or_weights``, whose strides are odd_batch, odd_row and odd_col, holds weights, which are read. The odd
+    sums are not stored: 1/tau times the sum over this program's rows of weights * odd goes to ``pull``, (h, row blocks,
+    n). That is the gradient of the target anchors. Without PULL ``odd_or_weights`` takes the odd sums.
+
+    UNSTAGED: the even sums are written in the merged order, and may replace x there. SPARSE: most tiles have no target,
+    and those are skipped. CARRY: as in ``carried_to``.
+
+    SPANS: the tiles of this launch, "all", "narrow" or "wide". Narrow tiles take a third of the registers of wide ones,
+    so large products have one launch for each. In the launch of wide tiles a program has TILES tiles, because mostly
+    none of them is wide, and it ends at once.
     """
     if EARLY:
         follow()
     start = tl.program_id(0) * TILES
     if TILES == 1:
         _scan_tile(
-            start, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+            start, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
             x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
-            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
-            SIDE,
+            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ROWS, SPANS,
+            ROWS_AT_ONCE,
         )  # fmt: skip
     else:
         batch = tl.program_id(2).to(tl.int64)
         tile = start + tl.arange(0, TILES)
         ends = scratch + batch * 2 * tiles + tile
         first, last = tl.load(ends, mask=tile < tiles, other=0.0), tl.load(ends + tiles, mask=tile < tiles, other=0.0)
-        narrow = (last - first) * tl.load(scratch + rate_at + batch) <= NARROW
-        if tl.min(narrow.to(tl.int32), 0) == 0:
-            for number in range(tl.minimum(TILES, tiles - start)):
+        is_narrow = (last - first) * tl.load(scratch + rate_at + batch) <= NARROW
+        if tl.min(is_narrow.to(tl.int32), 0) == 0:
+            for step in range(tl.minimum(TILES, tiles - start)):
                 _scan_tile(
-                    start + number, x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-                    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
-                    EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ALONE, TILE, ROWS, SPANS,
-                    SIDE,
+                    start + step, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
+                    rate_at, x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
+                    EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ROWS,
+                    SPANS, ROWS_AT_ONCE,
                 )  # fmt: skip
 
 
 @triton.jit
 def _scan_tile(
-    tile,
-    x, odd, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
+    tile, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
     x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ALONE: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, SIDE: tl.constexpr,
+    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
+    """``scan_program`` for one tile."""
     row_block = tl.program_id(1)
-    batch = tl.zeros([], tl.int64) if ALONE else tl.program_id(2).to(tl.int64)
+    batch = tl.zeros([], tl.int64) if ONE_BATCH else tl.program_id(2).to(tl.int64)
     rate = tl.load(scratch + rate_at + batch)
     ends = scratch + batch * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
@@ -202,102 +260,100 @@ def _scan_tile(
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     position += batch * padded
     STRICT: tl.constexpr = ODD and SPANS == "narrow"
-    MIRRORED: tl.constexpr = STRICT and FIRST  # a target's tied sources come before it then
-    place = places(tile, FAR, TILE, 4 if SIDE == 1 else 8, MIRRORED)
+    MIRRORED: tl.constexpr = STRICT and FIRST  # then tied sources come before their target
+    place = places(tile, FAR, TILE, 4 if ROWS_AT_ONCE == 1 else 8, MIRRORED)
     start = tile.to(place.dtype) * TILE
     p = load_points(position, place, place < padded, not MIRRORED)
-    is_target, at, is_source, from_at = entries_at(entry, place, merged, padded, FIRST, IN_ORDER, MIRRORED)
+    is_target, t_index, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER, MIRRORED)
     wanted = True
     if SPANS != "all":
         wanted = (span <= NARROW) == (SPANS == "narrow")
-    if SPARSE:  # most tiles have no target
+    if SPARSE:
         wanted &= tl.max(tl.max(is_target.to(tl.int32), 1), 0) > 0
     if wanted:
         inside = place < merged
         p = tl.where(inside, p, last.to(p.dtype))
-        # Ties may be all but everything. Where they are subtracted from odd sums, that must be what was added.
-        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and not STRICT) else tl.float32
-        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # of wide tiles without meaning, and not used
+        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and not STRICT) else tl.float32  # see "Ties"
+        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # without meaning, and not used, if wide
         down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
         p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
         p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-        outside = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
+        carry_weights = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
         ties = ()
         if ODD:
             same = _same_beside(position, p, place, start, merged, FIRST, TILE, MIRRORED).to(tl.int32)
             ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
-        batches = tl.zeros([], tl.int64) + 1 if ALONE else tl.num_programs(2).to(tl.int64)
+        batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
-        for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), SIDE):
-            from_places = place if STAGED != "" else from_at
-            known = (place < padded) if STAGED == "places" else is_source
-            IN_TURN: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
-            rows = load_rows(x + batch * x_batch, number, from_places, known, x_row, x_col, SIDE, IN_TURN)
+        for row_start in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), ROWS_AT_ONCE):
+            x_index = place if STAGED != "" else s_index
+            x_mask = (place < padded) if STAGED == "places" else is_source
+            X_CONTIGUOUS: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
+            rows = load_rows(x + batch * x_batch, row_start, x_index, x_mask, x_row, x_col, ROWS_AT_ONCE, X_CONTIGUOUS)
+            other = odd_or_weights + batch * odd_batch
             if PULL:
-                weights = load_rows(odd + batch * odd_batch, number, at, is_target, odd_row, odd_col, SIDE, IN_ORDER)
+                weights = load_rows(other, row_start, t_index, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
             evens, odds = (), ()
-            for beside in tl.static_range(SIDE):
-                v = rows[beside].to(SUM)
-                row = tl.minimum(tl.zeros([], tl.int64) + number + beside, m - 1)
+            for r in tl.static_range(ROWS_AT_ONCE):
+                v = rows[r].to(SUM)
+                row = tl.minimum(tl.zeros([], tl.int64) + row_start + r, m - 1)
                 totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles
-                carried = carried_to(totals, batches * m * tiles, tile, tiles, outside, ODD, FIRST, CARRY)
-                total_sum, difference = row_sums(
+                carried = carried_to(totals, batches * m * tiles, tile, tiles, carry_weights, ODD, FIRST, CARRY)
+                even_sums, odd_sums = row_sums(
                     v, p, inside, span, (first, last, p_left, p_right), (down, up, low, high), ties, carried, rate,
                     EXACT, ODD, FIRST, SPANS,
                 )  # fmt: skip
-                evens += (total_sum.to(even.dtype.element_ty),)  # type: ignore[assignment]
+                evens += (even_sums.to(even.dtype.element_ty),)  # type: ignore[assignment]
                 if PULL:
-                    pulling = weights[beside].to(tl.float64) * difference.to(tl.float64)
-                    pulled += tl.where(number + beside < m, pulling, 0.0)  # rows beyond m are anything
+                    products = weights[r].to(tl.float64) * odd_sums.to(tl.float64)
+                    pulled += tl.where(row_start + r < m, products, 0.0)  # memory of rows beyond m holds anything
                 elif ODD:
-                    odds += (difference.to(odd.dtype.element_ty),)  # type: ignore[assignment]
-            asked, places_of = ((place < padded), place) if UNSTAGED else (is_target, at)
-            TO_TURN: tl.constexpr = IN_ORDER or (UNSTAGED and not MIRRORED)
-            store_rows(even + batch * even_batch, number, places_of, evens, asked, even_row, even_col, SIDE, TO_TURN)
+                    odds += (odd_sums.to(odd_or_weights.dtype.element_ty),)  # type: ignore[assignment]
+            y_mask, y_index = ((place < padded), place) if UNSTAGED else (is_target, t_index)
+            Y_CONTIGUOUS: tl.constexpr = IN_ORDER or (UNSTAGED and not MIRRORED)
+            out = even + batch * even_batch
+            store_rows(out, row_start, y_index, evens, y_mask, even_row, even_col, ROWS_AT_ONCE, Y_CONTIGUOUS)
             if ODD and not PULL:
-                store_rows(odd + batch * odd_batch, number, at, odds, is_target, odd_row, odd_col, SIDE, IN_ORDER)
+                store_rows(other, row_start, t_index, odds, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
         if PULL:
             pull += (batch * tl.num_programs(1) + row_block) * n
-            tl.store(pull + flat(at), flat(pulled * (rate * LN_2)), mask=flat(is_target))
+            tl.store(pull + flat(t_index), flat(pulled * (rate * LN_2)), mask=flat(is_target))
 
 
 @triton.jit
 def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: tl.constexpr, MIRRORED: tl.constexpr):
-    """Whether the point's neighbour in the tile, behind it or before it, has its position.
-
-    Tied sources lie behind a target that comes first at ties, and before one that comes second: in one sum whole.
-    """
+    """Whether a point has the position of its neighbour in the tile on the side of tied sources: right if FIRST."""
     beside = place + 1 if FIRST else place - 1
-    known = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
-    return known & (load_points(position, beside, known, not MIRRORED) == p)
+    in_tile = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
+    return in_tile & (load_points(position, beside, in_tile, not MIRRORED) == p)
 
 
 @triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])
 def row_dot_program(
     g, odd, tau, out, m, n, g_batch, g_row, g_col, o_batch, o_row, o_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
-    """1/tau sum over rows of g * odd."""
+    """out (h, n) = 1/tau times the sum over rows of g * odd: the gradient of the target anchors from known odd sums."""
     batch = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-    total = tl.zeros([WIDTH], tl.float64)
+    i = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    sums = tl.zeros([WIDTH], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
         row = (block * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-        both = (row < m)[:, None] & (at < n)[None, :]
-        left = tl.load(g + batch * g_batch + row[:, None] * g_row + at[None, :] * g_col, mask=both, other=0.0)
-        right = tl.load(odd + batch * o_batch + row[:, None] * o_row + at[None, :] * o_col, mask=both, other=0.0)
-        total += tl.sum(left.to(tl.float64) * right.to(tl.float64), 0)
-    tl.store(out + batch * n + at, total / tl.load(tau + batch), mask=at < n)
+        mask = (row < m)[:, None] & (i < n)[None, :]
+        left = tl.load(g + batch * g_batch + row[:, None] * g_row + i[None, :] * g_col, mask=mask, other=0.0)
+        right = tl.load(odd + batch * o_batch + row[:, None] * o_row + i[None, :] * o_col, mask=mask, other=0.0)
+        sums += tl.sum(left.to(tl.float64) * right.to(tl.float64), 0)
+    tl.store(out + batch * n + i, sums / tl.load(tau + batch), mask=i < n)
 
 
 @triton.jit
 def block_sum_program(pull, out, blocks, n, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """The sum over blocks of rows, (batch, block, n) to (batch, n)."""
+    """out (h, n) = the sum over blocks of pull (h, blocks, n), in float64."""
     batch = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
-    total = tl.zeros([WIDTH], tl.float64)
+    i = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    sums = tl.zeros([WIDTH], tl.float64)
     for start in range(0, blocks, ROWS):
         block = (start + tl.arange(0, ROWS)).to(tl.int64)
-        both = (block < blocks)[:, None] & (at < n)[None, :]
-        part = tl.load(pull + (batch * blocks + block[:, None]) * n + at[None, :], mask=both, other=0.0)
-        total += tl.sum(part.to(tl.float64), 0)
-    tl.store(out + batch * n + at, total, mask=at < n)
+        mask = (block < blocks)[:, None] & (i < n)[None, :]
+        part = tl.load(pull + (batch * blocks + block[:, None]) * n + i[None, :], mask=mask, other=0.0)
+        sums += tl.sum(part.to(tl.float64), 0)
+    tl.store(out + batch * n + i, sums, mask=i < n)

@@ -1,4 +1,9 @@
-"""Rows of x and y side by side, so that one access is for several: a gather takes as long for 16 bytes as for 4."""
+"""Loads and stores of several rows of x or y at once.
+
+x is (batch, m, k), and all m rows are multiplied by the same matrix. In the layout "rows adjacent" the m values of one
+column lie next to each other in memory, so a gather of one point fetches ROWS_AT_ONCE = 4 rows in one access. A gather
+of 16 bytes takes as long as one of 4 bytes.
+"""
 
 from __future__ import annotations
 
@@ -13,55 +18,56 @@ def copy_program(
     x, y, m, size, x_batch, x_row, x_col, y_batch, y_row, y_col,
     WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """A copy in another layout: rows of numbers side by side to rows side by side, or back."""
+    """Copy x (batch, m, size) to y, which has other strides: a transpose in memory."""
     batch = tl.program_id(2).to(tl.int64)
-    at = (tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
+    col = (tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
     row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
-    both = (at < size) & (row < m)
-    v = tl.load(x + batch * x_batch + row * x_row + at * x_col, mask=both, other=0.0)
-    tl.store(y + batch * y_batch + row * y_row + at * y_col, v, mask=both)
+    mask = (col < size) & (row < m)
+    v = tl.load(x + batch * x_batch + row * x_row + col * x_col, mask=mask, other=0.0)
+    tl.store(y + batch * y_batch + row * y_row + col * y_col, v, mask=mask)
 
 
 @triton.jit
-def load_rows(x, row, at, known, row_step, step, SIDE: tl.constexpr, IN_TURN: tl.constexpr):
-    """SIDE rows of x from ``row`` on, at the places of a tile: a tuple. Those of several lie side by side.
+def load_rows(x, row, index, mask, row_stride, stride, ROWS_AT_ONCE: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """A tuple of ROWS_AT_ONCE rows of x, from ``row`` on, each at the indices of a tile's points; 0 where not ``mask``.
 
-    IN_TURN: a thread's places are neighbours there.
+    With ROWS_AT_ONCE = 4 the rows must be adjacent in memory. With 1, CONTIGUOUS is as in ``load_points``.
     """
-    if SIDE == 1:
-        return (load_points(x + (tl.zeros([], tl.int64) + row) * row_step, at * step, known, IN_TURN),)
+    if ROWS_AT_ONCE == 1:
+        return (load_points(x + (tl.zeros([], tl.int64) + row) * row_stride, index * stride, mask, CONTIGUOUS),)
     else:
-        tl.static_assert(SIDE == 4)
-        asked = flat(known)[:, None]
-        both = tl.load(_side_by_side(x, row, at, step, SIDE), mask=asked, other=0.0)
-        even, odd = tl.split(tl.reshape(both, [at.numel, 2, 2]))
-        first, third = tl.split(even)
-        second, fourth = tl.split(odd)
+        tl.static_assert(ROWS_AT_ONCE == 4)
+        loaded = tl.load(_adjacent_rows(x, row, index, stride, ROWS_AT_ONCE), mask=flat(mask)[:, None], other=0.0)
+        rows_0_2, rows_1_3 = tl.split(tl.reshape(loaded, [index.numel, 2, 2]))
+        row_0, row_2 = tl.split(rows_0_2)
+        row_1, row_3 = tl.split(rows_1_3)
         return (
-            tl.reshape(first, at.shape),
-            tl.reshape(second, at.shape),
-            tl.reshape(third, at.shape),
-            tl.reshape(fourth, at.shape),
+            tl.reshape(row_0, index.shape),
+            tl.reshape(row_1, index.shape),
+            tl.reshape(row_2, index.shape),
+            tl.reshape(row_3, index.shape),
         )
 
 
 @triton.jit
-def store_rows(y, row, at, rows, known, row_step, step, SIDE: tl.constexpr, IN_TURN: tl.constexpr):
-    """The reverse of :func:`load_rows`."""
-    if SIDE == 1 and IN_TURN:
-        tl.store(y + (tl.zeros([], tl.int64) + row) * row_step + at * step, rows[0], mask=known)
-    elif SIDE == 1:
-        y += (tl.zeros([], tl.int64) + row) * row_step
-        tl.store(y + flat(at * step), flat(rows[0]), mask=flat(known))
+def store_rows(y, row, index, rows, mask, row_stride, stride, ROWS_AT_ONCE: tl.constexpr, CONTIGUOUS: tl.constexpr):
+    """Store a tuple of rows: the inverse of :func:`load_rows`."""
+    if ROWS_AT_ONCE == 1 and CONTIGUOUS:
+        tl.store(y + (tl.zeros([], tl.int64) + row) * row_stride + index * stride, rows[0], mask=mask)
+    elif ROWS_AT_ONCE == 1:
+        y += (tl.zeros([], tl.int64) + row) * row_stride
+        tl.store(y + flat(index * stride), flat(rows[0]), mask=flat(mask))
     else:
-        asked = flat(known)[:, None]
-        even, odd = tl.join(flat(rows[0]), flat(rows[2])), tl.join(flat(rows[1]), flat(rows[3]))
-        both = tl.reshape(tl.join(even, odd), [at.numel, SIDE])
-        tl.store(_side_by_side(y, row, at, step, SIDE), both, mask=asked)
+        rows_0_2, rows_1_3 = tl.join(flat(rows[0]), flat(rows[2])), tl.join(flat(rows[1]), flat(rows[3]))
+        joined = tl.reshape(tl.join(rows_0_2, rows_1_3), [index.numel, ROWS_AT_ONCE])
+        tl.store(_adjacent_rows(y, row, index, stride, ROWS_AT_ONCE), joined, mask=flat(mask)[:, None])
 
 
 @triton.jit
-def _side_by_side(x, row, at, step, SIDE: tl.constexpr):
-    """Addresses of SIDE rows, told to be aligned to all of them: what is side by side is our own."""
-    offset = (flat(at) * (step // SIDE) * SIDE + row)[:, None] + tl.arange(0, SIDE)
-    return tl.multiple_of(x + offset, (1, SIDE * x.dtype.element_ty.primitive_bitwidth // 8))
+def _adjacent_rows(x, row, index, stride, ROWS_AT_ONCE: tl.constexpr):
+    """Addresses (points, ROWS_AT_ONCE) of adjacent rows, marked as aligned so that one access fetches a point's rows.
+
+    The alignment holds because these tensors are our own copies: their stride is a multiple of ROWS_AT_ONCE.
+    """
+    offset = (flat(index) * (stride // ROWS_AT_ONCE) * ROWS_AT_ONCE + row)[:, None] + tl.arange(0, ROWS_AT_ONCE)
+    return tl.multiple_of(x + offset, (1, ROWS_AT_ONCE * x.dtype.element_ty.primitive_bitwidth // 8))
