@@ -1,20 +1,21 @@
-"""Symmetric K and Gram matrices M = K diag(weight) K^T, plus a diagonal, as quasiseparable matrices to be solved.
+"""How the symmetric K and the Gram matrices M = K diag(weight) K^T, plus a diagonal, become systems to be solved.
 
-In the order of a, with e_i = 1 or (cos phi_i, sin phi_i), and gaps between neighbours:
+The generators are those of the package's docstring, with the points in the order of a. With e_i = 1, or
+(cos phi_i, sin phi_i) with phases:
 
-    K:  p_i = q_i = e_i,                                  T_i = exp(-gap / tau) I
-    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap / tau) [[I, W_i], [0, I]]
+    K:  p_i = q_i = e_i,                                  T_i = exp(-gap_i / tau) I
+    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap_i / tau) [[I, W_i], [0, I]]
 
-U_i is the weight left of a_i, V_i that right of it, both at the rate 2 / tau, and W_i that in the gap before a_i, at no
-rate; with phases each is the 2 x 2 matrix of the moments weight * (cos psi, sin psi)(cos psi, sin psi)^T. A b tied with
-a_i counts half to each side. For weight >= 0 none of these is a difference.
+U, V and W are sums of the weights or, with phases, of their moments, the 2 x 2 matrices
+weight * (cos psi, sin psi) (cos psi, sin psi)^T; ``_masses`` finds them. U and V are half sums of a product with K at
+tau / 2, and W counts the columns of every gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,16 +23,22 @@ from torch import Tensor
 from laplex import _checks, _dispatch
 from laplex._errors import StalePlanError
 from laplex._functional import _product
-from laplex._plan import Plan
+from laplex._quasisep.arrays import Chain
 from laplex._quasisep.autograd import Factored, Generators, Product, factor, halves, logdet, solve
 from laplex._scan.ops import Planned
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
+
+if TYPE_CHECKING:
+    from laplex._operator import LaplaceOperator
 
 SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
 
 
 class Flat(NamedTuple):
-    """An operator's tensors, h kernels flat, in float64: converted once, so that their gradients are rounded once."""
+    """The tensors of a LaplaceOperator, its batch flattened to h matrices.
+
+    They are converted to float64 once, here, so that the gradients of narrower tensors are rounded once.
+    """
 
     a: Tensor  # (h, n)
     b: Tensor  # (h, k)
@@ -39,29 +46,29 @@ class Flat(NamedTuple):
     phi: Tensor | None  # (h, n)
     psi: Tensor | None  # (h, k)
     planned: Planned
-    backend: str  # of the products
-    dtype: torch.dtype  # of the anchors as they were given
+    backend: str  # of products
+    dtype: torch.dtype  # of the anchors as given
 
 
 class System(NamedTuple):
-    """A matrix to be solved, and its factors."""
+    """A matrix A = M + diag, or K + diag, and its factors."""
 
-    where: str
+    where: str  # the method that the user called, for messages
     batch: tuple[int, ...]
     generators: Generators
     factored: Factored
     diag: Tensor  # (h, n), in the caller's order
     planned: Planned
     backend: str  # of products
-    parameters: tuple[Tensor, ...]
-    dtype: torch.dtype
+    parameters: tuple[Tensor, ...]  # what the product with M, or K, is a function of
+    dtype: torch.dtype  # of the anchors as given
 
     @property
     def requires_grad(self) -> bool:
         return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters))
 
     def detached(self) -> System:
-        """Without gradients. (Under no_grad alone, views of leaves still ask for them.)"""
+        """The same without gradients: under no_grad alone, a view of a leaf still has requires_grad=True."""
         return self._replace(
             generators=Generators(*(part.detach() for part in self.generators)),
             diag=self.diag.detach(),
@@ -69,16 +76,20 @@ class System(NamedTuple):
         )
 
     def saved(self) -> dict[str, Any]:
-        """All of it, in classes of torch and Python: a file outlives the names of private modules."""
-        return {**self._asdict(), "generators": tuple(self.generators), "factored": tuple(self.factored)}
+        """The system in classes of torch and Python alone: private classes may change their names, files stay."""
+        chain, *others = self.factored
+        return {**self._asdict(), "generators": tuple(self.generators), "factored": (*chain, *others)}
 
     @classmethod
     def loaded(cls, saved: dict[str, Any]) -> System:
-        """The same again, perhaps on another device, or without the compiled core."""
+        """The system that ``saved`` wrote. It may now be on another device, or without the compiled core."""
         backend = _dispatch.planner_of_sides(saved["diag"].device)
-        generators, factored = Generators(*saved["generators"]), Factored(*saved["factored"])
-        of_products = "triton" if saved["backend"] == "triton" else backend
-        made = {"generators": generators, "factored": factored._replace(backend=backend), "backend": of_products}
+        *chain, d, order, _ = saved["factored"]
+        made = {
+            "generators": Generators(*saved["generators"]),
+            "factored": Factored(Chain(*chain), d, order, backend),
+            "backend": "triton" if saved["backend"] == "triton" else backend,
+        }
         return cls(**{**saved, **made})
 
     def solve(self, y: Tensor) -> Tensor:
@@ -89,12 +100,12 @@ class System(NamedTuple):
 
     @property
     def _product(self) -> Product:
-        """The product with the matrix, without the diagonal. Only a Gram matrix has mass between its points."""
-        function = _gram_product if self.factored.mass.shape[-1] else _kernel_product
+        """The product with M or K, without the diagonal. Only the points of a Gram matrix have mass between them."""
+        function = _gram_product if self.factored.chain.mass.shape[-1] else _kernel_product
         return partial(function, self.planned, self.backend)
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-        """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        """apply(y) for y (n,) or (..., n, m), in the dtype of y; apply takes and returns float64 (h, n, m)."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
         _dispatch.tell_without_core(y.device, y.numel())
@@ -109,17 +120,9 @@ class System(NamedTuple):
         return logdet(self.generators, self.factored).reshape(self.batch).to(self.dtype)
 
 
-def flat(
-    where: str,
-    a: Tensor,
-    b: Tensor,
-    tau: float | Tensor,
-    phi: Tensor | None,
-    psi: Tensor | None,
-    plan: Plan,
-    batch: tuple[int, ...],
-) -> Flat:
-    shape = batch or (1,)
+def flat(where: str, operator: LaplaceOperator) -> Flat:
+    """The tensors of an operator, checked."""
+    a, b, phi, psi, shape = operator.a, operator.b, operator.phi, operator.psi, operator._batch or (1,)
     _dispatch.tell_without_core(a.device, a.numel() + b.numel())
     rows = flat_anchors(a.double(), shape)
     cols = rows if b is a else flat_anchors(b.double(), shape)
@@ -127,7 +130,8 @@ def flat(
     of_cols = of_rows
     if psi is not None and psi is not phi:
         of_cols = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
-    scale = _checks.valid_tau(where, flat_tau(tau, shape, a.device))
+    scale = _checks.valid_tau(where, flat_tau(operator.tau, shape, a.device))
+    plan = operator.plan
     return Flat(rows, cols, scale, of_rows, of_cols, plan._order_for(a, b), plan.backend, a.dtype)
 
 
@@ -144,14 +148,14 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
-    """K diag(weight) K^T + diag, weight (h, k) float64."""
+    """K diag(weight) K^T + diag, for weight (h, k) in float64."""
     order, t = _ordered(k)
     smallest = _checks.SMALLEST_TAU_OF_SQUARES
-    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums will be NaN
+    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums are NaN
         raise ValueError(_checks.bad_tau(where, k.tau, smallest))
     try:
         left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
-    except StalePlanError:  # of the product underneath
+    except StalePlanError:  # the sums raised it, without the name of the method
         raise StalePlanError(_checks.stale_plan(where)) from None
     e = _directions(k.phi, order)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
@@ -169,10 +173,9 @@ def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: T
     return _product(x.mT, a, a, tau, phase, _widened(planned), backend).mT
 
 
-def _gram_product(
-    planned: Planned, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
-) -> Tensor:
+def _gram_product(planned: Planned, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
     """K diag(weight) K^T x."""
+    weight, a, b, tau, *phases = parameters
     there = (phases[0], phases[1]) if phases else None
     back = (phases[1], phases[0]) if phases else None
     planned = _widened(planned)
@@ -181,9 +184,9 @@ def _gram_product(
 
 
 def _widened(planned: Planned) -> Planned:
-    """The plan with the anchors it was built from in float64, as they are here: the core sees that none moved."""
+    """The plan with its copy of the anchors in float64, as they are here: the core compares the two."""
     row_index, row_values, col_index, col_values = planned
-    if row_values.shape[-2] != 2:  # the plan has none, or is the GPU's
+    if row_values.shape[-2] != 2:  # the plan has no such copy, or is the GPU's
         return planned
     return row_index, row_values.double(), col_index, col_values.double()
 
@@ -191,7 +194,7 @@ def _widened(planned: Planned) -> Planned:
 def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
     """The order (h, n) of the rows, and their anchors in it."""
     index = k.planned[0]
-    if k.backend != "triton" and index.shape[-2] in (1, 4):  # else the plan does not hold it
+    if k.backend != "triton" and index.shape[-2] in (1, 4):  # the plan holds the order
         order = index[:, 0].long()
     else:
         order = k.a.detach().argsort(stable=True)
@@ -199,22 +202,26 @@ def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
 
 
 def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
-    """anchors (h, n) in order; from the plan's values, where it has them and the anchors have not moved."""
-    looked_at = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
-    if looked_at and torch.equal(values[:, 0].double(), anchors):
+    """anchors (h, n) in sorted order; copied from the plan's values if it has them and the anchors have not moved."""
+    # A copy has no gradient. On CUDA the comparison would wait for the device.
+    compared = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)
+    if compared and torch.equal(values[:, 0].double(), anchors):
         return values[:, 1].double()
     return anchors.gather(-1, order)
 
 
 def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
-    """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
-    d, decay, order = factored.d, factored.decay, factored.order
-    subtracted = factored.mass.shape[-1] > 0  # then a small pivot is a difference, of which no digit may be left
-    most = 1 if subtracted else 0  # of anchors in order
+    """The factors, or an error if the matrix is not positive definite; ``alone`` if no diagonal was added.
+
+    On CUDA an error would have to wait for the device, so d becomes NaN instead, and with it every result.
+    """
+    d, decay, order = factored.d, factored.chain.decay, factored.order
+    subtracted = factored.chain.mass.shape[-1] > 0  # then d is a difference, and a small one may have no correct digit
+    most = 1 if subtracted else 0  # decay is rho <= 1, or rho - 1 <= 0, if the anchors are sorted
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
-    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
+    if alone:  # K of three equal anchors with phases is singular, but the last d comes out as a rounding error
         lost = lost | ((decay == 0) & (d <= SINGULAR))
-    # An infinite gap decays to 0, as any wide one does: of anchors in order only the outermost can have one.
+    # An infinite anchor does not show in decay, which is 0 for any wide gap. If sorted, it is the first or the last.
     ends = torch.cat([generators.t[:, :1], generators.t[:, -1:]], -1).detach()
     finite = torch.isfinite(ends).all(-1, keepdim=True)
     if d.is_cuda:
@@ -223,25 +230,25 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
     if not bool((decay <= most).all() & finite.all()):
         raise StalePlanError(_checks.stale_plan(where))
     if bool(lost.any()):
-        kernel, i = (int(part) for part in lost.nonzero()[0])
-        tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
-        raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
+        entry, i = (int(part) for part in lost.nonzero()[0])  # of the batch, and of the points
+        tied = order[entry, [i - 1, i]].tolist() if i and float(decay[entry, i]) == 0 else None
+        raise ValueError(_checks.not_definite(where, int(order[entry, i]), sorted(tied) if alone and tied else None))
     return factored
 
 
 def _diagonal(generators: Generators) -> Tensor:
-    """The diagonal (h, n) of the matrix, in order."""
+    """The diagonal (h, n) of A, in sorted order."""
     sides = zip(generators.p.detach().unbind(-1), generators.q.detach().unbind(-1))
     return sum((p * q for p, q in sides), generators.diag.detach())
 
 
 def _sorted(diag: Tensor, order: Tensor) -> Tensor:
-    """diag (h, n) in order; a number is the same in any."""
+    """diag (h, n) in sorted order; a single number, expanded, needs no sorting."""
     return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
 
 
 def _directions(phi: Tensor | None, order: Tensor) -> Tensor:
-    """e (h, n, 1 or 2), in order."""
+    """e (h, n, 1 or 2), in sorted order."""
     if phi is None:
         return torch.ones_like(order, dtype=torch.float64)[..., None]
     angle = phi.gather(-1, order)
@@ -249,7 +256,7 @@ def _directions(phi: Tensor | None, order: Tensor) -> Tensor:
 
 
 def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
-    """The weights' moments (h, 1 or 3, k): of 1, or of cos^2, cos sin, sin^2 of psi."""
+    """The moments (h, 1 or 3, k) of every column: weight times 1, or times cos^2, cos sin and sin^2 of psi."""
     if psi is None:
         return weight[:, None]
     cos, sin = psi.cos(), psi.sin()
@@ -257,7 +264,7 @@ def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
 
 
 def _applied(moments: Tensor, e: Tensor) -> Tensor:
-    """The matrices packed in moments (h, 1 or 3, n), times e (h, n, 1 or 2)."""
+    """The symmetric matrices packed in moments (h, 1 or 3, n), times e (h, n, 1 or 2)."""
     if e.shape[-1] == 1:
         return moments[:, 0, :, None] * e
     one, both, two = moments.unbind(1)
@@ -266,9 +273,9 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
 
 
 def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U, V (h, 1 or 3, n), and W (h, n, 1 or 3) in the gap before every point, of moments (h, 1 or 3, k)."""
+    """U and V (h, 1 or 3, n), and W (h, n, 1 or 3), of moments (h, 1 or 3, k); all in the order of a."""
     index = k.planned[2]
-    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: then all is a walk, nothing a look-up
+    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: the sums then read memory in sequence
         cols = index[:, 0].long()
         moments = moments.gather(-1, cols[:, None].expand(moments.shape))
         below, upto = index[:, 2].long(), index[:, 3].long()
@@ -286,7 +293,7 @@ def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor,
 
 
 def _as_sorted(planned: Planned) -> Planned:
-    """A merged plan, as it is for the same anchors given in order."""
+    """A merged plan, changed to that of the same anchors given in sorted order."""
     made = []
     for index in (planned[0], planned[2]):
         own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
@@ -295,18 +302,23 @@ def _as_sorted(planned: Planned) -> Planned:
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
-    """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
-    gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
+    """W (h, n, 1 or 3): the sum of the moments (h, 1 or 3, k) in the gap before every point.
+
+    ``below`` and ``upto`` (h, k) count the points that are < and <= each column. Half of a column's moments goes to the
+    gap before point ``below``, half to that before point ``upto``. These are the same gap unless the column is equal to
+    a point; then they are the gaps on its two sides.
+    """
+    gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last is beyond the last point, and dropped
     for place in (below, upto):
         gaps = _added(gaps, place[:, None].expand(moments.shape), moments / 2)
     return gaps[..., :n].mT
 
 
 def _added(sums: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """sums (h, c, n) with values (h, c, k) added where index says; in the same order every time."""
+    """sums (h, c, n) with values (h, c, k) added at index (h, c, k); always in the same order, for the same bits."""
     if not sums.is_cuda:
         return sums.scatter_add(-1, index, values)
-    # There scatter_add adds in the order in which threads happen to come; index_put sorts the indices first.
+    # On CUDA scatter_add uses atomics, in any order; index_put with accumulate sorts the indices first.
     rows = torch.arange(sums[..., 0].numel(), device=sums.device).view(*sums.shape[:-1], 1)
     flat = (index + sums.shape[-1] * rows).flatten()
     return sums.flatten().index_put((flat,), values.flatten(), accumulate=True).view(sums.shape)
