@@ -2,8 +2,8 @@
 
     python benchmarks/refinement.py        writes benchmarks/results/refinement-cpu.json
 
-The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. The error of
-the pivots d is the largest |d - exact| / exact over all points. diag is a multiple of the diagonal of M, point by point.
+The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. An error
+of pivots is the largest |d - exact| / exact over all points. diag is a multiple of the diagonal of M, point by point.
 
 guess       after no round, where diag is ENOUGH of M's diagonal: what the composition of maps loses
 rounds      after 0, 1, 2, ... rounds of Newton's method, for smaller and smaller diag

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._shapes import always, flat_tau, plainly_eager
+from laplex._eager import always, plainly_eager
+from laplex._shapes import flat_tau
 
 SMALLEST_TAU = torch.finfo(torch.float64).tiny  # a little below 1 / tau overflows; csrc/common.h has the same limit
 SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at half of tau

@@ -253,7 +253,7 @@ class LaplaceOperator:
     def __repr__(self) -> str:
         phased = ", phased" if self.phi is not None else ""
         shape = " x ".join(map(str, self.shape))
-        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan._layout})"
+        return f"LaplaceOperator({shape}, {self.dtype}, device={self.device}{phased}, {self.plan._order.kept_as})"
 
 
 torch.serialization.add_safe_globals([LaplaceOperator])

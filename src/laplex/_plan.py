@@ -9,23 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _checks, _dispatch
+from laplex import _backends, _checks
+from laplex._eager import plain, plainly_eager
 from laplex._errors import StalePlanError, frozen
-from laplex._scan import ops as _ops
-from laplex._shapes import always, flat, flat_anchors, plain, plainly_eager
-from laplex._triton.order import launch as triton_plan
-from laplex._triton.replay import Repeats
-
-# From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
-# long -> short loses a little where all fits the cache; the plan, which sorts only the short side, gains throughout.
-SHORT_AXIS_RATIO = 16
+from laplex._scan import ops
+from laplex._scan.order import Matrix, Order
+from laplex._shapes import flat, flat_anchors
 
 
 class Known:
-    """Anchors as a plan saw them: the object, and the count of what was written to it since.
+    """Anchors as a plan saw them: the tensor object and its version counter.
 
-    Anchors that are trained are never known: fused optimizers write without counting. Nor is anything while a graph is
-    made, which will run with what the anchors are then.
+    Trained anchors are never known, because fused optimizers write without counting. Nothing is known while a graph is
+    traced: the graph will run with the anchors of that time.
     """
 
     def __init__(self, anchors: Tensor | None) -> None:
@@ -36,7 +32,7 @@ class Known:
             self.seen = anchors.data_ptr(), anchors._version, anchors.shape
 
     def still(self, anchors: Tensor) -> bool:
-        """Whether these are they, unchanged."""
+        """Whether this is the same tensor, and nothing was written to it since."""
         if anchors is not self.tensor() or anchors.requires_grad:
             return False
         return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
@@ -68,74 +64,59 @@ class Plan:
     """
 
     shape: tuple[int, ...]  # (*H, n, k)
-    _layout: str  # "merged", "short_rows" or "short_cols"; on the GPU "joined" or "in_order"
-    _order: _ops.Planned  # row and column index and values: laplex._scan.ops
-    _anchors: tuple[Known, Known] | None  # those whose values the GPU's order holds
-    _repeats: Repeats  # products done before on the GPU with these very anchors
+    _order: Order
+    _anchors: tuple[Known, Known]  # a and b as they were when the order was found
+    _kept: dict[str, Any]  # what a backend keeps for products with these anchors
     __module__ = "laplex"  # as users import it, and as files name it
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
-        chosen = _dispatch.choose(a.device, n, k, backend or _dispatch.planner(a.device))
-        layout, eager = choose_layout(n, k, chosen), plainly_eager()  # else there is no value to look at
-        anchors = None
-        if layout == "joined":
-            layout = "in_order" if eager and _looked_through(a, b) else layout  # waits, and raises
-            anchors = Known(a if eager else None), Known(b if eager else None)
-        order = build(rows, cols, layout, chosen)
-        if layout == "joined" and eager:
-            order = triton_plan.placed(order, n, k)
-        self.__dict__.update(shape=shape, _layout=layout, _order=order, _anchors=anchors, _repeats=Repeats())
+        chosen = _backends.choose(a.device, n, k, backend or _backends.planner(a.device))
+        if _backends.load(chosen, a.device.type).order is None:
+            chosen = _backends.planner_of_sides(a.device)
+        table, eager = _backends.load(chosen, a.device.type), plainly_eager()  # else there are no values to look at
+        layout = table.look(a, b) if eager and table.look is not None else table.layout(n, k)
+        order = ops.order(rows, cols, layout, chosen)
+        if eager and table.complete is not None:
+            order = table.complete(order, n, k)
+        anchors = Known(a if eager else None), Known(b if eager else None)
+        self.__dict__.update(shape=shape, _order=order, _anchors=anchors, _kept={})
 
     @property
     def backend(self) -> str:
         """The backend the order was made for; "torch" and "cpp" have theirs in common."""
-        return "triton" if self._anchors is not None else _dispatch.planner_of_sides(self.device)
+        return _backends.of_order(self._order)
 
-    def _order_for(self, a: Tensor, b: Tensor) -> _ops.Planned:
-        """The order, without its values if these anchors may be others than those it was built from."""
-        if self._anchors is None or self._knows(a, b):
-            return self._order
-        return self._without_values()
+    def _order_for(self, a: Tensor, b: Tensor) -> Order:
+        """The order for these anchors. If they may have changed since it was found, it will be checked."""
+        return self._order if not self._order.joined or self._knows(a, b) else self._order.unchecked()
 
     def _knows(self, a: Tensor, b: Tensor) -> bool:
-        """Whether these are the anchors whose values the GPU's order holds; in a captured graph they may change."""
-        if self._anchors is None or not plainly_eager():
-            return False
-        if not (self._anchors[0].still(a) and self._anchors[1].still(b)):
+        """Whether these are the anchors the order was found from, unchanged. In a captured graph they may change."""
+        if not plainly_eager() or not (self._anchors[0].still(a) and self._anchors[1].still(b)):
             return False
         return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
 
-    def _without_values(self) -> _ops.Planned:
-        """The order as the GPU checks it before use; the CPU always does."""
-        if self._anchors is None:
-            return self._order
-        row_index, row_values, col_index, col_values = self._order
-        return row_index, row_values[..., :0], col_index, col_values[..., :0]
-
     @property
     def device(self) -> torch.device:
-        return self._order[0].device
+        return self._order.target.indices.device
 
     @property
     def mT(self) -> Plan:
         """The plan of the transpose: the same order, with rows and columns swapped. Nothing is copied."""
         *batch, n, k = self.shape
-        layout = {"short_rows": "short_cols", "short_cols": "short_rows"}.get(self._layout, self._layout)
-        anchors = None if self._anchors is None else self._anchors[::-1]
-        return self._made((*batch, k, n), layout, (*self._order[2:], *self._order[:2]), anchors)
+        return self._made((*batch, k, n), self._order.mT, self._anchors[::-1])
 
     def to(self, device: torch.device | str) -> Plan:
         """The plan on another device."""
-        if self._anchors is not None and torch.device(device).type != self.device.type:
+        if self._order.joined and torch.device(device).type != self.device.type:
             raise ValueError(
                 f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "
                 f"{device}; build laplex.Plan(a, b) of anchors moved there"
             )
-        row_index, row_values, col_index, col_values = (tensor.to(device=device) for tensor in self._order)
-        return self._made(self.shape, self._layout, (row_index, row_values, col_index, col_values), self._anchors)
+        return self._made(self.shape, self._order.to(device), self._anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. On the CPU, the less they moved, the less it costs.
@@ -144,11 +125,11 @@ class Plan:
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self._check_shape("Plan.update", shape, a.device)
-        if a.dtype != self._order[1].dtype or self._anchors is not None:
+        update = _backends.load(self.backend, a.device.type).update
+        if a.dtype != self._order.target.values.dtype or update is None:
             return Plan(a, b, backend=self.backend)
-        kernels = _ops.kernels(_dispatch.planner_of_sides(a.device))
-        order = kernels.replan(flat(rows, 2), flat(cols, 2), self._layout, self._order)
-        return self._made(self.shape, self._layout, order, None)
+        order = update(flat(rows, 2), flat(cols, 2), self._order)
+        return self._made(self.shape, order, (Known(a), Known(b)))
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""
@@ -158,10 +139,10 @@ class Plan:
             if not bool(torch.isfinite(anchors).all()):
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
-        order = self._without_values()
-        if shape[-2] > shape[-1]:  # few columns are read without the order
-            rows, cols, order = cols, rows, (*order[2:], *order[:2])
-        even, _ = _ops.scan(torch.zeros_like(cols), rows, cols, tau, *order, True, 0, self.backend)
+        matrix = Matrix(rows, cols, tau, self._order.unchecked(), self.backend)
+        if shape[-2] > shape[-1]:  # a GPU reads few columns without the order
+            matrix = matrix.mT
+        even, _ = ops.scan(torch.zeros_like(matrix.source), *matrix.flat, True, 0)
         if bool(even.isnan().any()):
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
@@ -176,22 +157,18 @@ class Plan:
             raise ValueError(f"{where}: `plan` is on {self.device}, the anchors on {device}; use plan.to('{device}')")
 
     @classmethod
-    def _made(
-        cls, shape: tuple[int, ...], layout: str, order: _ops.Planned, anchors: tuple[Known, Known] | None
-    ) -> Plan:
+    def _made(cls, shape: tuple[int, ...], order: Order, anchors: tuple[Known, ...]) -> Plan:
         made = object.__new__(cls)
-        made.__dict__.update(shape=shape, _layout=layout, _order=order, _anchors=anchors, _repeats=Repeats())
+        made.__dict__.update(shape=shape, _order=order, _anchors=anchors, _kept={})
         return made
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy and a file hold: no addresses, and no class of a private module."""
-        return {"shape": self.shape, "layout": self._layout, "order": self._order}
+        return {"shape": self.shape, "layout": self._order.layout, "order": self._order.tensors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        layout, order = state["layout"], state["order"]
-        unknown = None if layout in _ops.SIDES else (Known(None), Known(None))
-        held = {"_layout": layout, "_order": order, "_anchors": unknown, "_repeats": Repeats()}
-        self.__dict__.update(shape=state["shape"], **held)
+        order = Order.of(state["order"], state["layout"])
+        self.__dict__.update(shape=state["shape"], _order=order, _anchors=(Known(None), Known(None)), _kept={})
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -202,51 +179,16 @@ class Plan:
             "joined": "joined: one order of both sides",
             "in_order": "joined: both sides came in order",
         }
-        kernels = f", batch={tuple(batch)}" if batch else ""
-        return f"Plan(n={n}, k={k}{kernels}, device={self.device}, {ways[self._layout]})"
+        way = ways[self._order.kept_as]
+        matrices = f", batch={tuple(batch)}" if batch else ""
+        return f"Plan(n={n}, k={k}{matrices}, device={self.device}, {way})"
 
 
 torch.serialization.add_safe_globals([Plan])
 
 
-def choose_layout(n: int, k: int, backend: str) -> str:
-    if backend == "triton":
-        return "joined"
-    if always(k >= SHORT_AXIS_RATIO * n):
-        return "short_rows"
-    return "short_cols" if always(n >= SHORT_AXIS_RATIO * k) else "merged"
-
-
-def build(a: Tensor, b: Tensor, layout: str, backend: str) -> _ops.Planned:
-    """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
-    if backend == "dense":  # has none of its own
-        backend = _dispatch.planner_of_sides(a.device)
-    return _ops.run_plan(a.detach(), b.detach(), layout, backend)
-
-
-def _looked_through(a: Tensor, b: Tensor) -> bool:
-    """Raise unless both sides are finite; whether both are in order."""
-    asked = [torch.isfinite(a).all(), torch.isfinite(b).all()]
-    asked += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
-    a_finite, b_finite, a_sorted, b_sorted = torch.stack(asked).tolist()
-    for name, finite in (("a", a_finite), ("b", b_finite)):
-        if not finite:
-            raise ValueError(_checks.not_finite("laplex.Plan", name))
-    return bool(a_sorted and b_sorted and a.shape[-1] and b.shape[-1])
-
-
-def no_order(a: Tensor, b: Tensor) -> _ops.Planned:
-    """In place of an order, for the backend that needs none."""
-    of_rows, of_cols = _nothing(a), _nothing(b)
-    return of_rows, of_rows, of_cols, of_cols
-
-
-def _nothing(side: Tensor) -> Tensor:
-    return side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1]))
-
-
 def _flat(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Checked anchors, flat, out of autograd's sight, and the matrix's shape (*H, n, k)."""
+    """Checked anchors, flat and detached, and the shape (*H, n, k) of the matrix."""
     _checks.anchor_pair(where, a, b)
     batch = _checks.batch_shape(where, a, b, 1.0)
     shape = (*batch, a.shape[-1], b.shape[-1])

@@ -2,7 +2,7 @@
 
     torch    any device: plain torch, chunked
     cpp      CPU: the compiled core
-    triton   CUDA: kernels in Triton
+    triton   CUDA: programs in Triton
     dense    any device: every pair of anchors; the fastest for small matrices
 
 The device and the sizes choose; ``backend=`` overrides; a request that cannot be met raises and says why.
@@ -13,9 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex import _checks, _dispatch
-from laplex._scan import cpp as cpp_scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends, _checks
 
 __all__ = ["available", "which"]
 
@@ -26,16 +24,13 @@ def __dir__() -> list[str]:
 
 def available() -> dict[str, str]:
     """Each backend's name, and "yes" or what is missing and what to do."""
-    return {
-        "torch": "yes",
-        "cpp": cpp_scan.MISSING or "yes",
-        "triton": triton_scan.MISSING or _no_gpu() or "yes",
-        "dense": "yes",
-    }
+    lacking = {name: _backends.missing(name) for name in _backends.NAMES}
+    lacking["triton"] = lacking["triton"] or _no_gpu()
+    return {name: why or "yes" for name, why in lacking.items()}
 
 
 def _no_gpu() -> str:
-    if torch.cuda.is_available() or triton_scan.interpreted():
+    if torch.cuda.is_available() or _backends.interpreted():
         return ""
     return "torch sees no CUDA device"
 
@@ -44,4 +39,4 @@ def which(x: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> str
     """The backend that ``laplex.linear(x, a, b, backend=backend)`` would run."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
-    return _dispatch.choose(x.device, a.shape[-1], b.shape[-1], backend)
+    return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend)

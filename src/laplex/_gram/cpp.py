@@ -1,12 +1,12 @@
-"""The n x n part of a Gram matrix in C++ (csrc/kernels_gram.cpp), called with addresses."""
+"""The n x n part of a Gram matrix in C++ (csrc/), called with addresses."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from laplex._compiled import core
 from laplex._gram.sums import pulls
-from laplex._scan import cpp as cpp_scan
 
 
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
@@ -32,5 +32,5 @@ def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: T
     addresses = [array.data_ptr() for array in arrays]
     addresses.append(0 if pulled is None else pulled.data_ptr())
     is_double = matrix.dtype == torch.float64
-    if cpp_scan._core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads()):
+    if core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads()):
         raise MemoryError("laplex.gram: no memory for the compiled core's scratch arrays; use smaller batches")

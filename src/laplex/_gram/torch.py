@@ -1,6 +1,6 @@
-"""The n x n part of a Gram matrix in plain torch, on any device: the readable algorithm; ``gram`` has the formulas.
+"""The n x n part of a Gram matrix in plain torch, on any device: the readable algorithm of ``laplex._gram``.
 
-Rows are taken in blocks, so that beside the matrix itself nothing is as large as it.
+It works on blocks of rows, so that no other tensor is as large as the matrix.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from laplex._gram.sums import pulls
 from laplex._scan.torch import BEYOND
 
-BLOCK = 1 << 18  # entries of the matrix, all kernels and weights together, looked at at once
+BLOCK = 1 << 18  # entries of M in a block, over the whole batch and all weights
 
 
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,8 +1,8 @@
 r"""Derivatives of solves, determinants and triangular factors of a symmetric quasiseparable A = M + diag.
 
-Solves are differentiable to every order: their derivative is made of solves and of products with M. Determinants and
-factors are differentiable once: the operators of ``ops`` walk the recursion of the factor back. Every derivation stands
-above its class. A name with _bar is the gradient of the loss with respect to what the name stands for.
+Solves are differentiable any number of times: their derivative is made of solves and of products with M. Determinants
+and factors are differentiable once, by the pullback operators of ``ops``. Every derivation stands above its class. A
+name with _bar is the gradient of the loss with respect to what the name stands for.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 from laplex import _checks
 from laplex._quasisep import ops as _quasi_ops
 from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
-from laplex._scan import ops as _ops
 from laplex._scan.autograd import scan
+from laplex._scan.order import Matrix
 from laplex._scan.torch import BEYOND
 
 Product = Callable[..., Tensor]  # (x (h, n, m), *parameters) -> M(parameters) x, in the caller's order
@@ -59,12 +59,12 @@ class Factored(NamedTuple):
 
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
-    """x (h, n, m) from the caller's order to sorted order."""
+    """x (h, n, m) from the caller's order to sorted order, for order (h, n)."""
     return x.gather(1, order[..., None].expand(x.shape))
 
 
 def as_given(x: Tensor, order: Tensor) -> Tensor:
-    """x (h, n, m) from sorted order to the caller's order."""
+    """x (h, n, m) from sorted order to the caller's order, for order (h, n)."""
     return torch.zeros_like(x).scatter(1, order[..., None].expand(x.shape), x)
 
 
@@ -82,7 +82,7 @@ def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
 
 
 def factor(generators: Generators, order: Tensor, backend: str) -> Factored:
-    """The factors, which autograd does not see."""
+    """The factors, which autograd does not see; order (h, n) is the caller's index of every point."""
     detached = Generators(*(part.detach() for part in generators))
     matrix = detached.matrix(decays(detached.t, detached.tau, detached.mass))
     d, z, _ = _quasi_ops.factor(*matrix, False, backend)
@@ -90,7 +90,7 @@ def factor(generators: Generators, order: Tensor, backend: str) -> Factored:
 
 
 def solve(y: Tensor, diag: Tensor, factored: Factored, product: Product, *parameters: Tensor) -> Tensor:
-    """A^-1 y, for y (h, n, m) and diag (h, n) in the caller's order; differentiable to every order."""
+    """A^-1 y, for y (h, n, m) and diag (h, n) in the caller's order; differentiable any number of times."""
     return _Solve.apply(y, diag, factored, product, *parameters)  # type: ignore[no-any-return]
 
 
@@ -104,9 +104,9 @@ def multiply(x: Tensor, generators: Generators, factored: Factored, *, inverse: 
     return _Multiply.apply(factored, inverse, x, *generators)  # type: ignore[no-any-return]
 
 
-def halves(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.Planned, backend: str) -> Any:
-    """The half sums left and right, (h, m, n) each, of x (h, m, k); differentiable to every order."""
-    return _Halves.apply(x, target, source, tau, *order, backend)
+def halves(x: Tensor, matrix: Matrix) -> Any:
+    """The half sums left and right, (h, m, n) each, of x (h, m, k); differentiable any number of times."""
+    return _Halves.apply(x, *matrix.flat)
 
 
 # --- solve -----------------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def halves(x: Tensor, target: Tensor, source: Tensor, tau: Tensor, order: _ops.P
 #     y_bar = lambda        diag_bar = -lambda * x        parameters: the gradient of  -lambda^T M(parameters) x
 #
 # where lambda and x count as constants in the last. M x is a product of laplex.linear, which has its own derivatives.
-# All three are made of differentiable calls, so derivatives of every order follow.
+# All three are made of differentiable calls, so they can be differentiated in turn.
 #
 # Refinement. The factors of a Gram matrix were found by subtraction, so x is refined once: x + A^-1 (y - A x). Here A x
 # is diag x + K (w (K^T x)), not a product with the generators. Where diag is small x is large, but K^T x is not, and
@@ -319,33 +319,31 @@ class _Multiply(torch.autograd.Function):
 # a Gram matrix, what the two halves add to the derivative cancels. Swapping t and s swaps left and right.
 
 
-def _halves_of_degree(
-    degree: int, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, planned: Any, backend: str
-) -> tuple[Tensor, Tensor]:
-    even, odd = scan(x, t, s, tau, *planned, odd=True, degree=degree, backend=backend)
+def _halves_of_degree(degree: int, x: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
+    even, odd = scan(x, matrix, odd=True, degree=degree)
     return (even - odd) / 2, (even + odd) / 2
 
 
 class _Halves(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, t: Tensor, s: Tensor, tau: Tensor, *order: Any) -> tuple[Tensor, Tensor]:
-        *planned, backend = order
-        left, right = _halves_of_degree(0, x, t, s, tau, planned, backend)
-        ctx.backend = backend
-        ctx.save_for_backward(x, t, s, tau, *planned, left, right)
+    def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        matrix = Matrix.of(inputs)
+        left, right = _halves_of_degree(0, x, matrix)
+        ctx.layout, ctx.backend = inputs[-2:]
+        ctx.save_for_backward(x, left, right, *matrix.tensors)
         return left, right
 
     @staticmethod
     def backward(ctx: Any, u: Tensor, v: Tensor) -> tuple[Any, ...]:
-        x, t, s, tau, *planned, left, right = ctx.saved_tensors
-        swapped: Any = (*planned[2:], *planned[:2])
-        from_left, from_right = halves(torch.cat([u, v], 1), s, t, tau, swapped, ctx.backend)
+        x, left, right, *tensors = ctx.saved_tensors
+        matrix = Matrix.of((*tensors, ctx.layout, ctx.backend))
+        from_left, from_right = halves(torch.cat([u, v], 1), matrix.mT)
         of_u, of_v = from_right.chunk(2, 1)[0], from_left.chunk(2, 1)[1]
-        rate = 1 / tau[:, None]
-        t_bar = (right * v - left * u).sum(1) * rate
-        s_bar = (x * (of_u - of_v)).sum(1) * rate
+        rate = 1 / matrix.tau[:, None]
+        t_bar = ((right * v - left * u).sum(1) * rate).to(matrix.target.dtype)
+        s_bar = ((x * (of_u - of_v)).sum(1) * rate).to(matrix.source.dtype)
         tau_bar = None
         if ctx.needs_input_grad[3]:
-            of_left, of_right = _halves_of_degree(1, x, t, s, tau, planned, ctx.backend)
-            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / tau
-        return of_u + of_v, t_bar.to(t.dtype), s_bar.to(s.dtype), tau_bar, None, None, None, None, None
+            of_left, of_right = _halves_of_degree(1, x, matrix)
+            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / matrix.tau
+        return of_u + of_v, t_bar, s_bar, tau_bar, *(None,) * 6

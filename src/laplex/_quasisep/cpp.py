@@ -8,21 +8,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._compiled import core
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
-from laplex._scan.cpp import _core
 
 
 def factor(matrix: Quasiseparable, made: Pivots) -> None:
     """A = L diag(d) L^T."""
     arrays = _contiguous(*matrix)
-    _core.factor(*_addresses(*arrays, *made), *matrix.p.shape[:2], *_sizes(matrix))
+    core.factor(*_addresses(*arrays, *made), *matrix.p.shape[:2], *_sizes(matrix))
 
 
 def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_bar: Tensor, bars: MatrixBars) -> None:
     """The gradients of what A is made of, from those of d and z."""
     decay, p, z, mass = chain
     arrays = _contiguous(decay, p, mass, d, z, states, d_bar, z_bar)
-    _core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(chain))
+    core.factor_pullback(*_addresses(*arrays, *bars), *p.shape[:2], *_sizes(chain))
 
 
 def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool) -> None:
@@ -41,7 +41,7 @@ def solve(chain: Chain, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
 def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -> None:
     """The gradients of the sum over i > j, and over columns, of left_i L_ij right_j, for left and right (h, n, m)."""
     arrays = _contiguous(*chain, left, right)
-    status = _core.sweep_pullback(*_addresses(*arrays, *bars), *left.shape, *_sizes(chain))
+    status = core.sweep_pullback(*_addresses(*arrays, *bars), *left.shape, *_sizes(chain))
     if status:
         raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
 
@@ -50,7 +50,7 @@ def _sweep(chain: Chain, order: int, divisor: int, x: Tensor, y: Tensor, transpo
     """The sweep of contiguous arrays; order and divisor are addresses, or 0 for none."""
     r, block, threads = _sizes(chain)
     operands = *_addresses(*chain), order, divisor, *_addresses(x, y)
-    _core.sweep(*operands, *x.shape, r, block, transposed, inverse, threads)
+    core.sweep(*operands, *x.shape, r, block, transposed, inverse, threads)
 
 
 def _contiguous(*tensors: Tensor) -> list[Tensor]:

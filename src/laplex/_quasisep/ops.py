@@ -16,16 +16,14 @@ of every point. All operators take the name of the backend last. Autograd does n
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from laplex import _backends
 from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 
-_MODULES = {"cpp": "laplex._quasisep.cpp", "torch": "laplex._quasisep.torch"}
 _EVERYWHERE = "CompositeExplicitAutograd"  # one implementation for all devices
 
 _library = torch.library.Library("laplex", "FRAGMENT")
@@ -50,9 +48,9 @@ quasi_solve = torch.ops.laplex.quasi_solve.default
 sweep_pullback = torch.ops.laplex.sweep_pullback.default
 
 
-def implementation(backend: str) -> ModuleType:
-    """The module that implements the operators for a backend."""
-    return importlib.import_module(_MODULES[backend])
+def _solver(backend: str, like: Tensor) -> Any:
+    """The module that implements the operators: torch.py or cpp.py."""
+    return _backends.load(backend, like.device.type).solver
 
 
 @torch.library.register_fake("laplex::factor", lib=_library)
@@ -69,7 +67,7 @@ def _factor(*inputs: Any) -> tuple[Tensor, ...]:
     matrix = Quasiseparable(*arrays)
     made: tuple[Tensor, ...] = _factor_fake(*inputs)
     if matrix.p.numel():
-        implementation(backend).factor(matrix, Pivots(*made))
+        _solver(backend, matrix.p).factor(matrix, Pivots(*made))
     return made
 
 
@@ -85,7 +83,7 @@ def _factor_pullback(*inputs: Any) -> tuple[Tensor, ...]:
     made = tuple(part.zero_() for part in _factor_pullback_fake(*inputs))
     if p.numel():
         chain, bars = Chain(decay, p, z, mass), MatrixBars(*made)
-        implementation(backend).factor_pullback(chain, d, states, d_bar, z_bar, bars)
+        _solver(backend, p).factor_pullback(chain, d, states, d_bar, z_bar, bars)
     return made
 
 
@@ -101,7 +99,7 @@ def _sweep(*inputs: Any) -> Tensor:
     *arrays, x, transposed, inverse, backend = inputs
     y: Tensor = _sweep_fake(*inputs)
     if x.numel():
-        implementation(backend).sweep(Chain(*arrays), x, y, transposed=transposed, inverse=inverse)
+        _solver(backend, x).sweep(Chain(*arrays), x, y, transposed=transposed, inverse=inverse)
     return y
 
 
@@ -117,7 +115,7 @@ def _quasi_solve(*inputs: Any) -> Tensor:
     *arrays, d, order, y, backend = inputs
     x: Tensor = _quasi_solve_fake(*inputs)
     if y.numel():
-        implementation(backend).solve(Chain(*arrays), d, order, y, x)
+        _solver(backend, y).solve(Chain(*arrays), d, order, y, x)
     return x
 
 
@@ -132,5 +130,5 @@ def _sweep_pullback(*inputs: Any) -> tuple[Tensor, ...]:
     *arrays, left, right, backend = inputs
     made = tuple(part.zero_() for part in _sweep_pullback_fake(*inputs))
     if left.numel():
-        implementation(backend).sweep_pullback(Chain(*arrays), left, right, ChainBars(*made))
+        _solver(backend, left).sweep_pullback(Chain(*arrays), left, right, ChainBars(*made))
     return made

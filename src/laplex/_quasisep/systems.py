@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _checks, _dispatch
+from laplex import _backends, _checks
 from laplex._errors import StalePlanError
-from laplex._functional import _product
+from laplex._functional import product
 from laplex._quasisep.arrays import Chain
 from laplex._quasisep.autograd import Factored, Generators, Product, factor, halves, logdet, solve
-from laplex._scan.ops import Planned
+from laplex._scan.order import Matrix, Order, Side
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Flat(NamedTuple):
     tau: Tensor  # (h,)
     phi: Tensor | None  # (h, n)
     psi: Tensor | None  # (h, k)
-    planned: Planned
+    order: Order
     backend: str  # of products
     dtype: torch.dtype  # of the anchors as given
 
@@ -58,7 +58,7 @@ class System(NamedTuple):
     generators: Generators
     factored: Factored
     diag: Tensor  # (h, n), in the caller's order
-    planned: Planned
+    order: Order
     backend: str  # of products
     parameters: tuple[Tensor, ...]  # what the product with M, or K, is a function of
     dtype: torch.dtype  # of the anchors as given
@@ -78,19 +78,26 @@ class System(NamedTuple):
     def saved(self) -> dict[str, Any]:
         """The system in classes of torch and Python alone: private classes may change their names, files stay."""
         chain, *others = self.factored
-        return {**self._asdict(), "generators": tuple(self.generators), "factored": (*chain, *others)}
+        kept = self._asdict()
+        order = kept.pop("order")
+        planned = {"order": order.tensors, "layout": order.layout}
+        return {**kept, "generators": tuple(self.generators), "factored": (*chain, *others), "planned": planned}
 
     @classmethod
     def loaded(cls, saved: dict[str, Any]) -> System:
         """The system that ``saved`` wrote. It may now be on another device, or without the compiled core."""
-        backend = _dispatch.planner_of_sides(saved["diag"].device)
-        *chain, d, order, _ = saved["factored"]
+        backend = _backends.planner_of_sides(saved["diag"].device)
+        *chain, d, index, _ = saved["factored"]
+        kept = {**saved}
+        planned = kept.pop("planned")
+        order = Order.of(planned["order"], planned["layout"])
         made = {
             "generators": Generators(*saved["generators"]),
-            "factored": Factored(Chain(*chain), d, order, backend),
-            "backend": "triton" if saved["backend"] == "triton" else backend,
+            "factored": Factored(Chain(*chain), d, index, backend),
+            "order": order,
+            "backend": _backends.of_order(order),
         }
-        return cls(**{**saved, **made})
+        return cls(**{**kept, **made})
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
@@ -102,13 +109,13 @@ class System(NamedTuple):
     def _product(self) -> Product:
         """The product with M or K, without the diagonal. Only the points of a Gram matrix have mass between them."""
         function = _gram_product if self.factored.chain.mass.shape[-1] else _kernel_product
-        return partial(function, self.planned, self.backend)
+        return partial(function, self.order, self.backend)
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
         """apply(y) for y (n,) or (..., n, m), in the dtype of y; apply takes and returns float64 (h, n, m)."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
-        _dispatch.tell_without_core(y.device, y.numel())
+        _backends.tell_without_core(y.device, y.numel())
         columns = y[:, None] if y.dim() == 1 else y
         rows, folding = fold(columns.mT.double(), self.batch or (1,))
         x = unfold(apply(rows.mT).mT, folding).mT.to(y.dtype)
@@ -123,7 +130,7 @@ class System(NamedTuple):
 def flat(where: str, operator: LaplaceOperator) -> Flat:
     """The tensors of an operator, checked."""
     a, b, phi, psi, shape = operator.a, operator.b, operator.phi, operator.psi, operator._batch or (1,)
-    _dispatch.tell_without_core(a.device, a.numel() + b.numel())
+    _backends.tell_without_core(a.device, a.numel() + b.numel())
     rows = flat_anchors(a.double(), shape)
     cols = rows if b is a else flat_anchors(b.double(), shape)
     of_rows = None if phi is None else _checks.finite_phase(where, "phi", flat_anchors(phi.double(), shape))
@@ -137,77 +144,77 @@ def flat(where: str, operator: LaplaceOperator) -> Flat:
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
     """K + diag for b = a and psi = phi."""
-    order, t = _ordered(k)
-    p = _directions(k.phi, order)
+    index, t = _ordered(k)
+    p = _directions(k.phi, index)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
-    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
-    backend = _dispatch.planner_of_sides(t.device)
-    factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
+    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, index))
+    backend = _backends.planner_of_sides(t.device)
+    factored = _checked(where, generators, factor(generators, index, backend), alone=diag is None)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
-    return System(where, batch, generators, factored, added, k.planned, k.backend, parameters, k.dtype)
+    return System(where, batch, generators, factored, added, k.order, k.backend, parameters, k.dtype)
 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, for weight (h, k) in float64."""
-    order, t = _ordered(k)
+    index, t = _ordered(k)
     smallest = _checks.SMALLEST_TAU_OF_SQUARES
     if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums are NaN
         raise ValueError(_checks.bad_tau(where, k.tau, smallest))
     try:
-        left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
+        left, right, mass = _masses(_moments(weight, k.psi), k, index, t)
     except StalePlanError:  # the sums raised it, without the name of the method
         raise StalePlanError(_checks.stale_plan(where)) from None
-    e = _directions(k.phi, order)
+    e = _directions(k.phi, index)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
-    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
-    backend = _dispatch.planner_of_sides(t.device)
-    factored = _checked(where, generators, factor(generators, order, backend), alone=False)
+    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, index))
+    backend = _backends.planner_of_sides(t.device)
+    factored = _checked(where, generators, factor(generators, index, backend), alone=False)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
-    return System(where, batch, generators, factored, diag, k.planned, k.backend, parameters, k.dtype)
+    return System(where, batch, generators, factored, diag, k.order, k.backend, parameters, k.dtype)
 
 
-def _kernel_product(planned: Planned, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+def _kernel_product(order: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
     phase = (phi[0], phi[0]) if phi else None
-    return _product(x.mT, a, a, tau, phase, _widened(planned), backend).mT
+    return product(x.mT, Matrix(a, a, tau, _widened(order), backend), phase).mT
 
 
-def _gram_product(planned: Planned, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
+def _gram_product(order: Order, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
     """K diag(weight) K^T x."""
     weight, a, b, tau, *phases = parameters
     there = (phases[0], phases[1]) if phases else None
     back = (phases[1], phases[0]) if phases else None
-    planned = _widened(planned)
-    inner = _product(x.mT, b, a, tau, back, (*planned[2:], *planned[:2]), backend)
-    return _product(inner * weight[:, None], a, b, tau, there, planned, backend).mT
+    matrix = Matrix(a, b, tau, _widened(order), backend)
+    inner = product(x.mT, matrix.mT, back)
+    return product(inner * weight[:, None], matrix, there).mT
 
 
-def _widened(planned: Planned) -> Planned:
-    """The plan with its copy of the anchors in float64, as they are here: the core compares the two."""
-    row_index, row_values, col_index, col_values = planned
-    if row_values.shape[-2] != 2:  # the plan has no such copy, or is the GPU's
-        return planned
-    return row_index, row_values.double(), col_index, col_values.double()
+def _widened(order: Order) -> Order:
+    """The order with its copy of the anchors in float64, as they are here: the core compares the two."""
+    if order.target.kind != "sorted":  # it has no copy, or is the GPU's
+        return order
+    target, source = (side._replace(values=side.values.double()) for side in (order.target, order.source))
+    return order._replace(target=target, source=source)
 
 
 def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
-    """The order (h, n) of the rows, and their anchors in it."""
-    index = k.planned[0]
-    if k.backend != "triton" and index.shape[-2] in (1, 4):  # the plan holds the order
-        order = index[:, 0].long()
+    """The indices (h, n) that sort a, and a sorted."""
+    side = k.order.target
+    if side.kind in ("sorted", "short"):
+        index = side.indices[:, 0].long()
     else:
-        order = k.a.detach().argsort(stable=True)
-    return order, _gathered(k.a, order, k.planned[1])
+        index = k.a.detach().argsort(stable=True)
+    return index, _gathered(k.a, index, side)
 
 
-def _gathered(anchors: Tensor, order: Tensor, values: Tensor) -> Tensor:
-    """anchors (h, n) in sorted order; copied from the plan's values if it has them and the anchors have not moved."""
+def _gathered(anchors: Tensor, index: Tensor, side: Side) -> Tensor:
+    """anchors (h, n) at index (h, n), which sorts them; copied from a sorted side if they have not moved."""
     # A copy has no gradient. On CUDA the comparison would wait for the device.
-    compared = values.shape[-2] == 2 and not (anchors.requires_grad or anchors.is_cuda)
-    if compared and torch.equal(values[:, 0].double(), anchors):
-        return values[:, 1].double()
-    return anchors.gather(-1, order)
+    compared = side.kind == "sorted" and not (anchors.requires_grad or anchors.is_cuda)
+    if compared and torch.equal(side.values[:, 0].double(), anchors):
+        return side.values[:, 1].double()
+    return anchors.gather(-1, index)
 
 
 def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
@@ -215,7 +222,7 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
 
     On CUDA an error would have to wait for the device, so d becomes NaN instead, and with it every result.
     """
-    d, decay, order = factored.d, factored.chain.decay, factored.order
+    d, decay, index = factored.d, factored.chain.decay, factored.order
     subtracted = factored.chain.mass.shape[-1] > 0  # then d is a difference, and a small one may have no correct digit
     most = 1 if subtracted else 0  # decay is rho <= 1, or rho - 1 <= 0, if the anchors are sorted
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
@@ -231,8 +238,8 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
         raise StalePlanError(_checks.stale_plan(where))
     if bool(lost.any()):
         entry, i = (int(part) for part in lost.nonzero()[0])  # of the batch, and of the points
-        tied = order[entry, [i - 1, i]].tolist() if i and float(decay[entry, i]) == 0 else None
-        raise ValueError(_checks.not_definite(where, int(order[entry, i]), sorted(tied) if alone and tied else None))
+        tied = index[entry, [i - 1, i]].tolist() if i and float(decay[entry, i]) == 0 else None
+        raise ValueError(_checks.not_definite(where, int(index[entry, i]), sorted(tied) if alone and tied else None))
     return factored
 
 
@@ -242,16 +249,16 @@ def _diagonal(generators: Generators) -> Tensor:
     return sum((p * q for p, q in sides), generators.diag.detach())
 
 
-def _sorted(diag: Tensor, order: Tensor) -> Tensor:
+def _sorted(diag: Tensor, index: Tensor) -> Tensor:
     """diag (h, n) in sorted order; a single number, expanded, needs no sorting."""
-    return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
+    return diag if diag.stride(-1) == 0 else diag.gather(-1, index)
 
 
-def _directions(phi: Tensor | None, order: Tensor) -> Tensor:
+def _directions(phi: Tensor | None, index: Tensor) -> Tensor:
     """e (h, n, 1 or 2), in sorted order."""
     if phi is None:
-        return torch.ones_like(order, dtype=torch.float64)[..., None]
-    angle = phi.gather(-1, order)
+        return torch.ones_like(index, dtype=torch.float64)[..., None]
+    angle = phi.gather(-1, index)
     return torch.stack([angle.cos(), angle.sin()], -1)
 
 
@@ -272,33 +279,34 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
     return torch.stack([one * cos + both * sin, both * cos + two * sin], -1)
 
 
-def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U and V (h, 1 or 3, n), and W (h, n, 1 or 3), of moments (h, 1 or 3, k); all in the order of a."""
-    index = k.planned[2]
-    if k.backend != "triton" and index.shape[-2] == 4:  # both sides are sorted: the sums then read memory in sequence
-        cols = index[:, 0].long()
+def _masses(moments: Tensor, k: Flat, index: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U and V (h, 1 or 3, n), and W (h, n, 1 or 3), of moments (h, 1 or 3, k); all in the order of t, a sorted."""
+    n, side = t.shape[-1], k.order.source
+    matrix = Matrix(k.a, k.b, k.tau / 2, k.order, k.backend)
+    if side.kind == "sorted":  # both sides are sorted: the sums then read memory in sequence
+        cols, below, upto = (side.indices[:, channel].long() for channel in (0, 2, 3))
         moments = moments.gather(-1, cols[:, None].expand(moments.shape))
-        below, upto = index[:, 2].long(), index[:, 3].long()
-        s = _gathered(k.b, cols, k.planned[3])
-        left, right = halves(moments, t, s, k.tau / 2, _as_sorted(k.planned), k.backend)
-        return left, right, _between(moments, below, upto, t.shape[-1])
-    left, right = halves(moments, k.a, k.b, k.tau / 2, k.planned, k.backend)
-    if k.backend != "triton" and index.shape[-2] == 2:
-        below, upto = index[:, 0].long(), index[:, 1].long()
+        s = _gathered(k.b, cols, side)
+        left, right = halves(moments, matrix._replace(target=t, source=s, order=_as_sorted(k.order)))
+        return left, right, _between(moments, below, upto, n)
+    left, right = halves(moments, matrix)
+    if side.kind == "long":
+        below, upto = (side.indices[:, channel].long() for channel in (0, 1))
     else:
         ends, s = t.detach(), k.b.detach()
         below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
-    picked = order[:, None].expand(left.shape)
-    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])
+    picked = index[:, None].expand(left.shape)
+    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, n)
 
 
-def _as_sorted(planned: Planned) -> Planned:
-    """A merged plan, changed to that of the same anchors given in sorted order."""
+def _as_sorted(order: Order) -> Order:
+    """A merged order, changed to that of the same anchors given sorted."""
     made = []
-    for index in (planned[0], planned[2]):
-        own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
-        made += [torch.stack([own, own, index[:, 2], index[:, 3]], 1), index.new_empty((1, 0, 1), dtype=torch.float64)]
-    return made[0], made[1], made[2], made[3]
+    for side in (order.target, order.source):
+        below, upto = side.indices[:, 2], side.indices[:, 3]
+        own = torch.arange(below.shape[-1], dtype=torch.int32, device=below.device).expand(below.shape)
+        made += [torch.stack([own, own, below, upto], 1), below.new_empty((1, 0, 1), dtype=torch.float64)]
+    return Order.of(made, order.layout)
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:

@@ -94,11 +94,11 @@ def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
 
 def solve(chain: Chain, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
     """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order."""
-    index = order[..., None].expand(y.shape)
+    rows = order[..., None].expand(y.shape)
     inner, outer = torch.empty_like(y), torch.empty_like(y)
-    sweep(chain, y.gather(1, index), inner, transposed=False, inverse=True)
+    sweep(chain, y.gather(1, rows), inner, transposed=False, inverse=True)
     sweep(chain, inner / d[..., None], outer, transposed=True, inverse=True)
-    x.scatter_(1, index, outer)
+    x.scatter_(1, rows, outer)
 
 
 def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -> None:

@@ -1,32 +1,34 @@
 r"""The derivative of the ordered scan, in terms of the ordered scan.
 
-Write t, s for the target and source anchors, and for one kernel, with u_ij = |t_i - s_j| / tau and a degree m,
+Write t, s for the target and source anchors. For one matrix, with u_ij = |t_i - s_j| / tau and a degree m,
 
     A_m = u^m exp(-u),      B_m = sign(s_j - t_i) u^m exp(-u),      scan(x; t, s) = (A_m x, B_m x)
 
-    swapped:  A_m(s, t) = A_m(t, s)^T,   B_m(s, t) = -B_m(t, s)^T
+    transposed:  A_m(s, t) = A_m(t, s)^T,   B_m(s, t) = -B_m(t, s)^T
 
-E = A_0 is the kernel and S = B_0 its odd part. The degree 1 is there for tau alone. Write N_m for A_m off ties:
+E = A_0 is the kernel and S = B_0 its odd part. Degree 1 exists for tau alone. Write N_m for A_m without ties:
 N_0 = E - T with T_ij = [t_i = s_j], and N_1 = A_1, which is 0 at ties. Moving a target or a source changes N_m only; at
 a tie every derivative is 0:
 
     dA_m/dt_i = (B_m - m B_{m-1}) / tau     dB_m/dt_i = (N_m - m N_{m-1}) / tau     (row i; for s_j: the opposite)
     dA_0/dtau = A_1 / tau                   dB_0/dtau = B_1 / tau
 
-Hence, for cotangents (g, f) of (A_m x, B_m x), where a g or f behind a matrix means the swapped scan of it,
+Hence, for cotangents (g, f) of (A_m x, B_m x), where a matrix in front of g or f stands for the transposed scan,
 
     x_bar = A_m g - B_m f
     t_bar = 1/tau sum over rows (g * (B_m - m B_{m-1}) x + f * (N_m - m N_{m-1}) x)
     s_bar = 1/tau sum over rows x * ((B_m - m B_{m-1}) g - (N_m - m N_{m-1}) f)
     tau_bar = 1/tau sum over rows and targets (g * A_1 x + f * B_1 x)                for m = 0
 
-f, and the degree 1, appear only when a derivative is differentiated again, so the first backward is one swapped scan.
-Every term of A_1 x has the sign of x: however far apart anchors lie, nothing cancels. For m = 1, which only second
-derivatives ask for, tau moves as all anchors do (Euler): dt = -t dtau / tau, ds = -s dtau / tau,
+f and degree 1 appear only when a derivative is differentiated again, so the first backward is one transposed scan.
+Every term of A_1 x has the sign of x: nothing cancels, however far apart the anchors lie. For m = 1, which only second
+derivatives need, changing tau is the same as scaling all anchors (Euler's identity): dt = -t dtau / tau and
+ds = -s dtau / tau give
 
     tau_bar = -1/tau (t . t_bar + s . s_bar)
 
-from a common centre, and in float64; that sum cancels where anchors span very many tau. Forward mode is the same:
+with positions measured from a common centre, in float64. This sum cancels where anchors span very many tau. Forward
+mode is the same:
 
     d(A_m x) = A_m dx + 1/tau (dt * (B_m - m B_{m-1}) x - (B_m - m B_{m-1}) (ds * x)) + dtau/tau A_1 x     (m = 0)
 
@@ -36,54 +38,48 @@ Every product below is a call of the same differentiable ``scan``, so all orders
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _checks
-from laplex._scan import ops as _ops
-from laplex._shapes import apart, flat, flat_rows
+from laplex._eager import apart
+from laplex._scan import ops
+from laplex._scan.order import Matrix
+from laplex._shapes import flat, flat_rows
+
+TENSORS = (
+    8  # of the arguments of the Functions: x, anchors, tau and the order's four; layout, backend, odd, degree follow
+)
 
 
-def scan(
-    x: Tensor,
-    target: Tensor,
-    source: Tensor,
-    tau: Tensor,
-    target_index: Tensor,
-    target_values: Tensor,
-    source_index: Tensor,
-    source_values: Tensor,
-    *,
-    odd: bool,
-    backend: str,
-    degree: int = 0,
-) -> tuple[Tensor, Tensor]:
+def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """Differentiable (A x, B x) of a degree: x (*X, k), target (*H, n), source (*H, k), tau H -> (*X, n) twice.
 
     x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
-    inputs = x, target, source, tau, target_index, target_values, source_index, source_values, odd, degree, backend
     if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, nor one that takes a tensor twice
         _checks.no_transform_in_a_graph()
-        return _Scan.apply(*apart(inputs[:8]), *inputs[8:])  # type: ignore[no-any-return]
+        inputs = x, *matrix.flat
+        return _Scan.apply(*apart(inputs[:TENSORS]), *inputs[TENSORS:], odd, degree)  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active():
-        return _TransformableScan.apply(*inputs)  # type: ignore[no-any-return]
-    if differentiates(x, target, source, tau):
-        return _EagerScan.apply(*inputs)  # type: ignore[no-any-return]
-    return _ops.run_scan(*inputs)
+        return _TransformableScan.apply(x, *matrix.flat, odd, degree)  # type: ignore[no-any-return]
+    if differentiates(x, matrix.target, matrix.source, matrix.tau):
+        return _EagerScan.apply(x, *matrix.flat, odd, degree)  # type: ignore[no-any-return]
+    run = ops.scan_for(x, matrix)
+    return run(x, matrix, odd=odd, degree=degree)
 
 
 def differentiates(*tensors: Tensor) -> bool:
-    """Whether autograd watches: in reverse mode, or perhaps in forward mode, which does not show on a tensor."""
+    """Whether autograd watches: in reverse mode, or possibly in forward mode, which does not show on a tensor."""
     reverse = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     return reverse or forward_ad._current_level >= 0
 
 
 def not_again() -> bool:
-    """Whether what a backward makes is not differentiated in turn; what is compiled never is."""
+    """Whether the results of a backward will not be differentiated in turn; those of a compiled one never are."""
     if torch.compiler.is_compiling():
         return True
     return not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active())
@@ -98,7 +94,7 @@ def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
     values, order = anchors.sort(-1)
     starts = torch.nn.functional.pad(values[:, 1:] != values[:, :-1], (1, 0))
     group = torch.empty_like(order).scatter(-1, order, starts.cumsum(-1))  # equal anchors share a number
-    rows = x.reshape(group.shape[0], x.numel() // (group.shape[0] * k), k)  # not -1: vmap may be over a size of 0
+    rows = x.reshape(group.shape[0], x.numel() // (group.shape[0] * k), k)  # -1 fails in a vmap of size 0
     group = group[:, None, :].expand(-1, rows.shape[1], -1)
     sums = rows.new_zeros(group.shape).scatter_add(-1, group[..., n:], rows)
     return sums.gather(-1, group[..., :n]).reshape(*x.shape[:-1], n)
@@ -117,65 +113,67 @@ class _Scan(torch.autograd.Function):
         target_values: Tensor,
         source_index: Tensor,
         source_values: Tensor,
+        layout: str,
+        backend: str,
         odd: bool,
         degree: int,
-        backend: str,
     ) -> tuple[Tensor, Tensor]:
         order = target_index, target_values, source_index, source_values
-        result: tuple[Tensor, Tensor] = _ops.scan(x, target, source, tau, *order, odd, degree, backend)
-        return result
+        made: tuple[Tensor, Tensor] = ops.scan(x, target, source, tau, *order, layout, backend, odd, degree)
+        return made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.odd, ctx.degree, ctx.backend = inputs
+        ctx.layout, ctx.backend, ctx.odd, ctx.degree = inputs[TENSORS:]
         ctx.set_materialize_grads(False)
         if not ctx.odd or torch.compiler.is_compiling():
             ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*tensors, output[1])
+        ctx.save_for_backward(*inputs[:TENSORS], output[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
-        saved = _unwrapped(ctx.saved_tensors)  # once: torch.utils.checkpoint counts
-        x, t, s, tau, *order, odd_x = saved
+        x, *tensors, odd_x = _unwrapped(ctx.saved_tensors)  # read once: torch.utils.checkpoint counts
+        matrix = Matrix.of((*tensors, ctx.layout, ctx.backend))
         need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
-        f = None if not ctx.odd or torch.compiler.is_compiling() else f  # which makes zeros where there is none
+        f = None if not ctx.odd or torch.compiler.is_compiling() else f  # torch.compile gives zeros where there is none
         if g is None and f is None:
-            return (None,) * 11
-        fused = not_again() and g is not None and f is None and ctx.degree == 0
-        t_bar: Any = None
-        s_bar: Any = None
-        tau_bar: Any = None
-        if fused and not (need_t or need_s or need_tau):
-            x_bar, _ = _ops.run_scan(g, s, t, tau, *order[2:], *order[:2], False, 0, ctx.backend)
-        elif fused and (ctx.odd or not need_t):
-            inputs = g, x, odd_x, t, s, tau, *order
-            x_bar, t_bar, s_bar, tau_bar = _ops.run_pullback(*inputs, need_tau, ctx.backend)
+            return (None,) * 12
+        bars: Any = None, None, None, None
+        if not (not_again() and g is not None and f is None and ctx.degree == 0):
+            known = odd_x if ctx.odd else None
+            bars = _pullback(_Cotangents(g, f, known), x, matrix, (need_t, need_s, need_tau), ctx.degree)
+        elif not (need_t or need_s or need_tau):
+            run = ops.scan_for(g, matrix)
+            bars = run(g, matrix.mT, odd=False)[0], None, None, None
+        elif ctx.odd or not need_t:
+            fused = ops.pullback_for(g, x, matrix)
+            bars = fused(g, x, odd_x, matrix, to_tau=need_tau)
         else:
-            known = (*saved[:-1], odd_x if ctx.odd else None)
-            x_bar, t_bar, s_bar, tau_bar = _pullback(known, g, f, (need_t, need_s, need_tau), ctx.degree, ctx.backend)
-        bars = _as(x_bar, x, need_x), _as(t_bar, t, need_t), _as(s_bar, s, need_s), _as(tau_bar, tau, need_tau)
-        return *bars, *(None,) * 7
+            bars = _pullback(_Cotangents(g, None, None), x, matrix, (need_t, need_s, need_tau), 0)
+        values = x, matrix.target, matrix.source, matrix.tau
+        needs = need_x, need_t, need_s, need_tau
+        return *(_as(bar, value, need) for bar, value, need in zip(bars, values, needs, strict=True)), *(None,) * 8
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *arguments: Any
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        tensors, (odd, degree, backend) = list(arguments[:8]), arguments[8:]
-        if all(dim is None for dim in in_dims[1:8]):  # only x is: more rows, behind the dimensions of the kernels
+        tensors, (layout, backend, odd, degree) = list(arguments[:TENSORS]), arguments[TENSORS:]
+        if all(dim is None for dim in in_dims[1:TENSORS]):  # only x is batched: more rows, behind the dimensions H
             at = tensors[3].dim()
-            tensors[0] = tensors[0].movedim(in_dims[0], at)
-            return scan(*tensors, odd=odd, degree=degree, backend=backend), (at, at)
+            matrix = Matrix.of((*tensors[1:], layout, backend))
+            return scan(tensors[0].movedim(in_dims[0], at), matrix, odd=odd, degree=degree), (at, at)
         size = info.batch_size
-        fronted = [
+        x, *others = (
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
-        ]
-        return scan(*fronted, odd=odd, degree=degree, backend=backend), (0, 0)
+        )
+        return scan(x, Matrix.of((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
 
 
 def _unwrapped(saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Saved tensors without the wrappers of transforms that have ended: torch.func.vjp pulls back after its transform,
-    and a wrapper hides whether the tensor inside requires a gradient."""
+    """Saved tensors without the wrappers of transforms that have ended. torch.func.vjp pulls back after its transform
+    has ended, and a wrapper hides whether the tensor inside requires a gradient."""
     if torch.compiler.is_compiling() or torch._C._has_storage(saved[-1]):  # a transform wraps all of them
         return saved
     return tuple(map(_without_dead_wrappers, saved))
@@ -187,57 +185,66 @@ def _without_dead_wrappers(tensor: Tensor) -> Tensor:
 
 
 def _as(bar: Any, value: Tensor, needed: bool) -> Tensor | None:
-    """The gradient in its value's dtype; asked first, for a conversion to the same is no small part of a step."""
+    """The gradient in its value's dtype. Even a conversion that does nothing takes a good part of a small step."""
     if not needed:
         return None
     return bar if bar.dtype == value.dtype else bar.to(value.dtype)  # type: ignore[no-any-return]
 
 
+class _Cotangents(NamedTuple):
+    """Cotangents of A x and B x, and B x itself of degree 0 if it was saved."""
+
+    g: Any
+    f: Any
+    odd_x: Tensor | None
+
+
 def _pullback(
-    saved: tuple[Any, ...], g: Any, f: Any, needs: tuple[bool, bool, bool], degree: int, backend: str
+    cotangents: _Cotangents, x: Any, matrix: Matrix, needs: tuple[bool, bool, bool], degree: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """x_bar, t_bar, s_bar, tau_bar by differentiable products; ``_ops.pullback`` is the same for g alone, fused."""
-    x, t, s, tau, *order, odd_x = saved
+    """x_bar, t_bar, s_bar, tau_bar by differentiable products; ``ops.pullback_for`` is the same for g alone, fused."""
+    (g, f, odd_x), (t, s, tau) = cotangents, matrix[:3]
     need_t, need_s, need_tau = needs
     by_euler = need_tau and degree == 1
-    if by_euler:  # the anchors' pulls all but cancel there: nothing may be rounded before
+    if by_euler:  # the terms of t and s cancel almost entirely: round nothing before they are added
         need_t = need_s = True
         odd_x = None
         x, g, f = (None if v is None else v.double() for v in (x, g, f))
-    forward = _Sums((t, s, tau, *order), degree, backend)
-    swapped = _Sums((s, t, tau, *order[2:], *order[:2]), degree, backend)
+    forward, transposed = _Sums(matrix, degree), _Sums(matrix.mT, degree)
     x_bar: Any = 0
     pull_t: Any = 0  # tau * t_bar before the sum over rows
     pull_s: Any = 0
     if g is not None:
-        x_bar, pull_s = swapped.even(g, slope=need_s)
+        x_bar, pull_s = transposed.even(g, slope=need_s)
         if need_t:
             pull_t = g * (forward.even(x, slope=True)[1] if odd_x is None or degree else odd_x)
     if f is not None:
-        odd_f, slope = swapped.odd(f, slope=need_s)
+        odd_f, slope = transposed.odd(f, slope=need_s)
         x_bar, pull_s = x_bar - odd_f, pull_s - slope if need_s else 0
         if need_t:
             pull_t = pull_t + f * forward.odd(x, slope=True)[1]
     t_bar: Any = _row_sum(pull_t, tau, t) if need_t else None
     s_bar: Any = _row_sum(x * pull_s, tau, s) if need_s else None
     if by_euler:
-        return x_bar, t_bar, s_bar, _tau_by_euler(t, s, tau, t_bar, s_bar)
-    if not need_tau:
-        return x_bar, t_bar, s_bar, None
-    even, odd = scan(x, t, s, tau, *order, odd=f is not None, degree=1, backend=backend)
+        return x_bar, t_bar, s_bar, _tau_by_euler(matrix, t_bar, s_bar)
+    return x_bar, t_bar, s_bar, _tau_bar(g, f, x, matrix) if need_tau else None
+
+
+def _tau_bar(g: Any, f: Any, x: Tensor, matrix: Matrix) -> Tensor:
+    even, odd = scan(x, matrix, odd=f is not None, degree=1)
     stretch: Any = (0 if g is None else g * even) + (0 if f is None else f * odd)
-    summed = flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape)
-    return x_bar, t_bar, s_bar, _over(summed, tau)
+    tau = matrix.tau
+    return _over(flat_rows(stretch, tau).sum((1, 2), dtype=torch.float64).reshape(tau.shape), tau)
 
 
 class _Sums:
-    """A x and B x of a degree, and tau times what moving the targets does to them; for derivatives of derivatives."""
+    """A x and B x of a degree, and tau times their derivatives in the targets; for derivatives of derivatives."""
 
-    def __init__(self, anchors: tuple[Tensor, ...], degree: int, backend: str) -> None:
-        self.anchors, self.degree, self.backend = anchors, degree, backend
+    def __init__(self, matrix: Matrix, degree: int) -> None:
+        self.matrix, self.degree = matrix, degree
 
     def scan(self, v: Tensor, degree: int, *, odd: bool) -> tuple[Tensor, Tensor]:
-        return scan(v, *self.anchors, odd=odd, degree=degree, backend=self.backend)
+        return scan(v, self.matrix, odd=odd, degree=degree)
 
     def even(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
         """A_m v, and its slope (B_m - m B_{m-1}) v if that is asked for."""
@@ -247,13 +254,13 @@ class _Sums:
     def odd(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
         """B_m v, and its slope (N_m - m N_{m-1}) v if that is asked for.
 
-        There ties are subtracted, and may be all but everything: nothing may be rounded before.
+        The slope subtracts the ties, which may be almost the whole sum, so v is not rounded before that.
         """
         if not slope:
             return self.scan(v, self.degree, odd=True)[::-1]
         v = v.double()
         even, odd = self.scan(v, self.degree, odd=True)
-        tied = ties(v, *self.anchors[:2])
+        tied = ties(v, *self.matrix[:2])
         return odd, even - (self.scan(v, 0, odd=False)[0] - tied) if self.degree else even - tied
 
 
@@ -263,28 +270,28 @@ class _TransformableScan(_Scan):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         _Scan.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:8])
+        ctx.save_for_forward(*inputs[:TENSORS])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
         if torch._C._are_functorch_transforms_active():
-            # torch runs a Function's jvp with forward mode off, so an outer forward mode would silently see constants
-            # (pytorch#197867). Turned on again, the saved tensors must show their primal at this level.
+            # torch runs a Function's jvp with forward mode off, so that an outer forward mode would take everything for
+            # constants (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
             with forward_ad._set_fwd_grad_enabled(True):
                 primals = [forward_ad.unpack_dual(v, level=0).primal for v in ctx.saved_tensors[:4]]
-                return _pushforward(ctx, primals, tangents)
-        return _pushforward(ctx, ctx.saved_tensors[:4], tangents)
+                return _pushforward(ctx, primals, tangents[:4])
+        return _pushforward(ctx, ctx.saved_tensors[:4], tangents[:4])
 
 
 def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor | None]:
     """The tangents of A x and B x."""
     x, t, s, tau = primals
-    dx, dt, ds, dtau = tangents[:4]
+    dx, dt, ds, dtau = tangents
     even_dtype, odd_dtype = x.dtype, torch.promote_types(x.dtype, torch.float32)
-    sums = _Sums((t, s, tau, *ctx.saved_tensors[4:]), ctx.degree, ctx.backend)
+    sums = _Sums(Matrix.of((t, s, tau, *ctx.saved_tensors[4:], ctx.layout, ctx.backend)), ctx.degree)
     d_even: Any = 0
     d_odd: Any = 0
-    if dtau is not None and ctx.degree:  # what moves the anchors all but cancels: nothing may be rounded before
+    if dtau is not None and ctx.degree:  # the anchors' terms cancel almost entirely: round nothing before
         x, dx = x.double(), None if dx is None else dx.double()
         centre = _centre(t, s)
         stretch = (dtau / tau)[..., None]
@@ -312,21 +319,24 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
 
 
 class _EagerScan(_TransformableScan):
-    """The same, called in the older form: binding arguments for ``setup_context`` costs more than a small product."""
+    """The same in the older form of Functions: binding arguments for ``setup_context`` takes longer than a product."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _ops.run_scan(*inputs)
-        _Scan.setup_context(ctx, inputs, output)
+    def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        *flat_matrix, odd, degree = inputs
+        matrix = Matrix.of(flat_matrix)
+        run = ops.scan_for(x, matrix)
+        output = run(x, matrix, odd=odd, degree=degree)
+        _Scan.setup_context(ctx, (x, *inputs), output)
         if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*inputs[:8])
+            ctx.save_for_forward(x, *inputs[: TENSORS - 1])
         return output
 
     setup_context = torch.autograd.Function.setup_context
 
 
 def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
-    """(*H, n) to what multiplies rows (*X, n) that count as (h, m, n)."""
+    """(*H, n) as a factor of rows (*X, n) that count as (h, m, n)."""
     n = rows.shape[-1]
     h = math.prod(of_anchors.shape[:-1])
     spread = of_anchors.to(rows.dtype).reshape(h, 1, n)
@@ -339,16 +349,17 @@ def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
 
 
 def _centre(t: Tensor, s: Tensor) -> Tensor:
-    """A point amid the anchors, (*H, 1), to measure them from; any would do, so it is not differentiated."""
+    """A point among the anchors, (*H, 1), to measure positions from. Any point would do: it is not differentiated."""
     return torch.cat([t, s], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
 
 
-def _tau_by_euler(t: Tensor, s: Tensor, tau: Tensor, t_bar: Tensor, s_bar: Tensor) -> Tensor:
+def _tau_by_euler(matrix: Matrix, t_bar: Tensor, s_bar: Tensor) -> Tensor:
+    t, s = matrix.target, matrix.source
     centre = _centre(t, s)
     of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
-    return -_over(of_t.sum(-1) + of_s.sum(-1), tau)
+    return -_over(of_t.sum(-1) + of_s.sum(-1), matrix.tau)
 
 
 def _over(value: Tensor, tau: Tensor) -> Tensor:
-    """value / tau, both of the kernels' shape; not of scalars, which torch cannot divide in a vmap of size 0."""
+    """value / tau, both of shape H. Not of scalars, which torch cannot divide in a vmap of size 0."""
     return (value[..., None] / tau[..., None])[..., 0]

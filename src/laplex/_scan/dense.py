@@ -1,4 +1,4 @@
-"""The product with K formed: exact too, and the fastest when the matrix is small."""
+"""The product with K formed: exact too, and the fastest when the matrix is small. On CUDA ``_triton`` has its own."""
 
 from __future__ import annotations
 
@@ -6,26 +6,14 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._scan.torch import BEYOND, pullback_from
+from laplex._scan.order import Matrix
+from laplex._scan.torch import BEYOND, pullback_by
 from laplex._shapes import flat, flat_rows
-from laplex._triton.scan import launch as triton_scan
 
 
-def scan(
-    x: Tensor,
-    target: Tensor,
-    source: Tensor,
-    tau: Tensor,
-    *_order: Tensor,
-    odd: bool,
-    degree: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``.
-
-    No order is needed here. On CUDA K is not even formed.
-    """
-    if target.is_cuda and not triton_scan.MISSING:
-        return triton_scan.direct(x, target, source, tau, odd=odd, degree=degree)
+def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
+    """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``. The order is not used."""
+    target, source, tau = matrix[:3]
     for name, anchors in (("a", target), ("b", source)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex.linear", name))
@@ -43,6 +31,8 @@ def scan(
     return even, (rows @ (gap.sign() * entries).mT).to(x.dtype).view(even.shape)
 
 
-def pullback(*arguments: Tensor, to_tau: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by swapped scans."""
-    return pullback_from(scan, *arguments, to_tau=to_tau)
+def pullback(
+    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans."""
+    return pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)

@@ -1,11 +1,8 @@
-"""The ordered scan in plain torch, on any device: the readable algorithm.
+"""The ordered scan in plain torch, on any device: the readable algorithm. ``laplex._scan`` has the recurrence.
 
-What is scanned is a state of one or two sums, in float64, so that float32 data loses nothing on the way. With
-u = |t - s| / tau,
+The state is one or two sums, in float64, so that float32 data is rounded only once, at the end. With u = |t - s| / tau,
 
-    v = sum of exp(-u) x        p = sum of u exp(-u) x, the degree 1, from which tau's gradient is made
-
-Both are carried over a gap without subtracting: (v, p) -> exp(-u) (v, p + u v).
+    v = sum of exp(-u) x        p = sum of u exp(-u) x: degree 1, which gives the gradient of tau
 """
 
 from __future__ import annotations
@@ -18,105 +15,81 @@ from torch.nn.functional import pad
 
 from laplex import _checks
 from laplex._errors import StalePlanError
-from laplex._scan import ops as _ops
+from laplex._scan.order import Matrix, Order, Side, empty_order
 from laplex._shapes import flat, flat_rows
 
-BEYOND = 1e3  # u from which on exp(-u) is 0, and u exp(-u), too, however far an anchor lies
+BEYOND = 1e3  # exp(-u) and u exp(-u) are 0 in float64 from here on; a larger u could overflow in between
 CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks
 
 
-def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
-    """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
+def order(a: Tensor, b: Tensor, layout: str) -> Order:
+    """The order of a (h, n) and b (h, k)."""
     a, b = a.contiguous(), b.contiguous()
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex", name))
-    made = row_index, row_values, col_index, col_values = _ops.empty_plan(a, b, layout)
-    row_kind, col_kind = _ops.SIDES[layout]
-    a_sorted, b_sorted = _fill_order(a, row_index, row_kind), _fill_order(b, col_index, col_kind)
-    _fill_counts(a_sorted, b_sorted, row_index, row_kind)
-    _fill_counts(b_sorted, a_sorted, col_index, col_kind)
-    if layout == "merged":
-        row_values[:, 0], row_values[:, 1] = a, a_sorted
-        col_values[:, 0], col_values[:, 1] = b, b_sorted
+    made = empty_order(a, b, layout)
+    rows, cols = made.target, made.source
+    a_sorted, b_sorted = _fill_order(a, rows), _fill_order(b, cols)
+    _fill_counts(a_sorted, b_sorted, rows)
+    _fill_counts(b_sorted, a_sorted, cols)
+    for side, given, in_order in ((rows, a, a_sorted), (cols, b, b_sorted)):
+        if side.kind == "sorted":
+            side.values[:, 0], side.values[:, 1] = given, in_order
     return made
 
 
-def replan(a: Tensor, b: Tensor, layout: str, old: _ops.Planned) -> _ops.Planned:
-    """The plan for anchors that moved."""
-    del old  # torch sorts from scratch
-    return plan(a, b, layout)
-
-
-def scan(
-    x: Tensor,
-    target: Tensor,
-    source: Tensor,
-    tau: Tensor,
-    target_index: Tensor,
-    target_values: Tensor,
-    source_index: Tensor,
-    source_values: Tensor,
-    *,
-    odd: bool,
-    degree: int = 0,
-) -> tuple[Tensor, Tensor]:
-    """(E x, S x) for K(target, source): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
-    del target_values, source_values  # gathered anew: the check of the order comes with it
+def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
+    """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     wide = torch.float64
-    if not bool(_checks.is_length(tau).all()):
-        raise ValueError(_checks.bad_tau("laplex.linear", tau))
-    t, s = flat(target, 2).to(wide), flat(source, 2).to(wide)
-    rate = (1 / tau).to(wide).reshape(-1, 1)
-    sums = _collect if source_index.shape[-2] == 2 else _read
-    states = flat_rows(x, tau).to(wide)[None]
+    if not bool(_checks.is_length(matrix.tau).all()):
+        raise ValueError(_checks.bad_tau("laplex.linear", matrix.tau))
+    t, s = flat(matrix.target, 2).to(wide), flat(matrix.source, 2).to(wide)
+    rate = (1 / matrix.tau).to(wide).reshape(-1, 1)
+    of_target, of_source = matrix.order.target, matrix.order.source
+    sums = _collect if of_source.kind == "long" else _read
+    states = flat_rows(x, matrix.tau).to(wide)[None]
     if degree:
         states = torch.cat([states, torch.zeros_like(states)])
-    left, tied, right = sums(states, t, s, rate, flat(target_index, 3), flat(source_index, 3))
+    # The order's values are not used: anchors are gathered again, and the order is checked against them.
+    left, tied, right = sums(states, t, s, rate, flat(of_target.indices, 3), flat(of_source.indices, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
 
 
-def pullback(*arguments: Tensor, to_tau: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by swapped scans; as :func:`pullback_from`."""
-    return pullback_from(scan, *arguments, to_tau=to_tau)
-
-
-def pullback_from(
-    scan: Callable[..., tuple[Tensor, Tensor]],
-    g: Tensor,
-    x: Tensor,
-    odd_x: Tensor,
-    target: Tensor,
-    source: Tensor,
-    tau: Tensor,
-    target_index: Tensor,
-    target_values: Tensor,
-    source_index: Tensor,
-    source_values: Tensor,
-    *,
-    to_tau: bool,
+def pullback(
+    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for any ``scan``. Without ``odd_x`` t_bar is (h, 0), without ``to_tau`` tau_bar is (0,)."""
-    swapped = source, target, tau, source_index, source_values, target_index, target_values
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans; as :func:`pullback_by`."""
+    return pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)
+
+
+def pullback_by(
+    scan: Callable[..., tuple[Tensor, Tensor]], given: tuple[Tensor, Tensor, Tensor], matrix: Matrix, *, to_tau: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for any ``scan``, given g, x and odd_x. Without odd_x t_bar is (*H, 0), without ``to_tau`` tau_bar (0,).
+
+    The derivation is in ``autograd``.
+    """
+    g, x, odd_x = given
+    target, source, tau = matrix[:3]
 
     def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
-        return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype)
+        return (flat_rows(product, tau).sum(1) / tau.reshape(-1, 1)).to(anchors.dtype).view(anchors.shape)
 
-    x_bar, odd_g = scan(g, *swapped, odd=True)
-    wants_t = odd_x.shape[-1] > 0
-    t_bar = row_sum(g * odd_x, target).view(target.shape) if wants_t else target.new_empty((*target.shape[:-1], 0))
+    x_bar, odd_g = scan(g, matrix.mT, odd=True)
+    t_bar = row_sum(g * odd_x, target) if odd_x.shape[-1] > 0 else target.new_empty((*target.shape[:-1], 0))
     tau_bar = tau.new_empty(0)
     if to_tau:
-        stretch = x.double() * scan(g.double(), *swapped, odd=False, degree=1)[0]
+        stretch = x.double() * scan(g.double(), matrix.mT, odd=False, degree=1)[0]
         tau_bar = flat_rows(stretch, tau).sum((1, 2)).view(tau.shape) / tau
-    return x_bar, t_bar, row_sum(x * odd_g, source).view(source.shape), tau_bar
+    return x_bar, t_bar, row_sum(x * odd_g, source), tau_bar
 
 
 def _read(
     states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scan the sorted sources, then read the states beside each target. Targets sorted (merged) or as they come."""
+    """Scan the sorted sources, then read the states next to each target. Targets are sorted, or as they come."""
     *target_order, below, upto = target_index.long().unbind(1)  # order and rank, if the targets are sorted
     order = source_index[:, 0].long()
     t = t.gather(-1, target_order[0]) if target_order else t
@@ -227,22 +200,22 @@ def _group_sums(p: Tensor, v: Tensor) -> Tensor:
     return _take(_sum_into(v, start, p.shape[-1]), start)
 
 
-def _fill_order(anchors: Tensor, index: Tensor, kind: str) -> Tensor:
-    """The anchors as the index will have them: in order, or as they come on the long side."""
-    if kind == "long":
+def _fill_order(anchors: Tensor, side: Side) -> Tensor:
+    """The anchors as the side's index has them: sorted, or as they come on a long side."""
+    if side.kind == "long":
         return anchors
     values, order = anchors.sort(dim=-1, stable=True)
-    index[:, 0] = order
-    if kind == "merged":
-        index[:, 1] = order.argsort(-1)
+    side.indices[:, 0] = order
+    if side.kind == "sorted":
+        side.indices[:, 1] = order.argsort(-1)
     return values
 
 
-def _fill_counts(anchors: Tensor, others: Tensor, index: Tensor, kind: str) -> None:
-    if kind == "short":
+def _fill_counts(anchors: Tensor, others: Tensor, side: Side) -> None:
+    if side.kind == "short":
         return
-    index[:, -2] = torch.searchsorted(others, anchors, right=False)
-    index[:, -1] = torch.searchsorted(others, anchors, right=True)
+    side.indices[:, -2] = torch.searchsorted(others, anchors, right=False)
+    side.indices[:, -1] = torch.searchsorted(others, anchors, right=True)
 
 
 def _in_order(p: Tensor) -> Tensor:

@@ -1,7 +1,24 @@
-"""Products launched again: the checks and the Python around a few launches take longer than they do."""
+"""Replay: the launches of a call are recorded once and launched again for other inputs of the same form.
+
+Checks, planning and Python around a few launches take longer than the launches do. Two scopes are replayed:
+
+    operators   :func:`replayed` wraps order, scan and pullback of this backend: training steps are made of them
+    calls       :func:`whole_call` replays laplex.linear and laplex.gram without gradients, checks included
+
+**What can be replayed.** A recording that did not fail (``recording``), in which every tensor of every step is an
+input, memory allocated in the call, or known to stay as it is: the anchors and the order of a plan that is kept, what
+``from_anchors`` made of them, and a number tau.
+
+**When a replay is used.** Its key is the form of the inputs: shapes, dtypes, device, which inputs are the same tensor,
+and all other arguments; inputs are contiguous. The key of a whole call has the stream too, on which tau was written.
+
+Nothing is replayed while a graph is captured, which would keep addresses, nor where a call is traced, transformed or
+differentiated in forward mode.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,51 +26,58 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._shapes import plain, plainly_eager
-from laplex._triton.launch import Call, Launch, Record, recorded, recording, run
+from laplex._backends import WholeCall
+from laplex._eager import plain, plainly_eager
+from laplex._shapes import flat_tau
+from laplex._triton import tuning
+from laplex._triton.launch import Launch, launch_compiled, state
+from laplex._triton.recording import Call, Recording, Results, recorded
 
-REPEATS_KEPT = 64  # forms
 ALIGNED = 512  # bytes, as torch's allocator does
-OPERATORS_UP_TO = 1 << 24  # numbers in the inputs; of more the Python takes no time, but all memory at once counts
-Results = tuple[Tensor, ...]
 _Step = Callable[[list[Tensor], list[int], int], None]
 
 
-class Repeat:
-    """The results for other inputs of one form, on one device, with all else as in a call done before."""
+class Replay:
+    """The steps of a recording, for other inputs of its form on its device."""
 
-    def __init__(self, record: Record, inputs: tuple[Tensor, ...], results: Results) -> None:
+    def __init__(self, recording: Recording, inputs: tuple[Tensor, ...], results: Results) -> None:
         addresses = {result.data_ptr() for result in results}
-        scratch = [tensor for tensor in record.fresh if tensor.numel() > 0 and tensor.data_ptr() not in addresses]
-        made = *results, *scratch
-        apart = made if self.wants_tensors(record) else results
+        used = {tensor.data_ptr() for step in recording.steps for tensor in step.tensors}
+        scratch = {
+            tensor.data_ptr(): tensor
+            for tensor in recording.fresh
+            if tensor.numel() > 0 and tensor.data_ptr() in used - addresses
+        }
+        made = *results, *scratch.values()
+        apart = made if self.wants_tensors(recording) else results
         self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in apart]  # a Size is slower
         self.offsets, self.bytes = _one_behind_the_other(made[len(apart) :])
         self.results = len(results)
-        self.constant = [*record.constant]  # the addresses are good while they live
+        self.constants = [*recording.constants]  # their addresses are valid while they live
         known = *inputs, *made
         self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(known) if tensor.numel() > 0}
         self.steps = [
-            self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in record.steps or []
+            self._launch(step) if isinstance(step, Launch) else self._call(step, known) for step in recording.steps
         ]
 
     @staticmethod
-    def wants_tensors(record: Record) -> bool:
-        """Whether a step is a function of torch; for launches all scratch memory is one piece, allocated once."""
-        return any(isinstance(step, Call) for step in record.steps or [])
+    def wants_tensors(recording: Recording) -> bool:
+        """Whether a step is a function of torch. For launches alone all scratch memory is one allocation."""
+        return any(isinstance(step, Call) for step in recording.steps)
 
     def _launch(self, step: Launch) -> _Step:
-        """The launch, of tensors that are known by their addresses."""
+        """A step that launches a program on tensors known by their addresses."""
         where = [(self.roles.get(tensor.data_ptr(), -1), tensor.data_ptr()) for tensor in step.tensors]
         compiled, grid, numbers = step.compiled, step.grid, step.numbers
 
         def launch(_tensors: list[Tensor], at: list[int], stream: int) -> None:
-            run(compiled, grid, stream, [constant if role < 0 else at[role] for role, constant in where], numbers)
+            addresses = [constant if role < 0 else at[role] for role, constant in where]
+            launch_compiled(compiled, grid, stream, addresses, numbers)
 
         return launch
 
     def _call(self, step: Call, known: tuple[Tensor, ...]) -> _Step:
-        """The call; a view of an input is made again."""
+        """A step that calls a function of torch; a view of an input is made again."""
         function, how, given = step.function, step.how, len(step.tensors) - step.filled
         roles = [self.roles[tensor.data_ptr()] for tensor in step.tensors]
         views = [
@@ -71,13 +95,10 @@ class Repeat:
 
         return call
 
-    def __call__(self, *inputs: Tensor) -> Results:
-        return self.again(inputs, [tensor.data_ptr() for tensor in inputs])
-
-    def again(self, inputs: tuple[Tensor, ...], at: list[int]) -> Results:
-        """The results for inputs that lie at these addresses."""
+    def __call__(self, inputs: tuple[Tensor, ...], at: list[int]) -> Results:
+        """The results for inputs at these addresses."""
         device = inputs[0].device
-        memory = [  # its own: another thread may be at it, too
+        memory = [  # allocated for every call: another thread may replay the same steps
             torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self.memory
         ]
         at += [tensor.data_ptr() for tensor in memory]
@@ -93,7 +114,7 @@ class Repeat:
 
 
 def _one_behind_the_other(tensors: tuple[Tensor, ...]) -> tuple[list[int], int]:
-    """Offsets of tensors in one piece of memory, aligned as if each were a piece of its own, and its bytes."""
+    """Offsets of tensors in one allocation, each aligned as an allocation of its own, and its bytes."""
     offsets, end = [], 0
     for tensor in tensors:
         offsets.append(end)
@@ -101,64 +122,117 @@ def _one_behind_the_other(tensors: tuple[Tensor, ...]) -> tuple[list[int], int]:
     return offsets, end
 
 
-class Repeats:
-    """Repeats of products by what they are, the form of their inputs, and tau, and of operators by all but tau; None
-    where one was more than steps."""
+class Replays:
+    """Replays by the form of their inputs; None for a form that cannot be replayed."""
 
     def __init__(self) -> None:
-        self.kept: dict[Any, Repeat | None] = {}
-        self.made: dict[Any, dict[str, tuple[Tensor, ...]]] = {}  # of the anchors, by stream
+        self.kept: dict[Any, Replay | None] = {}
+        self.of_anchors: dict[Any, dict[str, Results]] = {}  # results of from_anchors, by stream and device
 
-    def find(self, what: str, tau: object, *inputs: Tensor) -> Repeat | None:
-        """What does the product again, without the checks that passed."""
-        return self.kept.get((what, _form(tau, inputs))) if self.kept and _repeatable(tau, inputs) else None
-
-    def do(
-        self, what: str, product: Callable[[], Tensor], tau: object, *inputs: Tensor, constant: tuple[Tensor, ...] = ()
-    ) -> Tensor:
-        """The product; the first of its form is remembered. ``constant``: anchors and plan, if they stay."""
-        if not _repeatable(tau, inputs):
-            return product()
-        form = what, _form(tau, inputs)
-        if form in self.kept or _mistakable(inputs, constant):
-            return product()
-        made = self.made.setdefault(form[1][1], {}) if constant else None
-        with recorded(constant, made) as record:
-            y = product()
-            self._keep(form, repeat_of(record, inputs, (y,)))
-        return y
-
-    def run(self, operator: Callable[..., Results], inputs: tuple[Tensor, ...], how: tuple[Any, ...]) -> Results:
-        """``operator(*inputs, *how)``, as it was launched for others of their form: tau, too, is an input.
-
-        Where something is recorded it is a part of that, which would miss what a repeat launches.
-        """
-        if recording() or not _in_one_piece(inputs):
-            return operator(*inputs, *how)
-        at = [tensor.data_ptr() for tensor in inputs]
-        form = (
-            operator, how, inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
-            *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
-        )  # fmt: skip
-        repeat = self.kept.get(form)
-        if repeat is not None:
-            return repeat.again(inputs, at)
-        if form in self.kept or _mistakable(inputs, ()) or sum(tensor.numel() for tensor in inputs) > OPERATORS_UP_TO:
-            return operator(*inputs, *how)
-        with recorded((), None) as record:
-            results = operator(*inputs, *how)
-            self._keep(form, repeat_of(record, inputs, results))
-        return results
-
-    def _keep(self, form: Any, repeat: Repeat | None) -> None:
-        for oldest in list(self.kept)[: max(len(self.kept) - REPEATS_KEPT + 1, 0)]:
-            self.kept.pop(oldest, None)  # perhaps by another thread
-        self.kept[form] = repeat
+    def keep(self, form: Any, replay: Replay | None) -> None:
+        for oldest in list(self.kept)[: max(len(self.kept) - tuning.REPLAYS_KEPT + 1, 0)]:
+            self.kept.pop(oldest, None)  # another thread may have done so
+        self.kept[form] = replay
 
 
-def _mistakable(inputs: tuple[Tensor, ...], constant: tuple[Tensor, ...]) -> bool:
-    """Whether an address does not tell which tensor is meant. What is empty has none."""
-    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constant if tensor.numel() > 0}
+operators = Replays()
+_calls = Replays()  # whole calls without a plan
+
+
+def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable[..., Callable[..., Any]]:
+    """Replay an operator, whose results are tensors.
+
+    ``flatten`` turns its operands into the input tensors and whatever else its launches depend on. Within a recording
+    the operator is a part of that, and runs as it is.
+    """
+
+    def of(operator: Callable[..., Results]) -> Callable[..., Results]:
+        @functools.wraps(operator)
+        def run(*operands: Any, **how: Any) -> Results:
+            inputs, others = flatten(*operands)
+            if state.recorder is not None or not _in_one_piece(inputs):
+                return operator(*operands, **how)
+            at = [tensor.data_ptr() for tensor in inputs]
+            form = (
+                operator, others, *how.values(), inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+                *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
+            )  # fmt: skip
+            replay = operators.kept.get(form)
+            if replay is not None:
+                return replay(inputs, at)
+            large = sum(tensor.numel() for tensor in inputs) > tuning.REPLAYED_OPERATORS
+            if form in operators.kept or large or _mistakable(inputs, ()):
+                return operator(*operands, **how)
+            with recorded((), None) as recording:
+                results = operator(*operands, **how)
+            operators.keep(form, replay_of(recording, inputs, results))
+            return results
+
+        return run
+
+    return of
+
+
+def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall | None:
+    """The call that ``laplex._backends.whole_call`` promises, or None if it is not to be replayed."""
+    if not inputs or type(tau) is not float or a.dim() != 1 or b.dim() != 1:
+        return None
+    if plan is None:
+        inputs = *inputs, a, b
+        if not _replayable(inputs):
+            return None
+        return _WholeCall(what, _calls, tau, inputs)
+    if not hasattr(plan, "_kept") or not plan._knows(a, b) or not _replayable(inputs):
+        return None
+    replays = plan._kept.setdefault("replays", Replays())
+    return _WholeCall(what, replays, tau, inputs, (a, b, *plan._order.tensors))
+
+
+class _WholeCall(WholeCall):
+    """``constants``: the anchors and the order, if they belong to a plan."""
+
+    def __init__(
+        self,
+        what: str,
+        replays: Replays,
+        tau: float,
+        inputs: tuple[Tensor, ...],
+        constants: tuple[Tensor, ...] = (),
+    ) -> None:
+        self.replays, self.tau, self.inputs, self.constants = replays, tau, inputs, constants
+        self.at = [tensor.data_ptr() for tensor in inputs]
+        device = inputs[0].device
+        self.where = torch._C._cuda_getCurrentRawStream(device.index), torch._C._cuda_getDevice()
+        alike = tuple(map(self.at.index, self.at))  # the same tensor given twice is another form
+        of_inputs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
+        self.form = what, tau, self.where, alike, *of_inputs
+        self.recording: Any = None
+
+    def again(self) -> Tensor | None:
+        replay = self.replays.kept.get(self.form)
+        return None if replay is None else replay(self.inputs, self.at)[0]
+
+    def __enter__(self) -> None:
+        if self.form in self.replays.kept or _mistakable(self.inputs, self.constants):
+            return
+        of_anchors = self.replays.of_anchors.setdefault(self.where, {}) if self.constants else None
+        tau = flat_tau(self.tau, (), self.inputs[0].device)  # cached: the call gets the same tensor
+        self.recording = recorded((tau, *self.constants), of_anchors)
+        self.record = self.recording.__enter__()
+
+    def keep(self, result: Tensor) -> Tensor:
+        if self.recording is not None:
+            self.replays.keep(self.form, replay_of(self.record, self.inputs, (result,)))
+        return result
+
+    def __exit__(self, *error: object) -> None:
+        if self.recording is not None:
+            self.recording.__exit__(*error)
+
+
+def _mistakable(inputs: tuple[Tensor, ...], constants: tuple[Tensor, ...]) -> bool:
+    """Whether an address does not tell which tensor is meant. Empty tensors have none."""
+    seen: dict[int, Any] = {tensor.data_ptr(): None for tensor in constants if tensor.numel() > 0}
     for tensor in inputs:
         form = tensor.shape, tensor.dtype
         if tensor.numel() > 0 and seen.setdefault(tensor.data_ptr(), form) != form:
@@ -166,12 +240,12 @@ def _mistakable(inputs: tuple[Tensor, ...], constant: tuple[Tensor, ...]) -> boo
     return False
 
 
-def _repeatable(tau: object, inputs: tuple[Tensor, ...]) -> bool:
-    """On the GPU, no derivative asked for, nothing traced, transformed or captured: a graph would keep addresses."""
+def _replayable(inputs: tuple[Any, ...]) -> bool:
+    """Whether a call with these inputs runs eagerly on a GPU, without derivatives, and is not captured."""
     x = inputs[0]
-    if type(tau) is not float or not isinstance(x, Tensor) or not x.is_cuda or forward_ad._current_level >= 0:
+    if not isinstance(x, Tensor) or not x.is_cuda or forward_ad._current_level >= 0:
         return False
-    if torch.is_grad_enabled():  # asked first: of training nothing is repeated here
+    if torch.is_grad_enabled():  # asked first: training replays operators
         for tensor in inputs:
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 return False
@@ -181,46 +255,34 @@ def _repeatable(tau: object, inputs: tuple[Tensor, ...]) -> bool:
 
 
 def _in_one_piece(inputs: tuple[Tensor, ...]) -> bool:
-    """On the GPU, each without gaps, and not captured."""
+    """Whether all inputs are contiguous, on a GPU, and not captured."""
     if not inputs[0].is_cuda:
         return False
-    for tensor in inputs:  # a generator would take as long again
+    for tensor in inputs:  # a generator would take twice as long
         if not tensor.is_contiguous():
             return False
     return not torch.cuda.is_current_stream_capturing()
 
 
-def _form(tau: object, inputs: tuple[Tensor, ...]) -> tuple[Any, ...]:
-    """What launches depend on. The stream: tau was written on it; the device at hand: they go there."""
-    index = inputs[0].device.index
-    where = torch._C._cuda_getCurrentRawStream(index), torch._C._cuda_getDevice()
-    addresses = [tensor.data_ptr() for tensor in inputs]
-    alike = tuple(map(addresses.index, addresses))  # the same tensor twice is another product
-    return tau, where, alike, *[(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
-
-
-def repeat_of(record: Record, inputs: tuple[Tensor, ...], results: Results) -> Repeat | None:
-    """If it was nothing but launches of compiled kernels and calls, on the device at hand, of tensors that are known.
-
-    Anything else, such as a conversion between two launches, shows in a tensor that no step made: then there is none.
-    """
-    if not record.steps or _elsewhere(inputs[0].device):
+def replay_of(recording: Recording, inputs: tuple[Tensor, ...], results: Results) -> Replay | None:
+    """The replay of a recording on the current device, if every tensor of every step is known."""
+    if recording.failed or not recording.steps or _elsewhere(inputs[0].device):
         return None
-    if any(isinstance(step, Launch) and step.compiled is None for step in record.steps):
+    if any(isinstance(step, Launch) and step.compiled is None for step in recording.steps):
         return None
-    tensors = {tensor.data_ptr(): tensor for step in record.steps for tensor in step.tensors if tensor.numel() > 0}
+    tensors = {tensor.data_ptr(): tensor for step in recording.steps for tensor in step.tensors if tensor.numel() > 0}
     given = {tensor.data_ptr() for tensor in inputs}
-    fresh = {tensor.data_ptr(): tensor for tensor in record.fresh if tensor.numel() > 0}
-    constant = {tensor.untyped_storage().data_ptr() for tensor in record.constant}  # views of it are, too
+    fresh = {tensor.data_ptr(): tensor for tensor in recording.fresh if tensor.numel() > 0}
+    constants = {tensor.untyped_storage().data_ptr() for tensor in recording.constants}  # views of them, too
     others = [tensor for address, tensor in tensors.items() if address not in given and address not in fresh]
-    if any(tensor.untyped_storage().data_ptr() not in constant for tensor in others):
+    if any(tensor.untyped_storage().data_ptr() not in constants for tensor in others):
         return None
     filled = {address: tensor for address, tensor in fresh.items() if address in tensors}
-    return Repeat(record, inputs, results) if _of_memory(results, filled) else None
+    return Replay(recording, inputs, results) if _are_whole(results, filled) else None
 
 
-def _of_memory(results: Results, filled: dict[int, Tensor]) -> bool:
-    """Whether each result is the whole of memory that steps filled, and of no other's; or empty."""
+def _are_whole(results: Results, filled: dict[int, Tensor]) -> bool:
+    """Whether each result that is not empty is one whole allocation that steps filled, and no two share one."""
     made = [result for result in results if result.numel() > 0]
     if len({result.data_ptr() for result in made}) < len(made):
         return False

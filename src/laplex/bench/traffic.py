@@ -4,7 +4,8 @@ import functools
 
 import torch
 
-from laplex._triton.scan.launch import SHORT_AXIS_RATIO, SPREAD_FROM
+from laplex._triton.tuning import SHORT_AXIS_RATIO
+from laplex._triton.tuning import TABLE_FROM as SPREAD_FROM
 from laplex.bench.problems import Row, Size
 from laplex.bench.timing import Budget, interleave
 

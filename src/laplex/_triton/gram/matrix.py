@@ -12,7 +12,7 @@ from torch import Tensor
 
 from laplex._gram.sums import pulls
 from laplex._triton.distance.programs import exponent_over
-from laplex._triton.launch import empty, launch
+from laplex._triton.launch import launch
 from laplex._triton.points import LN_2, decay_over, rate_of
 
 ROWS, COLS = 16, 64  # of M, that a program looks at at once
@@ -22,7 +22,7 @@ SLOTS = tl.constexpr(16)  # no fewer than the pulls, a power of two
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
     """M (h, m, n, n), symmetric to the bit."""
     h, m, channels, _, n = sums.shape
-    made = empty(sums, (h, m, n, n), dtype)
+    made = sums.new_empty((h, m, n, n), dtype=dtype)
     tensors = sums, direction.contiguous(), target.contiguous(), tau.contiguous(), made
     flags = dtype == torch.float64, channels == 3, ROWS, COLS
     grid = h * m * triton.cdiv(n, ROWS) * triton.cdiv(n, COLS), 1, 1

@@ -24,9 +24,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from laplex._scan import ops as _ops
+from laplex._scan.order import Order, padded
 from laplex._triton.gram.matrix import assemble
-from laplex._triton.launch import call, empty, launch
+from laplex._triton.launch import launch
+from laplex._triton.order.launch import joined
 from laplex._triton.points import (
     WORD,
     decay_over,
@@ -36,6 +37,7 @@ from laplex._triton.points import (
     places,
     rate_of,
 )
+from laplex._triton.recording import call
 from laplex._triton.scan import programs as triton_merged
 from laplex._triton.scan.carry import carried_along
 from laplex._triton.scan.programs import broken, total
@@ -80,9 +82,9 @@ def schedule(
     carried: int,
 ) -> Schedule:
     h, m, k = shape
-    merged, padded, channels = n + k, _ops.padded(n + k), 3 if phased else 1
+    merged, length, channels = n + k, padded(n + k), 3 if phased else 1
     tiles, row_blocks, bits = -(-merged // tile), -(-m // ROWS), k.bit_length()
-    far = max(padded + tile, k * strides[2]) >= 2**31
+    far = max(length + tile, k * strides[2]) >= 2**31
     steps, left = 0, merged
     while left > 0:
         steps, left = steps + 1, -(-left // FAN) - 1
@@ -92,16 +94,16 @@ def schedule(
         tile=tile,
         tiles=tiles,
         scratch=h * tiles * (2 + 8 * m * channels),
-        refresh=((tiles, h, 1), (merged, padded, n, k), (first, in_order, far, tile)),
+        refresh=((tiles, h, 1), (merged, length, n, k), (first, in_order, far, tile)),
         reduce=(
             (tiles * row_blocks, h, 1),
-            (m, k, merged, padded, tiles, bits, *strides),
+            (m, k, merged, length, tiles, bits, *strides),
             (*how, checked, far, tile, ROWS),
         ),
         carry=((4 * m * channels, h, 1), (m * channels, tiles), (exact, group)),
         targets=(
             (n * row_blocks, h, 1),
-            (m, n, k, merged, padded, tiles, steps, bits, *strides),
+            (m, n, k, merged, length, tiles, steps, bits, *strides),
             (*how, tile, FAN, ROWS),
         ),
         carry_warps=max(group // 32, 1),
@@ -114,7 +116,7 @@ def gram(
     target: Tensor,
     source: Tensor,
     tau: Tensor,
-    order: _ops.Planned,
+    order: Order,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """M (h, m, n, n) in the dtype of the weight, and the sums and the direction it is made of."""
     sums, direction = sums_of(weight, phase, target, source, tau, order)
@@ -127,30 +129,29 @@ def sums_of(
     target: Tensor,
     source: Tensor,
     tau: Tensor,
-    order: _ops.Planned,
+    order: Order,
 ) -> tuple[Tensor, Tensor]:
     """sums (h, m, channels, 4, n) and, with phases phi (h, n), psi (h, k), direction (h, 2, n); of weight (h, m, k).
 
     A weight that is not finite, like every fault, makes all of a batch's sums NaN.
     """
     (h, m, k), n = weight.shape, target.shape[-1]
-    first = _ops.holds_entries(order[0])  # the rows hold the plan, and come first at ties
-    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
-    in_order, checked = entry.shape[-1] < _ops.padded(n + k), position.shape[-1] == 0
+    first, in_order, entry, position, _ = joined(order)
+    checked = position.shape[-1] == 0
     exact, tile = weight.dtype == torch.float64, tiling(n + k)
     plan = schedule(
         weight.shape, weight.stride(), n, exact, bool(phase), first, in_order, checked, tile, CARRIED_AT_ONCE
     )
     target, tau = target.contiguous(), tau.contiguous()
     if checked:
-        position = empty(target, (h, 1, _ops.padded(n + k)))
+        position = target.new_empty((h, 1, padded(n + k)))
         grid, sizes, flags = plan.refresh
         launch(triton_merged.refresh_program, grid, (target, source.contiguous(), entry, position), sizes, flags, 4)
-    largest = empty(weight, (h, m))
+    largest = weight.new_empty((h, m))
     call(torch.linalg.vector_norm, weight, out=(largest,), ord=torch.inf, dim=-1)  # one launch, without |weight|
-    scratch = empty(weight, (plan.scratch,), torch.float64)
-    sums = empty(scratch, (h, m, 3 if phase else 1, 4, n))
-    direction = empty(scratch, (h, 2, n)) if phase else largest  # which then nothing reads
+    scratch = weight.new_empty((plan.scratch,), dtype=torch.float64)
+    sums = scratch.new_empty((h, m, 3 if phase else 1, 4, n))
+    direction = scratch.new_empty((h, 2, n)) if phase else largest  # which then nothing reads
     phi, psi = (part.contiguous() for part in phase or (tau, tau))  # without phases nothing reads them
     grid, sizes, flags = plan.reduce
     launch(gram_reduce_program, grid, (weight, psi, tau, largest, entry, position, scratch), sizes, flags, 4)

@@ -1,34 +1,29 @@
-"""The order of the anchors on the GPU: this file owns the launches that find it.
+"""The order of the anchors on a GPU. This file owns the launches that find it and that check it.
 
-Few points are counted into their places, more are sorted, and what is too much for one sort is sorted in runs that are
+Few points are ranked by counting, more are sorted, and what is too much for one sort is sorted in parts, which are
 merged.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex._scan import ops as _ops
-from laplex._triton.launch import call, empty, launch, not_to_be_repeated
+from laplex import _checks
+from laplex._scan.order import WORD, Matrix, Order, Tensors, empty_order, padded
+from laplex._scan.results import LAUNCH_AXIS
+from laplex._triton import tuning
+from laplex._triton.launch import launch
+from laplex._triton.order import programs
 from laplex._triton.order.count import counted, counted_in_runs
-from laplex._triton.short.launch import places
+from laplex._triton.recording import call, give_up
+from laplex._triton.replay import replayed
+from laplex._triton.scan import programs as scan_programs
+from laplex._triton.short.programs import place_program
 
-MERGE_TILE = 1024
-SORTED_AT_ONCE = 1 << 28  # a sort holds nine times its keys: more are sorted in runs, and the runs merged
-COUNTED_PAIRS = 1 << 26  # of points that are put in order by comparing each with all
-COUNTED_IN_RUNS = 1 << 16  # points that are put in order by comparing each with its run, and finding it in the others
-REPEATED_UP_TO = 1 << 22  # points that are sorted; of more the Python around them takes no time
-PLACES_FROM = 1 << 23  # points from which on a plan that is kept holds the places of rows and columns
-WIDEST_TILE = 512
-
-
-def _programs() -> Any:
-    from laplex._triton.order import programs as triton_order
-
-    return triton_order
+WIDEST_TILE = 512  # points; places of a tile beyond the end must fit 32 bits, too
 
 
 class Run(NamedTuple):
@@ -39,98 +34,132 @@ class Run(NamedTuple):
     size: int
 
 
-def plan(a: Tensor, b: Tensor, layout: str) -> _ops.Planned:
-    """The order of a (h, n) and b (h, k), as ``_ops`` describes it."""
-    if a.numel() == 0 or b.numel() == 0:
-        return _ops.empty_plan(a, b, layout)  # nothing will look at it
+class Joined(NamedTuple):
+    """An order as programs read it, whichever side holds it."""
+
+    first: bool  # the targets hold it, and come before sources where they tie
+    in_order: bool
+    entry: Tensor  # entries, or bits
+    position: Tensor  # (h, 1, padded), or (h, 1, 0) if it is to be gathered again and checked
+    place_of: Tensor  # places of rows and columns, or (h, 1, 0)
+
+
+def joined(order: Order) -> Joined:
+    """The order of targets and sources."""
+    first = order.target.kind in ("entries", "bits")
+    side, other = (order.target, order.source) if first else (order.source, order.target)
+    return Joined(first, side.kind == "bits", side.indices.contiguous(), side.values.contiguous(), other.indices)
+
+
+def look(a: Tensor, b: Tensor) -> str:
+    """The layout for anchors to be planned. Waits for the device, and raises unless all are finite."""
+    asked = [torch.isfinite(a).all(), torch.isfinite(b).all()]
+    asked += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
+    a_finite, b_finite, a_sorted, b_sorted = torch.stack(asked).tolist()
+    for name, finite in (("a", a_finite), ("b", b_finite)):
+        if not finite:
+            raise ValueError(_checks.not_finite("laplex.Plan", name))
+    return "in_order" if a_sorted and b_sorted and a.shape[-1] and b.shape[-1] else "joined"
+
+
+def order(a: Tensor, b: Tensor, layout: str) -> Order:
+    """The order of a (h, n) and b (h, k)."""
+    return Order.of(_order(a, b, layout), layout)
+
+
+@replayed(lambda a, b, layout: ((a, b), layout))
+def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
     h, merged = a.shape[0], a.shape[1] + b.shape[1]
+    if a.numel() == 0 or b.numel() == 0:
+        return empty_order(a, b, layout).tensors  # nothing will read it
+    if h > LAUNCH_AXIS:
+        parts = [slice(at, at + LAUNCH_AXIS) for at in range(0, h, LAUNCH_AXIS)]
+        made = [_order(a[part], b[part], layout) for part in parts]
+        entry, position, place_of, empty = (torch.cat(tensors) for tensors in zip(*made, strict=True))
+        return entry, position, place_of, empty
     if layout == "in_order":
-        joined = _merged(*(Run(side.contiguous(), side, side.shape[1]) for side in (a, b)), words=True)  # no entries
-    elif h * merged**2 <= COUNTED_PAIRS:
-        joined = Run(*counted(a, b), merged)
-    elif h * merged <= COUNTED_IN_RUNS:
-        joined = Run(*counted_in_runs(a, b), merged)
-    elif merged <= SORTED_AT_ONCE:
-        joined = _sorted(_beside(a, b), a.shape[1], 0, 0)
+        one, two = (Run(side.contiguous(), side, side.shape[1]) for side in (a, b))  # they have no entries
+        found = _merged(one, two, words=True)
+    elif h * merged**2 <= tuning.COUNTED_PAIRS:
+        found = Run(*counted(a, b), merged)
+    elif h * merged <= tuning.COUNTED_IN_RUNS:
+        found = Run(*counted_in_runs(a, b), merged)
+    elif merged <= tuning.SORTED_AT_ONCE:
+        found = _sorted(_beside(a, b), a.shape[1], 0, 0)
     else:
-        not_to_be_repeated()  # it would have to let go of nothing
+        give_up("a replay would keep the memory of all parts")
         rows = _all_merged([_sorted(part, part.shape[1], at, 0) for at, part in _parts(a)])
         cols = _all_merged([_sorted(part, 0, 0, at) for at, part in _parts(b)])
-        joined = _merged(rows, cols, words=False)
-    entry, position = joined.entry[:, None], joined.position[:, None]
+        found = _merged(rows, cols, words=False)
+    entry, position = found.entry[:, None], found.position[:, None]
     nothing = h, 1, 0
     return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
 
 
-class Held(NamedTuple):
-    """A plan, whichever side holds it."""
-
-    first: bool  # the targets do, and come first at ties
-    in_order: bool
-    entry: Tensor
-    position: Tensor
-    place_of: Tensor
-
-
-def held(order: _ops.Planned, merged: int) -> Held:
-    """The order of targets and sources, of ``merged`` points."""
-    first = _ops.holds_entries(order[0])
-    entry, position = (part.contiguous() for part in (order[:2] if first else order[2:]))
-    return Held(first, entry.shape[-1] < _ops.padded(merged), entry, position, order[2] if first else order[0])
-
-
-def refreshed(plan: Held, target: Tensor, source: Tensor, far: bool, tile: int, warps: int) -> Tensor:
-    """The positions that the plan's order gives to anchors which may have moved."""
-    from laplex._triton.scan import programs as triton_merged
-
+def refreshed(order: Joined, matrix: Matrix, far: bool, tile: int, warps: int) -> Tensor:
+    """The positions that the order gives to anchors which may have moved."""
+    target, source = matrix.target.contiguous(), matrix.source.contiguous()
     n, k = target.shape[-1], source.shape[-1]
-    h, padded = plan.entry.shape[0], _ops.padded(n + k)
-    position = empty(target, (h, 1, padded))
-    anchors = target.contiguous(), source.contiguous(), plan.entry, position
-    flags, grid = (plan.first, plan.in_order, far, tile), (-(-(n + k) // tile), h, 1)
-    launch(triton_merged.refresh_program, grid, anchors, (n + k, padded, n, k), flags, warps)
+    h, length = order.entry.shape[0], padded(n + k)
+    position = target.new_empty((h, 1, length))
+    flags, grid = (order.first, order.in_order, far, tile), (-(-(n + k) // tile), h, 1)
+    tensors = target, source, order.entry, position
+    launch(scan_programs.refresh_program, grid, tensors, (n + k, length, n, k), flags, warps)
     return position
 
 
-def placed(order: _ops.Planned, n: int, k: int) -> _ops.Planned:
-    """A plan that will be kept, with the places if it is large: to find them costs as much as they save in a call."""
-    entry, position, _, nothing = order
+def complete(order: Order, n: int, k: int) -> Order:
+    """An order that will be kept; a large one with places. Finding them takes as long as they save in one call."""
+    entry, position, _, nothing = order.tensors
     h = entry.shape[0]
-    large = (n + k) * h >= PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= _ops.LAUNCH_AXIS
-    return (entry, position, places(entry, (n, k)), nothing) if large else order
+    large = (n + k) * h >= tuning.PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= LAUNCH_AXIS
+    if not large or joined(order).in_order:
+        return order
+    return Order.of((entry, position, places(entry, n, k), nothing), order.layout)
+
+
+def places(entry: Tensor, n: int, k: int) -> Tensor:
+    """Where in the merged order rows and columns lie, (h, 1, n + k)."""
+    merged, (h, _, length) = n + k, entry.shape
+    place_of = entry.new_empty((h, 1, merged))
+    in_order = length < padded(merged)
+    how = in_order, padded(merged) >= 2**31 - tuning.PLACE_TILE, tuning.PLACE_TILE
+    grid, sizes = (-(-merged // tuning.PLACE_TILE), h, 1), (merged, padded(merged), n, merged)
+    launch(place_program, grid, (entry, place_of), sizes, how, 4)
+    return place_of
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
     """What is sorted at once, and where it starts."""
-    starts = range(0, side.shape[1], SORTED_AT_ONCE)
-    return [(at, side[:, at : at + SORTED_AT_ONCE]) for at in starts]
+    starts = range(0, side.shape[1], tuning.SORTED_AT_ONCE)
+    return [(at, side[:, at : at + tuning.SORTED_AT_ONCE]) for at in starts]
 
 
 def _beside(a: Tensor, b: Tensor) -> Tensor:
-    """Rows and columns beside each other, (h, n + k)."""
+    """Rows, then columns, (h, n + k)."""
     (h, n), k = a.shape, b.shape[1]
-    joined = empty(a, (h, n + k))
-    tensors, grid = (a.contiguous(), b.contiguous(), joined), (-(-(n + k) // MERGE_TILE), h, 1)
-    launch(_programs().beside_program, grid, tensors, (n, k), (MERGE_TILE,), 4)
-    return joined
+    both = a.new_empty((h, n + k))
+    tensors, grid = (a.contiguous(), b.contiguous(), both), (-(-(n + k) // tuning.MERGE_TILE), h, 1)
+    launch(programs.beside_program, grid, tensors, (n, k), (tuning.MERGE_TILE,), 4)
+    return both
 
 
 def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
-    """Anchors in order, of which the first ``rows`` are rows."""
+    """Sorted anchors, of which the first ``rows`` are rows."""
     h, size = anchors.shape
-    if h * size > REPEATED_UP_TO:
-        not_to_be_repeated()
-    values, order = empty(anchors, (h, size)), empty(anchors, (h, size), torch.int64)
+    if h * size > tuning.REPLAYED_SORTS:
+        give_up("Python's share of a large sort is small")
+    values, order = anchors.new_empty((h, size)), anchors.new_empty((h, size), dtype=torch.int64)
     call(torch.sort, anchors, out=(values, order), dim=-1, stable=True)
-    padded = _ops.padded(size)
-    position, entry = empty(anchors, (h, padded)), empty(anchors, (h, padded), torch.int32)
-    grid, sizes = (-(-padded // MERGE_TILE), h, 1), (rows, size, padded, first_row, first_col)
-    launch(_programs().encode_program, grid, (values, order, position, entry), sizes, (MERGE_TILE,), 4)
+    length = padded(size)
+    position, entry = anchors.new_empty((h, length)), anchors.new_empty((h, length), dtype=torch.int32)
+    grid, sizes = (-(-length // tuning.MERGE_TILE), h, 1), (rows, size, length, first_row, first_col)
+    launch(programs.encode_program, grid, (values, order, position, entry), sizes, (tuning.MERGE_TILE,), 4)
     return Run(position, entry, size)
 
 
 def _all_merged(runs: list[Run]) -> Run:
-    """All runs as one. What is merged is let go at once: at 2^31 points it is most of a GPU's memory."""
+    """All runs as one. Runs that were merged are freed at once: for 2^31 points they are most of a GPU's memory."""
     while len(runs) > 1:
         merged = []
         while runs:
@@ -140,18 +169,19 @@ def _all_merged(runs: list[Run]) -> Run:
 
 
 def _merged(one: Run, two: Run, *, words: bool) -> Run:
-    """Two runs as one, the first before the second where they tie; as words: laplex._triton.points."""
+    """Two runs as one, the first before the second where they tie; ``words``: bits in place of entries."""
+    tile = tuning.MERGE_TILE
     h, size = one.position.shape[0], one.size + two.size
-    padded, pieces = _ops.padded(size), -(-size // MERGE_TILE)
+    length, pieces = padded(size), -(-size // tile)
     splits = one.position.new_empty((h, pieces + 1), dtype=torch.int64)
-    position = one.position.new_empty((h, padded))
-    entry = one.position.new_empty((h, padded // _ops.WORD * 2 if words else padded), dtype=torch.int32)
+    position = one.position.new_empty((h, length))
+    entry = one.position.new_empty((h, length // WORD * 2 if words else length), dtype=torch.int32)
     lengths = one.position.shape[1], two.position.shape[1]
     steps = max(one.size, two.size).bit_length() + 1
     runs = one.position, two.position
     sizes: tuple[int, ...] = one.size, two.size, *lengths, pieces, steps
-    launch(_programs().split_program, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (MERGE_TILE, 128), 4)
-    sizes = one.size, two.size, *lengths, padded, pieces, MERGE_TILE.bit_length()
+    launch(programs.split_program, (-(-(pieces + 1) // 128), h, 1), (*runs, splits), sizes, (tile, 128), 4)
+    sizes = one.size, two.size, *lengths, length, pieces, tile.bit_length()
     tensors = *runs, one.entry, two.entry, splits, position, entry
-    launch(_programs().merge_program, (-(-padded // MERGE_TILE), h, 1), tensors, sizes, (words, MERGE_TILE), 4)
+    launch(programs.merge_program, (-(-length // tile), h, 1), tensors, sizes, (words, tile), 4)
     return Run(position, entry, size)

@@ -1,0 +1,165 @@
+"""The table of backends: what each can do, which of them can run here, and which one a call gets.
+
+Every backend has one module with one table, :class:`Backend`. The rest of the package asks the table and compares no
+names. This package is the only one outside ``_triton`` that imports from it, and only when a GPU is used.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _checks, _compiled
+from laplex._eager import always
+from laplex._errors import PerformanceWarning
+from laplex._scan.order import Order
+
+NAMES = ("torch", "cpp", "triton", "dense")
+NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
+WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that the compiled core is missing
+_MODULES = {
+    "torch": "laplex._backends.torch",
+    "cpp": "laplex._backends.cpp",
+    "triton": "laplex._triton.backend",
+    "dense": "laplex._backends.dense",
+}
+
+
+class Backend(NamedTuple):
+    """What a backend can do. ``Matrix`` and ``Order`` are those of ``laplex._scan.order``."""
+
+    scan: Callable[..., tuple[Tensor, Tensor]]  # x, matrix, odd=, degree= -> E x, S x
+    pullback: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # g, x, odd_x, matrix, to_tau= -> the gradients
+    layout: Callable[[int, int], str]  # n, k -> the layout of its orders
+    gram: ModuleType  # assemble and pull: the n x n part of Gram matrices
+    order: Callable[[Tensor, Tensor, str], Order] | None = None  # a (h, n), b (h, k), layout; None if it needs none
+    update: Callable[[Tensor, Tensor, Order], Order] | None = None  # a, b, the order before they moved; None: sort
+    look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
+    complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
+    solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
+    fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
+    dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
+    reads_half: bool = False  # takes float16 and bfloat16 operands as they are
+    writes_columns: bool = False  # writes results with adjacent rows, as the operand has them
+    raises: bool = True  # on faulty values; else the result is NaN
+    joins: bool = False  # its orders join both sides in one sequence
+
+
+@functools.cache
+def load(name: str, device: str) -> Backend:
+    """The table of the backend with this name, for tensors on this type of device."""
+    if name == "dense" and device == "cuda" and not NO_TRITON:
+        direct: Backend = importlib.import_module("laplex._triton.backend").DIRECT
+        return direct
+    table: Backend = importlib.import_module(_MODULES[name]).BACKEND
+    return table
+
+
+def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
+    """The backend for a product of size n x k on a device, or the one asked for if it can run."""
+    if backend is None:
+        chosen = planner(device)
+        return "dense" if always(n * k < load(chosen, device.type).dense_below) else chosen
+    if backend not in NAMES:
+        raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
+    why = refusal(backend, device)
+    if why:
+        raise RuntimeError(f"laplex: backend '{backend}' {why}")
+    return backend
+
+
+def refusal(backend: str, device: torch.device) -> str:
+    """Why a backend cannot run on a device, or nothing."""
+    if missing(backend):
+        return f"cannot run: {missing(backend)}"
+    if backend == "cpp" and device.type != "cpu":
+        return f"runs on the CPU, the tensors are on {device}; use backend='torch'"
+    if backend == "triton" and device.type != "cuda" and not interpreted():
+        return f"runs on CUDA, the tensors are on {device}; use backend='torch' or .cuda()"
+    return ""
+
+
+def missing(backend: str) -> str:
+    """What a backend lacks on this machine, or nothing."""
+    return {"cpp": _compiled.MISSING, "triton": NO_TRITON}.get(backend, "")
+
+
+def interpreted() -> bool:
+    """Whether Triton's interpreter runs the programs, on any device: for tests without a GPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def planner(device: torch.device) -> str:
+    """The backend that sorts, and multiplies unless the matrix is small."""
+    if device.type == "cuda" and not NO_TRITON:
+        return "triton"
+    return planner_of_sides(device)
+
+
+def planner_of_sides(device: torch.device) -> str:
+    """The backend that sorts each side apart, and solves."""
+    return "cpp" if device.type == "cpu" and not _compiled.MISSING else "torch"
+
+
+def of_order(order: Order) -> str:
+    """The backend that uses an order; "torch" and "cpp" share theirs."""
+    return "triton" if order.joined else planner_of_sides(order.target.indices.device)
+
+
+class WholeCall:
+    """A public call that is not replayed; on a GPU :func:`whole_call` gives one that may be."""
+
+    def again(self) -> Tensor | None:
+        """The result of a replay, if a call of this form was recorded."""
+        return None
+
+    def keep(self, result: Tensor) -> Tensor:
+        """Record the call, which gave this result; within ``with``."""
+        return result
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+_NOT_REPLAYED = WholeCall()
+
+
+def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall:
+    """A call of ``laplex.linear`` or ``laplex.gram`` that a GPU may replay: its launches, without checks and planning.
+
+    The caller returns ``again()`` unless it is None, else computes the result within ``with`` and passes it to
+    ``keep``. ``laplex._triton.replay`` says which calls are replayed.
+    """
+    if not isinstance(a, Tensor) or not a.is_cuda or NO_TRITON or torch.compiler.is_compiling():
+        return _NOT_REPLAYED
+    found: WholeCall | None = _replay().whole_call(what, tau, inputs, a, b, plan)
+    return _NOT_REPLAYED if found is None else found
+
+
+@functools.cache
+def _replay() -> Any:
+    return importlib.import_module("laplex._triton.replay")
+
+
+def tell_without_core(device: torch.device, numbers: int) -> None:
+    """Warn, once a process, where work of some size runs on the CPU without the compiled core."""
+    if torch.compiler.is_compiling() or not _compiled.MISSING:  # asked first: a graph is bound to no sizes
+        return
+    if device.type == "cpu" and numbers >= WORTH_A_WARNING:
+        _warn_without_core()
+
+
+@functools.cache
+def _warn_without_core() -> None:
+    warnings.warn(_checks.without_core(_compiled.MISSING), PerformanceWarning, stacklevel=4)

@@ -1,0 +1,17 @@
+"""What the ``torch`` backend can do: everything, on any device, in plain torch."""
+
+from laplex._backends import Backend
+from laplex._gram import torch as gram
+from laplex._quasisep import torch as solver
+from laplex._scan import torch as scan
+from laplex._scan.order import layout_of_sides
+
+BACKEND = Backend(
+    scan=scan.scan,
+    pullback=scan.pullback,
+    layout=layout_of_sides,
+    gram=gram,
+    order=scan.order,
+    solver=solver,
+    dense_below=512 * 512,  # the scan is many small calls
+)

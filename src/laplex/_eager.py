@@ -1,0 +1,52 @@
+"""How a call runs: eagerly on real memory, or under something that traces, transforms or watches it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+
+class _Watching(threading.local):
+    """Dispatch modes of our own that watch this thread's calls without changing what they do."""
+
+    modes = 0
+
+
+watching = _Watching()
+
+
+def plainly_eager() -> bool:
+    """Whether calls do their work here and now: nothing traces, transforms or intercepts them."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return not (torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > watching.modes)
+
+
+def plain(x: Tensor) -> bool:
+    """Whether x is an ordinary tensor whose numbers lie at its address.
+
+    False for subclasses, lazily negated views, zero tensors without memory, meta tensors, and wrappers of torch.func
+    transforms, even of transforms that have ended: these have no storage.
+    """
+    if type(x) is not Tensor and type(x) is not Parameter:
+        return False
+    return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
+
+
+def always(condition: bool | torch.SymBool) -> bool:
+    """Whether a condition on sizes holds. During export: whether it holds for every size that may come, because a graph
+    built on one answer refuses the sizes that have the other."""
+    if not torch.compiler.is_exporting():
+        return bool(condition)
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
+
+    return statically_known_true(condition)
+
+
+def apart(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Views of the tensors, no two of which are the same object, even if one tensor is given twice."""
+    return [tensor.view_as(tensor) for tensor in tensors]

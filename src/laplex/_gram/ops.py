@@ -1,0 +1,80 @@
+"""The operators of Gram matrices that PyTorch sees: schemas, fakes and registrations.
+
+    laplex::gram(weight, direction, matrix, dtype)                                  -> M, sums
+    laplex::gram_pullback(g, sums, weight, direction, matrix, to_source, to_tau)    -> weight_bar, direction_bar, t_bar,
+                                                                                       s_bar, tau_bar
+
+``matrix`` stands for the nine arguments of ``Matrix.flat``; ``laplex._gram`` says what the tensors are. Autograd does
+not look into the operators.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex._gram import sums as of_sums
+from laplex._gram.sums import Columns
+from laplex._scan.ops import MATRIX
+from laplex._scan.order import Matrix
+
+_library = torch.library.Library("laplex", "FRAGMENT")
+for _schema in (
+    f"gram(Tensor weight, Tensor direction, {MATRIX}, ScalarType dtype) -> (Tensor, Tensor)",
+    f"gram_pullback(Tensor g, Tensor sums, Tensor weight, Tensor direction, {MATRIX}, bool to_source, bool to_tau) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+):
+    _library.define(_schema, tags=(torch.Tag.pt2_compliant_tag,))
+
+gram = torch.ops.laplex.gram.default
+gram_pullback = torch.ops.laplex.gram_pullback.default
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@torch.library.impl(_library, "gram", "CompositeExplicitAutograd")
+def _gram(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    *flat_matrix, dtype = inputs
+    matrix = Matrix.of(flat_matrix)
+    if weight.numel() == 0 or matrix.target.numel() == 0:
+        made, sums = _matrix_like(weight, matrix, dtype)
+        return made.zero_(), sums.zero_()
+    return of_sums.gram(Columns(weight.contiguous(), direction), matrix, dtype)
+
+
+@torch.library.register_fake("laplex::gram", lib=_library)
+def _gram_fake(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+    *flat_matrix, dtype = inputs
+    return _matrix_like(weight, Matrix.of(flat_matrix), dtype)
+
+
+@torch.library.impl(_library, "gram_pullback", "CompositeExplicitAutograd")
+def _gram_pullback(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *inputs: Any) -> Gradients:
+    *flat_matrix, to_source, to_tau = inputs
+    matrix, columns = Matrix.of(flat_matrix), Columns(weight.contiguous(), direction)
+    if weight.numel() == 0 or matrix.target.numel() == 0:
+        made = _gradients_like(columns, matrix, to_source, to_tau)
+        return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_(), made[4].zero_()
+    return of_sums.pullback(g, sums, columns, matrix, to_source=to_source, to_tau=to_tau)
+
+
+@torch.library.register_fake("laplex::gram_pullback", lib=_library)
+def _gram_pullback_fake(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *inputs: Any) -> Gradients:
+    *flat_matrix, to_source, to_tau = inputs
+    return _gradients_like(Columns(weight, direction), Matrix.of(flat_matrix), to_source, to_tau)
+
+
+def _matrix_like(weight: Tensor, matrix: Matrix, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    h, m, channels, _ = weight.shape
+    n = matrix.target.shape[-1]
+    return weight.new_empty((h, m, n, n), dtype=dtype), weight.new_empty((h, m, channels, 4, n))
+
+
+def _gradients_like(columns: Columns, matrix: Matrix, to_source: bool, to_tau: bool) -> Gradients:
+    """All in float64."""
+    weight, direction = columns
+    of_weight, of_source = (weight.shape, matrix.source.shape) if to_source else ((0,), (0,))
+    shapes = of_weight, direction.shape, matrix.target.shape, of_source
+    weight_bar, direction_bar, t_bar, s_bar = (weight.new_empty(shape) for shape in shapes)
+    return weight_bar, direction_bar, t_bar, s_bar, matrix.tau.new_empty(matrix.tau.shape if to_tau else (0,))

@@ -1,0 +1,34 @@
+"""What the GPU backend can do: ``triton`` in tiles of the sorted order, and ``dense`` pair by pair without one."""
+
+from __future__ import annotations
+
+from laplex._backends import Backend
+from laplex._quasisep import torch as solver
+from laplex._triton import tuning
+from laplex._triton.gram import launch as gram
+from laplex._triton.order import launch as order
+from laplex._triton.scan import dense
+from laplex._triton.scan import launch as scan
+
+
+def _joined(n: int, k: int) -> str:
+    return "joined"
+
+
+BACKEND = Backend(
+    scan=scan.scan,
+    pullback=scan.pullback,
+    layout=_joined,
+    gram=gram,
+    order=order.order,
+    look=order.look,
+    complete=order.complete,
+    solver=solver,
+    fused_gram=gram,
+    dense_below=tuning.DENSE_BELOW,
+    reads_half=True,
+    writes_columns=True,
+    raises=False,
+    joins=True,
+)
+DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, layout=_joined, gram=gram, writes_columns=True, raises=False)

@@ -1,0 +1,136 @@
+"""Recording of a call: its launches, the torch functions it calls through :func:`call`, and its allocations.
+
+A replay does what was recorded and nothing else. So a dispatch mode watches the recording: any operator of torch that a
+replay would leave out, such as a ``zero_`` or a conversion between two launches, makes it fail. Views are free.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from laplex._eager import watching
+from laplex._triton.launch import Launch, state
+
+Results = tuple[Tensor, ...]
+_aten = torch.ops.aten
+_ALLOCATIONS = {
+    _aten.empty.memory_format,
+    _aten.empty_like.default,
+    _aten.empty_strided.default,
+    _aten.new_empty.default,
+    _aten.new_empty_strided.default,
+}
+
+
+class Call(NamedTuple):
+    """A function of torch that was called to fill the last tensors."""
+
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...]
+    filled: int
+    how: dict[str, Any]
+
+
+class Recording:
+    """What a thread launches, calls and allocates; ``failed`` says why it cannot be replayed."""
+
+    def __init__(self, constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | None) -> None:
+        self.steps: list[Launch | Call] = []
+        self.fresh: list[Tensor] = []
+        self.constants = [*constants]
+        self.of_anchors = of_anchors  # results of from_anchors; None if the replays are for any anchors
+        self.failed = ""
+        self.paused = False
+
+    def launched(self, launch: Launch) -> None:
+        if not self.paused:
+            self.steps.append(launch)
+
+
+class _Watch(TorchDispatchMode):
+    """Notes allocations, and ends a recording at any operator that a replay would leave out."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if not self.recording.paused:
+            if func in _ALLOCATIONS:
+                self.recording.fresh.append(made)
+            elif not _is_view(func):
+                self.recording.failed = self.recording.failed or str(func)
+        return made
+
+
+@functools.cache
+def _is_view(operator: Any) -> bool:
+    """Whether an operator's results share memory with its inputs, and it writes nothing."""
+    aliases = [result.alias_info for result in operator._schema.returns]
+    return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
+
+
+@contextmanager
+def recorded(constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | None) -> Iterator[Recording]:
+    """Record what this thread does within."""
+    recording = Recording(constants, of_anchors)
+    state.recorder = recording
+    watching.modes += 1
+    try:
+        with _Watch(recording):
+            yield recording
+    finally:
+        watching.modes -= 1
+        state.recorder = None
+
+
+def give_up(why: str) -> None:
+    """Let the current call not be replayed."""
+    recording = state.recorder
+    if isinstance(recording, Recording):
+        recording.failed = recording.failed or why
+
+
+@contextmanager
+def _paused(recording: Any) -> Iterator[None]:
+    before, recording.paused = recording.paused, True
+    try:
+        yield
+    finally:
+        recording.paused = before
+
+
+def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
+    """Let a function of torch fill ``out``, as a step that can be replayed."""
+    recording = state.recorder
+    if not isinstance(recording, Recording):
+        function(*tensors, out=out if len(out) > 1 else out[0], **how)
+        return
+    with _paused(recording):
+        function(*tensors, out=out if len(out) > 1 else out[0], **how)
+    if not recording.paused:
+        recording.steps.append(Call(function, (*tensors, *out), len(out), how))
+
+
+def from_anchors(what: str, make: Callable[[], Results]) -> Results:
+    """What depends on the anchors alone. Replays for the same anchors share it; other calls are not replayed."""
+    recording = state.recorder
+    if not isinstance(recording, Recording):
+        return make()
+    kept = recording.of_anchors
+    if kept is None:
+        recording.failed = recording.failed or f"{what} depends on the anchors"
+        return make()
+    if what not in kept:
+        with _paused(recording):
+            kept[what] = make()
+    recording.constants += kept[what]
+    return kept[what]
