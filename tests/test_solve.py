@@ -8,8 +8,7 @@ import torch
 import laplex
 from cases import CASES, every, named
 from helpers import TOLERANCE, error, wide
-from laplex import CholeskyFactor, LaplaceOperator, _dispatch
-from laplex._triton.scan import launch as triton_scan
+from laplex import CholeskyFactor, LaplaceOperator, _backends
 from systems import KINDS, dense, inputs_of, norm_and_condition, normal, operator, triangular, widened
 
 EACH = every([case for case in CASES if case()[0].shape[-1] <= 600])
@@ -21,7 +20,7 @@ BACKWARD = 1e-14  # |A x - y| over |A| |x| + |y|, and the error over the conditi
 @pytest.fixture
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
 
 
 def assert_solves(x, matrix, y):
@@ -273,7 +272,7 @@ def test_a_plan_of_anchors_that_moved():
         LaplaceOperator(-a, plan=plan).solve(y, 0.1)
 
 
-@pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU: test_gpu_solve")
+@pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU: test_gpu_solve")
 @PHASED
 def test_an_order_of_triton(phased, tiles):
     """Its one order of both sides is of no use to the factor, which sorts again."""

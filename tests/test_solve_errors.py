@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, _dispatch
+from laplex import LaplaceOperator, _backends
 from systems import KINDS, normal
 
 KIND = pytest.mark.parametrize("kind", KINDS)
@@ -21,7 +21,7 @@ METHOD = pytest.mark.parametrize("method", METHODS)
 @pytest.fixture(autouse=True)
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
 
 
 # --- phases ----------------------------------------------------------------------------------------------------------

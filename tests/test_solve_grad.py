@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from cases import named
-from helpers import error, make_order, odd_kernel, wide
-from laplex import LaplaceOperator, _dispatch, reference
-from laplex._quasisep import autograd as _solve_autograd
+from helpers import error, odd_kernel, wide
+from laplex import LaplaceOperator, _backends, reference
+from laplex._quasisep.autograd import halves
+from laplex._scan.order import Matrix
 from systems import KINDS, condition, dense, inputs_of, normal, operator, triangular
 
 TIED = ("ties_across_sides", "ties_everywhere", "duplicates_within_a_side", "all_tied", "batched_ties")
@@ -27,7 +28,7 @@ PHASED = pytest.mark.parametrize("phased", [False, True])
 @pytest.fixture
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
 
 
 def of(method):
@@ -176,14 +177,14 @@ def test_half_sums(case, scan_backend):
     """left and right, half of a tie each, and their derivatives: of the formula, not of |0|."""
     a, b, tau = case()
     a, b, tau = a[None], b[None], torch.tensor([tau]).double()
-    order = make_order(a, b, "merged", scan_backend)
+    order = _backends.load(scan_backend, "cpu").order(a, b, "merged")
     x = normal(1, 2, b.shape[-1])
-    left, right = _solve_autograd.halves(x, a, b, tau, order, scan_backend)
+    left, right = halves(x, Matrix(a, b, tau, order, scan_backend))
     even, odd = reference.kernel(a, b, tau), odd_kernel(a, b, tau)
     assert error(left, x @ ((even - odd) / 2).mT) <= 1e-14
     assert error(right, x @ ((even + odd) / 2).mT) <= 1e-14
     leaves = [leaf.clone().requires_grad_() for leaf in (x, a, b, tau)]
-    left, right = _solve_autograd.halves(*leaves, order, scan_backend)
+    left, right = halves(leaves[0], Matrix(*leaves[1:], order, scan_backend))
     u, v = normal(*left.shape), normal(*right.shape)
     x_bar, a_bar, b_bar, _ = torch.autograd.grad((left * u + right * v).sum(), leaves)
     before, after = (even - odd) / 2, (even + odd) / 2

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers import error
-from laplex import LaplaceOperator, _dispatch
+from laplex import LaplaceOperator, _backends
 from systems import dense, normal, operator
 
 PHASED = pytest.mark.parametrize("phased", [False, True])
@@ -13,7 +13,7 @@ PHASED = pytest.mark.parametrize("phased", [False, True])
 @pytest.fixture
 def on(scan_backend, monkeypatch):
     """All that runs, runs on this backend."""
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e12])
