@@ -32,13 +32,13 @@ from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots,
 ENOUGH = 1e-7
 
 # Where diag is at least ENOUGH of the entries, the start solves the same equations, and 3 to 5 rounds remove its
-# rounding errors. Where diag is smaller, the pivots of the start are too large. The model of this case is a run of equal
-# points. The variance P of a point, given the points before it, obeys 1 / P+ = 1 / P + 1 / diag, so P = diag / i after i
-# points. Newton's method gives diag / (2^k - 1) after k rounds, for i between 2^k and ENOUGH / diag; for larger i the
-# start is good enough. So about log2(ENOUGH / diag) rounds halve the error, and one or two more converge quadratically:
-# 8 rounds for diag = 1e-9 of the entries. Measured there, without phases: errors of the pivots are below 1e-5 in
-# clusters of 200 points and below 0.01 in clusters of 6000. (``autograd.solve`` then refines the solution once.) With
-# phases and clusters of 6000 points, 1e-6 is needed. Below these limits pivots may be wrong; GramOperator warns of it.
+# rounding errors. Where diag is smaller, the pivots of the start are too large. The model of this case is a run of
+# equal points. The variance P of a point, given the points before it, obeys 1 / P+ = 1 / P + 1 / diag, so P = diag / i
+# after i points. Newton's method gives diag / (2^k - 1) after k rounds, for i between 2^k and ENOUGH / diag; for larger
+# i the start is good enough. So about log2(ENOUGH / diag) rounds halve the error, and one or two more converge
+# quadratically: 8 rounds for diag = 1e-9 of the entries. Measured there, without phases: errors of the pivots are below
+# 1e-5 in clusters of 200 points and below 0.01 in clusters of 6000; ``autograd.solve`` then refines the solution once.
+# With phases and clusters of 6000 points, 1e-6 is needed. Below these limits pivots may be wrong, as GramOperator says.
 ROUNDS = 8
 
 Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
