@@ -8,20 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
-from laplex._scan import cpp as cpp_scan
-from laplex._scan import ops as _ops
-from laplex._triton import launch as triton_launch
-from laplex._triton.distance import launch as triton_tau
-from laplex._triton.order import count as triton_count
-from laplex._triton.order import launch as triton_plan
-from laplex._triton.replay import Repeat, Repeats
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends, _compiled
 
-if triton_scan.interpreted() and not triton_scan.MISSING:
+if _backends.interpreted() and not _backends.NO_TRITON:
     import interpreter
 
     interpreter.speed_up()
@@ -96,7 +90,8 @@ def _poisoned(allocate):
         made = allocate(*args, **kwargs)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if caller.startswith("laplex") and not caller.startswith(NOT_POISONED):
-            made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).min)
+            with _disable_current_modes():  # a recording would take note of it
+                made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).min)
         return made
 
     return poisoned
@@ -128,90 +123,93 @@ def dtype(request):
 
 
 def require(backend):
-    if backend == "cpp" and cpp_scan.MISSING:
-        pytest.fail(f"the tests need the compiled core (only test_imports does without): {cpp_scan.MISSING}")
+    if backend == "cpp" and _compiled.MISSING:
+        pytest.fail(f"the tests need the compiled core (only test_imports does without): {_compiled.MISSING}")
 
 
 @pytest.fixture
 def tiles(monkeypatch):
-    """Tiles of Triton's kernels so small that few points cross many; call it for others: points and rows of x of a
+    """Tiles of Triton's programs so small that few points cross many; call it for others: points and rows of x of a
     tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put
-    into the merged order on the way, and whether its rows are put side by side.
+    into the merged order on the way, and whether it is copied with adjacent rows.
     """
+    from laplex._triton import tuning
+    from laplex._triton.scan import schedule
 
-    def of(points, rows=1, carried=0, staged=False, turned=False):
-        triton_scan.schedule.cache_clear()
-        monkeypatch.setattr(triton_scan, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
-        monkeypatch.setattr(triton_scan, "CARRIED_BY_TILES", 0 if carried else 1024)
-        monkeypatch.setattr(triton_scan, "CARRIED_AT_ONCE", carried)
-        monkeypatch.setattr(triton_scan, "SPANS_TOGETHER", 2 if carried else 1 << 40)
-        monkeypatch.setattr(triton_scan, "GATHERED_TWICE", -1 if staged else 1 << 40)
-        monkeypatch.setattr(triton_scan, "TURNED_FROM", 0 if turned else 1 << 40)
+    def of(points, rows=1, carried=0, staged=False, adjacent=False):
+        schedule.schedule.cache_clear()
+        monkeypatch.setattr(schedule, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
+        monkeypatch.setattr(tuning, "CARRIED_BY_TILES", 0 if carried else 1024)
+        monkeypatch.setattr(tuning, "CARRIED_AT_ONCE", carried)
+        monkeypatch.setattr(tuning, "SPANS_TOGETHER", 2 if carried else 1 << 40)
+        monkeypatch.setattr(tuning, "GATHERED_TWICE", -1 if staged else 1 << 40)
+        monkeypatch.setattr(tuning, "ADJACENT_FROM", 0 if adjacent else 1 << 40)
 
     of(32)
-    monkeypatch.setattr(triton_tau, "TILE", 32)
-    monkeypatch.setattr(triton_tau, "CARRIED_AT_ONCE", 2)
-    monkeypatch.setattr(triton_plan, "MERGE_TILE", 64)
-    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 64**2)  # so that some are counted in runs,
-    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 128)  # and some sorted
-    monkeypatch.setattr(triton_count, "COUNTED_RUN", 32)
-    monkeypatch.setattr(triton_count, "COUNTED_TILE", (32, 16, 8))
-    monkeypatch.setattr(triton_count, "RUN_TILE", (32, 16, 8))
-    monkeypatch.setattr(triton_count, "JOINED_TILE", (16, 1))
+    small = {
+        "DISTANCE_TILE": 32,
+        "DISTANCE_CARRIED": 2,
+        "MERGE_TILE": 64,
+        "COUNTED_PAIRS": 64**2,  # so that some points are counted in runs,
+        "COUNTED_IN_RUNS": 128,  # and some sorted
+        "RUN": 32,
+        "RANK_TILE": (32, 16, 8),
+        "RUN_TILE": (32, 16, 8),
+        "JOIN_TILE": (16, 1),
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(tuning, name, value)
     yield of
-    triton_scan.schedule.cache_clear()
+    schedule.schedule.cache_clear()
 
 
 @pytest.fixture
 def replayed(monkeypatch):
-    """Repeats run their launches under the interpreter, on the tensors they would have the addresses of."""
+    """Replays run their launches under the interpreter, on the tensors they would have the addresses of."""
+    from laplex._triton import launch as launches
+    from laplex._triton.replay import Replay
 
-    def launch(kernel, grid, tensors, sizes, flags, warps):
-        triton_launch.launch(kernel, grid, tensors, sizes, flags, warps)
-        steps = triton_launch._record.steps
-        if steps is not None:
-            steps[-1] = steps[-1]._replace(compiled=SimpleNamespace(kernel=kernel))
+    def launch(program, grid, tensors, sizes, flags, warps):
+        with _disable_current_modes():  # the interpreter itself calls torch
+            launches.launch(program, grid, tensors, sizes, flags, warps)
+        recorder = launches.state.recorder
+        if recorder is not None and not recorder.paused:
+            recorder.steps[-1] = recorder.steps[-1]._replace(compiled=SimpleNamespace(program=program))
 
     def launch_again(self, step):
-        roles, kernel = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.kernel
+        roles, program = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.program
 
         def run(tensors, _at, _stream):
             them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
-            kernel[step.grid](*them, *step.numbers)
+            program[step.grid](*them, *step.numbers)
 
         return run
 
-    from laplex._triton.gram import matrix as triton_gram
-    from laplex._triton.gram import sums as triton_gram_sums
-    from laplex._triton.scan import turn as triton_turn
-    from laplex._triton.short import launch as triton_long
-
-    for module in (
-        triton_scan,
-        triton_plan,
-        triton_count,
-        triton_turn,
-        triton_long,
-        triton_tau,
-        triton_gram_sums,
-        triton_gram,
-    ):
-        monkeypatch.setattr(module, "launch", launch)
-    monkeypatch.setattr(Repeat, "_launch", launch_again)
-    monkeypatch.setattr(Repeat, "wants_tensors", staticmethod(lambda record: True))  # as the interpreter does
+    for name in LAUNCHING:
+        monkeypatch.setattr(f"laplex._triton.{name}.launch", launch)
+    monkeypatch.setattr(Replay, "_launch", launch_again)
+    monkeypatch.setattr(Replay, "wants_tensors", staticmethod(lambda record: True))  # as the interpreter does
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+LAUNCHING = (  # modules of the GPU wing that launch programs
+    "order.launch", "order.count", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
+    "gram.matrix", "gram.sums", "gram.pull",
+)  # fmt: skip
 
 
 @pytest.fixture
 def operators(monkeypatch):
-    """What is kept of the operators on the GPU from here on; ``used`` counts."""
-    repeats, again = Repeats(), Repeat.again
+    """What is kept of the GPU's operators from here on; ``used`` counts replays."""
+    from laplex._triton import replay
+
+    replays, again = replay.Replays(), replay.Replay.__call__
 
     def counted(self, inputs, at):
-        repeats.used += 1
+        replays.used += 1
         return again(self, inputs, at)
 
-    repeats.used = 0
-    monkeypatch.setattr(Repeat, "again", counted)
-    monkeypatch.setattr(_ops, "repeats", repeats)
-    return repeats
+    replays.used = 0
+    monkeypatch.setattr(replay.Replay, "__call__", counted)
+    monkeypatch.setattr(replay, "operators", replays)
+    return replays

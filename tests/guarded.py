@@ -8,7 +8,8 @@ import mmap
 import torch
 
 import laplex
-from laplex._scan import cpp as cpp_scan
+from laplex._scan import cpp
+from laplex._scan.order import Matrix, Order
 
 scan, pullback = torch.ops.laplex.scan, torch.ops.laplex.pullback
 
@@ -42,21 +43,22 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
     a, b = guarded(draw(h, n).to(dtype)), guarded(draw(h, k).to(dtype))
     x, g = (guarded(torch.randn(h, m, size, dtype=dtype)) for size in (k, n))
     tau = guarded(torch.ones(h).double())
-    order = tuple(guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp"))
-    cpp_scan.replan(a, b, layout, order)
-    odd_x = guarded(scan(x, a, b, tau, *order, True, 0, "cpp")[1])
+    order = Order.of([guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp")], layout)
+    cpp.update(a, b, order)
+    odd_x = guarded(scan(x, a, b, tau, *order.tensors, order.layout, "cpp", True, 0)[1])
     for degree in (0, 1):
-        scan(x, a, b, tau, *order, False, degree, "cpp")
-        scan(g, b, a, tau, *order[2:], *order[:2], True, degree, "cpp")
-    pullback(g, x, odd_x, a, b, tau, *order, True, "cpp")
+        scan(x, a, b, tau, *order.tensors, order.layout, "cpp", False, degree)
+        scan(g, *Matrix(a, b, tau, order, "cpp").mT.flat, True, degree)
+    pullback(g, x, odd_x, a, b, tau, *order.tensors, order.layout, "cpp", True)
     if not tied:
-        scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order, True, 0, "cpp")
+        scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order.tensors, order.layout, "cpp", True, 0)
 
 
 def plan_of_another_dtype(made_for, used_with):
     a, b = torch.randn(3, 700).float().double(), torch.randn(3, 701).float().double()
     plan = laplex.Plan(a.to(made_for), b.to(made_for))
-    plan = laplex.Plan._made(plan.shape, plan._layout, tuple(guarded(tensor) for tensor in plan._order), None)
+    order = Order.of([guarded(tensor) for tensor in plan._order.tensors], plan._order.layout)
+    plan = laplex.Plan._made(plan.shape, order, plan._anchors)
     a, b = guarded(a.to(used_with)), guarded(b.to(used_with))
     x = guarded(torch.randn(3, 2, 701, dtype=used_with))
     y = laplex.linear(x, a, b, plan=plan, backend="cpp")

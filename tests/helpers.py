@@ -4,6 +4,7 @@ import torch
 
 import laplex
 from laplex import reference
+from laplex._scan.order import Matrix, Order
 
 LAYOUTS = ("merged", "short_rows", "short_cols")
 TOLERANCE = {torch.float32: 2e-7, torch.float64: 1e-14}  # relative l2 errors, of every backend
@@ -52,12 +53,13 @@ def phases_for(a, b):
 
 
 def make_order(a, b, layout, backend):
-    """What a plan holds: index and values of the rows, index and values of the columns."""
-    return torch.ops.laplex.plan(a, b, layout, backend)
+    """The order of the anchors, as a backend finds it."""
+    return Order.of(torch.ops.laplex.plan(a, b, layout, backend), layout)
 
 
-def swapped(order):
-    return (*order[2:], *order[:2])
+def pullback(g, x, odd_x, matrix, to_tau):
+    """x_bar, t_bar, s_bar and tau_bar, by the operator that PyTorch sees."""
+    return torch.ops.laplex.pullback(g, x, odd_x, *matrix.flat, to_tau)
 
 
 def distance_kernel(a, b, tau=1.0):
@@ -69,7 +71,7 @@ def distance_kernel(a, b, tau=1.0):
 
 def scan(x, target, source, tau, order, odd, backend, degree=0):
     """The even and the odd sums."""
-    return torch.ops.laplex.scan(x, target, source, tau, *order, odd, degree, backend)
+    return torch.ops.laplex.scan(x, *Matrix(target, source, tau, order, backend).flat, odd, degree)
 
 
 def assert_sums(x, target, source, tau, order, backend):
@@ -92,7 +94,7 @@ def assert_pullback(g, x, a, b, tau, order, backend):
     dense, rate = reference.kernel(wide(a), wide(b), tau), (1 / tau)[:, None]
     odd = odd_kernel(a, b, tau, dense)
     odd_x = (wide(x) @ odd.mT).to(x.dtype)
-    bars = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, True, backend)
+    bars = pullback(g, x, odd_x, Matrix(a, b, tau, order, backend), True)
     g_, x_, odd_x_ = wide(g), wide(x), wide(odd_x)
     assert error(bars[0], g_ @ dense) <= TOLERANCE[x.dtype]
     assert error(bars[1], (g_ * odd_x_).sum(1) * rate) <= TOLERANCE[a.dtype]
@@ -109,7 +111,7 @@ def assert_pullback(g, x, a, b, tau, order, backend):
 
 def emptied(order):
     """A GPU's order as it is for anchors that may have moved: without values, so that the kernels check it."""
-    return tuple(tensor[..., :0] if tensor.is_floating_point() else tensor for tensor in order)
+    return order.unchecked()
 
 
 def flat(a, b, tau):
@@ -136,3 +138,10 @@ def inputs_for(a, b, tau, m=3, phased=True):
 def on(backend, **fixed):
     """laplex.linear with its backend chosen."""
     return lambda **arguments: laplex.linear(**arguments, **fixed, backend=backend)
+
+
+def direct(x, a, b, tau, *, odd, degree=0):
+    """The even and the odd sums of the GPU's dense product, which needs no order."""
+    from laplex._triton.scan import dense
+
+    return dense.scan(x, Matrix(a, b, tau, Order.none(a, b), "triton"), odd=odd, degree=degree)

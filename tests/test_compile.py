@@ -10,12 +10,10 @@ from torch.func import grad, jvp, vmap
 
 import laplex
 from helpers import error
-from laplex import LaplaceOperator, _dispatch, reference
-from laplex._scan import cpp as cpp_scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import LaplaceOperator, _backends, _compiled, reference
 from systems import normal
 
-INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])
 pytestmark = [
     pytest.mark.usefixtures("unpoisoned", "tiles"),
@@ -26,8 +24,10 @@ pytestmark = [
 @pytest.fixture
 def as_on_gpu(monkeypatch):
     """Triton is the backend that is chosen, under its interpreter."""
-    monkeypatch.setattr(_dispatch, "planner", lambda device: "triton")
-    monkeypatch.setitem(_dispatch.DENSE_BELOW, "triton", 0)
+    monkeypatch.setattr(_backends, "planner", lambda device: "triton")
+    table = _backends.load("triton", "cpu")._replace(dense_below=0)
+    monkeypatch.setattr("laplex._triton.backend.BACKEND", table)
+    monkeypatch.setitem(_backends._loaded, ("triton", "cpu"), table)
 
 
 # --- one tensor as a and b -------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_export_is_not_bound_to_the_layout_of_its_sizes(at, strict):
 
 def test_export_is_not_bound_to_the_backend_of_its_sizes(monkeypatch):
     """Without the core small matrices are formed."""
-    monkeypatch.setattr(cpp_scan, "MISSING", "not built")
+    monkeypatch.setattr(_compiled, "MISSING", "not built")
     assert_exported(laplex.linear, reference.linear, sizes=[(20, 21, 4), (600, 500, 4)])
 
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
-from laplex._scan import cpp as cpp_scan
+from laplex import LaplaceOperator, Plan, StalePlanError, _backends, _compiled, backends
 
 A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
 
@@ -194,7 +193,7 @@ def test_the_other_arguments_of_gram_are_checked_as_those_of_linear(backend):
 
 
 def test_no_memory_for_the_gram(monkeypatch):
-    monkeypatch.setattr(cpp_scan._core, "gram", lambda *_: cpp_scan._core.OUT_OF_MEMORY)
+    monkeypatch.setattr(_compiled.core, "gram", lambda *_: _compiled.core.OUT_OF_MEMORY)
     with raises(MemoryError, "laplex.gram: no memory for the compiled core's scratch arrays; use smaller batches"):
         gram(backend="cpp")
 
@@ -263,7 +262,7 @@ def test_anchors_that_are_not_finite(value, name, n, k, backend):
 
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_the_torch_planner_finds_anchors_that_are_not_finite(name, monkeypatch):
-    monkeypatch.setattr(_dispatch, "planner", lambda device: "torch")
+    monkeypatch.setattr(_backends, "planner", lambda device: "torch")
     anchors = {"a": A.clone(), "b": B.clone()}
     anchors[name][1] = math.nan
     with raises(ValueError, f"laplex: `{name}` must be finite"):
@@ -384,7 +383,7 @@ def test_unknown_backends(name):
 
 
 def test_a_core_that_is_missing(monkeypatch):
-    monkeypatch.setattr(cpp_scan, "MISSING", "it was not built")
+    monkeypatch.setattr(_compiled, "MISSING", "it was not built")
     with raises(RuntimeError, "laplex: backend 'cpp' cannot run: it was not built"):
         call(backend="cpp")
     assert backends.available()["cpp"] == "it was not built"
@@ -397,6 +396,6 @@ def test_the_core_on_another_device():
 
 
 def test_no_memory_for_the_core(monkeypatch):
-    monkeypatch.setattr(cpp_scan._core, "scan", lambda *_: cpp_scan._core.OUT_OF_MEMORY)
+    monkeypatch.setattr(_compiled.core, "scan", lambda *_: _compiled.core.OUT_OF_MEMORY)
     with raises(MemoryError, "laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches"):
         call(backend="cpp")

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle, wide
-from laplex import LaplaceOperator, Plan, StalePlanError, _functional, backends, reference
+from laplex import LaplaceOperator, Plan, StalePlanError, _backends, backends, reference
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"
@@ -248,7 +248,7 @@ def kept():
     a, b, x = (torch.randn(size, device="cuda") for size in (5000, 4000, (3, 4000)))
     plan = laplex.Plan(a, b)
     y = laplex.linear(x, a, b, 1.0, plan=plan)
-    assert len(plan._repeats.kept) == 1
+    assert len(plan._kept["replays"].kept) == 1
     return x, a, b, plan, y
 
 
@@ -325,9 +325,9 @@ def test_whole_products_are_repeated_for_any_anchors(sizes):
             assert error(laplex.linear(x, a, b, tau), oracle(x, a, b, tau)) <= 2e-7
             want = laplex.reference.gram(a[:200].double(), b.double(), w.double(), tau)
             assert (laplex.gram(a[:200], b, w, tau) - want).abs().max() <= 1e-6 * want.abs().max()
-    repeat = _functional._whole.find("linear", 1.0, x, a, b)
-    assert repeat is not None
-    assert torch.equal(repeat(x, a, b)[0], laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
+    found = _backends.whole_call("linear", 1.0, (x,), a, b, None).again()
+    assert found is not None
+    assert torch.equal(found, laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
     a[3] = float("nan")
     assert laplex.linear(x, a, b, 1.0).isnan().all()
 
@@ -342,8 +342,8 @@ def test_grams_are_repeated_with_a_plan_kept():
             want = laplex.reference.gram(a.double(), b.double(), w.double(), 1.0, **wide)
             got = laplex.gram(a, b, w, 1.0, plan=plan, **phases)
             assert (got - want).abs().max() <= 1e-6 * want.abs().max()
-    assert len(plan._repeats.kept) == 2
-    assert all(plan._repeats.kept.values())
+    assert len(plan._kept["replays"].kept) == 2
+    assert all(plan._kept["replays"].kept.values())
     assert torch.equal(laplex.gram(a, b, w, 1.0, plan=plan), laplex.gram(a, b, w, 1.0, plan=laplex.Plan(a, b)))
 
 
@@ -355,7 +355,7 @@ def test_short_axes_are_repeated_with_a_plan_kept(sizes):
     for _ in range(3):
         x = torch.randn(m, k, device="cuda")
         assert error(laplex.linear(x, a, b, 1.0, plan=plan)[:, rows], oracle(x, a[rows], b)) <= 2e-7
-    assert all(plan._repeats.kept.values())
+    assert all(plan._kept["replays"].kept.values())
 
 
 # --- operators repeated in training -----------------------------------------------------------------------------------

@@ -121,14 +121,14 @@ def test_the_fused_pullback(case, layout, scan_backend, dtype):
     dense = reference.kernel(wide(a), wide(b), tau)
     odd = odd_kernel(a, b, tau, dense)
     odd_x = (wide(x) @ odd.mT).to(dtype)
-    got = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order, False, scan_backend)
+    got = torch.ops.laplex.pullback(g, x, odd_x, a, b, tau, *order.tensors, order.layout, scan_backend, False)
     rate = (1 / tau)[:, None]
     want = wide(g) @ dense, (wide(g) * wide(odd_x)).sum(1) * rate, (wide(x) * (wide(g) @ -odd)).sum(1) * rate
     assert error(got[0], want[0]) <= TOLERANCE[dtype]
     for bar, exact, terms in zip(got[1:], want[1:], (wide(odd_x) * wide(g), wide(x) * (wide(g) @ -odd))):
         assert bar.dtype == dtype
         assert float((wide(bar) - exact).norm()) <= TOLERANCE[dtype] * float((terms.abs().sum(1) * rate).norm())
-    none = torch.ops.laplex.pullback(g, x, odd_x[..., :0], a, b, tau, *order, False, scan_backend)
+    none = torch.ops.laplex.pullback(g, x, odd_x[..., :0], a, b, tau, *order.tensors, order.layout, scan_backend, False)
     assert none[1].shape == (h, 0)
     assert torch.equal(none[0], got[0])
     assert torch.equal(none[2], got[2])

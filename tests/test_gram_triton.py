@@ -6,17 +6,16 @@ import torch
 import laplex
 from cases import CASES, every, named
 from helpers import named_gradients
-from laplex import reference
+from laplex import _backends, reference
 from laplex._gram import autograd as _autograd_gram
 from laplex._triton.gram import matrix as triton_gram
 from laplex._triton.gram import pull as triton_gram_pull
 from laplex._triton.gram import sums as triton_gram_sums
-from laplex._triton.scan import launch as triton_scan
 from test_grad import second_order
 from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
 from test_gram_grad import checked, inputs_for, on, positional, term_scales
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled", allow_module_level=True)
 
 pytestmark = [
@@ -174,7 +173,7 @@ def test_plans(in_order, turned, moved):
     b[:9], a[9:] = a[:9], a[2]
     a, b = (a.sort()[0], b.sort()[0]) if in_order else (a, b)
     plan = laplex.Plan(b, a, backend="triton").mT if turned else laplex.Plan(a, b, backend="triton")
-    assert plan._layout == ("in_order" if in_order else "joined")
+    assert plan._order.layout == ("in_order" if in_order else "joined")
     inputs = inputs_for(a * 2 if moved else a, b * 2 if moved else b, 0.7, m=3)
     assert_gram(**inputs, backend="triton", plan=plan)
     assert_gradients(inputs, 1e-13, plan=plan)

@@ -6,14 +6,15 @@ import torch
 import laplex
 from cases import named
 from helpers import error, oracle
-from laplex._scan import ops as _ops
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 
 @pytest.fixture(autouse=True)
 def two_at_once(monkeypatch):
-    monkeypatch.setattr(_ops, "LAUNCH_AXIS", 2)
+    on_gpu = "_triton.order.launch", "_triton.scan.launch", "_triton.scan.schedule"
+    for module in ("_scan.results", "_gram.autograd", *on_gpu):
+        monkeypatch.setattr(f"laplex.{module}.LAUNCH_AXIS", 2)
 
 
 @pytest.fixture(params=["torch", "cpp", "dense", "triton"])

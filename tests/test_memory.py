@@ -7,18 +7,19 @@ from torch.utils._pytree import tree_leaves
 
 import laplex
 from helpers import rows_for
-from laplex import _dispatch
-from laplex._scan import ops as _ops
+from laplex import _backends
+from laplex._gram import ops as gram_ops
+from laplex._scan import ops
 
 SIZES = [(1201, 1301), (151, 2503), (2503, 151)]  # merged, short rows, short columns
 
 
 INSIDE = {
-    _ops.plan: _ops._plan,
-    _ops.scan: _ops._scan,
-    _ops.pullback: _ops._pullback,
-    _ops.gram: _ops._gram,
-    _ops.gram_pullback: _ops._gram_pullback,
+    ops.plan: ops._plan_impl,
+    ops.scan: ops._scan_impl,
+    ops.pullback: ops._pullback_impl,
+    gram_ops.gram: gram_ops._gram,
+    gram_ops.gram_pullback: gram_ops._gram_pullback,
 }
 
 
@@ -89,10 +90,10 @@ def test_the_watch_sees_the_dense_backend():
 @pytest.mark.parametrize("device", ["cpu", "meta", "cuda"])
 @pytest.mark.parametrize(("n", "k"), [(1025, 1025), (10**6, 10**6), (3, 10**6), (10**6, 3)])
 def test_large_sizes_never_choose_the_dense_backend(n, k, device):
-    assert _dispatch.choose(torch.device(device), n, k, None) != "dense"
+    assert _backends.choose(torch.device(device), n, k, None) != "dense"
 
 
 def test_small_sizes_choose_the_dense_backend():
-    assert _dispatch.choose(torch.device("cuda"), 30, 40, None) == "dense"
-    assert _dispatch.choose(torch.device("cpu"), 30, 40, None) == "cpp"  # the compiled scan is faster at every size
-    assert _dispatch.choose(torch.device("cuda"), 30, 40, "torch") == "torch"
+    assert _backends.choose(torch.device("cuda"), 30, 40, None) == "dense"
+    assert _backends.choose(torch.device("cpu"), 30, 40, None) == "cpp"  # the compiled scan is faster at every size
+    assert _backends.choose(torch.device("cuda"), 30, 40, "torch") == "torch"

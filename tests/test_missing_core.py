@@ -8,18 +8,17 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, PerformanceWarning, _dispatch
-from laplex._scan import cpp as cpp_scan
+from laplex import LaplaceOperator, PerformanceWarning, _backends, _compiled
 
 SMALL, LARGE = 100, 1 << 15  # n = k: two of them are 2^16
 
 
 @pytest.fixture
 def _missing(monkeypatch):
-    monkeypatch.setattr(cpp_scan, "MISSING", "it was not built; build it")
-    _dispatch._warn_without_core.cache_clear()
+    monkeypatch.setattr(_compiled, "MISSING", "it was not built; build it")
+    _backends._warn_without_core.cache_clear()
     yield
-    _dispatch._warn_without_core.cache_clear()
+    _backends._warn_without_core.cache_clear()
 
 
 def warned(call):

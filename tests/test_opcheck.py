@@ -10,7 +10,7 @@ import torch
 import laplex  # noqa: F401  registers the operators
 from cases import named
 from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
 
 SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
 UNTRACED = "test_schema", "test_autograd_registration", "test_faketensor"
@@ -55,7 +55,7 @@ def test_scan(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         order = make_order(a, b, layout, "torch")
         tensors = [memory(value) for value in (x, a, b)]
-        arguments = *tensors, tau, *map(memory, order), odd, 1, backend
+        arguments = *tensors, tau, *map(memory, order.tensors), order.layout, backend, odd, 1
         check(torch.ops.laplex.scan.default, arguments, traced=backend == "cpp")
 
 
@@ -68,7 +68,7 @@ def test_pullback(memory, odd, h, m, n, k, backend):
     for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         tensors = [memory(value) for value in (g, x, odd_x, a, b)]
         order = make_order(a, b, layout, "torch")
-        arguments = *tensors, tau, *map(memory, order), odd, backend
+        arguments = *tensors, tau, *map(memory, order.tensors), order.layout, backend, odd
         check(torch.ops.laplex.pullback.default, arguments, traced=backend == "cpp")
 
 
@@ -78,8 +78,12 @@ def test_nothing(h, m, n, k, odd, scan_backend):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, odd_x = torch.randn(h, m, n), torch.randn(h, m, n if odd else 0)
     order, traced = make_order(a, b, "merged", scan_backend), scan_backend == "cpp"
-    check(torch.ops.laplex.pullback.default, (g, x, odd_x, a, b, tau, *order, odd, scan_backend), traced)
-    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, odd, 0, scan_backend), traced)
+    check(
+        torch.ops.laplex.pullback.default,
+        (g, x, odd_x, a, b, tau, *order.tensors, order.layout, scan_backend, odd),
+        traced,
+    )
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order.tensors, order.layout, scan_backend, odd, 0), traced)
 
 
 @pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
@@ -112,17 +116,17 @@ def test_gram_and_its_pullback(memory, phased, h, m, n, k, backend):
     order = make_order(a, b, "merged", "torch")
     for dtype in (torch.float32, torch.float64):
         traced = backend == "cpp" and memory is as_given and dtype == torch.float32
-        tensors = [*map(memory, (weight, direction, a, b)), tau, *map(memory, order)]
-        check(torch.ops.laplex.gram.default, (*tensors, dtype, backend), traced)
-        sums, g = torch.ops.laplex.gram(*tensors, dtype, backend)[1], memory(torch.randn(h, m, n, n, dtype=dtype))
+        tensors = [*map(memory, (weight, direction, a, b)), tau, *map(memory, order.tensors), order.layout, backend]
+        check(torch.ops.laplex.gram.default, (*tensors, dtype), traced)
+        sums, g = torch.ops.laplex.gram(*tensors, dtype)[1], memory(torch.randn(h, m, n, n, dtype=dtype))
         for to_source in (True, False):
-            arguments = g, memory(sums), *tensors, to_source, not to_source, backend
+            arguments = g, memory(sums), *tensors, to_source, not to_source
             check(torch.ops.laplex.gram_pullback.default, arguments, traced)
 
 
 # --- Triton's kernels, under its interpreter --------------------------------------------------------------------------
 
-INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 
 
 @INTERPRETED
@@ -140,9 +144,9 @@ def test_scan_and_pullback_of_triton(memory, tiles):
     a, b, x, g, odd_x = (torch.randn(*shape) for shape in ((2, 5), (2, 4), (2, 2, 4), (2, 2, 5), (2, 2, 5)))
     order, tau = make_order(a, b, "joined", "triton"), torch.rand(2).double() + 0.5
     a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
-    arguments = x, a, b, tau, *map(memory, order), True, 1, "triton"
+    arguments = x, a, b, tau, *map(memory, order.tensors), order.layout, "triton", True, 1
     check(torch.ops.laplex.scan.default, arguments, traced=False)
-    arguments = g, x, odd_x, a, b, tau, *emptied(order), True, "triton"
+    arguments = g, x, odd_x, *Matrix(a, b, tau, emptied(order), "triton").flat, True
     check(torch.ops.laplex.pullback.default, arguments, traced=False)
 
 
@@ -154,7 +158,8 @@ def test_triton_in_any_memory(case, tiles):
     x, order = rows_for(a, b, 1), make_order(a, b, "joined", "triton")
     want = scan(x, a, b, tau, order, False, "triton")[0]
     for memory in MEMORY.values():
-        got = scan(memory(x), memory(a), memory(b), memory(tau), tuple(map(memory, order)), False, "triton")[0]
+        moved = Order.of([*map(memory, order.tensors)], order.layout)
+        got = scan(memory(x), memory(a), memory(b), memory(tau), moved, False, "triton")[0]
         assert torch.equal(got, want)
 
 
@@ -163,5 +168,9 @@ def test_triton_in_any_memory(case, tiles):
 def test_nothing_of_triton(h, m, n, k):
     a, b, x, tau = torch.randn(h, n), torch.randn(h, k), torch.randn(h, m, k), torch.ones(h).double()
     g, order = torch.randn(h, m, n), make_order(a, b, "joined", "triton")
-    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order, True, 0, "triton"), traced=True)
-    check(torch.ops.laplex.pullback.default, (g, x, g, a, b, tau, *order, True, "triton"), traced=True)
+    check(torch.ops.laplex.scan.default, (x, a, b, tau, *order.tensors, order.layout, "triton", True, 0), traced=True)
+    check(
+        torch.ops.laplex.pullback.default,
+        (g, x, g, a, b, tau, *order.tensors, order.layout, "triton", True),
+        traced=True,
+    )

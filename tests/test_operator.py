@@ -198,7 +198,7 @@ def test_a_plan_is_taken_and_shared():
     plan = laplex.Plan(a, b)
     K = LaplaceOperator(a, b, plan=plan)
     assert K.plan is plan
-    assert K.mT.plan._order[0] is plan._order[2]
+    assert K.mT.plan._order.target is plan._order.source
 
 
 @pytest.mark.parametrize("name", ["a", "b", "tau", "phi", "psi", "plan"])

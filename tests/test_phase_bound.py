@@ -5,11 +5,11 @@ import torch
 
 import laplex
 from helpers import oracle, phases_for
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
 
 ROUNDINGS = 3 * 2.0**-23  # of the sum over j of exp(-|a_i - b_j| / tau) |x_j|
 INTERPRETED = [
-    pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled"),
+    pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
 ]
 ANYWHERE = pytest.mark.parametrize("run_by", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 import laplex
 from helpers import LAYOUTS, error, make_order, odd_kernel, oracle, scan
-from laplex import reference
-from laplex._scan import ops as _ops
+from laplex import _backends, reference
 
 settings.register_profile("laplex", max_examples=40, deadline=None, database=None, derandomize=True)
 settings.load_profile("laplex")
@@ -119,10 +118,11 @@ def test_all_layouts_agree(scan_backend, anchors, tau, seed):
 def test_an_updated_plan_is_as_good_as_a_new_one(scan_backend, layout, anchors, step, seed):
     a, b = (side[None] for side in anchors)
     old = make_order(a, b, layout, scan_backend)
-    kept = [index.clone() for index in old]
+    kept = [tensor.clone() for tensor in old.tensors]
     moved = [side + step * normal(seed, *side.shape).round(decimals=1) for side in (a, b)]
-    new = _ops.kernels(scan_backend).replan(*moved, layout, old)
-    assert all(torch.equal(now, before) for now, before in zip(old, kept))
+    update = _backends.load(scan_backend, "cpu").update
+    new = make_order(*moved, layout, scan_backend) if update is None else update(*moved, old)
+    assert all(torch.equal(now, before) for now, before in zip(old.tensors, kept))
     x, tau = normal(seed, 1, 1, b.shape[1]), vector([1.0])
     fresh = make_order(*moved, layout, scan_backend)
     even, odd = scan(x, *moved, tau, new, True, scan_backend)

@@ -10,12 +10,10 @@ import torch
 
 import laplex
 from helpers import error, oracle
-from laplex import LaplaceOperator, Plan
-from laplex._scan import cpp as cpp_scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import LaplaceOperator, Plan, _backends, _compiled
 from systems import normal
 
-INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 PUBLIC = {"laplex Plan", "laplex LaplaceOperator", "laplex GramOperator", "laplex CholeskyFactor"}
 
 
@@ -80,7 +78,7 @@ def test_factors(kind):
 
 def test_a_factor_is_loaded_without_the_compiled_core(monkeypatch):
     C, x = phased().gram().cholesky(0.3), normal(5)
-    monkeypatch.setattr(cpp_scan, "MISSING", "not built")
+    monkeypatch.setattr(_compiled, "MISSING", "not built")
     assert error(reloaded(C) @ x, C @ x) <= 1e-13
 
 

@@ -7,9 +7,8 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, error, oracle
-from laplex import LaplaceOperator, _dispatch, reference
+from laplex import LaplaceOperator, _backends, reference
 from laplex._checks import SMALLEST_TAU
-from laplex._triton.scan import launch as triton_scan
 from systems import normal
 
 
@@ -22,7 +21,7 @@ SMALL = [SMALLEST_TAU, 1.3 * SMALLEST_TAU, 1e-307]
 REFUSED = pytest.mark.parametrize("tau", TOO_SMALL, ids=str)
 KINDS = pytest.mark.parametrize("kind", [float, as_tensor], ids=["number", "tensor"])
 INTERPRETED = [
-    pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled"),
+    pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
 ]
 ANYWHERE = pytest.mark.parametrize("run_by", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])
@@ -59,7 +58,7 @@ def test_gram_matrices_down_to_twice_the_smallest(tau, kind, run_by):
 @pytest.mark.parametrize("tau", SMALL, ids=str)
 @KINDS
 def test_operators_down_to_the_smallest(tau, kind, scan_backend, monkeypatch):
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
     x, a, b = drawn(tau)
     K = LaplaceOperator(a, tau=kind(tau))
     matrix = reference.kernel(a, a, tau) + torch.eye(6).double()
@@ -97,7 +96,7 @@ def test_a_tensor_below_is_refused_by_all(tau, backend):
 @KINDS
 @pytest.mark.parametrize("method", ["to_dense", "diagonal", "solve", "logdet", "cholesky"])
 def test_operators_below(tau, kind, method, scan_backend, monkeypatch):
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
     x, a, b = drawn(1.0)
     arguments = {"to_dense": (), "diagonal": (), "solve": (x[0, :6], 0.1)}.get(method, (0.1,))
     if kind is as_tensor:  # a number is refused before

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import named
-from helpers import error, odd_kernel, wide
+from helpers import error, make_order, odd_kernel, wide
 from laplex import LaplaceOperator, _backends, reference
 from laplex._quasisep.autograd import halves
 from laplex._scan.order import Matrix
@@ -177,7 +177,7 @@ def test_half_sums(case, scan_backend):
     """left and right, half of a tie each, and their derivatives: of the formula, not of |0|."""
     a, b, tau = case()
     a, b, tau = a[None], b[None], torch.tensor([tau]).double()
-    order = _backends.load(scan_backend, "cpu").order(a, b, "merged")
+    order = make_order(a, b, "merged", scan_backend)
     x = normal(1, 2, b.shape[-1])
     left, right = halves(x, Matrix(a, b, tau, order, scan_backend))
     even, odd = reference.kernel(a, b, tau), odd_kernel(a, b, tau)

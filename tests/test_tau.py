@@ -6,7 +6,7 @@ import torch
 import laplex
 from cases import every
 from helpers import LAYOUTS, assert_distance_sums, flat, make_order, wide
-from laplex import _dispatch, reference
+from laplex import _backends, reference
 from systems import dense, operator, triangular
 
 BAR = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -145,7 +145,7 @@ METHODS = {
 @pytest.mark.parametrize("phased", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch):
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
     a, b, tau = made(name, dtype)
     inputs = {"a": a, "diag": torch.rand_like(a) + 2.0}
     if phased:
@@ -169,7 +169,7 @@ def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch
 
 
 def test_beside_a_gap_of_more_tau_than_a_float_can_hold(scan_backend, monkeypatch):
-    monkeypatch.setattr(_dispatch, "planner_of_sides", lambda device: scan_backend)
+    monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
     a = torch.tensor([0.0, 1e10, 2e10]).double()
     for made in (
         lambda tau: laplex.LaplaceOperator(a, tau=tau),

@@ -9,6 +9,7 @@ from helpers import (
     TOLERANCE,
     assert_pullback,
     assert_sums,
+    direct,
     distance_kernel,
     emptied,
     error,
@@ -24,12 +25,12 @@ from helpers import (
     swapped,
     wide,
 )
-from laplex import Plan, reference
-from laplex._triton.order import launch as triton_plan
-from laplex._triton.scan import launch as triton_scan
+from laplex import Plan, _backends, reference
+from laplex._triton import tuning
+from laplex._triton.scan import schedule
 from test_grad import cancellation_scales, second_order
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -98,7 +99,7 @@ def test_the_fused_pullback_in_float64(case):
     order = make_order(a, b, "joined", "triton")
     g, x = (drawn(len(a), 2, side.shape[1], torch.float64) for side in (a, b))
     x_bar, _, s_bar, _ = assert_pullback(g, x, a, b, tau, order, "triton")
-    alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order, False, "triton")
+    alone = torch.ops.laplex.pullback(g, x, g[..., :0], a, b, tau, *order.tensors, order.layout, "triton", False)
     assert alone[1].shape == (len(a), 0)
     assert torch.equal(alone[0], x_bar)
     assert torch.equal(alone[2], s_bar)
@@ -108,12 +109,12 @@ def test_the_fused_pullback_in_float64(case):
 def test_small_products_without_an_order(case, dtype):
     a, b, tau = flat(*case(dtype))
     x = drawn(len(a), 3, b.shape[1], dtype)
-    even, odd = triton_scan.direct(x, a, b, tau, odd=True)
+    even, odd = direct(x, a, b, tau, odd=True)
     assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[dtype]
     assert error(odd, wide(x) @ odd_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
-    weighted, _ = triton_scan.direct(x, a, b, tau, odd=False, degree=1)
+    weighted, _ = direct(x, a, b, tau, odd=False, degree=1)
     assert error(weighted, wide(x) @ distance_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
-    alone, none = triton_scan.direct(x, a, b, tau, odd=False)
+    alone, none = direct(x, a, b, tau, odd=False)
     assert torch.equal(alone, even)
     assert none.shape == (*even.shape[:2], 0)
 
@@ -162,7 +163,7 @@ def test_ties_across_groups(run, tiles):
 @named("chunk_33", "long_tie_runs")
 def test_the_tiles_that_a_gpu_gets(case, monkeypatch):
     monkeypatch.undo()
-    triton_scan.schedule.cache_clear()
+    schedule.schedule.cache_clear()
     a, b, tau = flat(*case(torch.float32))
     order = make_order(a, b, "joined", "triton")
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, order, "triton")
@@ -213,9 +214,9 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
     whole = make_order(a, b, "joined", "triton")
-    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", 32)
+    monkeypatch.setattr(tuning, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(tuning, "SORTED_AT_ONCE", 32)
     merged = make_order(a, b, "joined", "triton")
     assert torch.equal(merged[0][..., :points], whole[0][..., :points])
     assert torch.equal(merged[1], whole[1])
@@ -224,9 +225,9 @@ def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
 @pytest.mark.parametrize(("n", "k", "lead"), [(0, 4, ()), (4, 0, ()), (0, 0, ()), (3, 4, (0,)), (0, 4, (0,))])
 @pytest.mark.parametrize("at_once", [2, 100])
 def test_empty(n, k, lead, at_once, monkeypatch):
-    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", at_once)
+    monkeypatch.setattr(tuning, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(tuning, "SORTED_AT_ONCE", at_once)
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(*lead, k)
     assert torch.equal(linear(x=x, a=a, b=b), torch.zeros(*lead, n))
     assert torch.equal(linear(x=x, a=a, b=b, plan=Plan(a, b, backend="triton")), torch.zeros(*lead, n))

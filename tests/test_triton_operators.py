@@ -1,4 +1,4 @@
-"""What training runs on the GPU, operator by operator, repeated without its Python: told without one."""
+"""What training runs on the GPU, operator by operator, replayed without its Python: tested without a GPU."""
 
 import functools
 
@@ -7,13 +7,17 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import laplex
-from laplex._scan import ops as _ops
-from laplex._triton import replay as triton_repeat
-from laplex._triton.launch import recorded
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
+from laplex._scan.order import Matrix, Order
 
-if not triton_scan.interpreted():
-    pytest.skip("with a GPU the kernels are compiled: test_gpu_use", allow_module_level=True)
+if not _backends.interpreted():
+    pytest.skip("with a GPU the programs are compiled: test_gpu_use", allow_module_level=True)
+
+from laplex._triton import tuning
+from laplex._triton.order.launch import _order
+from laplex._triton.recording import recorded
+from laplex._triton.scan.launch import _block_sum, pullback, scan
+
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 
@@ -31,17 +35,26 @@ def drawn(n, k, m, dtype, x_dtype=None, lead=()):
     return x, a, b, torch.rand(lead).double() + 0.5, g
 
 
+def matrix_of(a, b, tau):
+    order = Order.of(_order.__wrapped__(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "joined"), "joined")
+    return Matrix(a, b, tau, order, "triton")
+
+
 def operator_calls(x, a, b, tau, g):
-    """What a training step runs, and what trains fewer: each operator, its kernel, and its inputs."""
-    order = _ops._plan(a, b, "joined", "triton")
-    odd = _ops._scan(x, a, b, tau, *order, True, 0, "triton")[1]
-    moved = order[0], order[1][..., :0], *order[2:]
-    yield _ops.run_plan, _ops._plan, (a, b, "joined", "triton")
+    """What a training step runs, and what trains fewer: each operator and how it is called."""
+    matrix = matrix_of(a, b, tau)
+    odd = scan.__wrapped__(x, matrix, odd=True)[1]
+    yield functools.partial(_order, a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "joined")
     for with_odd in (False, True):
-        yield _ops.run_scan, _ops._scan, (x, a, b, tau, *order, with_odd, int(with_odd), "triton")
-    yield _ops.run_scan, _ops._scan, (x, a, b, tau, *moved, False, 0, "triton")
+        yield functools.partial(scan, x, matrix, odd=with_odd, degree=int(with_odd))
+    yield functools.partial(scan, x, matrix._replace(order=matrix.order.unchecked()), odd=False, degree=0)
     for odd_x in (odd, odd[..., :0].contiguous()):
-        yield _ops.run_pullback, _ops._pullback, (g, x, odd_x, a, b, tau, *order, odd_x is odd, "triton")
+        yield functools.partial(pullback, g, x, odd_x, matrix, to_tau=odd_x is odd)
+
+
+def as_it_is(call):
+    """The same without a replay."""
+    return call.func.__wrapped__(*call.args, **call.keywords)
 
 
 def same(results, others):
@@ -52,47 +65,49 @@ FORMS = {
     "float32": (40, 35, 5, torch.float32),
     "float64": (40, 35, 5, torch.float64),
     "float16": (40, 35, 5, torch.float32, torch.float16),
-    "two_kernels": (20, 15, 3, torch.float32, None, (2,)),
+    "two_matrices": (20, 15, 3, torch.float32, None, (2,)),
     "one_row": (40, 35, 1, torch.float32),
     "counted": (12, 11, 3, torch.float32),
     "to_long": (70, 4, 2, torch.float32),
     "to_short": (4, 70, 2, torch.float32),
-    "side_by_side": (20, 15, 5, torch.float32),
+    "adjacent_rows": (20, 15, 5, torch.float32),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
     """The same bits, whatever the anchors and tau, in memory of their own."""
-    turned = form == "side_by_side"
-    tiles(32, 8 if turned else 2, turned=turned)
-    alive = [run(*inputs) for run, _, inputs in operator_calls(*drawn(*FORMS[form]))]
+    adjacent = form == "adjacent_rows"
+    tiles(32, 8 if adjacent else 2, adjacent=adjacent)
+    alive = [call() for call in operator_calls(*drawn(*FORMS[form]))]
     assert operators.used == 0
     assert len(operators.kept) == 6
     assert all(operators.kept.values())
-    for run, kernel, inputs in operator_calls(*drawn(*FORMS[form])):
-        alive += [run(*inputs), run(*inputs)]
-        assert same(alive[-1], kernel(*inputs))
+    for call in operator_calls(*drawn(*FORMS[form])):
+        alive += [call(), call()]
+        assert same(alive[-1], as_it_is(call))
     assert operators.used == 12
     addresses = [made.data_ptr() for results in alive for made in results if made.numel() > 0]
     assert len(set(addresses)) == len(addresses)
 
 
-REGISTERED = {
-    _ops.run_plan: torch.ops.laplex.plan,
-    _ops.run_scan: torch.ops.laplex.scan,
-    _ops.run_pullback: torch.ops.laplex.pullback,
-}
+def registered(call):
+    """The operator that PyTorch sees, with its arguments."""
+    if call.func is _order:
+        return functools.partial(torch.ops.laplex.plan, *call.args, "triton")
+    *tensors, matrix = call.args
+    operator = torch.ops.laplex.scan if call.func is scan else torch.ops.laplex.pullback
+    return functools.partial(operator, *tensors, *matrix.flat, *call.keywords.values())
 
 
-@pytest.mark.parametrize("form", ["float32", "float16", "two_kernels"])
+@pytest.mark.parametrize("form", ["float32", "float16", "two_matrices"])
 def test_registered_operators_are_repeated_with_the_same_launches(form, tiles, operators):
     """What is compiled calls these: it shares what eager calls have recorded."""
-    for run, _, inputs in operator_calls(*drawn(*FORMS[form])):
-        run(*inputs)
+    for call in operator_calls(*drawn(*FORMS[form])):
+        call()
     kept = len(operators.kept)
-    for run, kernel, inputs in operator_calls(*drawn(*FORMS[form])):
-        assert same(REGISTERED[run](*inputs), kernel(*inputs))
+    for call in operator_calls(*drawn(*FORMS[form])):
+        assert same(registered(call)(), as_it_is(call))
     assert operators.used == 6
     assert len(operators.kept) == kept
 
@@ -113,22 +128,23 @@ def test_a_compiled_step_repeats_its_operators(tiles, operators, unpoisoned):
 
 @pytest.mark.parametrize("shape", ["to_long", "to_short"])
 def test_operators_that_look_at_the_anchors_are_not_repeated(shape, tiles, operators, monkeypatch):
-    monkeypatch.setattr(triton_scan, "SPREAD_FROM", 1)
+    monkeypatch.setattr(tuning, "TABLE_FROM", 1)
     for _ in range(2):
-        for run, kernel, inputs in operator_calls(*drawn(*FORMS[shape][:2], 9, torch.float32)):
-            assert same(run(*inputs), kernel(*inputs))
-    kept = {form[0]: repeat for form, repeat in operators.kept.items()}
-    assert kept[_ops._plan] is not None
+        for call in operator_calls(*drawn(*FORMS[shape][:2], 9, torch.float32)):
+            assert same(call(), as_it_is(call))
+    kept = {form[0]: replay for form, replay in operators.kept.items()}
+    assert kept[_order.__wrapped__] is not None
     assert None in operators.kept.values()
 
 
 def test_an_outer_record_has_the_steps_of_operators(tiles, operators):
     x, a, b, tau, _ = drawn(30, 20, 3, torch.float32)
-    order = _ops.run_plan(a, b, "joined", "triton")  # which there is a repeat of
+    _order(a[None], b[None], "joined")  # now there is a replay of it
+    matrix = matrix_of(a, b, tau)
     with recorded((), None) as record:
-        _ops.run_plan(a, b, "joined", "triton")
+        _order(a[None], b[None], "joined")
         assert len(record.steps) == 1
-        y, _ = _ops.run_scan(x, a, b, tau, *order, False, 0, "triton")
+        y, _ = scan(x, matrix, odd=False)
         assert len(record.steps) > 1
         assert any(tensor is y for tensor in record.fresh)
     assert operators.used == 0
@@ -137,38 +153,55 @@ def test_an_outer_record_has_the_steps_of_operators(tiles, operators):
 
 def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
     x, a, b, tau, _ = drawn(30, 20, 3, torch.float32)
-    order = _ops._plan(a, b, "joined", "triton")
+    matrix = matrix_of(a, b, tau)
 
-    def scan(x=x, a=a, b=b):
-        assert same(
-            _ops.run_scan(x, a, b, tau, *order, False, 0, "triton"),
-            _ops._scan(x, a, b, tau, *order, False, 0, "triton"),
-        )
+    def kept(x=x, a=a, b=b):
+        call = functools.partial(scan, x, matrix._replace(target=a, source=b), odd=False)
+        assert same(call(), as_it_is(call))
         return len(operators.kept)
 
-    assert scan(x=x.mT.contiguous().mT) == scan(x=x[:1].expand(3, 20)) == scan(a=torch.stack([a, a], 1)[:, 0]) == 0
+    assert kept(x=x.mT.contiguous().mT) == kept(x=x[:1].expand(3, 20)) == kept(a=torch.stack([a, a], 1)[:, 0]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert scan() == 0
+        assert kept() == 0
     with monkeypatch.context() as patch:
-        patch.setattr(triton_repeat, "OPERATORS_UP_TO", 100)
-        assert scan() == 0
+        patch.setattr(tuning, "REPLAYED_OPERATORS", 100)
+        assert kept() == 0
     both = torch.cat([b, x.flatten()]).view(4, 20)
-    assert scan(x=both[:3], b=both[0]) == 0  # one address, two shapes
-    _ops.run_scan(x[:0], a, b, tau, *order, False, 0, "triton")
-    assert operators.kept.popitem()[1] is None
-    assert scan() == 1
-    assert scan(b=x[0].clone()) == 1
+    assert kept(x=both[:3], b=both[0]) == 0  # one address, two shapes
+    assert kept() == 1
+    assert kept(b=x[0].clone()) == 1
     assert operators.used == 1
+
+
+def test_an_operator_of_torch_between_launches_ends_the_recording(tiles, operators, monkeypatch):
+    """A replay would leave it out: the second call would have the first one's numbers, or none."""
+    from laplex._triton.scan import launch
+
+    carry = launch._carry
+
+    def forgetful(scratch, *rest):
+        scratch[:0].zero_()
+        carry(scratch, *rest)
+
+    monkeypatch.setattr(launch, "_carry", forgetful)
+    tiles(32, 2, carried=4)
+    x, a, b, tau, _ = drawn(90, 80, 3, torch.float32)
+    matrix = matrix_of(a, b, tau)
+    first = scan(x, matrix, odd=False)
+    assert list(operators.kept.values()) == [None]
+    assert same(scan(x, matrix, odd=False), first)
+    assert operators.used == 0
 
 
 def test_the_same_tensor_twice_is_another_form(tiles, operators):
     x, a, b, tau, _ = drawn(30, 30, 3, torch.float32)
     for one, two in ((a, a), (a, b), (b, a), (b, b), (x[0].clone(), a)):
-        order = _ops.run_plan(one, two, "joined", "triton")
-        assert same(order, _ops._plan(one, two, "joined", "triton"))
-        inputs = x, one, two, tau, *order, True, 0, "triton"
-        assert same(_ops.run_scan(*inputs), _ops._scan(*inputs))
+        sort = functools.partial(_order, one[None], two[None], "joined")
+        order = sort()
+        assert same(order, as_it_is(sort))
+        call = functools.partial(scan, x, Matrix(one, two, tau, Order.of(order, "joined"), "triton"), odd=True)
+        assert same(call(), as_it_is(call))
     assert len(operators.kept) == 4
     assert operators.used == 6
 
@@ -205,4 +238,4 @@ def test_blocks_are_summed_in_float64(blocks):
     pull = torch.randn(2, blocks, 45)
     pull[:, 0] += 1e7
     pull[:, 1] -= 1e7
-    assert torch.equal(triton_scan._block_sum(pull), pull.sum(1, dtype=torch.float64).float())
+    assert torch.equal(_block_sum(pull), pull.sum(1, dtype=torch.float64).float())

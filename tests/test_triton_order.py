@@ -5,12 +5,12 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, assert_sums, error, flat, make_order, oracle
+from laplex import _backends
 from laplex._triton import launch as triton_launch
+from laplex._triton import tuning
 from laplex._triton.order import count as triton_count
-from laplex._triton.order import launch as triton_plan
-from laplex._triton.scan import launch as triton_scan
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -24,8 +24,8 @@ WAYS = {"at_once": (1 << 40, 0), "in_runs": (0, 1 << 40), "sorted": (0, 0)}  # u
 def put_in_order(monkeypatch):
     def by(way):
         pairs, points = WAYS[way]
-        monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", pairs)
-        monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", points)
+        monkeypatch.setattr(tuning, "COUNTED_PAIRS", pairs)
+        monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", points)
 
     return by
 
@@ -44,7 +44,7 @@ ANCHORS = {
 def assert_sorted(order, a, b):
     """As a stable sort of rows and columns has them, NaN taken for infinity; padded with the last position."""
     n, merged = a.shape[1], a.shape[1] + b.shape[1]
-    entry, position = order[0][:, 0], order[1][:, 0]
+    entry, position = order.target.indices[:, 0], order.target.values[:, 0]
     both = torch.cat([a, b], 1)
     values, index = torch.where(both.isnan(), torch.inf, both).sort(dim=1, stable=True)
     assert torch.equal(position[:, :merged], values)
@@ -61,7 +61,7 @@ def test_the_order_is_that_of_a_stable_sort(kind, sizes, way, dtype, put_in_orde
     put_in_order(way)
     order = make_order(a, b, "joined", "triton")
     assert_sorted(order, a, b)
-    assert (order[0][:, 0, n + k :] == 0).all()
+    assert (order.target.indices[:, 0, n + k :] == 0).all()
 
 
 TILES = {  # run; points, others and lanes of a program; points and runs of the second launch's
@@ -74,8 +74,8 @@ TILES = {  # run; points, others and lanes of a program; points and runs of the 
 
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles_of_any_size_give_one_order(tile, put_in_order, monkeypatch):
-    for name, value in zip(("COUNTED_RUN", "RUN_TILE", "JOINED_TILE"), TILES[tile], strict=True):
-        monkeypatch.setattr(triton_count, name, value)
+    for name, value in zip(("RUN", "RUN_TILE", "JOIN_TILE"), TILES[tile], strict=True):
+        monkeypatch.setattr(tuning, name, value)
     a, b = ANCHORS["ties"](2, 70), ANCHORS["ties"](2, 53)
     put_in_order("in_runs")
     assert_sorted(make_order(a, b, "joined", "triton"), a, b)
@@ -134,8 +134,8 @@ def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monke
 
 def test_tiles_fit_into_runs(monkeypatch):
     monkeypatch.undo()  # the sizes that are
-    for width in (triton_count.RUN_TILE[0], triton_count.JOINED_TILE[0]):
-        assert triton_count.COUNTED_RUN % width == 0
-    for _points, others, lanes in (triton_count.COUNTED_TILE, triton_count.RUN_TILE):
+    for width in (tuning.RUN_TILE[0], tuning.JOIN_TILE[0]):
+        assert tuning.RUN % width == 0
+    for _points, others, lanes in (tuning.RANK_TILE, tuning.RUN_TILE):
         assert others % lanes == 0
-    assert triton_count.COUNTED_RUN & (triton_count.COUNTED_RUN - 1) == 0
+    assert tuning.RUN & (tuning.RUN - 1) == 0

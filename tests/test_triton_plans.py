@@ -7,13 +7,12 @@ import pytest
 import torch
 
 import laplex
-from helpers import TOLERANCE, all_nan, error, oracle
-from laplex import LaplaceOperator, Plan, StalePlanError, _dispatch, backends
-from laplex._triton.order import launch as triton_plan
-from laplex._triton.scan import launch as triton_scan
+from helpers import TOLERANCE, all_nan, direct, error, oracle
+from laplex import LaplaceOperator, Plan, StalePlanError, _backends, backends
+from laplex._triton import tuning
 from test_plan import ALL_CHANGES, grid
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -54,7 +53,7 @@ def test_repr():
 def test_a_plan_serves_both_products(layout):
     a, b = points(layout)
     plan, x, y = planned(a, b), torch.randn(1, 30).double(), torch.randn(1, 40).double()
-    assert plan._layout == layout
+    assert plan._order.layout == layout
     assert plan.backend == plan.mT.backend == "triton"
     assert error(linear(x, a, b, plan=plan), oracle(x, a, b, 9.0)) <= 1e-14
     assert error(linear(y, b, a, plan=plan.mT), oracle(y, b, a, 9.0)) <= 1e-14
@@ -100,7 +99,7 @@ def test_update_follows_the_anchors():
     plan = planned(a, b)
     updated, sorted_ = plan.update(-a, b), plan.update(a.sort().values, b.sort().values)
     assert updated.backend == sorted_.backend == "triton"
-    assert sorted_._layout == "in_order"
+    assert sorted_._order.layout == "in_order"
     x = torch.randn(1, 30).double()
     assert error(linear(x, -a, b, plan=updated), oracle(x, -a, b, 9.0)) <= 1e-14
 
@@ -267,9 +266,9 @@ def test_anchors_that_are_not_finite_with_a_kept_plan(value, side, tiles):
 @VALUES
 @SIDES
 def test_anchors_that_are_not_finite_among_merged_runs(value, side, monkeypatch):
-    monkeypatch.setattr(triton_plan, "COUNTED_PAIRS", 0)
-    monkeypatch.setattr(triton_plan, "COUNTED_IN_RUNS", 0)
-    monkeypatch.setattr(triton_plan, "SORTED_AT_ONCE", 24)
+    monkeypatch.setattr(tuning, "COUNTED_PAIRS", 0)
+    monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", 0)
+    monkeypatch.setattr(tuning, "SORTED_AT_ONCE", 24)
     a, b = points("joined")
     (a if side == "a" else b)[7] = value
     assert all_nan(linear(torch.randn(1, 30).double(), a, b, 1.0))
@@ -307,9 +306,9 @@ def test_a_fault_gives_nan_in_every_gradient(fault, tiles):
 def test_a_fault_gives_nan_throughout_without_an_order(value, side):
     a, b = points("joined")
     for tau in (-1.0, torch.nan, torch.inf):
-        assert all_nan(*triton_scan.direct(torch.randn(2, 30).double(), a, b, torch.tensor([tau]).double(), odd=True))
+        assert all_nan(*direct(torch.randn(2, 30).double(), a, b, torch.tensor([tau]).double(), odd=True))
     (a if side == "a" else b)[7] = value
-    assert all_nan(*triton_scan.direct(torch.randn(2, 30).double(), a, b, torch.ones(1).double(), odd=True))
+    assert all_nan(*direct(torch.randn(2, 30).double(), a, b, torch.ones(1).double(), odd=True))
 
 
 def test_a_fault_stays_in_its_kernel():
@@ -334,12 +333,12 @@ def test_the_interpreter_makes_it_available_but_never_chosen():
 
 
 def test_a_gpu_chooses_it():
-    assert _dispatch.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
-    assert _dispatch.planner(torch.device("cuda")) == "triton"
+    assert _backends.choose(torch.device("cuda"), 10**6, 10**6, None) == "triton"
+    assert _backends.planner(torch.device("cuda")) == "triton"
 
 
 def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
-    monkeypatch.setattr(triton_scan, "interpreted", lambda: False)
+    monkeypatch.setattr(_backends, "interpreted", lambda: False)
     a, b = torch.randn(5), torch.randn(6)
     assert backends.available()["triton"] == "torch sees no CUDA device"
     for call in (lambda: linear(torch.randn(6), a, b), lambda: planned(a, b)):
@@ -348,9 +347,9 @@ def test_without_the_interpreter_it_does_not_run_on_the_cpu(monkeypatch):
 
 
 def test_without_triton(monkeypatch):
-    monkeypatch.setattr(triton_scan, "MISSING", "Triton is not installed")
+    monkeypatch.setattr(_backends, "NO_TRITON", "Triton is not installed")
     assert backends.available()["triton"] == "Triton is not installed"
-    assert _dispatch.planner(torch.device("cuda")) == "torch"
+    assert _backends.planner(torch.device("cuda")) == "torch"
     with pytest.raises(RuntimeError, match="backend 'triton' cannot run: Triton is not installed"):
         linear(torch.randn(6), torch.randn(5), torch.randn(6))
 
@@ -376,9 +375,9 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
     n, k = sizes
     a, b, x = torch.randn(n), torch.randn(k), torch.randn(3, k)
     scattered = linear(x, a, b, plan=planned(a, b))
-    monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
+    monkeypatch.setattr(tuning, "PLACES_FROM", 0)
     plan = planned(a, b)
-    assert plan._order[2].shape == (1, 1, (n + k) | 1)
+    assert plan._order.source.indices.shape == (1, 1, n + k)
     assert torch.equal(linear(x, a, b, plan=plan), scattered)
     back = linear(scattered, b, a, plan=plan.mT)
     assert error(back, oracle(scattered, b, a, 9.0)) <= TOLERANCE[torch.float32]
@@ -391,7 +390,7 @@ def test_a_large_plan_holds_places_and_changes_no_bit(sizes, tiles, monkeypatch)
 
 def test_places_of_several_kernels(tiles, monkeypatch):
     tiles(32, 2, staged=True)
-    monkeypatch.setattr(triton_plan, "PLACES_FROM", 0)
+    monkeypatch.setattr(tuning, "PLACES_FROM", 0)
     a, b, x = torch.randn(2, 17), torch.randn(2, 20), torch.randn(2, 3, 20)
     for product in (x, x.mT.contiguous().mT):
         assert error(linear(product, a, b, plan=planned(a, b)), oracle(x, a, b, 9.0)) <= TOLERANCE[torch.float32]

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from cases import named
-from helpers import TOLERANCE, assert_pullback, assert_sums, error, flat, make_order, oracle, scan, swapped
-from laplex._triton.scan import launch as triton_scan
+from helpers import TOLERANCE, assert_pullback, assert_sums, error, flat, make_order, oracle, scan
+from laplex import _backends
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -22,7 +22,7 @@ def drawn(h, m, size, dtype=torch.float32):
 
 @pytest.fixture
 def turned(tiles):
-    tiles(32, 8, turned=True)
+    tiles(32, 8, adjacent=True)
     return tiles
 
 
@@ -31,7 +31,7 @@ def test_sums_both_ways(case, dtype, turned):
     a, b, tau = flat(*case(dtype))
     order = make_order(a, b, "joined", "triton")
     assert_sums(drawn(len(a), 4, b.shape[1], dtype), a, b, tau, order, "triton")
-    assert_sums(drawn(len(a), 4, a.shape[1], dtype), b, a, tau, swapped(order), "triton")
+    assert_sums(drawn(len(a), 4, a.shape[1], dtype), b, a, tau, order.mT, "triton")
 
 
 @named("generic", "tiny_tau_ties", "clustered", "batched_ties", "ties_everywhere")
@@ -48,7 +48,7 @@ def test_any_number_of_rows(m, tiles):
     order = make_order(a, b, "joined", "triton")
     g, x = drawn(2, m, 45), drawn(2, m, 40)
     alone = [*scan(x, a, b, tau, order, True, "triton"), *pulled(g, x, a, b, tau, order)]
-    tiles(32, 8, turned=True)
+    tiles(32, 8, adjacent=True)
     for got, want in zip(
         [*scan(x, a, b, tau, order, True, "triton"), *pulled(g, x, a, b, tau, order)], alone, strict=True
     ):
@@ -57,7 +57,7 @@ def test_any_number_of_rows(m, tiles):
 
 def pulled(g, x, a, b, tau, order):
     _, odd = scan(x, a, b, tau, order, True, "triton")
-    return torch.ops.laplex.pullback(g, x, odd, a, b, tau, *order, False, "triton")
+    return torch.ops.laplex.pullback(g, x, odd, a, b, tau, *order.tensors, order.layout, "triton", False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])

@@ -5,9 +5,11 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, assert_pullback, assert_sums, error, make_order, named_gradients, on, oracle, scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
+from laplex._triton import tuning
+from laplex._triton.scan import schedule
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -22,8 +24,8 @@ ROWS = 3  # no power of two
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
-    monkeypatch.setattr(triton_scan, "SPREAD_FROM", 0)
-    monkeypatch.setattr(triton_scan, "ROWS_STAGED", ROWS)
+    monkeypatch.setattr(tuning, "TABLE_FROM", 0)
+    monkeypatch.setattr(tuning, "ROWS_STAGED", ROWS)
 
 
 def drawn(h, m, size, dtype):
@@ -100,7 +102,7 @@ def test_a_fault_makes_the_whole_output_nan(bad, side, longer):
     good_a, good_b = sides("spread_out")
     order = make_order(good_a, good_b, "joined", "triton") if longer == "rows" else None
     order = order or make_order(good_b, good_a, "joined", "triton")
-    emptied = order[0], order[1][..., :0], order[2], order[3]
+    emptied = order.unchecked()
     even, _ = scan(drawn(1, ROWS, b.shape[1], torch.float32), a, b, one_tau(1.0), emptied, False, "triton")
     assert even.isnan().all()
 
@@ -114,7 +116,7 @@ def test_a_bad_tau_makes_the_whole_output_nan(tau):
 
 
 def test_gradients_of_a_table(monkeypatch):
-    monkeypatch.setattr(triton_scan, "SHORT_AXIS_RATIO", 4)
+    monkeypatch.setattr(tuning, "SHORT_AXIS_RATIO", 4)
     a, b = torch.randn(12, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
     x = torch.randn(2, 3, dtype=torch.float64)
     inputs, weight = {"x": x, "a": a, "b": b, "tau": torch.tensor(0.7).double()}, torch.randn(2, 12).double()
@@ -143,11 +145,9 @@ SIZES = {  # x (h, m, k), n: whether offsets pass 32 bits
 @pytest.mark.parametrize("name", SIZES)
 def test_offsets_of_64_bits_where_they_are_needed(name, monkeypatch):
     monkeypatch.undo()
-    triton_scan.schedule.cache_clear()
+    schedule.schedule.cache_clear()
     (h, m, k), n, far = SIZES[name]
     strides = (m * k, k, 1), (m * n, n, 1)
-    made = triton_scan.schedule(
-        (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32,
-        True, False, False, False, False, False, 1,
-    )  # fmt: skip
+    shapes = (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32
+    made = schedule.schedule(schedule.Form(*shapes, True, False, False, False, False, False, 1))
     assert made.far == far

@@ -7,9 +7,10 @@ import laplex
 import test_tau
 from cases import named
 from helpers import all_nan, assert_distance_sums, assert_pullback, emptied, flat, make_order, swapped
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
+from laplex._triton import tuning
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu_tau has the same", allow_module_level=True)
 
 pytestmark = [
@@ -45,7 +46,7 @@ def test_of_a_gram_matrix(name, phased, dtype):
 @pytest.mark.parametrize(("n", "k"), [(5, 90), (90, 5)])
 def test_by_a_table_of_the_short_side(n, k, dtype, monkeypatch):
     """With the rest of the pullback where the targets are short, by itself where the sources are."""
-    monkeypatch.setattr(triton_scan, "SPREAD_FROM", 0)
+    monkeypatch.setattr(tuning, "TABLE_FROM", 0)
     a, b, tau = flat(torch.randn(2, n, dtype=dtype), torch.randn(2, k, dtype=dtype), 0.7)
     a[:, 0], b[:, :2] = 1e30, a[:, 1:3]  # one far, some tied
     order = make_order(a, b, "joined", "triton")

@@ -5,9 +5,11 @@ import torch
 
 from cases import named
 from helpers import TOLERANCE, assert_sums, error, flat, make_order, scan
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
+from laplex._triton import tuning
+from laplex._triton.scan import schedule
 
-if not triton_scan.interpreted():
+if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
 
 pytestmark = [
@@ -38,7 +40,7 @@ def in_turn(ones, twos, threes):
 def test_float32_sums_within_many_tiles(name, tau, spans, tiles):
     tiles(32, carried=0 if spans == "together" else 1024)
     a, b = MANY[name]()
-    assert (a.shape[1] + b.shape[1]) // 32 >= triton_scan.PRECISE_TILES
+    assert (a.shape[1] + b.shape[1]) // 32 >= schedule.PRECISE_TILES
     a, b, tau = flat(a, b, tau)
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
 
@@ -51,7 +53,7 @@ DTYPES = [torch.float32, torch.float64]
 def test_sums_carried_by_a_launch_of_their_own(launch, tau, dtype, tiles, monkeypatch):
     carried, by_tiles = LAUNCHES[launch]
     tiles(32, 2, carried=carried)
-    monkeypatch.setattr(triton_scan, "GROUPS_BY_TILES", by_tiles)
+    monkeypatch.setattr(tuning, "GROUPS_BY_TILES", by_tiles)
     a, b, tau = flat(torch.rand(1, 90, dtype=dtype), torch.rand(1, 80, dtype=dtype) * 2, tau)
     order, x = make_order(a, b, "joined", "triton"), drawn(1, 2, 80, dtype)
     assert_sums(x, a, b, tau, order, "triton")
@@ -73,6 +75,6 @@ def test_x_put_into_the_merged_order_changes_no_bit(case, tiles):
 def test_no_more_programs_than_an_axis_of_a_launch_holds(monkeypatch):
     monkeypatch.undo()  # the sizes that are
     for m in (1, 7, 65536, 300_000, 600_000, 10_000_000):
-        side = 4 if triton_scan.side_by_side(1, m, 512, 512, False) else 1
-        _tile, rows, _warps = triton_scan.tiling(1 << 10, m, 1, False, side)
+        side = 4 if schedule.worth_adjacent_rows((1, m, 512, 512), False) else 1
+        _tile, rows, _warps = schedule.tiling(1 << 10, m, 1, False, side)
         assert -(-m // rows) <= 65535

@@ -6,11 +6,10 @@ from torch.func import grad, jacrev, jvp, vjp, vmap
 
 import laplex
 from helpers import error
-from laplex import reference
+from laplex import _backends, reference
 from laplex._shapes import plain
-from laplex._triton.scan import launch as triton_scan
 
-INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])
 ARGUMENT = pytest.mark.parametrize("argument", ["operand", "a", "b", "tau", "phi", "psi"])
 FUNCTION = pytest.mark.parametrize("function", ["linear", "gram"])

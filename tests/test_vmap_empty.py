@@ -5,10 +5,9 @@ import torch
 from torch.func import grad, jvp, vmap
 
 import laplex
-from laplex import reference
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends, reference
 
-INTERPRETED = pytest.mark.skipif(not triton_scan.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
+INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
 BACKEND = pytest.mark.parametrize("backend", ["torch", "cpp", "dense", pytest.param("triton", marks=INTERPRETED)])
 FUNCTION = pytest.mark.parametrize("function", ["linear", "gram"])
 SIZES = {"operand": (6,), "a": (5,), "b": (6,), "tau": ()}

@@ -25,12 +25,6 @@ from laplex._scan.order import Order
 NAMES = ("torch", "cpp", "triton", "dense")
 NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
 WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that the compiled core is missing
-_MODULES = {
-    "torch": "laplex._backends.torch",
-    "cpp": "laplex._backends.cpp",
-    "triton": "laplex._triton.backend",
-    "dense": "laplex._backends.dense",
-}
 
 
 class Backend(NamedTuple):
@@ -53,13 +47,31 @@ class Backend(NamedTuple):
     joins: bool = False  # its orders join both sides in one sequence
 
 
-@functools.cache
+_loaded: dict[tuple[str, str], Backend] = {}
+
+
 def load(name: str, device: str) -> Backend:
     """The table of the backend with this name, for tensors on this type of device."""
-    if name == "dense" and device == "cuda" and not NO_TRITON:
-        direct: Backend = importlib.import_module("laplex._triton.backend").DIRECT
-        return direct
-    table: Backend = importlib.import_module(_MODULES[name]).BACKEND
+    if torch.compiler.is_compiling():  # a graph that depends on the dictionary would be traced again when it changes
+        return _load(name, device)
+    table = _loaded.get((name, device))
+    if table is None:
+        table = _loaded[name, device] = _load(name, device)
+    return table
+
+
+def _load(name: str, device: str) -> Backend:
+    """Imported here: a backend's modules import much, and torch.compile follows import statements only."""
+    if name == "torch":
+        from laplex._backends.of_torch import BACKEND as table
+    elif name == "cpp":
+        from laplex._backends.of_cpp import BACKEND as table
+    elif name == "triton":
+        from laplex._triton.backend import BACKEND as table
+    elif device == "cuda" and not NO_TRITON:
+        from laplex._triton.backend import DIRECT as table
+    else:
+        from laplex._backends.of_dense import BACKEND as table
     return table
 
 
@@ -132,9 +144,6 @@ class WholeCall:
         return None
 
 
-_NOT_REPLAYED = WholeCall()
-
-
 def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall:
     """A call of ``laplex.linear`` or ``laplex.gram`` that a GPU may replay: its launches, without checks and planning.
 
@@ -142,9 +151,9 @@ def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Te
     ``keep``. ``laplex._triton.replay`` says which calls are replayed.
     """
     if not isinstance(a, Tensor) or not a.is_cuda or NO_TRITON or torch.compiler.is_compiling():
-        return _NOT_REPLAYED
+        return WholeCall()
     found: WholeCall | None = _replay().whole_call(what, tau, inputs, a, b, plan)
-    return _NOT_REPLAYED if found is None else found
+    return WholeCall() if found is None else found
 
 
 @functools.cache

@@ -66,14 +66,16 @@ class _Watch(TorchDispatchMode):
         if not self.recording.paused:
             if func in _ALLOCATIONS:
                 self.recording.fresh.append(made)
-            elif not _is_view(func):
+            elif not _is_free(func):
                 self.recording.failed = self.recording.failed or str(func)
         return made
 
 
 @functools.cache
-def _is_view(operator: Any) -> bool:
-    """Whether an operator's results share memory with its inputs, and it writes nothing."""
+def _is_free(operator: Any) -> bool:
+    """Whether a replay may leave an operator out: it returns views of its inputs, or has nothing to do with tensors."""
+    if "Tensor" not in str(operator._schema):
+        return True
     aliases = [result.alias_info for result in operator._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 

@@ -1,0 +1,328 @@
+"""What is replayed on the GPU without its Python, and what never is: told apart without a GPU."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import laplex
+from laplex import Plan, _backends
+from laplex._scan.order import Matrix, Order
+from laplex._triton import replay, tuning
+from laplex._triton.launch import Launch, can_be_launched, state
+from laplex._triton.recording import Call, Recording, call, from_anchors, give_up, recorded
+from laplex._triton.replay import Replays, replay_of
+from laplex._triton.scan import dense
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Addresses and numbers of launches, which there are none of."""
+    seen = []
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    monkeypatch.setattr(
+        replay, "launch_compiled", lambda compiled, grid, stream, at, numbers: seen.append((at, numbers))
+    )
+    return seen
+
+
+def record_of(*tensors, fresh=(), constants=(), more=()):
+    """As after one launch of these."""
+    record = Recording(tuple(constants), None)
+    record.steps = [Launch(SimpleNamespace(), (1, 1, 1), tensors, (7,)), *more]
+    record.fresh = [*fresh]
+    return record
+
+
+def again(made, *inputs):
+    return made(inputs, [tensor.data_ptr() for tensor in inputs])
+
+
+def test_other_inputs_take_the_place_of_the_first(launched):
+    x, y, tau, scratch = torch.ones(3), torch.ones(3), torch.ones(()), torch.ones(9)
+    made_again = replay_of(record_of(x, tau, scratch, y, fresh=[scratch, y], constants=[tau]), (x,), (y,))
+    other = torch.zeros(3)
+    (made,) = again(made_again, other)
+    ((at, numbers),) = launched
+    assert at[0] == other.data_ptr()
+    assert at[1] == tau.data_ptr()
+    assert at[2] not in (scratch.data_ptr(), 0)
+    assert at[3] == made.data_ptr() != y.data_ptr()
+    assert numbers == (7,)
+
+
+def test_scratch_is_one_piece_of_memory_for_launches(launched):
+    x, y, one, two = (
+        torch.ones(3),
+        torch.ones(3),
+        torch.ones(200, dtype=torch.float64),
+        torch.ones(5, dtype=torch.int32),
+    )
+    made_again = replay_of(record_of(x, one, two, y, fresh=[one, two, y]), (x,), (y,))
+    again(made_again, x)
+    ((at, _numbers),) = launched
+    assert at[2] - at[1] == 2048  # 1600 bytes, aligned
+    assert made_again.bytes == 2048 + 512
+
+
+def test_views_of_what_is_constant_are_constant():
+    x, y, places = torch.ones(3), torch.ones(3), torch.arange(8)
+    assert replay_of(record_of(x, places[4:], y, fresh=[y], constants=[places]), (x,), (y,)) is not None
+
+
+@pytest.mark.parametrize("converted", ["input", "result"])
+def test_what_is_converted_between_launches_is_not_repeated(converted):
+    """Half precision, say: the second call would have the first one's numbers."""
+    x, y = torch.ones(3), torch.ones(3)
+    wide = torch.ones(3)
+    tensors = (wide, y) if converted == "input" else (x, wide)
+    assert replay_of(record_of(*tensors), (x,), (y,)) is None
+    fresh = [y] if converted == "input" else [wide]  # known, but y was not made by a step
+    assert replay_of(record_of(*tensors, fresh=fresh), (x,), (y,)) is None
+
+
+def test_what_the_interpreter_ran_or_was_more_is_not_repeated():
+    x, y = torch.ones(3), torch.ones(3)
+    record = record_of(x, y, fresh=[y])
+    assert replay_of(record, (x,), (y,)) is not None
+    assert replay_of(record, (x,), (y[:, None].expand(3, 2),)) is None
+    record.steps[0] = record.steps[0]._replace(compiled=None)
+    assert replay_of(record, (x,), (y,)) is None
+    record = record_of(x, y, fresh=[y])
+    record.failed = "aten.zero_.default"
+    assert replay_of(record, (x,), (y,)) is None
+
+
+def test_results_are_whole_memory_of_their_own_or_empty(launched):
+    """Not what torch made between two launches, nor an input, nor the same or a part of what another is."""
+    x, y, z = torch.ones(4), torch.ones(2, 2), torch.ones(4, dtype=torch.int32)
+    nothing, index = x.new_empty(0), z.new_empty((1, 0))
+    record = record_of(x, y, nothing, z, fresh=[y, index, z, nothing])
+    for results in ((y, x), (y, torch.ones(4)), (y, y.view(4)), (y[0],), (y.view(torch.int32),)):
+        assert replay_of(record, (x,), results) is None
+    filled = record_of(x, y, fresh=[y, z])
+    assert replay_of(filled, (x,), (z,)) is None  # perhaps torch did
+    made = again(replay_of(record, (x,), (z[None], index, nothing, y.view(4))), torch.ones(4))
+    assert [(*tensor.shape, tensor.dtype) for tensor in made] == [
+        (1, 4, torch.int32), (1, 0, torch.int32), (0, torch.float32), (4, torch.float32),
+    ]  # fmt: skip
+    ((at, _),) = launched
+    assert at[1:] == [made[3].data_ptr(), 0, made[0].data_ptr()]
+
+
+def test_functions_of_torch_are_called_again(launched):
+    x, y = torch.tensor([3.0, 1.0, 2.0]), torch.ones(3)
+    values, order = torch.empty(3), torch.empty(3, dtype=torch.int64)
+    sort = Call(torch.sort, (x[None], values[None], order[None]), 2, {"dim": -1, "stable": True})
+    largest = torch.empty(())
+    norm = Call(torch.linalg.vector_norm, (x, largest), 1, {"ord": torch.inf})
+    record = record_of(x, y, fresh=[y, values, order, largest], more=[sort, norm])
+    made_again = replay_of(record, (x,), (y,))
+    filled = []
+    for step in made_again.steps[1:]:
+        tensors = [torch.tensor([9.0, 8.0, 7.0]), y, torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(())]
+        step(tensors, [], 0)
+        filled.append(tensors)
+    assert filled[0][2].tolist() == [7, 8, 9]
+    assert filled[0][3].tolist() == [2, 1, 0]
+    assert float(filled[1][4]) == 9
+
+
+@pytest.mark.parametrize("same_anchors", [True, False])
+def test_what_follows_from_the_anchors_is_done_once(same_anchors):
+    kept = {} if same_anchors else None
+    like = torch.ones(2)
+    with recorded((), kept) as record:
+        scratch = torch.Tensor.new_empty.__wrapped__(like, (4,))
+        (made,) = from_anchors("it", lambda: (torch.zeros(5),))
+        assert (record.failed == "") == same_anchors  # for other anchors it would have to be done again
+        if same_anchors:
+            assert [id(tensor) for tensor in record.fresh] == [id(scratch)]
+            assert [id(tensor) for tensor in record.constants] == [id(made)]
+            assert from_anchors("it", lambda: (torch.zeros(5),))[0] is made
+    assert state.recorder is None
+
+
+def test_a_recording_holds_calls_allocations_and_views():
+    like = torch.ones(2, 3)
+    with recorded((), None) as record:
+        out = like.new_empty(2), like.new_empty(2, dtype=torch.int64)
+        call(torch.sort, like[:, 0], out=out, dim=-1)
+        like.view(3, 2).mT.expand(4, 2, 3).detach()
+        assert torch.promote_types(torch.float16, torch.float32) == torch.float32
+    assert record.failed == ""
+    assert len(record.steps) == 1
+    assert len(record.fresh) == 2
+
+
+WRITES = {
+    "zero_": lambda x: x.zero_(),
+    "a_conversion": lambda x: x.double(),
+    "a_copy": lambda x: x.mT.contiguous(),
+    "a_sum": lambda x: x + 1,
+    "a_look": lambda x: bool(x.any()),
+    "a_number": lambda x: torch.full((), 1.0),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_whatever_else_torch_does_ends_a_recording(name):
+    """A replay would leave it out."""
+    with recorded((), None) as record:
+        WRITES[name](torch.Tensor.new_empty.__wrapped__(torch.ones(()), (2, 3)))
+    assert record.failed.startswith("aten.")
+
+
+def test_a_recording_that_was_given_up():
+    with recorded((), None) as record:
+        give_up("it is large")
+        give_up("twice")
+    assert record.failed == "it is large"
+    give_up("nothing is recorded: nothing happens")
+
+
+def test_a_program_whose_insides_are_unknown_is_launched_by_the_public_call():
+    """Another version of Triton may have other private names."""
+    assert can_be_launched(SimpleNamespace(run=0, function=0, packed_metadata=0))
+    assert not can_be_launched(SimpleNamespace(run=0, function=0))
+    assert not can_be_launched(None)
+
+
+TAU = torch.ones((), dtype=torch.float64)
+
+
+@pytest.fixture
+def one_tau(monkeypatch):
+    """As on a GPU, where a number tau is one tensor for all calls."""
+    monkeypatch.setattr(laplex._functional, "flat_tau", lambda tau, batch, device: TAU)
+
+
+def replay_of_product(product, inputs, constants=()):
+    """What would be kept of a product on the GPU."""
+    with recorded((TAU, *constants), {} if constants else None) as record:
+        return replay_of(record, inputs, (product(),))
+
+
+SHAPES = {"sorted": (90, 80), "in_runs": (50, 40), "at_once": (30, 20), "to_long": (150, 5), "to_short": (5, 150)}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+@pytest.mark.parametrize("staged", [True, False], ids=["staged", "gathered"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_products_are_repeated_for_other_inputs(shape, staged, kept, tiles, replayed, one_tau, monkeypatch):
+    monkeypatch.setattr(tuning, "TABLE_FROM", 1)
+    tiles(32, 2, carried=4, staged=staged)
+    n, k = SHAPES[shape]
+    a, b = torch.randn(n), torch.randn(k)
+    plan = Plan(a, b, backend="triton") if kept else None
+
+    def product(x, a, b):
+        return laplex.linear(x, a, b, 1.0, plan=plan, backend="triton")
+
+    x, other = torch.randn(2, 9, k)
+    inputs, constants = ((x,), (a, b, *plan._order.tensors)) if kept else ((x, a, b), ())
+    kept_replay = replay_of_product(lambda: product(x, a, b), inputs, constants)
+    if not kept and shape in ("to_long", "to_short"):  # what short axes make of the anchors would have to be made again
+        assert kept_replay is None
+    elif kept:
+        assert torch.equal(again(kept_replay, other)[0], product(other, a, b))
+    else:
+        others = other, torch.randn(n), torch.randn(k)
+        assert torch.equal(again(kept_replay, *others)[0], product(*others))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+def test_gram_matrices_are_repeated_for_other_inputs(kept, phased, tiles, replayed, one_tau):
+    def drawn():
+        return torch.rand(80), *((torch.randn(9), torch.randn(80)) if phased else ())
+
+    a, b, given, others = torch.randn(9), torch.randn(80), drawn(), drawn()
+    plan = Plan(a, b, backend="triton") if kept else None
+
+    def product(weight, *phases, anchors=(a, b)):
+        phases = dict(zip(("phi", "psi"), phases, strict=False))
+        return laplex.gram(*anchors, weight, 1.0, plan=plan, backend="triton", **phases)
+
+    inputs, constants = (given, (a, b, *plan._order.tensors)) if kept else ((*given, a, b), ())
+    kept_replay = replay_of_product(lambda: product(*given), inputs, constants)
+    anchors = (a, b) if kept else (torch.randn(9), torch.randn(80))
+    assert torch.equal(again(kept_replay, *others, *(() if kept else anchors))[0], product(*others, anchors=anchors))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+def test_direct_products_are_replayed_and_their_gram_matrices_are_not(replayed):
+    a, b, x, w = torch.randn(9), torch.randn(8), torch.randn(2, 8), torch.rand(8)
+
+    def product(x, a, b):
+        return dense.scan(x, Matrix(a, b, TAU, Order.none(a, b), "triton"), odd=False)[0]
+
+    others = torch.randn(2, 8), torch.randn(9), torch.randn(8)
+    assert torch.equal(again(replay_of_product(lambda: product(x, a, b), (x, a, b)), *others)[0], product(*others))
+    gram = functools.partial(laplex.gram, a, b, w, 1.0, backend="dense")
+    assert replay_of_product(gram, (w, a, b)) is None
+
+
+@pytest.fixture
+def on_gpu(monkeypatch):
+    """Tensors of the CPU pass for those of a GPU."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+    calls = Replays()
+    monkeypatch.setattr(replay, "_calls", calls)
+    return calls
+
+
+def whole(inputs, a, b, tau=1.0, plan=None, result=None):
+    """A call that gives a result without a launch."""
+    made = _backends.whole_call("linear", tau, inputs, a, b, plan)
+    assert made.again() is None
+    with made:
+        made.keep(torch.ones(2) if result is None else result)
+
+
+def test_tensors_of_one_address_and_two_shapes_are_not_replayed(on_gpu):
+    both = torch.rand(2, 8)
+    whole((both,), both[0], torch.rand(8))
+    whole((both[0][:4],), both.view(-1), torch.rand(8))
+    assert not on_gpu.kept
+    whole((both,), torch.rand(8), torch.rand(8))
+    assert list(on_gpu.kept.values()) == [None]  # nothing was launched
+    plan = Plan(a := torch.rand(16), b := torch.rand(8))
+    whole((a[:8],), a, b, plan=plan)
+    assert not plan._kept["replays"].kept
+    whole((torch.rand(8),), a, b, plan=plan)
+    assert len(plan._kept["replays"].kept) == 1
+
+
+NEVER = {
+    "a_tensor_tau": {"tau": torch.ones(())},
+    "an_int_tau": {"tau": 1},
+    "phases_or_a_backend": {"inputs": ()},
+    "a_batch": {"a": torch.rand(2, 3)},
+    "gradients": {"a": torch.rand(3, requires_grad=True)},
+    "gaps_in_memory": {"a": torch.rand(3, 2)[:, 0]},
+    "no_tensor": {"inputs": ([1.0, 2.0],)},
+    "no_plan": {"plan": "plan"},
+    "a_plan_of_others": {"plan": Plan(torch.rand(3), torch.rand(3))},
+}
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_calls_that_are_never_replayed(name, on_gpu):
+    given = {"inputs": (torch.rand(3),), "a": torch.rand(3), "b": torch.rand(3)} | NEVER[name]
+    whole(**given)
+    assert not on_gpu.kept
+
+
+def test_the_oldest_form_is_forgotten(on_gpu):
+    x, a, b = torch.rand(3, 4)
+    for tau in range(100):
+        whole((x,), a, b, float(tau))
+    assert len(on_gpu.kept) == tuning.REPLAYS_KEPT
+    assert min(form[1] for form in on_gpu.kept) == 36.0
