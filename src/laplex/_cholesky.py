@@ -1,4 +1,4 @@
-"""The triangular square root of a symmetric matrix plus a diagonal, as a lazy matrix."""
+"""The Cholesky factor of a symmetric operator plus a diagonal, as a lazy matrix."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from laplex._quasisep.systems import System
 
 
 class CholeskyFactor:
-    r"""C with C C^T = A, made by ``.cholesky(diag)`` of a symmetric operator; products and solves are O(n).
+    r"""The matrix C with C C^T = A, made by ``.cholesky(diag)`` of a symmetric operator; products and solves are O(n).
 
-    In the order of the anchors C is lower triangular with a positive diagonal, the Cholesky factor; rows and columns
-    stand in the caller's order. So ``C @ z`` of z ~ N(0, I) is a sample of N(0, A), and ``C.solve(y)`` of y ~ N(0, A)
-    is white. Differentiable once in its operand and in all that A was made of, in reverse mode only. Where anchors a
-    are equal the factor depends on their order (that of their indices), and for K so does its derivative.
+    If the anchors are sorted, C is the Cholesky factor of A: lower triangular with a positive diagonal. If they are
+    not, C is that factor with rows and columns put into the caller's order. For z ~ N(0, I), ``C @ z`` is a sample of
+    N(0, A); for y ~ N(0, A), ``C.solve(y)`` is white noise. Both are differentiable once in their operand and in all
+    tensors of A, in reverse mode only. Equal anchors a are sorted by their indices; the factor depends on that order,
+    and for K its derivative does, too.
 
     Example:
         >>> C = LaplaceOperator(torch.randn(1000), tau=0.5).cholesky(diag=0.1)
@@ -29,9 +30,9 @@ class CholeskyFactor:
     """
 
     _system: System
-    __module__ = "laplex"  # as users import it, and as files name it
+    __module__ = "laplex"  # users import it from there, and files name it so
     __setattr__ = frozen
-    __array_ufunc__ = None  # so that array @ C comes here, and is told what to do
+    __array_ufunc__ = None  # NumPy then leaves array @ C to __rmatmul__ below, whose error says what to do
 
     def __init__(self, system: System) -> None:
         how = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
@@ -62,8 +63,8 @@ class CholeskyFactor:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """torch.matmul of a factor on the left; everything else would need the matrix."""
-        if torch.compiler.is_compiling():  # torch.compile hands over C @ y as y @ C
+        """torch.matmul(C, x); every other function of torch would need the dense matrix, and raises."""
+        if torch.compiler.is_compiling():  # torch.compile passes C @ y as y @ C
             raise RuntimeError(_checks.not_captured("CholeskyFactor @ y"))
         if func is not torch.matmul or kwargs or not isinstance(args[0], CholeskyFactor):
             raise TypeError(_checks.not_defined_for_factors(func.__name__))
@@ -74,15 +75,15 @@ class CholeskyFactor:
         return self._multiply("CholeskyFactor.solve", y, inverse=True)
 
     def to_dense(self) -> Tensor:
-        """The matrix C itself, n^2 numbers, in the caller's order."""
+        """C as a dense tensor (*H, n, n), in the caller's order."""
         return self @ torch.eye(self.shape[-1], dtype=self.dtype, device=self.device)
 
     def logdet(self) -> Tensor:
-        """log det C, (*H): half of log det A."""
+        """log det C, (*H), which is half of log det A."""
         return self._system.logdet() / 2
 
     def sample(self, count: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """Draws of N(0, A): (*H, n), or (count, *H, n)."""
+        """Samples of N(0, A): one, (*H, n), or ``count``, (count, *H, n)."""
         _checks.sample_count("CholeskyFactor.sample", count)
         *batch, n, _ = self.shape
         draws = 1 if count is None else count

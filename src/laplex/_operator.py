@@ -233,7 +233,7 @@ class LaplaceOperator:
         return _systems.of_kernel(where, self._flat(where), added, self._batch)
 
     def _flat(self, where: str) -> _systems.Flat:
-        return _systems.flat(where, self.a, self.b, self.tau, self.phi, self.psi, self.plan, self._batch)
+        return _systems.flat(where, self)
 
     def aslinearoperator(self) -> LinearOperator:
         """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""

@@ -1,35 +1,8 @@
-r"""Derivatives of solves, determinants and triangular factors of a symmetric quasiseparable A (``_solve_ops``).
+r"""Derivatives of solves, determinants and triangular factors of a symmetric quasiseparable A = M + diag.
 
-**Solve.** x = A^-1 y with A = M(parameters) + diag. For a cotangent g of x, with lambda = A^-1 g:
-
-    y_bar = lambda        diag_bar = -lambda * x        parameters: the gradient of  -lambda^T M(parameters) x
-
-M x is a product of ``laplex.linear``, which knows its derivatives; all three are made of differentiable calls, so every
-order follows.
-
-The factors of a Gram matrix were found by subtracting, so x is refined once: A^-1 of what A x leaves of y is added. A x
-comes from K (w (K^T x)), not from the generators: where diag is small x is large, but K^T x is not, and its rounding
-errors stay in the range of K, where A^-1 is small. So x is as good as K is well conditioned, better than A would let
-it be. The factors of K itself lose nothing, and a residual would.
-
-**Determinant and factor.** They are functions of the generators p, q, mass, of diag, and of the positions t. For these
-the recursion is walked back in C++ (``factor_pullback``, ``sweep_pullback``). The positions and tau enter through the
-gaps alone: for the gradient gap_bar_i of log rho_i = -(t_i - t_{i-1}) / tau,
-
-    t_bar_i = (gap_bar_{i+1} - gap_bar_i) / tau           tau_bar = sum of gap_bar_i (t_i - t_{i-1}) / tau^2
-
-Between equal positions K has a kink, and the dense definition has derivative 0; in this formula the pair counts with
-the sign of its order. The determinant does not depend on the order of equal points, so the mean over that order and its
-reverse is exact. A factor does depend on it; its derivative there is that of the order kept. A Gram matrix has no kink.
-
-**Half sums.** left + right = K x, a tied source counts half to each side:
-
-    left_i = sum over s_j < t_i of d_ij x_j + T_i / 2 = (E x - S x) / 2        right = (E x + S x) / 2
-
-    d left / dt = -left / tau     d right / dt = right / tau     (row i; halves of ties included)     d/ds: the opposite
-    d left / dtau, d right / dtau: the same half sums of degree 1, over tau
-
-The halves of ties cancel in all that is made of both. Swapping t and s swaps left and right.
+Solves are differentiable any number of times: their derivative is made of solves and of products with M. Determinants
+and factors are differentiable once, by the pullback operators of ``ops``. Every derivation stands above its class. A
+name with _bar is the gradient of the loss with respect to what the name stands for.
 """
 
 from __future__ import annotations
@@ -42,59 +15,65 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._quasisep import ops as _solve_ops
+from laplex._quasisep import ops as _quasi_ops
+from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.torch import BEYOND
 
-Product = Callable[..., Tensor]  # x (h, n, m), *parameters -> M(parameters) x
+Product = Callable[..., Tensor]  # (x (h, n, m), *parameters) -> M(parameters) x, in the caller's order
 
 
 class Generators(NamedTuple):
-    """A symmetric quasiseparable matrix, its points in order; differentiable."""
+    """A symmetric quasiseparable matrix, its points in sorted order; differentiable. ``arrays`` explains r and c."""
 
-    t: Tensor  # (h, n) positions, ascending
+    t: Tensor  # (h, n): positions, ascending
     tau: Tensor  # (h,)
     p: Tensor  # (h, n, r)
-    q: Tensor
+    q: Tensor  # (h, n, r)
     mass: Tensor  # (h, n, c)
     diag: Tensor  # (h, n)
 
+    def matrix(self, decay: Tensor) -> Quasiseparable:
+        """What the operators read: decay (h, n) in place of the positions and tau."""
+        return Quasiseparable(decay, self.p, self.q, self.mass, self.diag)
+
 
 class Factored(NamedTuple):
-    """L diag(d) L^T of a matrix whose points come in ``order``; not differentiable."""
+    """A = L diag(d) L^T; not differentiable."""
 
-    decay: Tensor
-    p: Tensor
-    z: Tensor
-    mass: Tensor
-    d: Tensor
+    chain: Chain  # L
+    d: Tensor  # (h, n)
     order: Tensor  # (h, n): the caller's index of every point
     backend: str
 
     def sweep(self, x: Tensor, *, transposed: bool = False, inverse: bool = False) -> Tensor:
-        """L x, L^T x, L^-1 x or L^-T x, for x (h, n, m) in order."""
-        y: Tensor = _solve_ops.sweep(self.decay, self.p, self.z, self.mass, x, transposed, inverse, self.backend)
+        """L x, L^T x, L^-1 x or L^-T x, for x (h, n, m) in sorted order."""
+        y: Tensor = _quasi_ops.sweep(*self.chain, x, transposed, inverse, self.backend)
         return y
 
     def solve(self, y: Tensor) -> Tensor:
-        """A^-1 y for y (h, n, m) in the caller's order."""
-        x: Tensor = _solve_ops.quasi_solve(self.decay, self.p, self.z, self.mass, self.d, self.order, y, self.backend)
+        """A^-1 y, for y (h, n, m) in the caller's order."""
+        x: Tensor = _quasi_ops.quasi_solve(*self.chain, self.d, self.order, y, self.backend)
         return x
 
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
-    """x (h, n, m), as given, in the order of the points."""
+    """x (h, n, m) from the caller's order to sorted order, for order (h, n)."""
     return x.gather(1, order[..., None].expand(x.shape))
 
 
 def as_given(x: Tensor, order: Tensor) -> Tensor:
-    """The inverse of :func:`in_order`."""
+    """x (h, n, m) from sorted order to the caller's order, for order (h, n)."""
     return torch.zeros_like(x).scatter(1, order[..., None].expand(x.shape), x)
 
 
 def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
-    """rho or rho - 1 (h, n), as ``_solve_ops`` has it; the first point has nothing to its left. Not differentiable."""
+    """The decay (h, n) of every gap: rho - 1 without mass, rho with mass; rho = 0 for the first point.
+
+    Without mass the factor needs 1 - rho^2, and rho - 1 gives it with all digits for neighbours that are close. With
+    mass the factor needs rho times the mass of the gap, which may be large where rho is tiny. Not differentiable.
+    """
     made = torch.empty_like(t)
     made[:, :1] = -1.0 if mass.shape[-1] == 0 else 0.0
     steps = torch.sub(t[:, :-1], t[:, 1:], out=made[:, 1:]).div_(tau[:, None])
@@ -103,38 +82,54 @@ def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
 
 
 def factor(generators: Generators, order: Tensor, backend: str) -> Factored:
-    """The factors, out of autograd's sight."""
-    t, tau, p, q, mass, diag = (part.detach() for part in generators)
-    decay = decays(t, tau, mass)
-    d, z, _ = _solve_ops.factor(decay, p, q, mass, diag, False, backend)
-    return Factored(decay, p, z, mass, d, order, backend)
+    """The factors, which autograd does not see; order (h, n) is the caller's index of every point."""
+    detached = Generators(*(part.detach() for part in generators))
+    matrix = detached.matrix(decays(detached.t, detached.tau, detached.mass))
+    d, z, _ = _quasi_ops.factor(*matrix, False, backend)
+    return Factored(Chain(matrix.decay, matrix.p, z, matrix.mass), d, order, backend)
 
 
 def solve(y: Tensor, diag: Tensor, factored: Factored, product: Product, *parameters: Tensor) -> Tensor:
-    """A^-1 y for y (h, n, m) and diag (h, n) in the caller's order; differentiable to every order."""
+    """A^-1 y, for y (h, n, m) and diag (h, n) in the caller's order; differentiable any number of times."""
     return _Solve.apply(y, diag, factored, product, *parameters)  # type: ignore[no-any-return]
 
 
 def logdet(generators: Generators, factored: Factored) -> Tensor:
     """log det A, (h,); differentiable once."""
-    return _LogDet.apply(*generators, factored)  # type: ignore[no-any-return]
+    return _LogDet.apply(factored, *generators)  # type: ignore[no-any-return]
 
 
 def multiply(x: Tensor, generators: Generators, factored: Factored, *, inverse: bool) -> Tensor:
-    """C x or C^-1 x with C = L diag(d)^1/2, for x (h, n, m) in order; differentiable once."""
-    return _Multiply.apply(x, *generators, factored, inverse)  # type: ignore[no-any-return]
+    """C x or C^-1 x with C = L diag(d)^1/2, for x (h, n, m) in sorted order; differentiable once."""
+    return _Multiply.apply(factored, inverse, x, *generators)  # type: ignore[no-any-return]
 
 
 def halves(x: Tensor, matrix: Matrix) -> Any:
-    """Left and right half sums (h, m, n) of x (h, m, k); differentiable to every order."""
+    """The half sums left and right, (h, m, n) each, of x (h, m, k); differentiable any number of times."""
     return _Halves.apply(x, *matrix.flat)
+
+
+# --- solve -----------------------------------------------------------------------------------------------------------
+#
+# x = A^-1 y with A = M(parameters) + diag, so dx = A^-1 (dy - dA x). For the cotangent g of x, with lambda = A^-1 g:
+#
+#     y_bar = lambda        diag_bar = -lambda * x        parameters: the gradient of  -lambda^T M(parameters) x
+#
+# where lambda and x count as constants in the last. M x is a product of laplex.linear, which has its own derivatives.
+# All three are made of differentiable calls, so they can be differentiated in turn.
+#
+# Refinement. The factors of a Gram matrix were found by subtraction, so x is refined once: x + A^-1 (y - A x). Here A x
+# is diag x + K (w (K^T x)), not a product with the generators. Where diag is small x is large, but K^T x is not, and
+# the rounding errors of K (...) lie in the range of K, on which A^-1 is small. So the accuracy of x is that which the
+# condition of K allows, and this is better than what the condition of A allows. The factors of K itself were found
+# without subtraction; there a residual would have fewer correct digits than x.
 
 
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, diag: Tensor, factored: Factored, product: Product, *parameters: Tensor) -> Tensor:
         x = factored.solve(y)
-        if factored.mass.shape[-1]:
+        if factored.chain.mass.shape[-1]:
             x = x + factored.solve(y - diag[..., None] * x - product(x, *parameters))
         ctx.factored, ctx.product = factored, product
         ctx.save_for_backward(x, diag, *parameters)
@@ -149,19 +144,22 @@ class _Solve(torch.autograd.Function):
         if any(wanted):
             again = torch.is_grad_enabled()
             with torch.enable_grad():
-                # Copies of their own: lambda and x depend on the parameters, too, and are held here.
+                # The parameters enter as new tensors: lambda and x depend on the old ones, and are constants here.
                 own = [part.view_as(part) if again else part.detach() for part in parameters]
                 own = [part if again else part.requires_grad_(want) for part, want in zip(own, wanted)]
                 product = ctx.product(x, *own)
                 leaves = [part for part, want in zip(own, wanted) if want]
-                # lambda as the cotangent, not in a product with it: so it may be a batch (is_grads_batched).
+                # lambda is the cotangent, not a factor: as a cotangent it may be a batch (is_grads_batched).
                 found = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
             bars = [next(found) if want else None for want in wanted]
         return lam, -(lam * x).sum(-1), None, None, *bars
 
 
+# --- functions that are differentiable once ---------------------------------------------------------------------------
+
+
 class _Refuse(torch.autograd.Function):
-    """A gradient as it is, whose own derivative is refused."""
+    """The identity on a gradient. Its derivative raises an error."""
 
     @staticmethod
     def forward(ctx: Any, bar: Tensor, *depends_on: Tensor) -> Tensor:
@@ -173,11 +171,15 @@ class _Refuse(torch.autograd.Function):
 
 
 def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """A backward without a derivative: to ask for one is an error. (torch's once_differentiable would leave it out.)"""
+    """A backward that raises an error where its own derivative is asked for.
+
+    torch's once_differentiable raises only if g requires a gradient; where g is a constant and only the inputs do, the
+    second derivative would silently be left out.
+    """
 
     @functools.wraps(backward)
     def refusing(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors  # once: where activations are checkpointed, they are there only once
+        saved = ctx.saved_tensors  # read once: under activation checkpointing a second reading fails
         with torch.no_grad():
             bars = backward(ctx, saved, g)
         depends_on = [tensor for tensor in (*saved, g) if tensor.requires_grad]
@@ -188,83 +190,57 @@ def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, 
     return refusing
 
 
+# --- determinant -----------------------------------------------------------------------------------------------------
+#
+# log det A is the sum of log d, so d_bar = g / d and z_bar = 0, and factor_pullback gives the gradients of p, q, mass,
+# diag, and gap_bar, that of log rho_i = -(t_i - t_{i-1}) / tau. The positions and tau enter through the gaps alone:
+#
+#     t_bar_i = (gap_bar_{i+1} - gap_bar_i) / tau           tau_bar = sum of gap_bar_i (t_i - t_{i-1}) / tau^2
+#
+# Ties. K has a kink where two positions are equal: by the dense definition the derivative of exp(-|t_i - t_j| / tau) is
+# 0 there, but these formulas count the pair with a sign, that of its order. The determinant does not depend on the
+# order of equal points, so we take the mean of t_bar over this order and the one with every run of equal points
+# reversed: the signs cancel, and the mean is exact. A factor does depend on that order, and its derivative is that for
+# the order kept. A Gram matrix is smooth in its positions and has no kink.
+
+
 class _LogDet(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, t: Tensor, tau: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, factored: Factored
-    ) -> Tensor:
-        ctx.save_for_backward(t, tau, p, q, mass, diag)
+    def forward(ctx: Any, factored: Factored, *generators: Tensor) -> Tensor:
+        ctx.save_for_backward(*generators)
         ctx.factored = factored
         return factored.d.log().sum(-1)
 
     @staticmethod
     @_once
     def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
-        t, tau, p, q, mass, diag = saved
-        decay, backend = ctx.factored.decay, ctx.factored.backend
-        p_bar, q_bar, mass_bar, diag_bar, gap_bar = _logdet_bars(decay, p, q, mass, diag, g, backend)
-        t_bar, tau_bar = _bars_of_gaps(t, tau, gap_bar)
-        kinks = mass.shape[-1] == 0 and (t.is_cuda or bool((torch.diff(t) == 0).any()))  # CUDA is not waited for
+        generators = Generators(*saved)
+        t, tau = generators.t, generators.tau
+        matrix, backend = generators.matrix(ctx.factored.chain.decay), ctx.factored.backend
+        bars = _logdet_bars(matrix, g, backend)
+        t_bar, tau_bar = _bars_of_gaps(t, tau, bars.gap)
+        # On CUDA the answer is not waited for: there the mean is always taken.
+        kinks = matrix.mass.shape[-1] == 0 and (t.is_cuda or bool((torch.diff(t) == 0).any()))
         if kinks:
             turned = _turned_ties(t)
-            p_turned, q_turned, diag_turned = (_pick(part, turned) for part in (p, q, diag))
-            others = _logdet_bars(decay, p_turned, q_turned, mass, diag_turned, g, backend)
-            t_bar = (t_bar + _pick(_bars_of_gaps(t, tau, others[-1])[0], turned)) / 2
-        return t_bar, tau_bar, p_bar, q_bar, mass_bar, diag_bar, None
+            p, q, diag = (_pick(part, turned) for part in (matrix.p, matrix.q, matrix.diag))
+            others = _logdet_bars(matrix._replace(p=p, q=q, diag=diag), g, backend)
+            t_bar = (t_bar + _pick(_bars_of_gaps(t, tau, others.gap)[0], turned)) / 2
+        return None, t_bar, tau_bar, bars.p, bars.q, bars.mass, bars.diag
 
 
-class _Multiply(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        t: Tensor,
-        tau: Tensor,
-        p: Tensor,
-        q: Tensor,
-        mass: Tensor,
-        diag: Tensor,
-        factored: Factored,
-        inverse: bool,
-    ) -> Tensor:
-        root = factored.d.sqrt()[..., None]
-        y = factored.sweep(x, inverse=True) / root if inverse else factored.sweep(root * x)
-        ctx.save_for_backward(x, y, t, tau, p, q, mass, diag)
-        ctx.factored, ctx.inverse = factored, inverse
-        return y
-
-    @staticmethod
-    @_once
-    def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
-        x, y, t, tau, p, q, mass, diag = saved
-        f: Factored = ctx.factored
-        root = f.d.sqrt()[..., None]
-        if ctx.inverse:  # L (root y) = x
-            x_bar = f.sweep(g / root, transposed=True, inverse=True)
-            left, right, d_bar = -x_bar, root * y, -0.5 * (g * y).sum(-1) / f.d
-        else:  # y = L (root x)
-            pulled = f.sweep(g, transposed=True)
-            x_bar, left, right, d_bar = root * pulled, g, root * x, 0.5 * (pulled * x / root).sum(-1)
-        p_bar, z_bar, *others = _solve_ops.sweep_pullback(f.decay, p, f.z, mass, left, right, f.backend)
-        d, z, states = _solve_ops.factor(f.decay, p, q, mass, diag, True, f.backend)
-        bars = _solve_ops.factor_pullback(f.decay, p, mass, d, z, states, d_bar, z_bar, f.backend)
-        p_bar, q_bar, mass_bar, diag_bar = bars[0] + p_bar, bars[1], bars[2] + others[0], bars[3]
-        t_bar, tau_bar = _bars_of_gaps(t, tau, bars[4] + others[1])
-        return x_bar, t_bar, tau_bar, p_bar, q_bar, mass_bar, diag_bar, None, None
+def _logdet_bars(matrix: Quasiseparable, g: Tensor, backend: str) -> MatrixBars:
+    pivots = Pivots(*_quasi_ops.factor(*matrix, True, backend))
+    return _factor_bars(matrix, pivots, g[:, None] / pivots.d, torch.zeros_like(pivots.z), backend)
 
 
-def _logdet_bars(
-    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, g: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    d, z, states = _solve_ops.factor(decay, p, q, mass, diag, True, backend)
-    result: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _solve_ops.factor_pullback(
-        decay, p, mass, d, z, states, g[:, None] / d, torch.zeros_like(z), backend
-    )
-    return result
+def _factor_bars(matrix: Quasiseparable, pivots: Pivots, d_bar: Tensor, z_bar: Tensor, backend: str) -> MatrixBars:
+    given = matrix.decay, matrix.p, matrix.mass, *pivots, d_bar, z_bar
+    return MatrixBars(*_quasi_ops.factor_pullback(*given, backend))
 
 
 def _bars_of_gaps(t: Tensor, tau: Tensor, gap_bar: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients of the positions and of tau. The first gap_bar is 0: nothing lies before the first point."""
+    """t_bar (h, n) and tau_bar (h,). The first gap_bar is 0: nothing lies before the first point."""
     after = torch.nn.functional.pad(gap_bar[:, 1:], (0, 1))
     u = (torch.diff(t) / tau[:, None]).clamp(max=BEYOND)
     tau_bar = (gap_bar[:, 1:] * u).sum(-1) / tau
@@ -272,7 +248,7 @@ def _bars_of_gaps(t: Tensor, tau: Tensor, gap_bar: Tensor) -> tuple[Tensor, Tens
 
 
 def _turned_ties(t: Tensor) -> Tensor:
-    """The indices (h, n) that turn every run of equal positions round."""
+    """The permutation (h, n) that reverses every run of equal positions."""
     index = torch.arange(t.shape[-1], device=t.device).expand(t.shape)
     edge = torch.ones_like(t[:, :1], dtype=torch.bool)
     apart = torch.diff(t) != 0
@@ -284,6 +260,63 @@ def _turned_ties(t: Tensor) -> Tensor:
 def _pick(x: Tensor, index: Tensor) -> Tensor:
     """x (h, n) or (h, n, r) at the points index (h, n)."""
     return x.gather(1, index) if x.dim() == 2 else in_order(x, index)
+
+
+# --- factor ----------------------------------------------------------------------------------------------------------
+#
+# C = L R with R = diag(d)^1/2. In both cases L enters through a sum over i > j of left_i L_ij right_j. sweep_pullback
+# has the gradients of that sum in p, z, mass and the gaps; d_bar and z_bar then go through factor_pullback.
+#
+#     y = L R x:            dy = dL (R x) + L dR x + L R dx
+#         x_bar = R L^T g       left = g        right = R x       d_bar = (L^T g) x / (2 R)
+#
+#     y = R^-1 L^-1 x:      dy = R^-1 L^-1 (dx - dL (R y)) - R^-1 dR y
+#         x_bar = L^-T R^-1 g   left = -x_bar   right = R y       d_bar = -g y / (2 d)
+
+
+class _Multiply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, factored: Factored, inverse: bool, x: Tensor, *generators: Tensor) -> Tensor:
+        root = factored.d.sqrt()[..., None]
+        y = factored.sweep(x, inverse=True) / root if inverse else factored.sweep(root * x)
+        ctx.save_for_backward(x, y, *generators)
+        ctx.factored, ctx.inverse = factored, inverse
+        return y
+
+    @staticmethod
+    @_once
+    def backward(ctx: Any, saved: tuple[Tensor, ...], g: Tensor) -> tuple[Any, ...]:
+        x, y, *parts = saved
+        generators, f = Generators(*parts), ctx.factored
+        root = f.d.sqrt()[..., None]
+        if ctx.inverse:
+            x_bar = f.sweep(g / root, transposed=True, inverse=True)
+            left, right, d_bar = -x_bar, root * y, -0.5 * (g * y).sum(-1) / f.d
+        else:
+            pulled = f.sweep(g, transposed=True)
+            x_bar, left, right, d_bar = root * pulled, g, root * x, 0.5 * (pulled * x / root).sum(-1)
+        chain = f.chain._replace(p=generators.p, mass=generators.mass)
+        of_chain = ChainBars(*_quasi_ops.sweep_pullback(*chain, left, right, f.backend))
+        matrix = generators.matrix(f.chain.decay)
+        pivots = Pivots(*_quasi_ops.factor(*matrix, True, f.backend))
+        bars = _factor_bars(matrix, pivots, d_bar, of_chain.z, f.backend)
+        t_bar, tau_bar = _bars_of_gaps(generators.t, generators.tau, bars.gap + of_chain.gap)
+        return None, None, x_bar, t_bar, tau_bar, bars.p + of_chain.p, bars.q, bars.mass + of_chain.mass, bars.diag
+
+
+# --- half sums -------------------------------------------------------------------------------------------------------
+#
+# left is the part of K x from the sources left of a target, right the part from those right of it, and a source that is
+# equal to the target counts half in each. So left + right = K x, and with E and S the even and the odd sums of a scan,
+#
+#     left_i = sum over s_j < t_i of exp(-(t_i - s_j) / tau) x_j + (half of the ties) = (E x - S x) / 2
+#     right  = (E x + S x) / 2
+#
+#     d left / dt = -left / tau     d right / dt = right / tau     d/ds: the opposite
+#     d left / dtau and d right / dtau: the same half sums with degree 1, divided by tau
+#
+# The half of the ties is differentiated as if it belonged to its side. Where both left and right enter a result, as in
+# a Gram matrix, what the two halves add to the derivative cancels. Swapping t and s swaps left and right.
 
 
 def _halves_of_degree(degree: int, x: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:

@@ -1,28 +1,17 @@
-r"""The five operators of symmetric quasiseparable matrices: schemas, shapes and registrations.
+r"""The five operators of quasiseparable matrices that PyTorch sees: schemas, shapes and registrations.
 
-Points in order, i < n. The matrix, of order r, and its factors A = L diag(d) L^T, L lower triangular:
+    laplex::factor(*A, keep)                            -> d, z, states         A = L diag(d) L^T
+    laplex::factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar)
+                                                        -> *MatrixBars          from the gradients of d and z
+    laplex::sweep(*L, x, transposed, inverse)           -> L x, L^T x, L^-1 x or L^-T x
+    laplex::quasi_solve(*L, d, order, y)                -> A^-1 y
+    laplex::sweep_pullback(*L, left, right)             -> *ChainBars           of the sum over i > j, and over columns,
+                                                                                of left_i L_ij right_j
 
-    A_ij = p_i^T T_i ... T_{j+1} q_j  (i > j),     A_ii = p_i^T q_i + diag_i,     T_i = rho_i [[I, W_i], [0, I]]
-    L_ij = p_i^T T_i ... T_{j+1} z_j  (i > j),     L_ii = 1
-
-    decay (h, n)      with mass rho = exp(-gap / tau): much mass may lie between points far apart;
-                      without, rho - 1 = expm1(-gap / tau): 1 - rho^2 is exact for near neighbours. The first rho is 0
-    p, q, z (h, n, r)
-    mass (h, n, c)    W packed by rows: c = 0 (T_i = rho_i I), 1 or 3 for blocks of size 0, 1 or 2
-    diag, d (h, n)
-    states (h, n, r, r), or (h, 0, r, r) unless asked for: what ``factor_pullback`` needs
-
-    laplex::factor(decay, p, q, mass, diag, keep)            -> d, z, states
-    laplex::factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar)  -> p_bar, q_bar, mass_bar, diag_bar,
-                                                                                     gap_bar
-    laplex::sweep(decay, p, z, mass, x, transposed, inverse) -> L x, L^T x, L^-1 x or L^-T x        x (h, n, m)
-    laplex::quasi_solve(decay, p, z, mass, d, order, y)      -> A^-1 y for y (h, n, m) in the caller's order, (h, n)
-    laplex::sweep_pullback(decay, p, z, mass, left, right)   -> p_bar, z_bar, mass_bar, gap_bar
-                                                of the sum over i > j of left_i L_ij right_j
-
-Without mass, q = p of length 1 is required: the factor is then found without a subtraction. gap_bar (h, n) is the
-gradient of log rho = -gap / tau, from which ``_solve_autograd`` makes those of the positions and of tau. All is
-float64. Opaque to autograd.
+The package's docstring has the mathematics. *A are the fields of ``Quasiseparable``, *L those of ``Chain``
+(``arrays.py``, with their shapes). ``keep`` asks for the states, which ``factor_pullback`` needs. x, left and right are
+(h, n, m), in sorted order. y (h, n, m) and A^-1 y are in the caller's order; order (h, n), int64, is the caller's index
+of every point. All operators take the name of the backend last. Autograd does not see into them.
 """
 
 from __future__ import annotations
@@ -33,6 +22,9 @@ import torch
 from torch import Tensor
 
 from laplex import _backends
+from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
+
+_EVERYWHERE = "CompositeExplicitAutograd"  # one implementation for all devices
 
 _library = torch.library.Library("laplex", "FRAGMENT")
 for _schema in (
@@ -57,109 +49,86 @@ sweep_pullback = torch.ops.laplex.sweep_pullback.default
 
 
 def _solver(backend: str, like: Tensor) -> Any:
-    """The module that factors and sweeps."""
+    """The module that implements the operators: torch.py or cpp.py."""
     return _backends.load(backend, like.device.type).solver
 
 
-@torch.library.impl(_library, "factor", "CompositeExplicitAutograd")
-def _factor(
-    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, keep: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    made: tuple[Tensor, Tensor, Tensor] = _factor_fake(decay, p, q, mass, diag, keep, backend)
-    if decay.numel():
-        _solver(backend, p).factor(decay, p, q, mass, diag, *made)
-    return made
-
-
 @torch.library.register_fake("laplex::factor", lib=_library)
-def _factor_fake(
-    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, keep: bool, backend: str
-) -> tuple[Tensor, Tensor, Tensor]:
+def _factor_fake(*inputs: Any) -> tuple[Tensor, ...]:
+    *arrays, keep, _ = inputs
+    p = Quasiseparable(*arrays).p
     h, n, r = p.shape
-    return decay.new_empty((h, n)), decay.new_empty((h, n, r)), decay.new_empty((h, n if keep else 0, r, r))
+    return p.new_empty((h, n)), p.new_empty((h, n, r)), p.new_empty((h, n if keep else 0, r, r))
 
 
-@torch.library.impl(_library, "factor_pullback", "CompositeExplicitAutograd")
-def _factor_pullback(
-    decay: Tensor,
-    p: Tensor,
-    mass: Tensor,
-    d: Tensor,
-    z: Tensor,
-    states: Tensor,
-    d_bar: Tensor,
-    z_bar: Tensor,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    of_d = p.new_zeros(d.shape), p.new_zeros(d.shape)
-    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), *of_d
-    if decay.numel():
-        _solver(backend, p).factor_pullback(decay, p, mass, d, z, states, d_bar, z_bar, *made)
+@torch.library.impl(_library, "factor", _EVERYWHERE)
+def _factor(*inputs: Any) -> tuple[Tensor, ...]:
+    *arrays, _, backend = inputs
+    matrix = Quasiseparable(*arrays)
+    made: tuple[Tensor, ...] = _factor_fake(*inputs)
+    if matrix.p.numel():
+        _solver(backend, matrix.p).factor(matrix, Pivots(*made))
     return made
 
 
 @torch.library.register_fake("laplex::factor_pullback", lib=_library)
-def _factor_pullback_fake(
-    decay: Tensor,
-    p: Tensor,
-    mass: Tensor,
-    d: Tensor,
-    z: Tensor,
-    states: Tensor,
-    d_bar: Tensor,
-    z_bar: Tensor,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    of_p, of_d = p.new_empty(p.shape), p.new_empty(d.shape)
-    return of_p, torch.empty_like(of_p), p.new_empty(mass.shape), of_d, torch.empty_like(of_d)
+def _factor_pullback_fake(*inputs: Any) -> tuple[Tensor, ...]:
+    _, p, mass, d, *_ = inputs
+    return tuple(p.new_empty(part.shape) for part in MatrixBars(p, p, mass, d, d))
 
 
-@torch.library.impl(_library, "sweep", "CompositeExplicitAutograd")
-def _sweep(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, transposed: bool, inverse: bool, backend: str
-) -> Tensor:
-    y = x.new_empty(x.shape)
-    if x.numel():
-        _solver(backend, x).sweep(decay, p, z, mass, x, y, transposed=transposed, inverse=inverse)
-    return y
-
-
-@torch.library.register_fake("laplex::sweep", lib=_library)
-def _sweep_fake(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, transposed: bool, inverse: bool, backend: str
-) -> Tensor:
-    return x.new_empty(x.shape)
-
-
-@torch.library.impl(_library, "quasi_solve", "CompositeExplicitAutograd")
-def _quasi_solve(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, backend: str
-) -> Tensor:
-    x = y.new_empty(y.shape)
-    if y.numel():
-        _solver(backend, y).solve(decay, p, z, mass, d, order, y, x)
-    return x
-
-
-@torch.library.register_fake("laplex::quasi_solve", lib=_library)
-def _quasi_solve_fake(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, backend: str
-) -> Tensor:
-    return y.new_empty(y.shape)
-
-
-@torch.library.impl(_library, "sweep_pullback", "CompositeExplicitAutograd")
-def _sweep_pullback(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, left: Tensor, right: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    made = p.new_zeros(p.shape), p.new_zeros(p.shape), p.new_zeros(mass.shape), p.new_zeros(decay.shape)
-    if left.numel():
-        _solver(backend, p).sweep_pullback(decay, p, z, mass, left, right, *made)
+@torch.library.impl(_library, "factor_pullback", _EVERYWHERE)
+def _factor_pullback(*inputs: Any) -> tuple[Tensor, ...]:
+    decay, p, mass, d, z, states, d_bar, z_bar, backend = inputs
+    made = tuple(part.zero_() for part in _factor_pullback_fake(*inputs))
+    if p.numel():
+        chain, bars = Chain(decay, p, z, mass), MatrixBars(*made)
+        _solver(backend, p).factor_pullback(chain, d, states, d_bar, z_bar, bars)
     return made
 
 
+@torch.library.register_fake("laplex::sweep", lib=_library)
+def _sweep_fake(*inputs: Any) -> Tensor:
+    *_, x, _, _, _ = inputs
+    made: Tensor = x.new_empty(x.shape)
+    return made
+
+
+@torch.library.impl(_library, "sweep", _EVERYWHERE)
+def _sweep(*inputs: Any) -> Tensor:
+    *arrays, x, transposed, inverse, backend = inputs
+    y: Tensor = _sweep_fake(*inputs)
+    if x.numel():
+        _solver(backend, x).sweep(Chain(*arrays), x, y, transposed=transposed, inverse=inverse)
+    return y
+
+
+@torch.library.register_fake("laplex::quasi_solve", lib=_library)
+def _quasi_solve_fake(*inputs: Any) -> Tensor:
+    *_, y, _ = inputs
+    made: Tensor = y.new_empty(y.shape)
+    return made
+
+
+@torch.library.impl(_library, "quasi_solve", _EVERYWHERE)
+def _quasi_solve(*inputs: Any) -> Tensor:
+    *arrays, d, order, y, backend = inputs
+    x: Tensor = _quasi_solve_fake(*inputs)
+    if y.numel():
+        _solver(backend, y).solve(Chain(*arrays), d, order, y, x)
+    return x
+
+
 @torch.library.register_fake("laplex::sweep_pullback", lib=_library)
-def _sweep_pullback_fake(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, left: Tensor, right: Tensor, backend: str
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return p.new_empty(p.shape), p.new_empty(p.shape), p.new_empty(mass.shape), p.new_empty(decay.shape)
+def _sweep_pullback_fake(*inputs: Any) -> tuple[Tensor, ...]:
+    decay, p, z, mass, *_ = inputs
+    return tuple(p.new_empty(part.shape) for part in ChainBars(p, z, mass, decay))
+
+
+@torch.library.impl(_library, "sweep_pullback", _EVERYWHERE)
+def _sweep_pullback(*inputs: Any) -> tuple[Tensor, ...]:
+    *arrays, left, right, backend = inputs
+    made = tuple(part.zero_() for part in _sweep_pullback_fake(*inputs))
+    if left.numel():
+        _solver(backend, left).sweep_pullback(Chain(*arrays), left, right, ChainBars(*made))
+    return made

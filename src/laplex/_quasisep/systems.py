@@ -1,20 +1,21 @@
-"""Symmetric K and Gram matrices M = K diag(weight) K^T, plus a diagonal, as quasiseparable matrices to be solved.
+"""How the symmetric K and the Gram matrices M = K diag(weight) K^T, plus a diagonal, become systems to be solved.
 
-In the order of a, with e_i = 1 or (cos phi_i, sin phi_i), and gaps between neighbours:
+The generators are those of the package's docstring, with the points in the order of a. With e_i = 1, or
+(cos phi_i, sin phi_i) with phases:
 
-    K:  p_i = q_i = e_i,                                  T_i = exp(-gap / tau) I
-    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap / tau) [[I, W_i], [0, I]]
+    K:  p_i = q_i = e_i,                                  T_i = exp(-gap_i / tau) I
+    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap_i / tau) [[I, W_i], [0, I]]
 
-U_i is the weight left of a_i, V_i that right of it, both at the rate 2 / tau, and W_i that in the gap before a_i, at no
-rate; with phases each is the 2 x 2 matrix of the moments weight * (cos psi, sin psi)(cos psi, sin psi)^T. A b tied with
-a_i counts half to each side. For weight >= 0 none of these is a difference.
+U, V and W are sums of the weights or, with phases, of their moments, the 2 x 2 matrices
+weight * (cos psi, sin psi) (cos psi, sin psi)^T; ``_masses`` finds them. U and V are half sums of a product with K at
+tau / 2, and W counts the columns of every gap.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,46 +23,56 @@ from torch import Tensor
 from laplex import _backends, _checks
 from laplex._errors import StalePlanError
 from laplex._functional import product
-from laplex._plan import Plan
+from laplex._quasisep.arrays import Chain
 from laplex._quasisep.autograd import Factored, Generators, Product, factor, halves, logdet, solve
 from laplex._scan.order import Matrix, Order, Side
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
-SINGULAR = 1e-15  # of the diagonal: what rounding errors may leave of a pivot that is 0
+if TYPE_CHECKING:
+    from laplex._operator import LaplaceOperator
+
+# A pivot d_i is A_ii minus what the points before explain, so it has rounding errors of a few eps = 2.2e-16 of A_ii. A
+# pivot below SINGULAR of A_ii has no correct digit, and A counts as singular. benchmarks/refinement.py measures pivots
+# whose exact value is 0: without phases they come out as at most 2.6e-16 of A_ii. With phases the median is below 4e-16
+# too, but a few are as large as 6e-7: a singular matrix with phases is not always detected.
+SINGULAR = 1e-15
 
 
 class Flat(NamedTuple):
-    """An operator's tensors, h kernels flat, in float64: converted once, so that their gradients are rounded once."""
+    """The tensors of a LaplaceOperator, its batch flattened to h matrices.
+
+    They are converted to float64 once, here, so that the gradients of narrower tensors are rounded once.
+    """
 
     a: Tensor  # (h, n)
     b: Tensor  # (h, k)
     tau: Tensor  # (h,)
     phi: Tensor | None  # (h, n)
     psi: Tensor | None  # (h, k)
-    planned: Order
-    backend: str  # of the products
-    dtype: torch.dtype  # of the anchors as they were given
+    order: Order
+    backend: str  # of products
+    dtype: torch.dtype  # of the anchors as given
 
 
 class System(NamedTuple):
-    """A matrix to be solved, and its factors."""
+    """A matrix A = M + diag, or K + diag, and its factors."""
 
-    where: str
+    where: str  # the method that the user called, for messages
     batch: tuple[int, ...]
     generators: Generators
     factored: Factored
     diag: Tensor  # (h, n), in the caller's order
-    planned: Order
+    order: Order
     backend: str  # of products
-    parameters: tuple[Tensor, ...]
-    dtype: torch.dtype
+    parameters: tuple[Tensor, ...]  # what the product with M, or K, is a function of
+    dtype: torch.dtype  # of the anchors as given
 
     @property
     def requires_grad(self) -> bool:
         return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters))
 
     def detached(self) -> System:
-        """Without gradients. (Under no_grad alone, views of leaves still ask for them.)"""
+        """The same without gradients: under no_grad alone, a view of a leaf still has requires_grad=True."""
         return self._replace(
             generators=Generators(*(part.detach() for part in self.generators)),
             diag=self.diag.detach(),
@@ -69,23 +80,28 @@ class System(NamedTuple):
         )
 
     def saved(self) -> dict[str, Any]:
-        """All of it, in classes of torch and Python: a file outlives the names of private modules."""
-        planned = {"order": self.planned.tensors, "layout": self.planned.layout}
-        return {
-            **self._asdict(),
-            "generators": tuple(self.generators),
-            "factored": tuple(self.factored),
-            "planned": planned,
-        }
+        """The system in classes of torch and Python alone: private classes may change their names, files stay."""
+        chain, *others = self.factored
+        kept = self._asdict()
+        order = kept.pop("order")
+        planned = {"order": order.tensors, "layout": order.layout}
+        return {**kept, "generators": tuple(self.generators), "factored": (*chain, *others), "planned": planned}
 
     @classmethod
     def loaded(cls, saved: dict[str, Any]) -> System:
-        """The same again, perhaps on another device, or without the compiled core."""
+        """The system that ``saved`` wrote. It may now be on another device, or without the compiled core."""
         backend = _backends.planner_of_sides(saved["diag"].device)
-        generators, factored = Generators(*saved["generators"]), Factored(*saved["factored"])
-        planned = Order.of(saved["planned"]["order"], saved["planned"]["layout"])
-        made = {"generators": generators, "factored": factored._replace(backend=backend), "planned": planned}
-        return cls(**{**saved, **made, "backend": _backends.of_order(planned)})
+        *chain, d, index, _ = saved["factored"]
+        kept = {**saved}
+        planned = kept.pop("planned")
+        order = Order.of(planned["order"], planned["layout"])
+        made = {
+            "generators": Generators(*saved["generators"]),
+            "factored": Factored(Chain(*chain), d, index, backend),
+            "order": order,
+            "backend": _backends.of_order(order),
+        }
+        return cls(**{**kept, **made})
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
@@ -95,12 +111,12 @@ class System(NamedTuple):
 
     @property
     def _product(self) -> Product:
-        """The product with the matrix, without the diagonal. Only a Gram matrix has mass between its points."""
-        function = _gram_product if self.factored.mass.shape[-1] else _kernel_product
-        return partial(function, self.planned, self.backend)
+        """The product with M or K, without the diagonal. Only the points of a Gram matrix have mass between them."""
+        function = _gram_product if self.factored.chain.mass.shape[-1] else _kernel_product
+        return partial(function, self.order, self.backend)
 
     def on_columns(self, where: str, y: Tensor, apply: Callable[[Tensor], Tensor]) -> Tensor:
-        """apply, of (h, n, m) in float64, to y (n,) or (..., n, m); in the dtype of y."""
+        """apply(y) for y (n,) or (..., n, m), in the dtype of y; apply takes and returns float64 (h, n, m)."""
         _checks.reverse_mode_only(where, y)
         _checks.right_hand_side(where, y, self.diag, self.batch, self.diag.shape[-1])
         _backends.tell_without_core(y.device, y.numel())
@@ -115,17 +131,9 @@ class System(NamedTuple):
         return logdet(self.generators, self.factored).reshape(self.batch).to(self.dtype)
 
 
-def flat(
-    where: str,
-    a: Tensor,
-    b: Tensor,
-    tau: float | Tensor,
-    phi: Tensor | None,
-    psi: Tensor | None,
-    plan: Plan,
-    batch: tuple[int, ...],
-) -> Flat:
-    shape = batch or (1,)
+def flat(where: str, operator: LaplaceOperator) -> Flat:
+    """The tensors of an operator, checked."""
+    a, b, phi, psi, shape = operator.a, operator.b, operator.phi, operator.psi, operator._batch or (1,)
     _backends.tell_without_core(a.device, a.numel() + b.numel())
     rows = flat_anchors(a.double(), shape)
     cols = rows if b is a else flat_anchors(b.double(), shape)
@@ -133,97 +141,98 @@ def flat(
     of_cols = of_rows
     if psi is not None and psi is not phi:
         of_cols = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
-    scale = _checks.valid_tau(where, flat_tau(tau, shape, a.device))
+    scale = _checks.valid_tau(where, flat_tau(operator.tau, shape, a.device))
+    plan = operator.plan
     return Flat(rows, cols, scale, of_rows, of_cols, plan._order_for(a, b), plan.backend, a.dtype)
 
 
 def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
     """K + diag for b = a and psi = phi."""
-    order, t = _ordered(k)
-    p = _directions(k.phi, order)
+    index, t = _ordered(k)
+    p = _directions(k.phi, index)
     added = torch.zeros_like(t[..., :1]).expand(t.shape) if diag is None else diag
-    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, order))
+    generators = Generators(t, k.tau, p, p, t.new_empty((*t.shape, 0)), _sorted(added, index))
     backend = _backends.planner_of_sides(t.device)
-    factored = _checked(where, generators, factor(generators, order, backend), alone=diag is None)
+    factored = _checked(where, generators, factor(generators, index, backend), alone=diag is None)
     parameters = (k.a, k.tau) if k.phi is None else (k.a, k.tau, k.phi)
-    return System(where, batch, generators, factored, added, k.planned, k.backend, parameters, k.dtype)
+    return System(where, batch, generators, factored, added, k.order, k.backend, parameters, k.dtype)
 
 
 def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
-    """K diag(weight) K^T + diag, weight (h, k) float64."""
-    order, t = _ordered(k)
+    """K diag(weight) K^T + diag, for weight (h, k) in float64."""
+    index, t = _ordered(k)
     smallest = _checks.SMALLEST_TAU_OF_SQUARES
-    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums will be NaN
+    if not k.tau.is_cuda and not bool(_checks.is_length(k.tau, smallest).all()):  # on CUDA the sums are NaN
         raise ValueError(_checks.bad_tau(where, k.tau, smallest))
     try:
-        left, right, mass = _masses(_moments(weight, k.psi), k, order, t)
-    except StalePlanError:  # of the product underneath
+        left, right, mass = _masses(_moments(weight, k.psi), k, index, t)
+    except StalePlanError:  # the sums raised it, without the name of the method
         raise StalePlanError(_checks.stale_plan(where)) from None
-    e = _directions(k.phi, order)
+    e = _directions(k.phi, index)
     p, q = torch.cat([e, _applied(right, e)], -1), torch.cat([_applied(left, e), e], -1)
-    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, order))
+    generators = Generators(t, k.tau, p, q, mass, _sorted(diag, index))
     backend = _backends.planner_of_sides(t.device)
-    factored = _checked(where, generators, factor(generators, order, backend), alone=False)
+    factored = _checked(where, generators, factor(generators, index, backend), alone=False)
     phases = () if k.phi is None or k.psi is None else (k.phi, k.psi)
     parameters = (weight, k.a, k.b, k.tau, *phases)
-    return System(where, batch, generators, factored, diag, k.planned, k.backend, parameters, k.dtype)
+    return System(where, batch, generators, factored, diag, k.order, k.backend, parameters, k.dtype)
 
 
-def _kernel_product(planned: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
+def _kernel_product(order: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
     phase = (phi[0], phi[0]) if phi else None
-    return product(x.mT, Matrix(a, a, tau, _widened(planned), backend), phase).mT
+    return product(x.mT, Matrix(a, a, tau, _widened(order), backend), phase).mT
 
 
-def _gram_product(
-    planned: Order, backend: str, x: Tensor, weight: Tensor, a: Tensor, b: Tensor, tau: Tensor, *phases: Tensor
-) -> Tensor:
+def _gram_product(order: Order, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
     """K diag(weight) K^T x."""
+    weight, a, b, tau, *phases = parameters
     there = (phases[0], phases[1]) if phases else None
     back = (phases[1], phases[0]) if phases else None
-    matrix = Matrix(a, b, tau, _widened(planned), backend)
+    matrix = Matrix(a, b, tau, _widened(order), backend)
     inner = product(x.mT, matrix.mT, back)
     return product(inner * weight[:, None], matrix, there).mT
 
 
-def _widened(planned: Order) -> Order:
-    """The order with its anchors in float64, as they are here: the core then sees that none moved."""
-    if planned.target.kind != "sorted":  # it holds no anchors, or is the GPU's
-        return planned
-    return planned._replace(target=_wide(planned.target), source=_wide(planned.source))
-
-
-def _wide(side: Side) -> Side:
-    return side._replace(values=side.values.double())
+def _widened(order: Order) -> Order:
+    """The order with its copy of the anchors in float64, as they are here: the core compares the two."""
+    if order.target.kind != "sorted":  # it has no copy, or is the GPU's
+        return order
+    target, source = (side._replace(values=side.values.double()) for side in (order.target, order.source))
+    return order._replace(target=target, source=source)
 
 
 def _ordered(k: Flat) -> tuple[Tensor, Tensor]:
-    """The order (h, n) of the rows, and their anchors in it."""
-    side = k.planned.target
+    """The indices (h, n) that sort a, and a sorted."""
+    side = k.order.target
     if side.kind in ("sorted", "short"):
-        order = side.indices[:, 0].long()
+        index = side.indices[:, 0].long()
     else:
-        order = k.a.detach().argsort(stable=True)
-    return order, _gathered(k.a, order, side)
+        index = k.a.detach().argsort(stable=True)
+    return index, _gathered(k.a, index, side)
 
 
-def _gathered(anchors: Tensor, order: Tensor, side: Side) -> Tensor:
-    """anchors (h, n) in order; from the plan's values, where it has them and the anchors have not moved."""
-    looked_at = side.kind == "sorted" and not (anchors.requires_grad or anchors.is_cuda)  # CUDA is not waited for
-    if looked_at and torch.equal(side.values[:, 0].double(), anchors):
+def _gathered(anchors: Tensor, index: Tensor, side: Side) -> Tensor:
+    """anchors (h, n) at index (h, n), which sorts them; copied from a sorted side if they have not moved."""
+    # A copy has no gradient. On CUDA the comparison would wait for the device.
+    compared = side.kind == "sorted" and not (anchors.requires_grad or anchors.is_cuda)
+    if compared and torch.equal(side.values[:, 0].double(), anchors):
         return side.values[:, 1].double()
-    return anchors.gather(-1, order)
+    return anchors.gather(-1, index)
 
 
 def _checked(where: str, generators: Generators, factored: Factored, *, alone: bool) -> Factored:
-    """Raise unless the matrix is positive definite. On CUDA, which is not waited for, all is NaN instead."""
-    d, decay, order = factored.d, factored.decay, factored.order
-    subtracted = factored.mass.shape[-1] > 0  # then a small pivot is a difference, of which no digit may be left
-    most = 1 if subtracted else 0  # of anchors in order
+    """The factors, or an error if the matrix is not positive definite; ``alone`` if no diagonal was added.
+
+    On CUDA an error would have to wait for the device, so d becomes NaN instead, and with it every result.
+    """
+    d, decay, index = factored.d, factored.chain.decay, factored.order
+    subtracted = factored.chain.mass.shape[-1] > 0  # then d is a difference, and a small one may have no correct digit
+    most = 1 if subtracted else 0  # decay is rho <= 1, or rho - 1 <= 0, if the anchors are sorted
     lost = ~(d > (SINGULAR * _diagonal(generators) if subtracted else 0))
-    if alone:  # three equal anchors with phases are singular, but the last d comes out as a rounding error
+    if alone:  # K of three equal anchors with phases is singular, but the last d comes out as a rounding error
         lost = lost | ((decay == 0) & (d <= SINGULAR))
-    # An infinite gap decays to 0, as any wide one does: of anchors in order only the outermost can have one.
+    # An infinite anchor does not show in decay, which is 0 for any wide gap. If sorted, it is the first or the last.
     ends = torch.cat([generators.t[:, :1], generators.t[:, -1:]], -1).detach()
     finite = torch.isfinite(ends).all(-1, keepdim=True)
     if d.is_cuda:
@@ -232,33 +241,33 @@ def _checked(where: str, generators: Generators, factored: Factored, *, alone: b
     if not bool((decay <= most).all() & finite.all()):
         raise StalePlanError(_checks.stale_plan(where))
     if bool(lost.any()):
-        kernel, i = (int(part) for part in lost.nonzero()[0])
-        tied = order[kernel, [i - 1, i]].tolist() if i and float(decay[kernel, i]) == 0 else None
-        raise ValueError(_checks.not_definite(where, int(order[kernel, i]), sorted(tied) if alone and tied else None))
+        entry, i = (int(part) for part in lost.nonzero()[0])  # of the batch, and of the points
+        tied = index[entry, [i - 1, i]].tolist() if i and float(decay[entry, i]) == 0 else None
+        raise ValueError(_checks.not_definite(where, int(index[entry, i]), sorted(tied) if alone and tied else None))
     return factored
 
 
 def _diagonal(generators: Generators) -> Tensor:
-    """The diagonal (h, n) of the matrix, in order."""
+    """The diagonal (h, n) of A, in sorted order."""
     sides = zip(generators.p.detach().unbind(-1), generators.q.detach().unbind(-1))
     return sum((p * q for p, q in sides), generators.diag.detach())
 
 
-def _sorted(diag: Tensor, order: Tensor) -> Tensor:
-    """diag (h, n) in order; a number is the same in any."""
-    return diag if diag.stride(-1) == 0 else diag.gather(-1, order)
+def _sorted(diag: Tensor, index: Tensor) -> Tensor:
+    """diag (h, n) in sorted order; a single number, expanded, needs no sorting."""
+    return diag if diag.stride(-1) == 0 else diag.gather(-1, index)
 
 
-def _directions(phi: Tensor | None, order: Tensor) -> Tensor:
-    """e (h, n, 1 or 2), in order."""
+def _directions(phi: Tensor | None, index: Tensor) -> Tensor:
+    """e (h, n, 1 or 2), in sorted order."""
     if phi is None:
-        return torch.ones_like(order, dtype=torch.float64)[..., None]
-    angle = phi.gather(-1, order)
+        return torch.ones_like(index, dtype=torch.float64)[..., None]
+    angle = phi.gather(-1, index)
     return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
-    """The weights' moments (h, 1 or 3, k): of 1, or of cos^2, cos sin, sin^2 of psi."""
+    """The moments (h, 1 or 3, k) of every column: weight times 1, or times cos^2, cos sin and sin^2 of psi."""
     if psi is None:
         return weight[:, None]
     cos, sin = psi.cos(), psi.sin()
@@ -266,7 +275,7 @@ def _moments(weight: Tensor, psi: Tensor | None) -> Tensor:
 
 
 def _applied(moments: Tensor, e: Tensor) -> Tensor:
-    """The matrices packed in moments (h, 1 or 3, n), times e (h, n, 1 or 2)."""
+    """The symmetric matrices packed in moments (h, 1 or 3, n), times e (h, n, 1 or 2)."""
     if e.shape[-1] == 1:
         return moments[:, 0, :, None] * e
     one, both, two = moments.unbind(1)
@@ -274,50 +283,54 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
     return torch.stack([one * cos + both * sin, both * cos + two * sin], -1)
 
 
-def _masses(moments: Tensor, k: Flat, order: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U, V (h, 1 or 3, n), and W (h, n, 1 or 3) in the gap before every point, of moments (h, 1 or 3, k)."""
-    side = k.planned.source
-    matrix = Matrix(k.a, k.b, k.tau / 2, k.planned, k.backend)
-    if side.kind == "sorted":  # both sides are sorted: then all is a walk, nothing a look-up
-        cols = side.indices[:, 0].long()
+def _masses(moments: Tensor, k: Flat, index: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U and V (h, 1 or 3, n), and W (h, n, 1 or 3), of moments (h, 1 or 3, k); all in the order of t, a sorted."""
+    n, side = t.shape[-1], k.order.source
+    matrix = Matrix(k.a, k.b, k.tau / 2, k.order, k.backend)
+    if side.kind == "sorted":  # both sides are sorted: the sums then read memory in sequence
+        cols, below, upto = (side.indices[:, channel].long() for channel in (0, 2, 3))
         moments = moments.gather(-1, cols[:, None].expand(moments.shape))
-        below, upto = side.indices[:, 2].long(), side.indices[:, 3].long()
         s = _gathered(k.b, cols, side)
-        left, right = halves(moments, matrix._replace(target=t, source=s, order=_as_sorted(k.planned)))
-        return left, right, _between(moments, below, upto, t.shape[-1])
+        left, right = halves(moments, matrix._replace(target=t, source=s, order=_as_sorted(k.order)))
+        return left, right, _between(moments, below, upto, n)
     left, right = halves(moments, matrix)
     if side.kind == "long":
-        below, upto = side.indices[:, 0].long(), side.indices[:, 1].long()
+        below, upto = (side.indices[:, channel].long() for channel in (0, 1))
     else:
         ends, s = t.detach(), k.b.detach()
         below, upto = torch.searchsorted(ends, s), torch.searchsorted(ends, s, right=True)
-    picked = order[:, None].expand(left.shape)
-    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, t.shape[-1])
+    picked = index[:, None].expand(left.shape)
+    return left.gather(-1, picked), right.gather(-1, picked), _between(moments, below, upto, n)
 
 
-def _as_sorted(planned: Order) -> Order:
-    """A merged order, as it is for the same anchors given in order."""
+def _as_sorted(order: Order) -> Order:
+    """A merged order, changed to that of the same anchors given sorted."""
     made = []
-    for side in (planned.target, planned.source):
-        index = side.indices
-        own = torch.arange(index.shape[-1], dtype=torch.int32, device=index.device).expand(index.shape[0], -1)
-        made += [torch.stack([own, own, index[:, 2], index[:, 3]], 1), index.new_empty((1, 0, 1), dtype=torch.float64)]
-    return Order.of(made, planned.layout)
+    for side in (order.target, order.source):
+        below, upto = side.indices[:, 2], side.indices[:, 3]
+        own = torch.arange(below.shape[-1], dtype=torch.int32, device=below.device).expand(below.shape)
+        made += [torch.stack([own, own, below, upto], 1), below.new_empty((1, 0, 1), dtype=torch.float64)]
+    return Order.of(made, order.layout)
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:
-    """The moments in the gap before every point, (h, n, 1 or 3), half of those tied with its ends."""
-    gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last holds what lies beyond
+    """W (h, n, 1 or 3): the sum of the moments (h, 1 or 3, k) in the gap before every point.
+
+    ``below`` and ``upto`` (h, k) count the points that are < and <= each column. Half of a column's moments goes to the
+    gap before point ``below``, half to that before point ``upto``. These are the same gap unless the column is equal to
+    a point; then they are the gaps on its two sides.
+    """
+    gaps = moments.new_zeros((*moments.shape[:-1], n + 1))  # the last is beyond the last point, and dropped
     for place in (below, upto):
         gaps = _added(gaps, place[:, None].expand(moments.shape), moments / 2)
     return gaps[..., :n].mT
 
 
 def _added(sums: Tensor, index: Tensor, values: Tensor) -> Tensor:
-    """sums (h, c, n) with values (h, c, k) added where index says; in the same order every time."""
+    """sums (h, c, n) with values (h, c, k) added at index (h, c, k); always in the same order, for the same bits."""
     if not sums.is_cuda:
         return sums.scatter_add(-1, index, values)
-    # There scatter_add adds in the order in which threads happen to come; index_put sorts the indices first.
+    # On CUDA scatter_add uses atomics, in any order; index_put with accumulate sorts the indices first.
     rows = torch.arange(sums[..., 0].numel(), device=sums.device).view(*sums.shape[:-1], 1)
     flat = (index + sums.shape[-1] * rows).flatten()
     return sums.flatten().index_put((flat,), values.flatten(), accumulate=True).view(sums.shape)

@@ -1,15 +1,16 @@
-r"""Quasiseparable factors in plain torch, on any device: parallel in n. Results are written in place.
+r"""The operators in plain torch, on any device, by parallel scans over the points. Results are written in place.
 
-Every recursion is a composition of maps from one point to the next, and composition is associative, so all prefixes are
-found by pairing neighbours, log n times:
+Every recursion of the package's docstring applies one map per point to a state. Maps of the same form compose to a map
+of that form, and composition is associative, so a parallel scan (``_prefixes``) finds the states after all points in
+about 2 log2(n) rounds of a few calls: O(n r^3) work and O(n r^2) memory.
 
-    states      S -> X + F S (I - G S)^-1 F^T            the factor; P = I - S in place of S where there is no mass
-    vectors     f -> F f + u                             products and solves with L
-    gradients   S -> F S F^T + X                         of the factor, from the last point back
+    factor        S+ -> X + F S+ (I - G S+)^-1 F^T      S+ is the state after a point, S+ = S + d z z^T; for K it is P+
+    sweep         f  -> F f + u
+    gradients     Z  -> F Z F^T + X
 
-O(n r^3) work and O(n r^2) memory, in about 2 log2(n) rounds of a few calls. The same sums as in C++, in another order.
-What is composed is not as stable as what is solved in turn: for Gram matrices the states and the solves with L are
-corrected afterwards, by what they leave of the equations of one step.
+The sums are those of C++ in another order. Composed maps lose more digits than a walk from point to point. For K the
+loss is harmless. For Gram matrices, ``factor`` and ``sweep`` insert their result into the recursion of one step and
+correct it by what that step leaves.
 """
 
 from __future__ import annotations
@@ -19,48 +20,166 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-ENOUGH = 1e-7  # of the matrix's own diagonal: with so much added, maps compose without much loss
-ROUNDS = 8  # of Newton's method, from there to the diagonal given
-Maps = tuple[Tensor, ...]  # (h, n, ...), one map a point
-Compose = Callable[[Maps, Maps], Maps]  # of the earlier and the later
+from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
+
+# Newton's method for the factor of a Gram matrix (``_factor_gram``). The figures are those of benchmarks/refinement.py.
+#
+# It starts from the factor of the same matrix with diag raised to ENOUGH of its entries, which composition finds. The
+# inverse in ``_compose_states`` then has a condition number of up to 1 / ENOUGH, so composed maps have errors of about
+# eps / ENOUGH of the entries. Pivots may be as small as ENOUGH of the entries, so their relative errors are about
+# eps / ENOUGH^2: 0.02 for 1e-7, and 2 for 1e-8. Measured, with phases: 0.005 and 0.4. So 1e-7 is the smallest power of
+# ten that leaves a digit to start from.
+ENOUGH = 1e-7
+
+# Where diag is at least ENOUGH of the entries, the start solves the same equations, and 3 to 5 rounds remove its
+# rounding errors. Where diag is smaller, the pivots of the start are too large. The model of this case is a run of
+# equal points. The variance P of a point, given the points before it, obeys 1 / P+ = 1 / P + 1 / diag, so P = diag / i
+# after i points. Newton's method gives diag / (2^k - 1) after k rounds, for i between 2^k and ENOUGH / diag; for larger
+# i the start is good enough. So about log2(ENOUGH / diag) rounds halve the error, and one or two more converge
+# quadratically: 8 rounds for diag = 1e-9 of the entries. Measured there, without phases: errors of the pivots are below
+# 1e-5 in clusters of 200 points and below 0.01 in clusters of 6000; ``autograd.solve`` then refines the solution once.
+# With phases and clusters of 6000 points, 1e-6 is needed. Below these limits pivots may be wrong, as GramOperator says.
+ROUNDS = 8
+
+Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
+Compose = Callable[[Maps, Maps], Maps]  # (first, second) -> the map that applies first, then second
 
 
-def factor(
-    decay: Tensor, p: Tensor, q: Tensor, mass: Tensor, diag: Tensor, d: Tensor, z: Tensor, states: Tensor
-) -> None:
-    """A = L diag(d) L^T, as ``_solve_ops`` describes it."""
+def factor(matrix: Quasiseparable, made: Pivots) -> None:
+    """A = L diag(d) L^T."""
+    p, diag = matrix.p, matrix.diag
+    state, c = _factor_gram(matrix) if matrix.mass.shape[-1] else _factor_kernel(matrix)
+    made.d.copy_(diag + (p * c).sum(-1))
+    made.z.copy_(c / made.d[..., None])
+    if made.states.numel():
+        made.states.copy_(state)
+
+
+def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_bar: Tensor, bars: MatrixBars) -> None:
+    r"""The gradients of what A is made of, from those of d and z.
+
+    The reverse of one point's c = q - S p, d = diag + p^T c, z = c / d, S+ = S + d z z^T, given sigma, the gradient of
+    S+ that the later points make:
+
+        d_bar' = d_bar - z^T z_bar / d - z^T sigma z                                    = diag_bar
+        c_bar  = z_bar / d + 2 sigma z + d_bar' p                                       = q_bar
+        p_bar  = d_bar' c - S c_bar
+        S_bar  = sigma - (c_bar p^T + p c_bar^T) / 2,      sigma of the point before = T^T S_bar T
+
+    Without the terms of sigma, d_bar' and c_bar are called ``own`` and ``c_own``. The terms of sigma add up to
+
+        S_bar = (I - p z^T) sigma (I - z p^T) - (c_own p^T + p c_own^T) / 2
+
+    so sigma is a recursion of the form Z -> F Z F^T + X from the last point back.
+    """
+    decay, p, z, mass = chain
+    steps, over = _steps(chain), d[..., None]
+    own = d_bar - (z * z_bar).sum(-1) / d
+    c_own = z_bar / over + own[..., None] * p
+    held = steps.mT @ (_eye(p) - _outer(p, z))
+    maps = held, -steps.mT @ _symmetric(_outer(c_own, p)) @ steps
+    turned = tuple(part.flip(1) for part in maps)
+    sigma = _before(_prefixes(_compose_gradients, turned)[1]).flip(1)
+    pulled = (sigma @ z[..., None])[..., 0]
+    bars.diag.copy_(own - (z * pulled).sum(-1))
+    bars.q.copy_(z_bar / over + 2 * pulled + bars.diag[..., None] * p)
+    state = states if mass.shape[-1] else _eye(p) - states
+    bars.p.copy_(bars.diag[..., None] * over * z - (state @ bars.q[..., None])[..., 0])
+    after = _before(state + d[..., None, None] * _outer(z, z))
+    state_bar = sigma - _symmetric(_outer(bars.q, p))
+    # <S_bar, S>, where S is made again from S+ of the point before: I - P has lost its digits where S is small.
+    bars.gap.copy_(2 * (state_bar * (steps @ after @ steps.mT)).sum((-2, -1)))
     if mass.shape[-1]:
-        steps = _steps(decay, p, mass)
-        after = _guess(steps, p, q, diag)
-        for _ in range(ROUNDS):
-            after = _symmetric(after + _correction(steps, p, q, diag, after))
-        state = steps @ _before(after) @ steps.mT
-        c = q - (state @ p[..., None])[..., 0]
-    else:  # nothing is subtracted: P = rho^2 P + kappa I of the point before, then P - c c^T / d
-        kappa = (-decay * (2 + decay))[..., None, None]
-        rho = (1 + decay)[..., None, None]
-        added = diag[..., None, None]
-        kept = _beside(p) + _outer(p, p) * (added / _nonzero(kappa + added))
-        maps = rho * kept, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * kept
-        before = _before(_prefixes(_compose_states, maps)[2])
-        state = rho * rho * before + kappa * _eye(p)
-        c = (state @ p[..., None])[..., 0]
-    d.copy_(diag + (p * c).sum(-1))
-    z.copy_(c / d[..., None])
-    if states.numel():
-        states.copy_(state)
+        _pack(2 * decay[..., None, None] * (state_bar @ steps @ after), bars.mass)
 
 
-def _guess(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> Tensor:
-    """S + d z z^T of every point, for a diagonal that is large enough."""
+def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool) -> None:
+    """y = L x, L^T x, L^-1 x or L^-T x, for x (h, n, m)."""
+    steps = _steps(chain)
+    reads, writes, given = chain.p, chain.z, x
+    if transposed:  # from the last point back: the step that leads to point i comes from point i + 1
+        steps = _after(steps).mT.flip(1)
+        reads, writes, given = chain.z.flip(1), chain.p.flip(1), x.flip(1)
+    result = _swept(steps, reads, writes, given, inverse)
+    if inverse and chain.mass.shape[-1]:
+        # Products of T keep their digits, products of (I - w r^T) T do not: one step of iterative refinement.
+        left = given - _swept(steps, reads, writes, result, False)
+        result = result + _swept(steps, reads, writes, left, True)
+    y.copy_(result.flip(1) if transposed else result)
+
+
+def solve(chain: Chain, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
+    """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order."""
+    rows = order[..., None].expand(y.shape)
+    inner, outer = torch.empty_like(y), torch.empty_like(y)
+    sweep(chain, y.gather(1, rows), inner, transposed=False, inverse=True)
+    sweep(chain, inner / d[..., None], outer, transposed=True, inverse=True)
+    x.scatter_(1, rows, outer)
+
+
+def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -> None:
+    r"""The gradients of the sum over i > j, and over columns, of left_i L_ij right_j, for left and right (h, n, m).
+
+    L_ij = p_i^T T_i ... T_{j+1} z_j. With f_i the state of the sweep of right up to and including point i, and g_i that
+    of the sweep of left from the last point down to and including point i:
+
+        p_bar_i = left_i T_i f_{i-1}        z_bar_i = right_i T_{i+1}^T g_{i+1}        T_bar_i = g_i f_{i-1}^T
+    """
+    steps = _steps(chain)
+    later = _after(steps).mT
+    from_left = _states(steps, chain.p, chain.z, right, False)  # f (h, n, r, m)
+    from_right = _states(later.flip(1), chain.z.flip(1), chain.p.flip(1), left.flip(1), False).flip(1)  # g
+    before = _before(from_left)
+    arriving = steps @ before
+    bars.p.copy_((arriving * left[..., None, :]).sum(-1))
+    bars.gap.copy_((from_right * arriving).sum((-2, -1)))
+    bars.z.copy_((later @ _after(from_right) * right[..., None, :]).sum(-1))
+    if chain.mass.shape[-1]:
+        _pack(chain.decay[..., None, None] * (from_right @ before.mT), bars.mass)
+
+
+def _factor_kernel(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
+    """P (h, n, r, r) and c (h, n, r) of K, from kappa = 1 - rho^2 and without a difference.
+
+    P = rho^2 P+ + kappa I with P+ of the point before, then P+ = P - c c^T / d, c = P p, d = diag + p^T P p.
+    """
+    decay, p, _, _, diag = matrix
+    kappa = (-decay * (2 + decay))[..., None, None]
+    rho = (1 + decay)[..., None, None]
+    added = diag[..., None, None]
+    kept = _beside(p) + _outer(p, p) * (added / _nonzero(kappa + added))
+    maps = rho * kept, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * kept
+    before = _before(_prefixes(_compose_states, maps)[2])
+    state = rho * rho * before + kappa * _eye(p)
+    return state, (state @ p[..., None])[..., 0]
+
+
+def _factor_gram(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
+    """S (h, n, r, r) and c (h, n, r) of a Gram matrix: a guess, improved by Newton's method."""
+    steps = _steps(matrix)
+    after = _guess(matrix, steps)
+    for _ in range(ROUNDS):
+        after = _symmetric(after + _correction(matrix, steps, after))
+    state = steps @ _before(after) @ steps.mT
+    return state, matrix.q - (state @ matrix.p[..., None])[..., 0]
+
+
+def _guess(matrix: Quasiseparable, steps: Tensor) -> Tensor:
+    """S+ (h, n, r, r) of the matrix whose diagonal is at least ENOUGH of its entries, by composition."""
+    p, q, diag = matrix.p, matrix.q, matrix.diag
     entries = (p * q).sum(-1)
     whole = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
     maps = (_eye(p) - _outer(q, p) / whole) @ steps, steps.mT @ (_outer(p, p) / whole) @ steps, _outer(q, q) / whole
     return _prefixes(_compose_states, maps)[2]
 
 
-def _correction(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor, after: Tensor) -> Tensor:
-    """Newton's step: what one step of the recursion leaves, carried on by its derivative, (I - z p^T) T both sides."""
+def _correction(matrix: Quasiseparable, steps: Tensor, after: Tensor) -> Tensor:
+    """Newton's step for the n equations S+_i = step_i(S+_{i-1}).
+
+    ``left`` is what S+ leaves of the equations. The derivative of step_i is Z -> J Z J^T with J = (I - z p^T) T, so the
+    correction is the recursion Z_i = J_i Z_{i-1} J_i^T + left_i.
+    """
+    p, q, diag = matrix.p, matrix.q, matrix.diag
     state = steps @ _before(after) @ steps.mT
     c = q - (state @ p[..., None])[..., 0]
     d = (diag + (p * c).sum(-1))[..., None]
@@ -68,108 +187,24 @@ def _correction(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor, after: Tensor
     return _prefixes(_compose_gradients, ((_eye(p) - _outer(c / d, p)) @ steps, left))[1]
 
 
-def factor_pullback(
-    decay: Tensor,
-    p: Tensor,
-    mass: Tensor,
-    d: Tensor,
-    z: Tensor,
-    states: Tensor,
-    d_bar: Tensor,
-    z_bar: Tensor,
-    p_bar: Tensor,
-    q_bar: Tensor,
-    mass_bar: Tensor,
-    diag_bar: Tensor,
-    gap_bar: Tensor,
-) -> None:
-    """The gradients of what ``factor`` was given."""
-    steps, over = _steps(decay, p, mass), d[..., None]
-    own = d_bar - (z * z_bar).sum(-1) / d  # the gradients of d and c that no later point adds to
-    c_own = z_bar / over + own[..., None] * p
-    held = steps.mT @ (_eye(p) - _outer(p, z))
-    maps = held, -steps.mT @ _symmetric(_outer(c_own, p)) @ steps
-    turned = tuple(part.flip(1) for part in maps)
-    sigma = _before(_prefixes(_compose_gradients, turned)[1]).flip(1)  # of S + d z z^T
-    pulled = (sigma @ z[..., None])[..., 0]
-    diag_bar.copy_(own - (z * pulled).sum(-1))
-    q_bar.copy_(z_bar / over + 2 * pulled + diag_bar[..., None] * p)
-    state = states if mass.shape[-1] else _eye(p) - states
-    p_bar.copy_(diag_bar[..., None] * over * z - (state @ q_bar[..., None])[..., 0])
-    after = _before(state + d[..., None, None] * _outer(z, z))
-    state_bar = sigma - _symmetric(_outer(q_bar, p))
-    gap_bar.copy_(2 * (state_bar * (steps @ after @ steps.mT)).sum((-2, -1)))  # S again: in I - S a small one is lost
-    if mass.shape[-1]:
-        _pack(2 * decay[..., None, None] * (state_bar @ steps @ after), mass_bar)
-
-
-def sweep(
-    decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
-) -> None:
-    """y = L x, L^T x, L^-1 x or L^-T x for x (h, n, m)."""
-    steps = _steps(decay, p, mass)
-    reads, writes, given = p, z, x
-    if transposed:  # from the last point back, by the steps into the points after
-        steps = torch.cat([steps[:, 1:], torch.zeros_like(steps[:, :1])], 1).mT.flip(1)
-        reads, writes, given = z.flip(1), p.flip(1), x.flip(1)
-    result = _swept(steps, reads, writes, given, inverse)
-    if inverse and mass.shape[-1]:
-        # Composed, (I - w r^T) T loses digits that T, in products, does not: what is left is solved for once more.
-        left = given - _swept(steps, reads, writes, result, False)
-        result = result + _swept(steps, reads, writes, left, True)
-    y.copy_(result.flip(1) if transposed else result)
-
-
-def solve(decay: Tensor, p: Tensor, z: Tensor, mass: Tensor, d: Tensor, order: Tensor, y: Tensor, x: Tensor) -> None:
-    """x = L^-T diag(d)^-1 L^-1 y, for y and x (h, n, m) in the caller's order, whose rows ``order`` (h, n) names."""
-    index = order[..., None].expand(y.shape)
-    inner, outer = torch.empty_like(y), torch.empty_like(y)
-    sweep(decay, p, z, mass, y.gather(1, index), inner, transposed=False, inverse=True)
-    sweep(decay, p, z, mass, inner / d[..., None], outer, transposed=True, inverse=True)
-    x.scatter_(1, index, outer)
-
-
-def sweep_pullback(
-    decay: Tensor,
-    p: Tensor,
-    z: Tensor,
-    mass: Tensor,
-    left: Tensor,
-    right: Tensor,
-    p_bar: Tensor,
-    z_bar: Tensor,
-    mass_bar: Tensor,
-    gap_bar: Tensor,
-) -> None:
-    """The gradients of the sum over i > j of left_i L_ij right_j, and over the columns of left and right (h, n, m)."""
-    steps = _steps(decay, p, mass)
-    later = torch.cat([steps[:, 1:], torch.zeros_like(steps[:, :1])], 1).mT
-    from_left = _states(steps, p, z, right, False)  # (h, n, r, m), right of every point
-    from_right = _states(later.flip(1), z.flip(1), p.flip(1), left.flip(1), False).flip(1)  # left of it
-    before = _before(from_left)
-    arriving = steps @ before
-    p_bar.copy_((arriving * left[..., None, :]).sum(-1))
-    gap_bar.copy_((from_right * arriving).sum((-2, -1)))
-    after = torch.cat([from_right[:, 1:], torch.zeros_like(from_right[:, :1])], 1)
-    z_bar.copy_((later @ after * right[..., None, :]).sum(-1))
-    if mass.shape[-1]:
-        _pack(decay[..., None, None] * (from_right @ before.mT), mass_bar)
-
-
 def _swept(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
-    """x + r^T T f, or x - r^T T f, of f after the point before."""
+    """x + r^T T f, or x - r^T T f if inverse, with f the state after the point before."""
     read = (reads[..., None, :] @ steps @ _before(_states(steps, reads, writes, x, inverse)))[..., 0, :]
     return x - read if inverse else x + read
 
 
 def _states(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
-    """f (h, n, r, m) after every point: f <- T f + w x, or (I - w r^T) T f + w x."""
+    """f (h, n, r, m) after every point: f <- T f + w x, or f <- (I - w r^T) T f + w x if inverse."""
     moves = (_eye(reads) - _outer(writes, reads)) @ steps if inverse else steps
     return _prefixes(_compose_vectors, (moves, writes[..., None] * x[..., None, :]))[1]
 
 
 def _prefixes(compose: Compose, maps: Maps) -> Maps:
-    """The compositions of the maps up to every point, by pairs, pairs of pairs, and so on."""
+    """For every point i, the composition of maps 0 .. i.
+
+    Neighbours are composed to pairs, and the prefixes of the pairs, found in the same way, are those of the odd points.
+    One more composition gives those of the even points.
+    """
     n = maps[0].shape[1]
     if n < 2:
         return maps
@@ -186,6 +221,7 @@ def _prefixes(compose: Compose, maps: Maps) -> Maps:
 
 
 def _compose_states(one: Maps, two: Maps) -> Maps:
+    """Of maps S -> X + F S (I - G S)^-1 F^T."""
     (f1, g1, x1), (f2, g2, x2) = one, two
     between = torch.linalg.inv_ex(_eye(x1[..., 0]) - x1 @ g2).inverse  # (I - X1 G2)^-1; NaN, no error, if singular
     through = f2 @ between
@@ -193,21 +229,29 @@ def _compose_states(one: Maps, two: Maps) -> Maps:
 
 
 def _compose_vectors(one: Maps, two: Maps) -> Maps:
+    """Of maps f -> F f + u."""
     return two[0] @ one[0], two[0] @ one[1] + two[1]
 
 
 def _compose_gradients(one: Maps, two: Maps) -> Maps:
+    """Of maps Z -> F Z F^T + X."""
     return two[0] @ one[0], two[0] @ one[1] @ two[0].mT + two[1]
 
 
 def _before(states: Tensor) -> Tensor:
-    """The states (h, n, ...) of the point before; 0 for the first."""
+    """states (h, n, ...) of the point before every point; 0 for the first."""
     return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
 
 
-def _steps(decay: Tensor, p: Tensor, mass: Tensor) -> Tensor:
+def _after(states: Tensor) -> Tensor:
+    """states (h, n, ...) of the point after every point; 0 for the last."""
+    return torch.cat([states[:, 1:], torch.zeros_like(states[:, :1])], 1)
+
+
+def _steps(arrays: Quasiseparable | Chain) -> Tensor:
     """T (h, n, r, r)."""
-    block = {0: 0, 1: 1, 3: 2}[mass.shape[-1]]
+    decay, p, _, mass, *_ = arrays
+    block = BLOCK[mass.shape[-1]]
     shears = _eye(p).expand(*p.shape, p.shape[-1]).clone()
     if block == 1:
         shears[..., 0, 1] = mass[..., 0]
@@ -217,10 +261,10 @@ def _steps(decay: Tensor, p: Tensor, mass: Tensor) -> Tensor:
     return shears * (decay if block else 1 + decay)[..., None, None]
 
 
-def _pack(full: Tensor, mass_bar: Tensor) -> None:
-    """The gradient of T's upper right block, as that of W's packed entries; the first point has no gap before it."""
-    block = full.shape[-1] // 2
-    w_bar = full[..., :block, block:]
+def _pack(shear_bar: Tensor, mass_bar: Tensor) -> None:
+    """The gradient of W's packed entries, from that of [[I, W], [0, I]]; 0 for the first point, which has no gap."""
+    block = shear_bar.shape[-1] // 2
+    w_bar = shear_bar[..., :block, block:]
     entries = [w_bar[..., 0, 0]]
     if block == 2:
         entries += [w_bar[..., 0, 1] + w_bar[..., 1, 0], w_bar[..., 1, 1]]
@@ -249,5 +293,5 @@ def _beside(p: Tensor) -> Tensor:
 
 
 def _nonzero(x: Tensor) -> Tensor:
-    """For a division by what is 0 only where the matrix is singular, as its d will tell."""
+    """x to divide by. It is 0 only where the matrix is singular, and there d = 0 reports that."""
     return torch.where(x == 0, torch.finfo(x.dtype).tiny, x)
