@@ -8,9 +8,8 @@ from cases import CASES, every, named
 from helpers import named_gradients
 from laplex import reference
 from laplex._gram import autograd as _autograd_gram
-from laplex._triton.gram import matrix as triton_gram
-from laplex._triton.gram import pull as triton_gram_pull
-from laplex._triton.gram import sums as triton_gram_sums
+from laplex._triton.gram import launch as triton_gram
+from laplex._triton.gram.launch import Columns
 from laplex._triton.scan import launch as triton_scan
 from test_grad import second_order
 from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
@@ -28,15 +27,14 @@ FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 6
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(triton_gram, "ROWS", 8)
-    monkeypatch.setattr(triton_gram, "COLS", 16)
-    monkeypatch.setattr(triton_gram_sums, "tiling", lambda merged: 32)
-    monkeypatch.setattr(triton_gram_sums, "CARRIED_AT_ONCE", 2)
-    monkeypatch.setattr(triton_gram_sums, "ROWS", 2)
-    monkeypatch.setattr(triton_gram_pull, "TARGETS", 4)
-    triton_gram_sums.schedule.cache_clear()
+    monkeypatch.setattr(triton_gram, "MATRIX_TILE", (8, 16))
+    monkeypatch.setattr(triton_gram, "tiling", lambda merged: 32)
+    monkeypatch.setattr(triton_gram, "CARRIED_AT_ONCE", 2)
+    monkeypatch.setattr(triton_gram, "WEIGHTS", 2)
+    monkeypatch.setattr(triton_gram, "TARGETS", 4)
+    triton_gram.schedule.cache_clear()
     yield
-    triton_gram_sums.schedule.cache_clear()
+    triton_gram.schedule.cache_clear()
 
 
 @every(FEW)
@@ -130,14 +128,14 @@ def test_the_mass_is_the_same_to_the_bit_where_no_source_lies_between():
     a, b, tau = a[None], b[None], torch.ones(1).double()
     psi = torch.randn_like(b)
     order = torch.ops.laplex.plan(a, b, "joined", "triton")
-    sums, _ = triton_gram_sums.sums_of(weight, (torch.zeros_like(a), psi), a, b, tau, order)
+    sums, _ = triton_gram.sums_of(Columns(weight, (torch.zeros_like(a), psi)), a, b, tau, order)
     parts = weight[0, 0] * torch.stack([torch.ones_like(psi[0]), (2 * psi[0]).cos(), (2 * psi[0]).sin()])
     assert bool((sums[0, 0, :, 2:, :80] == sums[0, 0, :, 2:, :1]).all())
     want = (parts[:, None] * (b[0] < a[0][:, None])).sum(-1)
     assert float((sums[0, 0, :, 2:].sum(1) - want).abs().max()) <= 1e-13 * float(weight.abs().sum())
     b[0, 7] = a[0, 3]  # half of it left of its anchor
     order = torch.ops.laplex.plan(a, b, "joined", "triton")
-    tied, _ = triton_gram_sums.sums_of(weight, (), a, b, tau, order)
+    tied, _ = triton_gram.sums_of(Columns(weight, ()), a, b, tau, order)
     jump = tied[0, 0, 0, 2:].sum(0) - tied[0, 0, 0, 2:, :80].sum(0)[a[0, :80].argmin()]
     rank = (a[0, :80] > a[0, 3]).double() + 0.5 * (a[0, :80] == a[0, 3])
     assert float((jump[:80] - rank * weight[0, 0, 7]).abs().max()) <= 1e-13 * float(weight.abs().max())
@@ -196,7 +194,7 @@ def test_shapes_strides_and_no_weight():
 
 
 def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch):
-    monkeypatch.setattr(triton_gram_sums, "tiling", lambda merged: 512)  # tiles have sums, too
+    monkeypatch.setattr(triton_gram, "tiling", lambda merged: 512)  # tiles have sums, too
     monkeypatch.setattr(_autograd_gram, "plainly_eager", lambda: True)  # even where a test watches
     n, k = 8, 4000
     a, b, weight, phi, psi = torch.randn(n), *(torch.randn(size) for size in (k, k, n, k))
