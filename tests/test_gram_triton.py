@@ -165,7 +165,8 @@ def test_all_ties_have_the_same_bits():
     assert float((got[0, 0] - weight.sum()).abs()) <= 1e-14 * float(weight.sum())
 
 
-PLANS = [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]  # all values of every two
+# Every combination of values of every two flags.
+PLANS = [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]
 
 
 @pytest.mark.parametrize(("in_order", "turned", "moved"), PLANS)
