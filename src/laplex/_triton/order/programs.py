@@ -1,7 +1,8 @@
 """Triton programs that find the merged order: all anchors of both sides in one sorted sequence.
 
 The order is two arrays. ``position`` has the anchors sorted. ``entry`` says which anchor each one is: the index i of a
-row as i, the index j of a column as -1 - j. Both are padded to a multiple of WORD with copies of the last position.
+row as i, the index j of a column as -1 - j. Both are padded to a multiple of WORD: the last position is repeated, and
+the entries of the padding mean nothing.
 
 Tie rule: of equal anchors the one given first comes first, and rows are given before columns. The order is that of a
 stable sort of [rows; columns].
