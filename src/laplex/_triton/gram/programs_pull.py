@@ -78,7 +78,7 @@ def gram_table_program(
             found = carried_along(at, v, inside, rate, EXACT)
             found += carried * decay_over(tl.where(inside, tl.abs(at - carried_at), 0.0), rate, EXACT)
         else:
-            _, found = tl.associative_scan((at, v), 0, add_if_tied)
+            _at, found = tl.associative_scan((at, v), 0, add_if_tied)
             found += tl.where((begin > 0) & (at == carried_at), carried, 0.0)
         out = table + ((batch * n + place) * m * CHANNELS + row) * FIELDS + number
         tl.store(out, found + fault, mask=inside)

@@ -98,7 +98,8 @@ def gram_reduce_program(
     place = places(tile, FAR, TILE)
     start = tile.to(place.dtype) * TILE
     p = tl.load(position + place, mask=place < padded, other=0.0)
-    is_target, _, is_source, source = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
+    # Unused results have names of their own: the compiler gives a name that a loop assigns one type.
+    is_target, _target, is_source, source = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
     first = tl.load(position + start).to(tl.float64)
     last = tl.load(position + tl.minimum(start + TILE, merged) - 1).to(tl.float64)
     rate = rate_of(tl.load(tau + batch) * 0.5)
@@ -117,7 +118,7 @@ def gram_reduce_program(
         index = batch * m + row
         weights = weight + batch * w_batch + row * w_row
         w = tl.load(weights + source * w_col, mask=is_source, other=0.0).to(tl.float64)
-        coarse, fine, _ = scales(tl.load(largest + index).to(tl.float64), bits)
+        coarse, fine, _fault = scales(tl.load(largest + index).to(tl.float64), bits)
         totals = scratch + batches * 2 * tiles + index * CHANNELS * SUMS * tiles + tile
         _store_totals(totals, tiles, w, to_first, to_last, coarse, fine)
         if PHASED:
