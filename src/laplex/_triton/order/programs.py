@@ -90,8 +90,8 @@ def _counts_before(
     offset = tl.arange(0, OTHERS // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
     for at in range(start, stop, OTHERS):
         other = at + offset
-        loaded = _load_sides(ones, twos, other, n, k)
-        against = tl.where(other < stop, loaded, float("nan"))[:, None, :]  # comparisons with NaN are false
+        # Behind ``stop`` the comparison is with NaN, which is false.
+        against = tl.where(other < stop, _load_sides(ones, twos, other, n, k), float("nan"))[:, None, :]
         is_before = against <= value[None, :, None] if OR_TIED else against < value[None, :, None]
         counts += tl.sum(tl.where(is_before, 1.0, 0.0), 0)
     return counts
@@ -264,8 +264,7 @@ def merge_program(
         word = tile * (TILE // WORD) + tl.arange(0, TILE // WORD)
         entry += batch * (padded // WORD * 2)
         inside_words = word < padded // WORD
-        joined = tl.sum(tl.reshape(bits, [TILE // WORD, parts]) << (part * STEP), 1)
-        tl.store(entry + word, joined, mask=inside_words)
+        tl.store(entry + word, tl.sum(tl.reshape(bits, [TILE // WORD, parts]) << (part * STEP), 1), mask=inside_words)
         before = tl.where(part == 0, tl.reshape(rows_before, [TILE // WORD, parts]), 0)
         tl.store(entry + padded // WORD + word, tl.sum(before, 1), mask=inside_words)
     else:
