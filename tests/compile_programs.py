@@ -14,9 +14,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from laplex._triton.distance import programs as triton_distance
-from laplex._triton.gram import matrix as triton_gram
-from laplex._triton.gram import pull as triton_gram_pull
-from laplex._triton.gram import sums as triton_gram_sums
+from laplex._triton.gram import programs_matrix as triton_gram
+from laplex._triton.gram import programs_pull as triton_gram_pull
+from laplex._triton.gram import programs_sums as triton_gram_sums
 from laplex._triton.order import programs as triton_order
 from laplex._triton.scan import carry as triton_carry
 from laplex._triton.scan import direct as triton_direct

@@ -1,41 +1,40 @@
-"""The Gram matrix of the Triton backend under Triton's interpreter, in tiles so small that few points cross many."""
+"""Gram matrices of the Triton backend under Triton's interpreter, with tiles so small that a few points fill many."""
 
 import pytest
 import torch
 
 import laplex
 from cases import CASES, every, named
-from helpers import named_gradients
+from helpers import make_order, named_gradients
 from laplex import _backends, reference
 from laplex._gram import autograd as _autograd_gram
-from laplex._triton.gram import matrix as triton_gram
-from laplex._triton.gram import pull as triton_gram_pull
-from laplex._triton.gram import sums as triton_gram_sums
+from laplex._scan.order import Matrix
+from laplex._triton import tuning
+from laplex._triton.gram import launch as triton_gram
 from test_grad import second_order
 from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
 from test_gram_grad import checked, inputs_for, on, positional, term_scales
 
 if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled", allow_module_level=True)
+    pytest.skip("on a machine with a GPU the programs are compiled", allow_module_level=True)
 
 pytestmark = [
     pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
+    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # exponentials overflow on purpose
 ]
 FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 60]
 
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    monkeypatch.setattr(triton_gram, "ROWS", 8)
-    monkeypatch.setattr(triton_gram, "COLS", 16)
-    monkeypatch.setattr(triton_gram_sums, "tiling", lambda merged: 32)
-    monkeypatch.setattr(triton_gram_sums, "CARRIED_AT_ONCE", 2)
-    monkeypatch.setattr(triton_gram_sums, "ROWS", 2)
-    monkeypatch.setattr(triton_gram_pull, "TARGETS", 4)
-    triton_gram_sums.schedule.cache_clear()
+    monkeypatch.setattr(tuning, "MATRIX_TILE", (8, 16))
+    monkeypatch.setattr(triton_gram, "tiling", lambda merged: 32)
+    monkeypatch.setattr(tuning, "GRAM_CARRIED", 2)
+    monkeypatch.setattr(tuning, "GRAM_ROWS", 2)
+    monkeypatch.setattr(tuning, "PULL_TARGETS", 4)
+    triton_gram.schedule.cache_clear()
     yield
-    triton_gram_sums.schedule.cache_clear()
+    triton_gram.schedule.cache_clear()
 
 
 @every(FEW)
@@ -118,25 +117,28 @@ def test_columns_far_outside_have_tiny_gradients():
         assert float((got[name] - exact).norm()) <= 1e-11 * float(exact.norm()), name
 
 
-# --- what the kernels find where points cross tiles -------------------------------------------------------------------
+# --- sums over several tiles ------------------------------------------------------------------------------------------
 
 
 def test_the_mass_is_the_same_to_the_bit_where_no_source_lies_between():
-    """Weights over ten orders of magnitude; a run of anchors over many tiles, and ties with one source in its midst."""
+    """80 targets in a gap between the sources; then one source at the position of one of them.
+
+    Weights span ten orders of magnitude, and the targets fill several tiles.
+    """
     a, b = torch.cat([torch.rand(80) * 1e-3 + 0.4, torch.rand(10)]).double(), torch.rand(150).double()
     b[(b > 0.399) & (b < 0.402)] = 0.9
     weight = 10 ** (torch.rand(1, 1, 150).double() * 10 - 5) * torch.randn(150).sign()
     a, b, tau = a[None], b[None], torch.ones(1).double()
     psi = torch.randn_like(b)
-    order = torch.ops.laplex.plan(a, b, "joined", "triton")
-    sums, _ = triton_gram_sums.sums_of(weight, (torch.zeros_like(a), psi), a, b, tau, order)
+    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), "triton")
+    sums, _ = triton_gram.sums_of(weight, (torch.zeros_like(a), psi), matrix)
     parts = weight[0, 0] * torch.stack([torch.ones_like(psi[0]), (2 * psi[0]).cos(), (2 * psi[0]).sin()])
     assert bool((sums[0, 0, :, 2:, :80] == sums[0, 0, :, 2:, :1]).all())
     want = (parts[:, None] * (b[0] < a[0][:, None])).sum(-1)
     assert float((sums[0, 0, :, 2:].sum(1) - want).abs().max()) <= 1e-13 * float(weight.abs().sum())
-    b[0, 7] = a[0, 3]  # half of it left of its anchor
-    order = torch.ops.laplex.plan(a, b, "joined", "triton")
-    tied, _ = triton_gram_sums.sums_of(weight, (), a, b, tau, order)
+    b[0, 7] = a[0, 3]  # a tied source counts half
+    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), "triton")
+    tied, _ = triton_gram.sums_of(weight, (), matrix)
     jump = tied[0, 0, 0, 2:].sum(0) - tied[0, 0, 0, 2:, :80].sum(0)[a[0, :80].argmin()]
     rank = (a[0, :80] > a[0, 3]).double() + 0.5 * (a[0, :80] == a[0, 3])
     assert float((jump[:80] - rank * weight[0, 0, 7]).abs().max()) <= 1e-13 * float(weight.abs().max())
@@ -163,12 +165,13 @@ def test_all_ties_have_the_same_bits():
     assert float((got[0, 0] - weight.sum()).abs()) <= 1e-14 * float(weight.sum())
 
 
-PLANS = [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]  # any two in all ways
+# Every combination of values of every two flags.
+PLANS = [(False, False, False), (False, True, True), (True, False, True), (True, True, False)]
 
 
 @pytest.mark.parametrize(("in_order", "turned", "moved"), PLANS)
 def test_plans(in_order, turned, moved):
-    """In order or not, of the transpose, and of anchors that moved without passing one another."""
+    """Plans of sorted and unsorted anchors, of the transpose, and of anchors that moved but kept their order."""
     a, b = torch.randn(12).double(), torch.randn(90).double()
     b[:9], a[9:] = a[:9], a[2]
     a, b = (a.sort()[0], b.sort()[0]) if in_order else (a, b)
@@ -195,8 +198,8 @@ def test_shapes_strides_and_no_weight():
 
 
 def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch):
-    monkeypatch.setattr(triton_gram_sums, "tiling", lambda merged: 512)  # tiles have sums, too
-    monkeypatch.setattr(_autograd_gram, "plainly_eager", lambda: True)  # even where a test watches
+    monkeypatch.setattr(triton_gram, "tiling", lambda merged: 512)  # fewer tiles: their sums are short
+    monkeypatch.setattr(_autograd_gram, "plainly_eager", lambda: True)  # the fused path under a dispatch mode, too
     n, k = 8, 4000
     a, b, weight, phi, psi = torch.randn(n), *(torch.randn(size) for size in (k, k, n, k))
     plan, leaves = laplex.Plan(a, b, backend="triton"), (b, weight, psi)
@@ -205,10 +208,10 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
         with Made() as made:
             weights, phase = inputs[1][None], (phi[None], inputs[2])
             got = _autograd_gram.gram(
-                weights, phase, a[None], inputs[0], torch.ones(1).double(), order, backend="triton"
+                weights, phase, Matrix(a[None], inputs[0], torch.ones(1).double(), order, "triton")
             )
-        checked = order[1].numel() == 0
-        assert [size for size in made.sizes if size >= k] == ([plan._order[1].numel()] if checked else [])
+        checked = order.target.values.numel() == 0
+        assert [size for size in made.sizes if size >= k] == ([plan._order.target.values.numel()] if checked else [])
         g = torch.randn_like(got)
         with Made() as made:
             torch.autograd.grad(got, inputs, g)

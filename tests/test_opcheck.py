@@ -11,6 +11,7 @@ import laplex  # noqa: F401  registers the operators
 from cases import named
 from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
 from laplex import _backends
+from laplex._scan.order import Matrix, Order
 
 SIZES = [(2, 3, 5, 4), (1, 2, 3, 40)]  # h, m, n, k
 UNTRACED = "test_schema", "test_autograd_registration", "test_faketensor"

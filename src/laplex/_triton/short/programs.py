@@ -1,8 +1,20 @@
-"""Products of which one side is short, on the GPU.
+"""Triton programs for products in which one side is much shorter than the other.
 
-Short to long: the sums left and right of every source, a table of (source, row) with the rows side by side, are read by
-every target, in the caller's order, beside the two sources it lies between. Long to short: the tiles of the merged
-order are reduced with the rows side by side, too, so that a point is one access for all of them.
+Few sources, many targets. No order of the targets is needed. ``table_program`` scans the sorted sources once from each
+side and stores the sums in a table. ``spread_program`` finds each target's place among the sources by bisection and
+reads the table at its two neighbours. For a target t between the sources s_l <= t < s_r, with E and O for the even and
+the odd sum, L for the sums from the left, R for the sums from the right,
+
+    E = exp(-(t - s_l) / tau) L_l + exp(-(s_r - t) / tau) R_r
+    O = exp(-(s_r - t) / tau) R_r - exp(-(t - s_q) / tau) L_q        s_q the last source < t: O has no ties
+
+For tau's gradient the sums are weighted by distance: u exp(-u) in place of exp(-u), u = |t - s| / tau. A pair (v, p) of
+a sum and its weighted sum becomes exp(-u) (v, p + u v) over a gap of u.
+
+Many sources, few targets. The sums over tiles of the merged order are those of ``reduce_program``. ``place_program``
+inverts the order: it finds the place of every row and column. ``stage_program`` copies x into the merged order, with
+the rows of x as the innermost dimension, so that ``reduce_rows_program`` reads all rows of a point in one access.
+``unstage_program`` copies a result from the merged order to the caller's.
 """
 
 from __future__ import annotations
@@ -27,51 +39,52 @@ from laplex._triton.scan.carry import carried_along
 
 @triton.jit(do_not_specialize_on_alignment=["x", "tau"])
 def table_program(
-    x, tau, position, order, fault, table, m, k, rows, degree, x_batch, x_row, x_col,
+    x, tau, position, order, fault, table, m, k, rows, weighted_at, x_batch, x_row, x_col,
     EXACT: tl.constexpr, TO_TAU: tl.constexpr, SOURCES: tl.constexpr,
 ):  # fmt: skip
-    """table[batch, side, source, row]: the sum at a source of those up to it, from the left (side 0) or the right.
+    """Scan all sources, which one program holds, in one direction, for one row of x.
 
-    TO_TAU: ``degree`` further on the same of the sums weighted by distance, in powers of two.
-
-    Sources are in order, as ``position`` is; ``order`` says where the caller has them. A fault makes all of it NaN.
+    table (batches, 2, k, rows) has at each source the decayed sum up to and including it, from the left at [:, 0] and
+    from the right at [:, 1]. Sources are sorted, as ``position`` is; ``order`` has their indices in the caller's order.
+    A fault makes the table NaN. TO_TAU: the sums weighted by distance are a second table, ``weighted_at`` numbers
+    behind the first; their exponents u are in powers of two.
     """
     row, side, batch = (tl.program_id(0) // 2).to(tl.int64), tl.program_id(0) % 2, tl.program_id(1).to(tl.int64)
     rate = rate_of(tl.load(tau + batch))
-    way = tl.arange(0, SOURCES)
-    have = way < k
-    source = tl.where(side == 0, way, k - 1 - way)
-    at = tl.load(position + batch * k + source, mask=have, other=0.0).to(tl.float64)
-    index = tl.load(order + batch * k + source, mask=have, other=0)
-    v = tl.load(x + batch * x_batch + row * x_row + index * x_col, mask=have, other=0.0).to(tl.float64)
-    broken = tl.sum(tl.where(have, at * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + batch)
+    lane = tl.arange(0, SOURCES)
+    inside = lane < k
+    source = tl.where(side == 0, lane, k - 1 - lane)
+    at = tl.load(position + batch * k + source, mask=inside, other=0.0).to(tl.float64)
+    index = tl.load(order + batch * k + source, mask=inside, other=0)
+    v = tl.load(x + batch * x_batch + row * x_row + index * x_col, mask=inside, other=0.0).to(tl.float64)
+    faults = tl.sum(tl.where(inside, at * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + batch)
     place = ((batch * 2 + side) * k + source) * rows + row
     if TO_TAU:
         last = tl.load(position + batch * k + tl.where(side == 0, k - 1, 0)).to(tl.float64)
-        at = tl.where(have, at, last)
+        at = tl.where(inside, at, last)
         sums, weighted = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
-        tl.store(table + degree + place, weighted + broken, mask=have)
+        tl.store(table + weighted_at + place, weighted + faults, mask=inside)
     else:
-        sums = carried_along(at, v, have, rate, EXACT)
-    tl.store(table + place, sums + broken, mask=have)
+        sums = carried_along(at, v, inside, rate, EXACT)
+    tl.store(table + place, sums + faults, mask=inside)
 
 
 @triton.jit
-def count(source, t, k, steps, TIED: tl.constexpr):
-    """How many of the k sources in order are less than t, or TIED with it, by bisection."""
-    low, high = tl.zeros(t.shape, tl.int32), tl.zeros(t.shape, tl.int32) + k
+def count_before(values, t, size, steps, OR_TIED: tl.constexpr):
+    """How many of ``size`` sorted values are less than each t, or OR_TIED at most it, by bisection."""
+    low, high = tl.zeros(t.shape, tl.int32), tl.zeros(t.shape, tl.int32) + size
     for _ in range(steps):
         searching = low < high
         middle = (low + high) // 2
-        s = tl.load(source + middle, mask=searching, other=0.0)
-        ahead = searching & ((s <= t) if TIED else (s < t))
-        low, high = tl.where(ahead, middle + 1, low), tl.where(searching & ~ahead, middle, high)
+        value = tl.load(values + middle, mask=searching, other=0.0)
+        is_before = searching & ((value <= t) if OR_TIED else (value < t))
+        low, high = tl.where(is_before, middle + 1, low), tl.where(searching & ~is_before, middle, high)
     return low
 
 
 @triton.jit
-def _beside(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
-    """The decays from the last of ``number`` sources, and from the next, to t; and their exponents."""
+def _neighbours(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
+    """For the sources ``number - 1`` and ``number``: the decays from each to t, then the exponents in powers of two."""
     left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
     right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
     left_gap = tl.where(number > 0, t.to(tl.float64) - left, 0.0)
@@ -83,15 +96,18 @@ def _beside(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["target", "tau", "even", "odd"])
 def spread_program(
-    target, source, tau, table, even, odd, pull, stretch, m, n, k, rows, steps, degree,
+    target, source, tau, table, even, odd, pull, stretch, m, n, k, rows, steps, weighted_at,
     even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
     EXACT: tl.constexpr, EVEN: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, TO_TAU: tl.constexpr,
     TARGETS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The sums at targets in the caller's order: even, and odd; PULL as in ``scan_program``, over all rows.
+    """The even and odd sums of all rows at TARGETS targets, in the caller's order.
 
-    TO_TAU: ``odd`` is the weights, as for PULL, and ``stretch`` takes 1/tau times the sum, over this program's targets
-    and all rows, of the weights times the sums weighted by distance.
+    EVEN and ODD say which sums are computed. ``odd`` is the output of the odd sums. With PULL or TO_TAU it is an input
+    instead: the factors f (rows, targets) of two reductions over the rows,
+
+        PULL      pull[i] = 1 / tau sum over rows of f O at target i; O is not stored
+        TO_TAU    stretch[program] = 1 / tau sum over rows and this program's targets of f times E weighted by distance
     """
     SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
     batch = tl.program_id(1).to(tl.int64)
@@ -101,13 +117,13 @@ def spread_program(
     source += batch * k
     tau = tl.load(tau + batch)
     rate = rate_of(tau)
-    upto = count(source, t, k, steps, True)
-    from_left, from_right, u_left, u_right = _beside(source, t, upto, k, rate, EXACT, SUM)
+    upto = count_before(source, t, k, steps, True)
+    from_left, from_right, u_left, u_right = _neighbours(source, t, upto, k, rate, EXACT, SUM)
     lefts, rights = table + batch * 2 * k * rows, table + (batch * 2 + 1) * k * rows
     upto = upto.to(tl.int64)[:, None]
     if ODD:
-        below = count(source, t, k, steps, False)
-        strictly_left, _, _, _ = _beside(source, t, below, k, rate, EXACT, SUM)
+        below = count_before(source, t, k, steps, False)
+        strictly_left, _, _, _ = _neighbours(source, t, below, k, rate, EXACT, SUM)
         below = below.to(tl.int64)[:, None]
     pulled, stretched = tl.zeros([TARGETS], tl.float64), tl.zeros([TARGETS], tl.float64)
     for block in range(tl.cdiv(m, ROWS)):
@@ -120,8 +136,8 @@ def spread_program(
         if PULL or TO_TAU:
             factor = tl.load(odd_at, mask=both, other=0.0).to(tl.float64)
         if TO_TAU:
-            weighted = (tl.load(on_right + degree, mask=has_right, other=0.0) + u_right * right) * from_right
-            weighted += (tl.load(on_left + degree, mask=has_left, other=0.0) + u_left * left) * from_left
+            weighted = (tl.load(on_right + weighted_at, mask=has_right, other=0.0) + u_right * right) * from_right
+            weighted += (tl.load(on_left + weighted_at, mask=has_left, other=0.0) + u_left * left) * from_left
             stretched += tl.sum(factor * weighted.to(tl.float64), 1)
         right *= from_right
         if EVEN:
@@ -144,7 +160,7 @@ def spread_program(
 def place_program(
     entry, place_of, merged, padded, n, length, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr
 ):
-    """Where in the merged order each row lies, and behind the n rows each column."""
+    """Invert the merged order: place_of[i] is the place of row i, place_of[n + j] that of column j."""
     tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     place = places(tile, FAR, TILE)
@@ -157,7 +173,7 @@ def place_program(
 def unstage_program(
     merged_y, place_of, even, m, n, padded, length, even_batch, even_row, even_col, WIDTH: tl.constexpr
 ):  # fmt: skip
-    """y out of the merged order: gathering is faster than scattering."""
+    """Copy m rows of y from the merged order to the caller's. A program gathers, which is faster than scattering."""
     batch = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
     place = tl.load(place_of + batch * length + i, mask=i < n, other=0)
@@ -172,7 +188,7 @@ def stage_program(
     x, place_of, merged_x, m, k, padded, rows, length, x_batch, x_row, x_col,
     SOURCES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """x in the merged order with its rows side by side: merged_x[batch, place, row]."""
+    """Copy x into the merged order, with the rows of x as the innermost dimension: merged_x[batch, place, row]."""
     blocks = tl.cdiv(k, SOURCES)
     block, row_block = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     batch = tl.program_id(1).to(tl.int64)
@@ -190,7 +206,12 @@ def reduce_rows_program(
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr,
     TILE: tl.constexpr, POINTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """As ``reduce_program``, which found the tiles' ends, of x with its rows side by side."""
+    """Sums of one tile for ROWS rows of x, as ``reduce_program`` computes them, from what ``stage_program`` copied.
+
+    The sums are decayed to the tile's first and to its last position. ODD: a third sum has the sources that may tie
+    with targets of another tile: those at the first position if targets come first at ties (FIRST), else at the last.
+    ``reduce_program`` has stored the tiles' end positions in ``scratch`` before. POINTS points are read at a time.
+    """
     tile, row_block = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     batch = tl.program_id(1).to(tl.int64)
     batches = tl.num_programs(1).to(tl.int64)
