@@ -5,8 +5,8 @@
     pull        cotangents of the sums from the cotangent of M: one launch             programs_matrix
     pullback    ``pull``, then the cotangents of all inputs: two more launches         programs_pull
 
-The targets are the row anchors a of K, the sources its column anchors b. h is the number of matrices in the batch, m the
-number of weight vectors of each.
+The targets are the row anchors a of K, the sources its column anchors b. h is the number of matrices in the batch and m
+the number of weight vectors of each.
 """
 
 from __future__ import annotations
