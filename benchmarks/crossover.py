@@ -1,6 +1,6 @@
 """Where one way becomes faster than another: the thresholds in laplex._dispatch and laplex._plan come from here.
 
-    python benchmarks/crossover.py            writes benchmarks/results/crossover-cpu.json
+    python -m benchmarks.crossover            writes benchmarks/results/crossover-cpu.json
 
 Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 import laplex
+from benchmarks.report import git, machine, versions
 from laplex import _ops
 from laplex._kernels import torch_scan
-from laplex.bench.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "crossover-cpu.json"
 

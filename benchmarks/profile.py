@@ -1,6 +1,6 @@
 """Where the time of a forward and a backward goes: in the compiled core, or around it.
 
-    python benchmarks/profile.py            writes benchmarks/results/profile-cpu.json
+    python -m benchmarks.profile            writes benchmarks/results/profile-cpu.json
 
 Plan kept; medians in microseconds. "forward" and "backward" (to x, a and b) take turns, as in training; "inference" is
 the forward without gradients, by itself, which is what the suite divides by.
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import laplex
+from benchmarks.report import git, machine, versions
 from laplex._kernels import cpp_scan
-from laplex.bench.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "profile-cpu.json"
 SIZES = [(14, 1), (14, 8), (18, 1), (18, 8), (20, 1), (20, 8)]

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from benchmarks.baselines import BASELINES, Baseline
+from benchmarks.inputs import Inputs, suited_to
 from torch import Tensor
 
 from laplex import LaplaceOperator, reference
-from laplex.baselines import BASELINES, Baseline
-from laplex.bench.inputs import Inputs, suited_to
 
 EXACT = [
     name

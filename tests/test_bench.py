@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.measures import measure
+from benchmarks.problems import Side, Size, Suite
+from benchmarks.result import Measured, Result, from_json, to_json
+from benchmarks.run import SUITES, choose_suite, run
+from benchmarks.suites import QUICK
+from benchmarks.tables import plain, tables
 
 import laplex
+from benchmarks import inputs, oracle, report, timing
 from laplex import reference
-from laplex.bench import inputs, oracle, report, timing
-from laplex.bench.measures import measure
-from laplex.bench.problems import Side, Size, Suite
-from laplex.bench.results import Measured, Result, from_json, to_json
-from laplex.bench.run import SUITES, choose_suite, run
-from laplex.bench.suites import QUICK
-from laplex.bench.tables import plain, tables
 from tiny_suite import ERROR, INSTANT, ROW, SIZE, SUITE, Silent
 
 
@@ -203,7 +203,7 @@ def test_a_table_shows_every_result() -> None:
 
 def test_the_page_holds_its_picture_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from laplex.bench.page import save
+    from benchmarks.page import save
 
     for name, suite in {"bars": SUITE, "none": replace(SUITE, rows=(replace(ROW, bar=None),))}.items():
         png, page = save(run(suite, Silent(), out=tmp_path / name))

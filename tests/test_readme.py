@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import laplex
-from laplex.bench import markdown
+from benchmarks import markdown
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)

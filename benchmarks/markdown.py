@@ -4,10 +4,10 @@ import re
 from itertools import groupby
 from pathlib import Path
 
-from laplex.bench.problems import Size, power
-from laplex.bench.report import load
-from laplex.bench.results import Result
-from laplex.bench.tables import bar_of, value_of
+from benchmarks.problems import Size, power
+from benchmarks.report import load
+from benchmarks.result import Result
+from benchmarks.tables import bar_of, value_of
 
 README = Path("README.md")
 RESULTS = Path("benchmarks/results")

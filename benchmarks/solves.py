@@ -5,12 +5,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from benchmarks.baselines import BASELINES
+from benchmarks.baselines.celerite import DIAG
+from benchmarks.inputs import Inputs, suited_to
+from benchmarks.problems import Side
+from benchmarks.runnable import Runnable
 from laplex import GramOperator, LaplaceOperator
-from laplex.baselines import BASELINES
-from laplex.baselines.celerite import DIAG
-from laplex.bench.inputs import Inputs, suited_to
-from laplex.bench.problems import Side
-from laplex.bench.runnable import Runnable
 
 
 def build(side: Side, inputs: Inputs) -> Runnable:

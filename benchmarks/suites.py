@@ -1,9 +1,9 @@
 """The suites: what is claimed, row by row. README and docs quote figures from these and nothing else."""
 
 import torch
+from benchmarks.timing import Budget
 
-from laplex.bench.problems import ANCHORS, Anchors, Measure, Row, Side, Size, Suite
-from laplex.bench.timing import Budget
+from benchmarks.problems import ANCHORS, Anchors, Measure, Row, Side, Size, Suite
 
 FULL = Budget(min_s=2.0, min_samples=20, max_s=20.0, turn_s=0.05)
 BRIEF = Budget(min_s=0.15, min_samples=5, max_s=1.0, turn_s=0.02)

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from laplex.baselines import celerite, copy, dense, fft, keops, logcumsumexp, toeplitz
+from benchmarks.baselines import celerite, copy, dense, fft, keops, logcumsumexp, toeplitz
 
 Apply = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor, Tensor, float], Apply]

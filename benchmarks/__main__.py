@@ -1,14 +1,14 @@
-"""`python -m laplex.bench`: the benchmark with nothing but torch; `laplex bench` is the same with progress bars."""
+"""`python -m benchmarks`: run a suite, print its tables, save its results."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from laplex.bench.report import Report
-from laplex.bench.results import Result
-from laplex.bench.run import choose_suite, run
-from laplex.bench.tables import outcome, plain, tables
-from laplex.bench.words import INTERRUPTED, closing_lines, exit_code, opening_line
+from benchmarks.report import Report
+from benchmarks.result import Result
+from benchmarks.run import choose_suite, run
+from benchmarks.tables import outcome, plain, tables
+from benchmarks.words import INTERRUPTED, closing_lines, exit_code, opening_line
 
 
 class PlainProgress:
@@ -46,7 +46,7 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m laplex.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--suite", default="cpu", help="which rows to run")
     parser.add_argument("--quick", action="store_true", help="a look of under a minute instead of a suite")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the results go")

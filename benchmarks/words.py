@@ -2,9 +2,9 @@
 
 import importlib.util
 
-from laplex.bench.report import SCRATCH, Report
+from benchmarks.report import SCRATCH, Report
 
-INTERRUPTED = "laplex bench: interrupted; what was finished is saved, and the same command with --resume goes on"
+INTERRUPTED = "benchmarks: interrupted; what was finished is saved, and the same command with --resume goes on"
 FAULTS = ("wrong", "failed")
 
 
@@ -17,9 +17,9 @@ def closing_lines(report: Report) -> list[str]:
     """Draw the plots where matplotlib is there, and say where everything is."""
     lines = [f"results: {report.path}"]
     if importlib.util.find_spec("matplotlib") is None:
-        lines.append('plots: none, they need matplotlib: pip install "laplex[cli]"')
+        lines.append('plots: none, they need matplotlib: pip install "laplex[bench]"')
     else:
-        from laplex.bench.page import save  # matplotlib takes a second to import, and may be missing
+        from benchmarks.page import save  # matplotlib takes a second to import, and may be missing
 
         png, html = save(report)
         lines += [f"plot:    {png}", f"page:    {html}"]

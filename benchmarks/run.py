@@ -7,12 +7,12 @@ from typing import Protocol
 
 import torch
 
-from laplex.bench.measures import measure
-from laplex.bench.problems import Row, Size, Suite
-from laplex.bench.report import Report, default_folder, open_report
-from laplex.bench.results import Result, key
-from laplex.bench.suites import CPU, QUICK
-from laplex.bench.suites_gpu import GPU
+from benchmarks.measures import measure
+from benchmarks.problems import Row, Size, Suite
+from benchmarks.report import Report, default_folder, open_report
+from benchmarks.result import Result, key
+from benchmarks.suites import CPU, QUICK
+from benchmarks.suites_gpu import GPU
 
 SUITES = {suite.name: suite for suite in (CPU, GPU)}
 
@@ -35,10 +35,10 @@ def choose_suite(name: str, quick: bool) -> Suite:
     if quick:
         return QUICK
     if name not in SUITES:
-        raise ValueError(f"laplex bench: no suite {name!r}; there are: {', '.join(sorted(SUITES))}")
+        raise ValueError(f"benchmarks: no suite {name!r}; there are: {', '.join(sorted(SUITES))}")
     suite = SUITES[name]
     if suite.device == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"laplex bench: suite {name!r} needs a CUDA device, and torch sees none")
+        raise ValueError(f"benchmarks: suite {name!r} needs a CUDA device, and torch sees none")
     return suite
 
 
@@ -55,7 +55,7 @@ def run(
     jobs = list(_jobs(suite, only))
     if threads is not None:
         if threads < 1:
-            raise ValueError(f"laplex bench: --threads must be at least 1, got {threads}")
+            raise ValueError(f"benchmarks: --threads must be at least 1, got {threads}")
         torch.set_num_threads(threads)
     # A part of a suite must not take the place of the whole among the committed results.
     folder = out if out is not None else default_folder(suite.committed and only is None)
@@ -76,7 +76,7 @@ def _jobs(suite: Suite, only: str | None) -> Iterator[tuple[Row, Size | None]]:
     rows = [row for row in suite.rows if only is None or fnmatch(row.name, f"*{only}*")]
     if not rows:
         names = ", ".join(row.name for row in suite.rows)
-        raise ValueError(f"laplex bench: --only {only!r} matches no row of suite {suite.name!r}; its rows: {names}")
+        raise ValueError(f"benchmarks: --only {only!r} matches no row of suite {suite.name!r}; its rows: {names}")
     for row in rows:
         for size in row.sizes or (None,):
             yield row, size

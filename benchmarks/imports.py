@@ -4,9 +4,9 @@ import statistics
 import subprocess
 import sys
 
-from laplex.bench.problems import Row
-from laplex.bench.results import Measured, Result, judge, without_value
-from laplex.bench.timing import Stats
+from benchmarks.problems import Row
+from benchmarks.result import Measured, Result, judge, without_value
+from benchmarks.timing import Stats
 
 PAIRS = 7
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from laplex.bench import oracle
-from laplex.bench.inputs import Inputs
+from benchmarks import oracle
+from benchmarks.inputs import Inputs
 
 GRAM_ROWS = 64  # of a Gram matrix looked at: a row is as much work as the whole of a product
 Call = Callable[[], Tensor | tuple[Tensor, ...]]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from laplex.baselines import Baseline
-from laplex.bench.problems import Row, Size
+from benchmarks.baselines import Baseline
+from benchmarks.problems import Row, Size
 
 DRAWN_ON_CPU = 1 << 24  # numbers
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from benchmarks.timing import Budget
 
-from laplex.baselines import BASELINES
-from laplex.bench.timing import Budget
+from benchmarks.baselines import BASELINES
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from laplex.bench.problems import power
-from laplex.bench.results import Measured, Result, Unit
+from benchmarks.problems import power
+from benchmarks.result import Measured, Result, Unit
 
 ABOUT_TIMES = (
     "laplex and logcumsumexp have anchors in no order; Toeplitz-FFT is right on a uniform grid only. "

@@ -17,7 +17,7 @@ import numpy
 import torch
 
 import laplex
-from laplex.bench.results import FINISHED, Result, from_json, to_json
+from benchmarks.result import FINISHED, Result, from_json, to_json
 
 COMMITTED = Path("benchmarks/results")
 SCRATCH = Path("laplex-bench")
@@ -74,7 +74,7 @@ def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
     for name, now in conditions.items():
         if saved.conditions[name] != now:
             raise ValueError(
-                f"laplex bench: --resume would mix two conditions in {path}: {name} was {saved.conditions[name]}, is "
+                f"benchmarks: --resume would mix two conditions in {path}: {name} was {saved.conditions[name]}, is "
                 f"{now}; run without --resume to start over"
             )
     return saved
@@ -90,7 +90,7 @@ def _unfinished(path: Path, suite: str, conditions: dict[str, Any]) -> Report:
         return Report(suite, path, then, saved["date"], [from_json(result) for result in saved["results"]])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"laplex bench: --resume cannot go on from {path}: it holds no results of suite {suite!r} "
+            f"benchmarks: --resume cannot go on from {path}: it holds no results of suite {suite!r} "
             f"({type(error).__name__}: {error}); move it away to keep it, or run without --resume to replace it"
         ) from None
 
@@ -103,7 +103,7 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or error
         raise ValueError(
-            f"laplex bench: cannot write {path.absolute()} ({why}); choose another folder with --out"
+            f"benchmarks: cannot write {path.absolute()} ({why}); choose another folder with --out"
         ) from None
 
 
@@ -164,8 +164,8 @@ def slug(described: dict[str, Any]) -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says of the package's folder; None where there is no git or no repository."""
-    command = ["git", "-C", str(Path(laplex.__file__).parent), *arguments]
+    """What git says of the repository; None where there is no git or no repository."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
     except FileNotFoundError:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.inputs import Inputs
 from laplex import reference
-from laplex.bench.inputs import Inputs
 
 SLICE = 1 << 22  # entries of K held at once: 32 MB
 COLUMNS = 1 << 26  # of K looked at together

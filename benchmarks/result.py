@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from laplex.bench.problems import Measure, Row, Size
-from laplex.bench.timing import Stats
+from benchmarks.problems import Measure, Row, Size
+from benchmarks.timing import Stats
 
 Unit = Literal["relative error", "ratio", "s", "bytes"]
 Status = Literal["pass", "miss", "info", "wrong", "failed", "skipped"]

@@ -3,16 +3,16 @@
 import math
 
 import torch
+from benchmarks.host_memory import host_peak_bytes
+from benchmarks.imports import measure_import
+from benchmarks.result import Measured, Result, judge, without_value
+from benchmarks.runnable import Call
+from benchmarks.timing import interleave
 
-from laplex.bench import traffic
-from laplex.bench.host_memory import host_peak_bytes
-from laplex.bench.imports import measure_import
-from laplex.bench.inputs import make
-from laplex.bench.problems import OURS, Row, Side, Size, Suite
-from laplex.bench.results import Measured, Result, judge, without_value
-from laplex.bench.runnable import Call
-from laplex.bench.sides import build, why_not
-from laplex.bench.timing import interleave
+from benchmarks import traffic
+from benchmarks.inputs import make
+from benchmarks.problems import OURS, Row, Side, Size, Suite
+from benchmarks.sides import build, why_not
 
 ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,
 SAMPLED_ROWS = 512  # and over this many random rows beyond

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from laplex.bench.results import Result
+from benchmarks.result import Result
 
 FEWEST = 3  # sizes that make a curve
 

@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from laplex.bench import sweeps
-from laplex.bench.problems import power
-from laplex.bench.results import Measured, Result
-from laplex.bench.tables import value_of
+from benchmarks import sweeps
+from benchmarks.problems import power
+from benchmarks.result import Measured, Result
+from benchmarks.tables import value_of
 
 SWEEPS_A_ROW = 3
 ROUNDING = 2.0**-24  # of float32

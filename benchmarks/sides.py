@@ -5,14 +5,14 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from benchmarks.runnable import Runnable
 from torch import Tensor
 
 import laplex
-from laplex.baselines import BASELINES, Baseline
-from laplex.bench import oracle, solves
-from laplex.bench.inputs import Inputs, suited_to
-from laplex.bench.problems import OURS, SOLVES, Side
-from laplex.bench.runnable import Runnable
+from benchmarks import oracle, solves
+from benchmarks.baselines import BASELINES, Baseline
+from benchmarks.inputs import Inputs, suited_to
+from benchmarks.problems import OURS, SOLVES, Side
 
 PHASED_ROWS = 16  # of a phased Gram matrix looked at
 PHASED_TRAINING = ("phased forward+backward", "phased forward+backward, tau too")

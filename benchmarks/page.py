@@ -5,9 +5,9 @@ import html
 import io
 from pathlib import Path
 
-from laplex.bench.plot import draw
-from laplex.bench.report import Report
-from laplex.bench.tables import Table, tables
+from benchmarks.plot import draw
+from benchmarks.report import Report
+from benchmarks.tables import Table, tables
 
 STYLE = """
 :root { color-scheme: light; }
@@ -47,7 +47,7 @@ def caption(report: Report) -> str:
 def to_html(report: Report, png: bytes) -> str:
     """The whole page."""
     picture = base64.b64encode(png).decode()
-    title = f"laplex bench: {report.suite}"
+    title = f"benchmarks: {report.suite}"
     parts = [
         f"<h1>{title}</h1>",
         f'<img alt="{html.escape(caption(report))}" src="data:image/png;base64,{picture}">',

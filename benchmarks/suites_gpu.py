@@ -1,8 +1,9 @@
 """The GPU suite: the rows that are held against a bar on one H200, and the paper's sweeps, which are not."""
 
-from laplex.bench.problems import Anchors, Measure, Row, Side, Size, Suite
-from laplex.bench.suites import KEPT, WHOLE, gram_row, gram_sizes, large_error, small_error, square
-from laplex.bench.timing import Budget
+from benchmarks.timing import Budget
+
+from benchmarks.problems import Anchors, Measure, Row, Side, Size, Suite
+from benchmarks.suites import KEPT, WHOLE, gram_row, gram_sizes, large_error, small_error, square
 
 GPU_BUDGET = Budget(min_s=0.05, min_samples=10, max_s=0.5, turn_s=0.02)
 ALL, GRAPH = Side(mode="forward+backward whole"), Side(mode="graph")
