@@ -41,10 +41,17 @@ def make(row: Row, size: Size, device: str) -> Inputs:
     return Inputs(x, a, b, row.tau, cotangent)
 
 
+def symmetric(inputs: Inputs) -> Inputs:
+    """The same problem with b = a; n and k must be equal."""
+    return replace(inputs, b=inputs.a)
+
+
 def suited_to(inputs: Inputs, baseline: Baseline) -> Inputs:
     """The same problem as the baseline can take it: its anchors, its dtype, and for a yardstick the longer side."""
     if baseline.anchors == "sorted":
         inputs = replace(inputs, a=inputs.a.sort().values, b=inputs.b.sort().values)
+    if baseline.symmetric:
+        inputs = symmetric(inputs)
     if baseline.anchors == "grid":
         n = inputs.a.shape[0]
         grid = torch.arange(n, dtype=inputs.a.dtype, device=inputs.a.device) / n

@@ -1,18 +1,20 @@
 """What a row measures: an error, a ratio of times behind a correctness gate, or the cost of an import."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
-from benchmarks.host_memory import host_peak_bytes
-from benchmarks.imports import measure_import
-from benchmarks.result import Measured, Result, judge, without_value
-from benchmarks.runnable import Call
-from benchmarks.timing import interleave
 
 from benchmarks import traffic
+from benchmarks.host_memory import host_peak_bytes
+from benchmarks.imports import measure_import
 from benchmarks.inputs import make
 from benchmarks.problems import OURS, Row, Side, Size, Suite
+from benchmarks.result import Measured, Result, judge, without_value
+from benchmarks.runnable import Call
 from benchmarks.sides import build, why_not
+from benchmarks.timing import interleave
 
 ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,
 SAMPLED_ROWS = 512  # and over this many random rows beyond
@@ -30,9 +32,21 @@ def measure(suite: Suite, row: Row, size: Size | None) -> Result:
     try:
         if size is None:
             return measure_import(row)
-        return _error(suite, row, size) if row.measure == "error" else _cost(suite, row, size)
+        with _threads(row.threads):
+            return _error(suite, row, size) if row.measure == "error" else _cost(suite, row, size)
     except RuntimeError as error:  # out of memory, a kernel that failed: the rows after it still count
         return without_value(row, size, "failed", str(error).splitlines()[0])
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """torch's threads set to `count`, where the row asks for that, and set back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _sides(row: Row) -> list[Side]:

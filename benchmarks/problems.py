@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from benchmarks.timing import Budget
 
 from benchmarks.baselines import BASELINES
+from benchmarks.timing import Budget
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[
-    "kept", "whole", "graph", "forward+backward", "forward+backward whole", "phased", "phased forward+backward",
-    "phased forward+backward, tau too", "forward+backward compiled",
+    "kept", "symmetric", "whole", "graph", "forward+backward", "forward+backward whole", "forward+backward compiled",
+    "phased", "phased forward+backward", "phased forward+backward, tau too",
     "solve", "gram", "gram, a tenth",
 ]  # fmt: skip
 Measure = Literal["error", "ratio", "time", "memory", "memory ratio", "import"]
@@ -30,6 +30,7 @@ SOLVES: tuple[Mode, ...] = ("solve", "gram", "gram, a tenth")  # bench.solves
 OURS = {"laplex": "laplex", "laplex-gram": "laplex.gram"}
 LAPLEX_MODES: dict[Mode, str] = {
     "kept": "plan kept",
+    "symmetric": "symmetric product, plan kept",
     "whole": "whole call",
     "graph": "plan kept, as a CUDA graph",
     "forward+backward": "forward and backward, plan kept",
@@ -95,6 +96,7 @@ class Row:
     dtype: torch.dtype = torch.float32
     anchors: Anchors = "normal"
     tau: float = 1.0
+    threads: int | None = None  # torch's, for this row alone; None: those of the run
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from benchmarks.runnable import Runnable
 from torch import Tensor
 
 import laplex
 from benchmarks import oracle, solves
 from benchmarks.baselines import BASELINES, Baseline
-from benchmarks.inputs import Inputs, suited_to
+from benchmarks.baselines import layer as layers
+from benchmarks.inputs import Inputs, suited_to, symmetric
 from benchmarks.problems import OURS, SOLVES, Side
+from benchmarks.runnable import Runnable
 
 PHASED_ROWS = 16  # of a phased Gram matrix looked at
+LAYER_COLUMNS = 256  # of a layer's gradient for x looked at
 PHASED_TRAINING = ("phased forward+backward", "phased forward+backward, tau too")
 
 
@@ -75,16 +77,18 @@ def _phased_error(inputs: Inputs, weight: Tensor, phi: Tensor, psi: Tensor, got:
 
 
 def _laplex(side: Side, inputs: Inputs) -> Runnable:
+    if side.mode == "symmetric":
+        inputs = symmetric(inputs)
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
     backend = laplex.backends.which(x, a, b, backend=side.backend)
     if side.mode in PHASED_TRAINING:
         return _phased_training(side, inputs, backend)
     if side.mode == "whole":
         return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, backend)
-    if side.mode in ("kept", "graph"):
+    if side.mode in ("kept", "symmetric", "graph"):
         plan = laplex.Plan(a, b)
         product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
-        return Runnable(product if side.mode == "kept" else _graph(product), inputs, backend)
+        return Runnable(_graph(product) if side.mode == "graph" else product, inputs, backend)
     leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
     kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
     product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
@@ -133,6 +137,8 @@ def _replay(graph: torch.cuda.CUDAGraph, y: Tensor, _product: Callable[[], Tenso
 def _baseline(side: Side, inputs: Inputs) -> Runnable:
     baseline = BASELINES[side.method]
     inputs = suited_to(inputs, baseline)
+    if side == Side("nn.Linear", "forward+backward whole"):
+        return _trained_layer(inputs)
     solves = None if baseline.yardstick else inputs
     if side.mode == "forward+backward whole":
         leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (inputs.x, inputs.a, inputs.b))
@@ -142,6 +148,19 @@ def _baseline(side: Side, inputs: Inputs) -> Runnable:
     if side.mode == "whole":
         return Runnable(partial(_whole, baseline, inputs.x, inputs.a, inputs.b, inputs.tau), solves, gram=gram)
     return Runnable(partial(baseline.prepare(inputs.a, inputs.b, inputs.tau), inputs.x), solves, gram=gram)
+
+
+def _trained_layer(inputs: Inputs) -> Runnable:
+    """Gradients of nn.Linear for x and its weight; the one for x is judged, since K has it too."""
+    layer = layers.make(inputs.a, inputs.b, inputs.tau)
+    x = inputs.x.detach().requires_grad_()
+
+    def error(got: tuple[Tensor, ...]) -> float:
+        cols = oracle.rows_to_check(len(inputs.b), LAYER_COLUMNS, inputs.b.device)
+        transposed = Inputs(inputs.cotangent, inputs.b, inputs.a, inputs.tau, inputs.x)
+        return oracle.relative_error(got[0][:, cols], oracle.product(transposed, cols))
+
+    return Runnable(lambda: torch.autograd.grad(layer(x), (x, layer.weight), inputs.cotangent), judge=error)
 
 
 def _whole(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:

@@ -1,9 +1,9 @@
 """The suites: what is claimed, row by row. README and docs quote figures from these and nothing else."""
 
 import torch
-from benchmarks.timing import Budget
 
 from benchmarks.problems import ANCHORS, Anchors, Measure, Row, Side, Size, Suite
+from benchmarks.timing import Budget
 
 FULL = Budget(min_s=2.0, min_samples=20, max_s=20.0, turn_s=0.05)
 BRIEF = Budget(min_s=0.15, min_samples=5, max_s=1.0, turn_s=0.02)
@@ -69,6 +69,7 @@ CPU_ERRORS = (
 )
 
 KEPT, WHOLE, BOTH_WAYS = Side(mode="kept"), Side(mode="whole"), Side(mode="forward+backward")
+TRAINING = Side(mode="forward+backward whole")
 
 GRAM, DENSE_GRAM = Side("laplex-gram", "whole"), Side("dense-gram", "whole")
 
@@ -81,6 +82,47 @@ def gram_sizes(*exponents: int) -> tuple[Size, ...]:
 def gram_row(name: str, says: str, sizes: tuple[Size, ...], measure: Measure, bar: float | None = None) -> Row:
     """laplex.gram in one call; ratios are to dense."""
     return Row(name, says, sizes, measure, bar, GRAM, DENSE_GRAM if measure.endswith("ratio") else None)
+
+
+# Two hidden layers, a classifier's head, and a layer that reads an image of 224 x 224 x 3.
+LAYERS = (Size(64, 64, 128), Size(4096, 4096, 64), Size(1000, 768, 128), Size(1000, 150_528, 64))
+LAYER_ROWS = (
+    Row(
+        "layer-inference",
+        "a layer's forward, plan kept, against torch.nn.Linear of the same shape",
+        LAYERS,
+        "ratio",
+        1.0,
+        KEPT,
+        Side("nn.Linear"),
+    ),
+    Row(
+        "layer-training",
+        "a layer's forward and backward with planning, against torch.nn.Linear of the same shape",
+        LAYERS,
+        "ratio",
+        1.0,
+        TRAINING,
+        Side("nn.Linear", "forward+backward whole"),
+    ),
+)
+
+
+def celerite_symmetric(name: str, on: str, threads: int | None) -> Row:
+    """Both sides in float64 on sorted anchors, b = a: celerite2 at its best. It uses one thread, whatever `threads`."""
+    return Row(
+        name,
+        f"symmetric product, plan kept, on {on}, against celerite2's matmul_lower and matmul_upper; "
+        "sorted anchors and float64 on both sides",
+        square(*LARGE, batch=1),
+        "ratio",
+        1.0,
+        Side(mode="symmetric"),
+        Side("celerite2-symmetric"),
+        dtype=torch.float64,
+        anchors="in order",
+        threads=threads,
+    )
 
 
 CPU_GRAMS = (
@@ -123,6 +165,9 @@ CPU_TIMES = (
         KEPT,
         Side("celerite2"),
     ),
+    celerite_symmetric("time-celerite2-symmetric", "all threads", None),
+    celerite_symmetric("time-celerite2-symmetric-1-thread", "one thread", 1),
+    *LAYER_ROWS,
     Row(
         "time-whole",
         "whole call with planning, against Toeplitz-FFT whole",

@@ -1,12 +1,11 @@
 """The GPU suite: the rows that are held against a bar on one H200, and the paper's sweeps, which are not."""
 
+from benchmarks.problems import Anchors, Measure, Row, Side, Size, Suite
+from benchmarks.suites import KEPT, LAYER_ROWS, TRAINING, WHOLE, gram_row, gram_sizes, large_error, small_error, square
 from benchmarks.timing import Budget
 
-from benchmarks.problems import Anchors, Measure, Row, Side, Size, Suite
-from benchmarks.suites import KEPT, WHOLE, gram_row, gram_sizes, large_error, small_error, square
-
 GPU_BUDGET = Budget(min_s=0.05, min_samples=10, max_s=0.5, turn_s=0.02)
-ALL, GRAPH = Side(mode="forward+backward whole"), Side(mode="graph")
+ALL, GRAPH = TRAINING, Side(mode="graph")
 LARGEST = 2**31 - 1  # anchors a side; both together pass 32 bits
 PIXELS, RANK, IMAGES = 3_145_728, 1000, 64
 
@@ -103,7 +102,7 @@ GRAMS = (
 GPU = Suite(
     "gpu",
     "cuda",
-    (*ERRORS, *MEDIUM, *TRAINED_TAU, *SMALL_SIZES, *GRAMS, *LARGE_SIZES, *SWEEPS),
+    (*ERRORS, *MEDIUM, *TRAINED_TAU, *SMALL_SIZES, *LAYER_ROWS, *GRAMS, *LARGE_SIZES, *SWEEPS),
     GPU_BUDGET,
     committed=True,
 )

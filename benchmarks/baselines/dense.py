@@ -5,8 +5,13 @@ from collections.abc import Callable
 from torch import Tensor
 
 
+def form(a: Tensor, b: Tensor, tau: float) -> Tensor:
+    """K[i, j] = exp(-|a_i - b_j| / tau), in place where it can be: the usual way would hold the matrix three times."""
+    return (a[:, None] - b[None, :]).abs_().div_(-tau).exp_()  # (n, k)
+
+
 def prepare_differentiable(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
-    """The same as autograd can take it, nothing in place."""
+    """Form K as autograd can take it, nothing in place; `apply` is then one matrix product."""
     kernel = (-(a[:, None] - b[None, :]).abs() / tau).exp()  # (n, k)
 
     def apply(x: Tensor) -> Tensor:
@@ -17,7 +22,7 @@ def prepare_differentiable(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor
 
 def prepare_gram(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
     """Form K; `apply` is then K diag(x) K^T for every row of x: (batch, n, n)."""
-    kernel = (a[:, None] - b[None, :]).abs_().div_(-tau).exp_()  # (n, k)
+    kernel = form(a, b, tau)  # (n, k)
 
     def apply(x: Tensor) -> Tensor:
         return (kernel * x[:, None, :]) @ kernel.mT
@@ -26,9 +31,8 @@ def prepare_gram(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]
 
 
 def prepare(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
-    """Form K[i, j] = exp(-|a_i - b_j| / tau); `apply` is then one matrix product."""
-    # In place where it can be: the usual way to write it would hold the matrix three times.
-    kernel = (a[:, None] - b[None, :]).abs_().div_(-tau).exp_()  # (n, k)
+    """Form K; `apply` is then one matrix product."""
+    kernel = form(a, b, tau)  # (n, k)
 
     def apply(x: Tensor) -> Tensor:
         return x @ kernel.mT
