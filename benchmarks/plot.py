@@ -36,6 +36,16 @@ def draw(results: list[Result], caption: str) -> Figure:
     return figure
 
 
+def draw_sweep(results: list[Result], row: str, caption: str) -> Figure:
+    """The curves of one swept row: its times, and its peak memory where that was looked at."""
+    panels = sweeps.of([result for result in results if result.row == row])
+    figure = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        _swept(axes, panel)
+    figure.suptitle(caption.replace("`", ""), fontsize=8, color=INK)
+    return figure
+
+
 def _side_by_side(results: list[Result]) -> Figure:
     figure = Figure(figsize=(11, 5.2), layout="constrained")
     left, right = figure.subplots(1, 2)
