@@ -26,7 +26,7 @@ ANCHORS: dict[Anchors, str] = {
     "offset": "N(0, 1) anchors offset by 1e4",
     "in order": "N(0, 1) anchors, in order",
 }
-SOLVES: tuple[Mode, ...] = ("solve", "gram", "gram, a tenth")  # bench.solves
+SOLVES: tuple[Mode, ...] = ("solve", "gram", "gram, a tenth")  # set up by `solves`
 OURS = {"laplex": "laplex", "laplex-gram": "laplex.gram"}
 LAPLEX_MODES: dict[Mode, str] = {
     "kept": "plan kept",

@@ -146,7 +146,9 @@ def _write(given: argparse.Namespace, results: list[Result]) -> None:
 
 
 def _print(given: argparse.Namespace, results: list[Result], noise: str) -> None:
-    title = f"laplex.linear beside torch.nn.Linear: {given.dtype}, {given.device}, {torch.get_num_threads()} threads"
+    title = (
+        f"laplex.linear beside torch.nn.Linear: {given.dtype}, {given.device}, torch threads: {torch.get_num_threads()}"
+    )
     show(Table(title, HEADER, [line for result in results for line in _lines(result)]))
     notes = [f"{result.shape}: {result.note}" for result in results if result.note]
     print("", *notes, NOTES, *filter(None, [noise]), sep="\n")

@@ -38,8 +38,11 @@ def _show_rich(table: Table) -> None:
     from rich.text import Text
 
     shown = RichTable(*table.header, title=table.title, title_justify="left")
+    grouped = any(not row[0] for row in table.rows)  # a row with an empty first cell belongs to the one above
     for row in table.rows:
-        shown.add_row(*(Text(cell, style=_style(cell)) for cell in row), end_section=not any(row))
+        if grouped and row[0]:
+            shown.add_section()
+        shown.add_row(*(Text(cell, style=_style(cell)) for cell in row))
     Console(highlight=False, markup=False).print(shown)
 
 
