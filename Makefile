@@ -15,8 +15,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(INSTALLED) ## create .venv and install laplex into it, editable, with its C++ core
-demo: $(INSTALLED) ## a quick benchmark on this machine
-	$(BIN)/laplex bench --quick
+demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear on this machine, in under a minute
+	$(BIN)/laplex bench
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
 	@echo "laplex: the tests take about eight minutes on two cores"
@@ -32,17 +32,17 @@ format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff format .
 
 bench-cpu: $(INSTALLED) ## the whole CPU benchmark
-	$(BIN)/laplex bench --suite cpu
+	$(BIN)/python -m benchmarks --suite cpu
 
 bench-gpu: $(INSTALLED) ## the whole GPU benchmark, on a machine with CUDA
-	$(BIN)/laplex bench --suite gpu
+	$(BIN)/python -m benchmarks --suite gpu
 
-readme: $(INSTALLED) ## renew the README's tables from the committed results
-	$(BIN)/python -m laplex.bench.markdown
+readme: $(INSTALLED) ## renew the tables and the plot of both README files from the committed results
+	$(BIN)/python -m benchmarks.markdown
 
 clean: ## remove .venv, what was built, and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build tools live in .venv, so that the core is built without build isolation: pinned, and incremental in build/.
 $(TOOLS): constraints.txt

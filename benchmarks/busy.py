@@ -1,6 +1,6 @@
 """What a busy machine does to small products: every parallel region waits for the scheduler.
 
-    python benchmarks/busy.py            writes benchmarks/results/busy-cpu.json
+    python -m benchmarks.busy            writes benchmarks/results/busy-cpu.json
 
 Medians in milliseconds, quiet and beside four processes that never rest; with torch's own `exp` of 40 000 numbers,
 which opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
@@ -11,12 +11,13 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 
 import laplex
-from laplex.bench.report import git, machine, versions
+from benchmarks.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "busy-cpu.json"
 OTHERS = 4
@@ -30,7 +31,8 @@ def rest_not() -> None:
 def median(call: Callable[[], object], seconds: float) -> float:
     """Of as many calls as fit, in milliseconds."""
     call()
-    times, end = [], time.perf_counter() + seconds
+    times: list[float] = []
+    end = time.perf_counter() + seconds
     while len(times) < 5 or time.perf_counter() < end:
         start = time.perf_counter()
         call()
@@ -44,8 +46,8 @@ def products() -> dict[str, Callable[[], object]]:
     for n in (10_000, 100_000):
         a, b, x = torch.randn(n), torch.randn(n), torch.randn(n)
         plan = laplex.Plan(a, b)
-        calls[f"product, n = k = {n}"] = lambda x=x, a=a, b=b, plan=plan: laplex.linear(x, a, b, 0.5, plan=plan)
-        calls[f"plan, n = k = {n}"] = lambda a=a, b=b: laplex.Plan(a, b)
+        calls[f"product, n = k = {n}"] = partial(laplex.linear, x, a, b, 0.5, plan=plan)
+        calls[f"plan, n = k = {n}"] = partial(laplex.Plan, a, b)
     return calls
 
 

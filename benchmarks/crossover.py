@@ -1,6 +1,7 @@
-"""Where one way becomes faster than another: the thresholds in laplex._dispatch and laplex._plan come from here.
+"""Where one way becomes faster than another: the thresholds of the CPU backends come from here.
 
-    python benchmarks/crossover.py            writes benchmarks/results/crossover-cpu.json
+    python -m benchmarks.crossover            writes benchmarks/results/crossover-cpu.json
+    python -m benchmarks.crossover --gpu      writes benchmarks/results/crossover-gpu.json: see benchmarks/crossover_gpu.py
 
 Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
@@ -12,6 +13,7 @@ Four sweeps, each the median time of a whole call (dense, chunk) or of one with 
 
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +21,10 @@ from pathlib import Path
 import torch
 
 import laplex
-from laplex._scan import ops as _ops
+from benchmarks.report import git, machine, versions
+from laplex._scan import cpp
 from laplex._scan import torch as torch_scan
-from laplex.bench.report import git, machine, versions
+from laplex._scan.order import Matrix
 
 OUT = Path(__file__).parent / "results" / "crossover-cpu.json"
 
@@ -50,10 +53,10 @@ def short_axis(ratio: int, forward: bool) -> dict[str, float]:
     a, b, tau = torch.randn(1, n), torch.randn(1, n // ratio), torch.ones(1, dtype=torch.float64)
     calls = {}
     for layout in ("merged", "short_cols"):
-        order = _ops.plan(a, b, layout, "cpp")
-        target, source, order = (a, b, order) if forward else (b, a, (*order[2:], *order[:2]))
-        x = torch.randn(1, 8, source.shape[1])
-        calls[layout] = lambda x=x, t=target, s=source, o=order: _ops.scan(x, t, s, tau, *o, False, 0, "cpp")
+        matrix = Matrix(a, b, tau, cpp.order(a, b, layout), "cpp")
+        matrix = matrix if forward else matrix.mT
+        x = torch.randn(1, 8, matrix.source.shape[1])
+        calls[layout] = lambda x=x, matrix=matrix: cpp.scan(x, matrix, odd=False)
     return medians(calls)
 
 
@@ -78,8 +81,7 @@ def moved(n: int) -> dict[str, float]:
     )
 
 
-if __name__ == "__main__":
-    torch.manual_seed(0)
+def on_cpu() -> None:
     results = {
         "machine": machine("cpu"),
         "versions": versions(),
@@ -96,3 +98,13 @@ if __name__ == "__main__":
         for point, times in results[sweep].items():
             row = times if isinstance(times, dict) else {"torch": times}
             print(f"  {point:>5}  " + "  ".join(f"{name} {1e6 * value:9.1f} us" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    if "--gpu" in sys.argv[1:]:
+        from benchmarks import crossover_gpu
+
+        crossover_gpu.main(sys.argv[1:])
+    else:
+        on_cpu()

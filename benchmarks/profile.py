@@ -1,6 +1,6 @@
 """Where the time of a forward and a backward goes: in the compiled core, or around it.
 
-    python benchmarks/profile.py            writes benchmarks/results/profile-cpu.json
+    python -m benchmarks.profile            writes benchmarks/results/profile-cpu.json
 
 Plan kept; medians in microseconds. "forward" and "backward" (to x, a and b) take turns, as in training; "inference" is
 the forward without gradients, by itself, which is what the suite divides by.
@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import laplex
-from laplex._scan import cpp as cpp_scan
-from laplex.bench.report import git, machine, versions
+from benchmarks.report import git, machine, versions
+from laplex._scan import cpp
 
 OUT = Path(__file__).parent / "results" / "profile-cpu.json"
 SIZES = [(14, 1), (14, 8), (18, 1), (18, 8), (20, 1), (20, 8)]
@@ -50,9 +50,9 @@ def profile(exponent: int, batch: int) -> dict[str, float]:
     spent: dict[str, list[float]] = {name: [] for name in ("inference", "forward", "backward", "scan", "row_dot")}
     forward = clocked(lambda: laplex.linear(x, a, b, 1.0, plan=plan), spent["forward"])
     backward = clocked(lambda y: torch.autograd.grad(y, (x, a, b), g), spent["backward"])
-    core = cpp_scan._core
+    core = cpp.core
     inside = {name: clocked(getattr(core, name), spent[name]) for name in ("scan", "row_dot")}
-    cpp_scan._core = SimpleNamespace(**inside)
+    cpp.core = SimpleNamespace(**inside)
     try:
         with torch.no_grad():
             repeat(clocked(lambda: laplex.linear(x, a, b, 1.0, plan=plan), spent["inference"]), 1.0)
@@ -60,7 +60,7 @@ def profile(exponent: int, batch: int) -> dict[str, float]:
         spent["scan"].clear()
         repeat(lambda: backward(forward()), 2.0)
     finally:
-        cpp_scan._core = core
+        cpp.core = core
     parts = {name: spent[name] for name in ("inference", "forward", "backward")}
     parts |= {"core, inference": alone, "core, forward": spent["scan"][::2], "core, backward": spent["scan"][1::2]}
     return {name: round(statistics.median(times), 1) for name, times in (parts | {"row dot": spent["row_dot"]}).items()}

@@ -1,6 +1,6 @@
 """How the factor of a Gram matrix in plain torch converges, and how large the rounding errors of its pivots are.
 
-    python benchmarks/refinement.py        writes benchmarks/results/refinement-cpu.json
+    python -m benchmarks.refinement        writes benchmarks/results/refinement-cpu.json
 
 The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. An error
 of pivots is the largest |d - exact| / exact over all points. diag is a multiple of the diagonal of M, point by point.
@@ -20,11 +20,11 @@ import numpy
 import torch
 from torch import Tensor
 
+from benchmarks.report import git, machine, versions
 from laplex import LaplaceOperator
 from laplex._quasisep import ops
 from laplex._quasisep import torch as quasi
 from laplex._quasisep.arrays import BLOCK, Quasiseparable
-from laplex.bench.report import git, machine, versions
 
 OUT = Path(__file__).parent / "results" / "refinement-cpu.json"
 SIZE, LARGE = (1_000, 800), (30_000, 20_000)  # n and k: against 40 digits, and against the walk in C++

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.baselines import BASELINES, Baseline
+from benchmarks.inputs import Inputs, suited_to
 from laplex import LaplaceOperator, reference
-from laplex.baselines import BASELINES, Baseline
-from laplex.bench.inputs import Inputs, suited_to
 
 EXACT = [
     name
@@ -47,7 +47,10 @@ def test_agrees_with_the_definition(name: str, dtype: torch.dtype) -> None:
     assert relative_error(got, truth(inputs)) < TOLERANCE[dtype]
 
 
-@pytest.mark.parametrize("name", [name for name in EXACT if BASELINES[name].anchors != "grid"])
+RECTANGULAR = [name for name in EXACT if BASELINES[name].anchors != "grid" and not BASELINES[name].symmetric]
+
+
+@pytest.mark.parametrize("name", RECTANGULAR)
 def test_rectangular_with_ties_and_columns_beyond_both_ends(name: str) -> None:
     baseline = usable(name)
     inputs = draw(40, 63, torch.float64)
@@ -87,6 +90,23 @@ def test_yardsticks_run_on_the_long_side() -> None:
         baseline = BASELINES[name]
         fitted = suited_to(inputs, baseline)
         assert baseline.prepare(fitted.a, fitted.b, fitted.tau)(fitted.x).shape == (3, 50)
+
+
+def test_celerite_multiplies_by_the_symmetric_matrix_with_ties() -> None:
+    inputs = draw(40, 40, torch.float64)
+    inputs.a[:3] = inputs.a[5]
+    inputs = suited_to(inputs, usable("celerite2-symmetric"))
+    assert inputs.b is inputs.a
+    got = BASELINES["celerite2-symmetric"].prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
+    assert relative_error(got, truth(inputs)) < 1e-12
+
+
+def test_nn_linear_has_the_matrix_as_its_weight() -> None:
+    inputs = draw(20, 33, torch.float64)
+    layer = BASELINES["nn.Linear"].prepare(inputs.a, inputs.b, inputs.tau)
+    assert isinstance(layer, torch.nn.Linear)
+    torch.testing.assert_close(layer.weight, reference.kernel(inputs.a, inputs.b, inputs.tau))
+    assert not layer.weight.requires_grad
 
 
 def test_celerite_solves() -> None:

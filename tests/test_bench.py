@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import laplex
+from benchmarks import inputs, oracle, report, timing
+from benchmarks.measures import measure
+from benchmarks.problems import Side, Size, Suite
+from benchmarks.result import Measured, Result, from_json, to_json
+from benchmarks.run import SUITES, choose_suite, run
+from benchmarks.suites import QUICK
+from benchmarks.tables import plain, tables
 from laplex import reference
-from laplex.bench import inputs, oracle, report, timing
-from laplex.bench.measures import measure
-from laplex.bench.problems import Side, Size, Suite
-from laplex.bench.results import Measured, Result, from_json, to_json
-from laplex.bench.run import SUITES, choose_suite, run
-from laplex.bench.suites import QUICK
-from laplex.bench.tables import plain, tables
 from tiny_suite import ERROR, INSTANT, ROW, SIZE, SUITE, Silent
 
 
@@ -74,6 +74,28 @@ def test_every_row_of_the_cpu_suite_runs_when_shrunk() -> None:
             small = Size(64, 64, 1)
         result = measure(Suite("shrunk", "cpu", (), INSTANT, committed=False), row, small)
         assert result.status in (("info",) if row.bar is None else ("pass", "miss", "skipped")), result
+
+
+def test_a_row_may_ask_for_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = torch.get_num_threads(), []
+    right = laplex.linear
+
+    def linear(*args: object, **options: object) -> torch.Tensor:
+        seen.append(torch.get_num_threads())
+        return right(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(laplex, "linear", linear)
+    row = next(row for row in SUITES["cpu"].rows if row.name == "time-celerite2-symmetric-1-thread")
+    measure(Suite("shrunk", "cpu", (), INSTANT, committed=False), row, Size(64, 64, 1))
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == before
+
+
+def test_wrong_gradients_of_nn_linear_are_never_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args: tuple(1.1 * grad for grad in right(*args)))
+    row = replace(ROW, against=Side("nn.Linear", "forward+backward whole"))
+    assert measure(SUITE, row, SIZE).status == "wrong"
 
 
 def test_a_right_answer_is_timed() -> None:
@@ -203,7 +225,7 @@ def test_a_table_shows_every_result() -> None:
 
 def test_the_page_holds_its_picture_and_nothing_from_elsewhere(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from laplex.bench.page import save
+    from benchmarks.page import save
 
     for name, suite in {"bars": SUITE, "none": replace(SUITE, rows=(replace(ROW, bar=None),))}.items():
         png, page = save(run(suite, Silent(), out=tmp_path / name))

@@ -1,76 +1,62 @@
-"""The commands: what they print, with and without their extra, and what they say of files they cannot use."""
+"""`laplex bench` and `laplex doctor`: what they print, check and refuse. Times are never looked at."""
 
 import json
-import os
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 import laplex
-from laplex.bench import report
-from laplex.bench.run import SUITES, run
-from laplex.cli import main
-from tiny_suite import SUITE, Silent
+from laplex import cli
+from laplex.cli import bench, doctor, layers, options, tables
 
 EXTRAS = ("typer", "click", "rich", "matplotlib", "scipy", "celerite2", "pykeops")
-BLOCKED = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS})); "
+SMALL = ("--rows", "30", "--cols", "20", "--batch", "2", "--device", "cpu")
 
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", BLOCKED + code], capture_output=True, text=True, check=False)
-
-
-def test_the_plain_front_end_needs_nothing_but_torch() -> None:
-    done = python("from laplex.bench.__main__ import main; sys.argv = ['bench', '--help']; main()")
-    assert done.returncode == 0, done.stderr
-    assert "--resume" in done.stdout
-
-
-def test_python_m_laplex_doctor_works_with_the_base_install() -> None:
-    alone = "import runpy, torch; torch.set_num_threads(1); "  # other tests have the other cores
-    done = python(alone + "sys.argv = ['laplex', 'doctor']; runpy.run_module('laplex', run_name='__main__')")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    assert "Products and gradients, against the definition in float64" in done.stdout
-    assert all(name in done.stdout for name in laplex.backends.available())
-    assert "pass" in done.stdout
+Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def base(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """`laplex` of the base install: exit status, output and errors."""
-    for name in EXTRAS:
-        monkeypatch.setitem(sys.modules, name, None)
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """`laplex` with these arguments: exit status, output and errors; a shape is timed for an instant."""
+    monkeypatch.setattr(bench, "SECONDS", 0.0)
+    monkeypatch.setattr(bench, "TURN", 0.0)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["laplex", *arguments])
         with pytest.raises(SystemExit) as ended:
-            main()
+            cli.main()
         return ended.value.code, *capsys.readouterr()
 
     return run
 
 
-def test_a_command_without_its_extra_says_what_to_install(base: Callable[..., tuple[int, str, str]]) -> None:
-    status, _, told = base("bench", "--quick", "--out", "nowhere")
-    assert status == 2
-    assert 'laplex bench: needs typer and rich: pip install "laplex[cli]"' in told
-    assert "python -m laplex.bench" in told
-    assert not Path("nowhere").exists()
+# --- the command ----------------------------------------------------------------------------------------------------
 
 
-def test_the_base_install_knows_its_version_and_its_commands(base: Callable[..., tuple[int, str, str]]) -> None:
-    assert base("--version") == (0, laplex.__version__ + "\n", "")
+def test_python_m_laplex_works_with_the_base_install() -> None:
+    code = f"import sys, runpy, torch; torch.set_num_threads(1); sys.modules.update(dict.fromkeys({EXTRAS})); "
+    code += "sys.argv = ['laplex', 'doctor']; runpy.run_module('laplex', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Products and gradients, against the definition in float64" in done.stdout
+    assert all(name in done.stdout for name in laplex.backends.available())
+
+
+def test_it_knows_its_version_and_its_commands(command: Command) -> None:
+    assert command("--version") == (0, laplex.__version__ + "\n", "")
     for arguments, expected in ((("--help",), 0), ((), 2)):
-        status, output, _ = base(*arguments)
+        status, output, _ = command(*arguments)
         assert status == expected
         assert "doctor" in output
-        assert 'needs typer and rich: pip install "laplex[cli]"' in " ".join(output.split())
-    for arguments in (("nonsense",), ("doctor", "--nonsense")):
-        status, _, told = base(*arguments)
+        assert "bench" in output
+    for arguments in (("nonsense",), ("doctor", "--nonsense"), ("bench", "--nonsense")):
+        status, _, told = command(*arguments)
         assert status == 2
         assert "nonsense" in told
 
@@ -81,170 +67,223 @@ def test_make_test_says_how_long_it_takes() -> None:
     assert "pytest" in recipe[1]
 
 
-def test_the_plain_front_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from laplex.bench.__main__ import main
-
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tiny", "--out", str(tmp_path)])
-    assert main() == 0
-    assert "against dense" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["bench", "--suite", "tpu"])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "no suite 'tpu'" in capsys.readouterr().err
+# --- doctor ---------------------------------------------------------------------------------------------------------
 
 
-def command(*arguments: str) -> tuple[int, str]:
-    """The exit status and the output of `laplex` with these arguments."""
-    pytest.importorskip("typer")
-    pytest.importorskip("rich")
-    from typer.testing import CliRunner
-
-    from laplex.cli.app import app
-
-    done = CliRunner().invoke(app, list(arguments))
-    return done.exit_code, done.output
-
-
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-    status, output = command("bench", "--suite", "tiny", "--out", str(tmp_path))
+def test_the_doctor_finds_every_backend_that_runs_healthy(command: Command) -> None:
+    status, output, _ = command("doctor")
     assert status == 0, output
-    assert list(tmp_path.glob("tiny-*.json"))
-    assert command("--version") == (0, laplex.__version__ + "\n")
+    assert all(name in output for name in laplex.backends.available())
 
 
-@pytest.mark.parametrize("arguments", [("--suite", "tpu"), ("--threads", "0"), ("--only", "nothing"), ("--nonsense",)])
-def test_the_command_refuses_bad_arguments(
-    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    status, output = command("bench", *arguments)
-    assert status == 2
-    assert arguments[-1].strip("-") in output
-    assert not list(tmp_path.iterdir())
-
-
-def test_the_doctor_finds_every_backend_that_runs_healthy() -> None:
-    status, output = command("doctor")
-    assert status == 0, output
-    for name in laplex.backends.available():
-        assert name in output
-
-
-def test_the_doctor_notices_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("factor", [1.001, math.nan])
+def test_the_doctor_notices_a_wrong_answer(factor: float, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     right = laplex.linear
-    monkeypatch.setattr(laplex, "linear", lambda *args, **options: 1.001 * right(*args, **options))
-    status, output = command("doctor")
+    monkeypatch.setattr(doctor, "SHAPES", ((30, 20, 2),))
+    monkeypatch.setattr(laplex, "linear", lambda *args, **options: factor * right(*args, **options))
+    status, output, _ = command("doctor")
     assert status == 1
     assert "wrong" in output
 
 
-def test_flags_read_as_flags_in_the_help() -> None:
-    for arguments in (("--help",), ("bench", "--help")):
-        status, output = command(*arguments)
-        assert status == 0
-        assert "bool" not in output
-    assert "--version  " in command("--help")[1]
+# --- bench ----------------------------------------------------------------------------------------------------------
 
 
-def test_square_brackets_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    status, output = command("bench", "--suite", "tiny", "--out", str(tmp_path / "runs[1]"))
+def test_bench_compares_both_layers(command: Command) -> None:
+    status, output, progress = command("bench", *SMALL)
     assert status == 0, output
-    assert 'pip install "laplex[cli]"' in output
-    assert "runs[1]" in output
+    for line in ("20 -> 30, batch 2", "numbers held", "12x fewer", "forward, plan kept", "forward + backward"):
+        assert line in output
+    assert output.count("faster") + output.count("slower") == 3
+    assert "[1/1] 20 -> 30, batch 2" in progress
 
 
-# --- files that cannot be written or read ----------------------------------------------------------------------------
-
-Bench = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture(params=["rich", "plain"])
-def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Bench:
-    """`laplex bench` or `python -m laplex.bench` of the tiny suite: exit status and all output."""
-    monkeypatch.setitem(SUITES, "tiny", SUITE)
-
-    def plain(*arguments: str) -> tuple[int, str]:
-        from laplex.bench.__main__ import main
-
-        monkeypatch.setattr(sys, "argv", ["bench", *arguments])
-        try:
-            status = main()
-        except SystemExit as ended:
-            status = ended.code
-        return status, "".join(capsys.readouterr())
-
-    front = command if request.param == "rich" else plain
-    return lambda *arguments: front(*(("bench",) if front is command else ()), "--suite", "tiny", *arguments)
+@pytest.mark.parametrize("dtype", options.DTYPES)
+@pytest.mark.parametrize("phase", ["--phase", "--no-phase"])
+def test_bench_checks_every_dtype_with_and_without_phases(dtype: str, phase: str, command: Command) -> None:
+    status, output, _ = command("bench", *SMALL, "--dtype", dtype, phase, "--tau", "0.3")
+    assert status == 0, output
+    assert f"{dtype}, cpu" in output
+    assert f"{100 if phase == '--phase' else 50}  " in output  # anchors and phases
 
 
-def unwritable(tmp_path: Path) -> Path:
-    """A folder in which no file can be made; what root may do there, nobody may do in /proc."""
-    if os.geteuid() == 0:
-        return Path("/proc/self")
-    tmp_path.chmod(0o500)
-    return tmp_path
+@pytest.mark.parametrize("load", [0.0, 100.0])
+def test_bench_says_that_the_machine_is_busy(load: float, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load), raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    output = command("bench", *SMALL)[1]
+    assert ("The machine is busy (load 100.0 on 2 cores): times are noisy." in output) == (load > 0)
 
 
-def test_an_out_folder_that_cannot_be_written(bench: Bench, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    for folder in (tmp_path / "file" / "below", unwritable(tmp_path)):
-        status, output = bench("--out", str(folder))
-        assert status == 2
-        assert f"laplex bench: cannot write {folder}" in output
-        assert "choose another folder with --out" in output
-        assert "Traceback" not in output
-    assert (tmp_path / "file").read_text() == "mine"
+def test_the_usual_shapes_are_those_people_train() -> None:
+    given = options.parser().parse_args(["bench", "--device", "cpu"])
+    assert [str(shape) for shape in bench._shapes(given)] == [
+        "64 -> 64, batch 128",
+        "768 -> 1000, batch 128",
+        "4096 -> 4096, batch 64",
+        "150528 -> 1000, batch 64",
+        "262144 -> 262144, batch 8",
+    ]
+    given.device = "cuda:0"
+    assert bench._shapes(given)[-1] == bench.Shape(1 << 20, 1 << 20, 8)
 
 
-def test_a_current_folder_that_cannot_be_written(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    report.SCRATCH.write_text("mine")
-    status, output = bench()
-    assert status == 2
-    assert f"laplex bench: cannot write {report.SCRATCH.absolute()}" in output
-    assert "choose another folder with --out" in output
-    assert report.SCRATCH.read_text() == "mine"
+def test_bench_says_where_nn_linear_does_not_fit(command: Command) -> None:
+    status, output, _ = command("bench", *SMALL, "--memory", "1e-6")
+    assert status == 0, output
+    assert "20 -> 30, batch 2: nn.Linear skipped: weight and gradient take 4.8e-06 GB, and --memory is 1e-06" in output
+    assert "faster" not in output
+    assert "us" in output  # laplex was timed
 
 
-def results_file(tmp_path: Path) -> Path:
-    """A good one, of the tiny suite."""
-    return run(SUITE, Silent(), out=tmp_path).path
+@pytest.mark.parametrize("spoil", [lambda y: 1.01 * y, lambda y: y * math.nan])
+def test_a_wrong_answer_is_never_timed(
+    spoil: Callable[[torch.Tensor], torch.Tensor], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda *args, **options: spoil(right(*args, **options)))
+    monkeypatch.setattr(bench, "interleaved", None)  # a call would fail
+    status, output, _ = command("bench", *SMALL)
+    assert status == 1
+    assert "laplex is wrong here (error" in output
+    assert "nothing was timed" in output
 
 
-UNUSABLE = {
-    "empty": lambda good: b"",
-    "broken": lambda good: good[:200],
-    "binary": lambda good: bytes(range(256)),
-    "a list": lambda good: b"[1, 2]",
-    "of something else": lambda good: b'{"name": "mine", "version": 1}',
-    "of another suite": lambda good: json.dumps({**json.loads(good), "suite": "cpu"}).encode(),
-    "of other results": lambda good: json.dumps({**json.loads(good), "results": [{"x": 1}]}).encode(),
+def test_wrong_gradients_are_never_timed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = laplex.linear
+    monkeypatch.setattr(laplex, "linear", lambda x, a, **options: right(x, a.detach() + 0 * a, **options))
+    status, output, _ = command("bench", *SMALL)
+    assert status == 1
+    assert "nothing was timed" in output
+
+
+def test_the_check_sees_every_gradient() -> None:
+    problem = layers.draw(30, 20, 2, torch.float64, "cpu", 0.7, True)
+    calls = layers.laplex_calls(problem)
+    assert layers.check(problem, calls)[1] < 1e-12
+    gradients = calls[layers.BACKWARD]()
+    assert len(gradients) == 5
+    for wrong in range(5):
+        spoiled = tuple(g + 0.1 * (place == wrong) for place, g in enumerate(gradients))
+        error, worst = layers.check(problem, calls | {layers.BACKWARD: lambda spoiled=spoiled: spoiled})
+        assert error < 1e-12
+        assert worst > 1e-3
+    assert layers.check(problem, layers.linear_calls(problem))[1] < 1e-12
+
+
+def test_a_shape_that_fails_is_noted_and_the_others_count(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = bench.draw
+
+    def draw(n: int, *others: object) -> layers.Problem:
+        if n == 5:
+            raise RuntimeError("out of memory\nand a long trace")
+        return right(n, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench, "draw", draw)
+    monkeypatch.setattr(bench, "_shapes", lambda given: (bench.Shape(4, 5, 1), bench.Shape(20, 30, 2)))
+    status, output, _ = command("bench", "--device", "cpu")
+    assert status == 1
+    assert "4 -> 5, batch 1: failed: out of memory\n" in output
+    assert "12x fewer" in output
+    assert "Traceback" not in output
+
+
+def test_ctrl_c_prints_and_writes_what_there_is(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = bench.measure
+
+    def measure(shape: bench.Shape, *others: object) -> bench.Result:
+        if shape.rows == 5:
+            raise KeyboardInterrupt
+        return right(shape, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "_shapes", lambda given: (bench.Shape(20, 30, 2), bench.Shape(4, 5, 1)))
+    status, output, told = command("bench", "--device", "cpu", "--json", str(tmp_path / "figures.json"))
+    assert status == 130
+    assert "laplex bench: interrupted; this is what was finished" in told
+    assert "20 -> 30" in output
+    assert "4 -> 5" not in output
+    assert len(json.loads((tmp_path / "figures.json").read_text())["results"]) == 1
+    monkeypatch.setattr(bench, "_shapes", lambda given: (bench.Shape(4, 5, 1),))
+    assert command("bench", "--device", "cpu")[:2] == (130, "")
+
+
+def test_json_holds_the_figures_and_what_they_depend_on(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    assert command("bench", *SMALL, "--json", str(file), "--tau", "0.5")[0] == 0
+    saved = json.loads(file.read_text())
+    assert (saved["dtype"], saved["tau"], saved["phase"]) == ("float32", 0.5, False)
+    assert saved["machine"]["torch"] == torch.__version__
+    (result,) = saved["results"]
+    assert result["shape"] == {"rows": 30, "cols": 20, "batch": 2}
+    assert result["numbers"] == {"laplex": 50, "nn.Linear": 600}
+    assert set(result["seconds"]["laplex"]) == {"forward, plan kept", "forward", "forward + backward"}
+    assert set(result["seconds"]["nn.Linear"]) == {"forward", "forward + backward"}
+    assert all(0 <= error < 1e-5 for error in result["errors"].values())
+
+
+REFUSED = {
+    ("--rows", "3"): "--rows and --cols go together: a layer has both",
+    ("--cols", "3"): "--rows and --cols go together: a layer has both",
+    ("--batch", "3"): "--batch goes with --rows and --cols: the usual shapes have their own",
+    ("--rows", "0", "--cols", "3"): "--rows must be at least 1, got 0",
+    ("--rows", "3", "--cols", "-1"): "--cols must be at least 1, got -1",
+    (*SMALL, "--batch", "0"): "--batch must be at least 1, got 0",
+    ("--tau", "0"): "--tau must be positive and finite, got 0",
+    ("--tau", "nan"): "--tau must be positive and finite, got nan",
+    ("--memory", "inf"): "--memory must be positive and finite, got inf",
+    ("--dtype", "int8"): "--dtype must be one of float32, float64, float16, bfloat16, got 'int8'",
+    ("--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
+    ("--device", "cuda:x"): "--device must be cpu, cuda or cuda:INDEX, got 'cuda:x'",
+    ("--device", "cuda:99"): "--device cuda:99: torch sees ",
+    ("--json", "nowhere/figures.json"): "--json: cannot write nowhere/figures.json (No such file or directory)",
 }
 
 
-@pytest.mark.parametrize("kind", UNUSABLE)
-def test_resume_names_a_file_it_cannot_use_and_leaves_it(kind: str, bench: Bench, tmp_path: Path) -> None:
-    path = results_file(tmp_path)
-    content = UNUSABLE[kind](path.read_bytes())
-    path.write_bytes(content)
-    status, output = bench("--resume", "--out", str(tmp_path))
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_bench_refuses_bad_input(
+    arguments: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output, told = command("bench", *arguments)
     assert status == 2
-    assert f"laplex bench: --resume cannot go on from {path}" in output
-    assert "move it away to keep it, or run without --resume to replace it" in output
-    assert path.read_bytes() == content
-    assert [made.name for made in tmp_path.iterdir() if made.suffix in (".json", ".partial")] == [path.name]
+    assert output == ""
+    assert f"laplex bench: {REFUSED[arguments]}" in told
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_run_that_cannot_start_leaves_the_old_results(tmp_path: Path, bench: Bench) -> None:
-    path = results_file(tmp_path)
-    content = path.read_bytes()
-    assert bench("--out", str(tmp_path), "--only", "nothing")[0] == 2
-    with pytest.raises(KeyboardInterrupt):
-        run(SUITE, Silent(interrupt_at=0), out=tmp_path)
-    assert path.read_bytes() == content
+def test_numbers_that_are_none_are_refused(command: Command) -> None:
+    status, _, told = command("bench", "--rows", "many")
+    assert status == 2
+    assert "argument --rows: invalid int value: 'many'" in told
+
+
+def test_times_and_ratios_in_words() -> None:
+    assert [bench.scaled(seconds) for seconds in (None, 2.5, 2.5e-3, 2.5e-6)] == ["-", "2.5 s", "2.5 ms", "2.5 us"]
+    assert bench.compared(1.0, 12.0, "faster", "slower") == "12x faster"
+    assert bench.compared(3.4, 1.0, "faster", "slower") == "3.4x slower"
+    assert bench.compared(3.4, None, "faster", "slower") == "-"
+
+
+def test_calls_take_turns() -> None:
+    turns: list[str] = []
+    calls = {name: {"forward": lambda name=name: (turns.append(name),)} for name in ("one", "two")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "SECONDS", 0.0)
+        patch.setattr(bench, "TURN", 0.0)
+        bench.interleaved(calls, lambda: None)  # type: ignore[arg-type]
+    assert turns == ["one", "two"] * (1 + bench.FEWEST)
+
+
+def test_in_a_terminal_the_table_is_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rich")
+    table = tables.Table("A title", ("layer", "laplex is"), [("laplex[cli]", "2x slower")])
+    tables.show(table)
+    assert capsys.readouterr().out == "A title\n  layer        laplex is\n  laplex[cli]  2x slower\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    tables.show(table)
+    shown = capsys.readouterr().out
+    assert "laplex[cli]" in shown  # square brackets are text, not markup
+    assert "┃" in shown

@@ -2,13 +2,18 @@
 
 import doctest
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import laplex
-from laplex.bench import markdown
+from benchmarks import markdown
+from benchmarks.problems import Size
+from benchmarks.result import Measured, Result
+from benchmarks.run import SUITES
+from benchmarks.timing import Stats
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -35,7 +40,24 @@ def test_docstring_examples(documented):
         assert failed == 0
 
 
-def test_the_tables_are_those_of_the_committed_results(monkeypatch):
+@pytest.mark.parametrize("path", markdown.FILES, ids=str)
+def test_the_tables_are_those_of_the_committed_results(path, monkeypatch):
     monkeypatch.chdir(README.parent)
-    text = README.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8")
     assert markdown.filled(text) == text, "run `make readme`"
+    assert "<!-- begin: " in text
+
+
+def test_a_figure_is_shown_with_both_times_whichever_way_it_goes():
+    sides = {name: Measured(time=Stats(time, time, time, 5)) for name, time in (("ours", 3e-3), ("theirs", 1e-3))}
+    result = Result("r", "", Size(2, 2, 1), "ratio", 1.0, "miss", 3.0, "", sides)
+    assert markdown.in_short(result) == "3 ms against 1 ms: **3 times slower**"
+    faster = replace(result, sides=dict(reversed(sides.items())))
+    assert markdown.in_short(faster) == "1 ms against 3 ms: 3 times faster"
+    assert markdown.in_short(replace(result, unit="relative error", value=2.5e-8)) == "2.5e-08"
+
+
+def test_every_figure_of_the_readme_is_a_row_of_its_suite():
+    for figure in markdown.FIGURES:
+        sizes = {row.name: row.sizes for row in SUITES[figure.suite].rows}
+        assert figure.size in sizes[figure.row]

@@ -1,8 +1,8 @@
 """A benchmark of three measurements that takes no time, for the tests of the benchmark and of its front ends."""
 
-from laplex.bench import report, timing
-from laplex.bench.problems import Row, Side, Size, Suite
-from laplex.bench.results import Result
+from benchmarks import report, timing
+from benchmarks.problems import Row, Side, Size, Suite
+from benchmarks.result import Result
 
 INSTANT = timing.Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)
 SIZE = Size(70, 50, 2)

@@ -1,0 +1,136 @@
+"""`make readme`: the tables and the plot of the two README files, made from the committed JSON.
+
+No figure in them is typed by hand. A table stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`:
+"cpu results" and "gpu results" are every claim of a suite, and "figures" the few rows of `FIGURES`.
+"""
+
+import importlib.util
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from benchmarks.problems import Size, power
+from benchmarks.report import COMMITTED, load
+from benchmarks.result import Result
+from benchmarks.tables import bar_of, scaled, value_of
+
+FILES = Path("README.md"), COMMITTED / "README.md"
+PLOT = COMMITTED / "sizes.png"
+MARKED = re.compile(r"(?P<begin><!-- begin: (?P<name>[\w ]+) -->)\n.*?(?P<end><!-- end: (?P=name) -->)", re.DOTALL)
+LARGE = Size(1 << 20, 1 << 20, 1)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the README's short table: a result of a suite, in words for a first reader."""
+
+    suite: str
+    row: str
+    size: Size
+    says: str
+
+
+# Each figure that looks good stands beside one of the same kind that does not.
+FIGURES = (
+    Figure("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
+           "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
+    Figure("cpu", "layer-training", Size(1000, 150_528, 64),
+           "Training step of a wide layer, 150528 -> 1000, batch 64, against `torch.nn.Linear`"),
+    Figure("cpu", "layer-training", Size(64, 64, 128),
+           "Training step of a small layer, 64 -> 64, batch 128, against `torch.nn.Linear`"),
+    Figure("cpu", "time-celerite2", LARGE,
+           "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
+    Figure("cpu", "time-celerite2-symmetric-1-thread", LARGE,
+           "Symmetric product, b = a, n = 2^20, float64, one thread, against celerite2's symmetric product"),
+    Figure("gpu", "time-toeplitz", LARGE,
+           "Product, n = k = 2^20, against a Toeplitz product by FFT, which needs a uniform grid"),
+)  # fmt: skip
+
+
+def filled(text: str) -> str:
+    """The text with what stands between its markers made again from the committed results."""
+
+    def renew(match: re.Match[str]) -> str:
+        return f"{match['begin']}\n{CONTENT[match['name']]()}\n{match['end']}"
+
+    return MARKED.sub(renew, text)
+
+
+def claims(suite: str) -> str:
+    """Every claim of a suite, and where it was measured."""
+    origin, results = load(committed(suite))
+    return f"{table(results)}\n\n{origin}"
+
+
+def committed(suite: str) -> Path:
+    """The file with the suite's committed results."""
+    return sorted(COMMITTED.glob(f"{suite}-*.json"))[-1]
+
+
+def table(results: list[Result]) -> str:
+    """One line a claim, with its figure at every size."""
+    lines = ["| claim | sizes | measured | bar | verdict |", "| --- | --- | --- | --- | --- |"]
+    with_bar = [result for result in results if result.bar is not None]  # a sweep is for the plots
+    for _, group in groupby(with_bar, key=lambda result: result.row):
+        same = list(group)
+        sizes = in_words([result.size for result in same if result.size is not None])
+        values = " / ".join(value_of(result) for result in same)
+        missed = sum(result.status == "miss" for result in same)
+        unmeasured = sorted({result.status for result in same} - {"pass", "miss"})
+        verdict = ", ".join([f"missed at {missed} of {len(same)}" if missed else "met", *unmeasured])
+        lines.append(f"| {same[0].says} | {sizes} | {values} | {bar_of(same[0])} | {verdict} |")
+    return "\n".join(lines)
+
+
+def in_words(sizes: list[Size]) -> str:
+    """n = k = 2^14, 2^18; B = 1: what sizes have in common is said once."""
+    if not all(size.n == size.k for size in sizes):
+        return "; ".join(map(str, sizes))
+    batches = groupby(sizes, key=lambda size: size.batch)
+    return " and ".join(f"n = k = {', '.join(power(size.n) for size in same)}; B = {b}" for b, same in batches)
+
+
+def figures() -> str:
+    """The short table, and where its figures were measured."""
+    loaded = {suite: load(committed(suite)) for suite in sorted({figure.suite for figure in FIGURES})}
+    lines = ["| measured | on | result |", "| --- | --- | --- |"]
+    for figure in FIGURES:
+        found = [one for one in loaded[figure.suite][1] if (one.row, one.size) == (figure.row, figure.size)]
+        shown = in_short(found[0]) if found else "not measured yet"
+        lines.append(f"| {figure.says} | {figure.suite.upper()} | {shown} |")
+    origins = [f"{suite.upper()}: {origin}" for suite, (origin, _) in loaded.items()]
+    return "\n".join([*lines, "", "<br>\n".join(origins)])
+
+
+def in_short(result: Result) -> str:
+    """A ratio as both times and how they compare; anything else as its value."""
+    times = [side.time.median for side in result.sides.values() if side.time is not None]
+    if result.unit != "ratio" or len(times) < 2:
+        return value_of(result)
+    ours, theirs = times[:2]
+    verdict = f"{theirs / ours:.2g} times faster" if ours < theirs else f"**{ours / theirs:.2g} times slower**"
+    return f"{scaled(ours, 's')} against {scaled(theirs, 's')}: {verdict}"
+
+
+CONTENT: dict[str, Callable[[], str]] = {
+    "cpu results": lambda: claims("cpu"),
+    "gpu results": lambda: claims("gpu"),
+    "figures": figures,
+}
+
+
+def main() -> None:
+    """Renew both files, and the plot where matplotlib is there."""
+    for path in FILES:
+        path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+    if importlib.util.find_spec("matplotlib") is not None:
+        from benchmarks.plot import draw_sweep
+
+        origin, results = load(committed("gpu"))
+        draw_sweep(results, "sweep-size", origin).savefig(PLOT, dpi=110)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Results as tables of strings, which the plain text, the rich terminal and the HTML page all show."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.problems import power
+from benchmarks.result import Measured, Result, Unit
+
+ABOUT_TIMES = (
+    "laplex and logcumsumexp have anchors in no order; Toeplitz-FFT is right on a uniform grid only. "
+    "One FFT is a yardstick: it computes something else."
+)
+SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
+    "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
+}
+ABOUT_ERRORS = "The smaller the better; float32 itself rounds to 6e-08."
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    note: str = ""
+
+
+def tables(results: list[Result]) -> list[Table]:
+    """Claims held against their bars; or, where there are no bars, methods side by side."""
+    if any(result.bar is not None for result in results):
+        return [Table("Claims", ("claim", "size", "value", "bar", "verdict", "measured"), list(map(claim, results)))]
+    return [
+        side_by_side("Time of one product y = K x, with K of size n x n, float32", results, time_of, ABOUT_TIMES),
+        side_by_side("Relative error of y, against sums in float64", results, error_of, ABOUT_ERRORS),
+    ]
+
+
+def claim(result: Result) -> tuple[str, ...]:
+    """One line of the table of claims."""
+    held = value_of(result), bar_of(result), result.status
+    return result.says, str(result.size or ""), *held, detail(result)
+
+
+def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str], note: str) -> Table:
+    """One line a method, one column a size."""
+    measured = [result for result in results if result.sides and result.size is not None]
+    labels = list(dict.fromkeys(label for result in measured for label in result.sides))
+    header = "", *(f"n = {power(result.size.n)}" for result in measured if result.size is not None)
+    lines = [
+        (label, *(cell(result.sides[label]) if label in result.sides else "-" for result in measured))
+        for label in labels
+    ]
+    return Table(title, header, lines, note)
+
+
+def outcome(result: Result) -> str:
+    """In one line: value, bar and verdict, or why there is none."""
+    if result.status == "info":
+        return "done"
+    return " ".join(filter(None, [value_of(result), bar_of(result), result.status, result.note]))
+
+
+def value_of(result: Result) -> str:
+    """The figure that is held against the bar."""
+    if result.value is None:
+        return "-"
+    if result.unit in SCALES:
+        return scaled(result.value, result.unit)
+    return f"{result.value:.1e}" if result.unit == "relative error" else f"{result.value:.3g}"
+
+
+def bar_of(result: Result) -> str:
+    """The bar, in the value's unit."""
+    if result.bar is None:
+        return ""
+    return f"<= {scaled(result.bar, result.unit) if result.unit in SCALES else f'{result.bar:g}'}"
+
+
+def detail(result: Result) -> str:
+    """Each side's median time, or its error where nothing was timed, and the note."""
+    parts = [f"{label}: {time_of(side) if side.time else error_of(side)}" for label, side in result.sides.items()]
+    return "; ".join([*parts, *([result.note] if result.note else [])])
+
+
+def time_of(side: Measured) -> str:
+    """The median time."""
+    return "-" if side.time is None else scaled(side.time.median, "s")
+
+
+def error_of(side: Measured) -> str:
+    """The relative error; a yardstick has none."""
+    return "(not K x)" if side.error is None else f"{side.error:.1e}"
+
+
+def scaled(value: float, unit: Unit) -> str:
+    """1.23 s, 4.56 ms or 7.89 us; 1.23 GB, 4.56 MB or 7.89 kB."""
+    *larger, (smallest, last) = SCALES[unit]
+    for scale, name in larger:
+        if value >= scale:
+            return f"{value / scale:.3g} {name}"
+    return f"{value / smallest:.3g} {last}"
+
+
+def plain(table: Table) -> str:
+    """Aligned columns of text."""
+    lines = [table.header, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+    note = [table.note] if table.note else []
+    return "\n".join([table.title, *("  " + line for line in text), *note])

@@ -1,0 +1,183 @@
+"""`laplex bench`: laplex.linear beside torch.nn.Linear of the same shape, on this machine.
+
+Both layers multiply by the same matrix K, so both have the same right answer. It is checked first, against the
+definition in float64 on some random rows; a layer that is wrong is not timed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from laplex.cli.layers import BACKWARD, FORWARD, KEPT, Calls, check, draw, laplex_calls, linear_calls
+from laplex.cli.machine import busy, describe
+from laplex.cli.tables import Table, show
+
+# The largest relative error of an answer that is right and only rounded.
+BOUNDS = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
+SECONDS, FEWEST, TURN = 3.0, 3, 0.01  # of a shape: seconds, rounds at least, seconds of one call's turn in a round
+BATCH = 64
+HEADER = ("layer", "", "laplex", "nn.Linear", "laplex is")
+NOTES = """
+Times are medians; the calls take turns. "forward + backward" is a training step: it has gradients for x and for every
+number held, and laplex sorts its anchors again. "plan kept" is inference: the sorted order is kept.
+An error is the largest of y on 16 random rows, against the definition in float64, over the largest |y| there.
+laplex.linear holds matrices of one form, exp(-|a_i - b_j| / tau); torch.nn.Linear holds any matrix.""".strip()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A layer from `cols` inputs to `rows` outputs, for `batch` inputs at once."""
+
+    cols: int
+    rows: int
+    batch: int
+
+    def __str__(self) -> str:
+        return f"{self.cols} -> {self.rows}, batch {self.batch}"
+
+
+@dataclass
+class Result:
+    """One shape: for each layer, the numbers it holds, its error, and seconds by the kind of call."""
+
+    shape: Shape
+    numbers: dict[str, int]
+    errors: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    note: str = ""  # what is missing, and why
+    fault: bool = False  # laplex was wrong, or failed
+
+
+def run(given: argparse.Namespace) -> int:
+    """Measure every shape, print the table and write the file; after Ctrl-C, of what was finished."""
+    results: list[Result] = []
+    status, shapes, noise = 0, _shapes(given), busy()
+    try:
+        for count, shape in enumerate(shapes, 1):
+            print(f"[{count}/{len(shapes)}] {shape} ... ", end="", file=sys.stderr, flush=True)
+            start = time.perf_counter()
+            results.append(measure(shape, given))
+            print(f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        print("\nlaplex bench: interrupted; this is what was finished", file=sys.stderr)
+        status = 130
+    _write(given, results)
+    if results:
+        _print(given, results, noise)
+    return status or int(any(result.fault for result in results))
+
+
+def _shapes(given: argparse.Namespace) -> tuple[Shape, ...]:
+    """The user's own; or two hidden layers, a classifier's head, an image of 224 x 224 x 3, and one too large."""
+    if given.rows is not None:
+        return (Shape(given.cols, given.rows, given.batch or BATCH),)
+    large = 1 << (18 if given.device == "cpu" else 20)
+    usual = Shape(64, 64, 128), Shape(768, 1000, 128), Shape(4096, 4096, 64), Shape(150_528, 1000, 64)
+    return *usual, Shape(large, large, 8)
+
+
+def measure(shape: Shape, given: argparse.Namespace) -> Result:
+    """One shape. What does not fit, or fails, is noted; the shapes after it still count."""
+    own, dense = (1 + given.phase) * (shape.rows + shape.cols), shape.rows * shape.cols
+    result = Result(shape, {"laplex": own, "nn.Linear": dense})
+    try:
+        _fill(result, given)
+    except RuntimeError as error:  # most often: out of memory
+        result.note, result.fault = f"failed: {str(error).splitlines()[0]}", True
+    return result
+
+
+def _fill(result: Result, given: argparse.Namespace) -> None:
+    """Check, then time."""
+    shape, dtype = result.shape, getattr(torch, given.dtype)
+    problem = draw(shape.rows, shape.cols, shape.batch, dtype, given.device, given.tau, given.phase)
+    layers = {"laplex": laplex_calls(problem)}
+    needs = 2e-9 * result.numbers["nn.Linear"] * dtype.itemsize
+    if needs <= given.memory:
+        layers["nn.Linear"] = linear_calls(problem)
+    else:
+        result.note = f"nn.Linear skipped: weight and gradient take {needs:.3g} GB, and --memory is {given.memory:g}"
+    for name, calls in layers.items():
+        result.errors[name], worst = check(problem, calls)
+        if not worst <= BOUNDS[given.dtype]:
+            result.note, result.fault = f"{name} is wrong here (error {worst:.1e}): nothing was timed", True
+            return
+    result.seconds = interleaved(layers, torch.cuda.synchronize if problem.x.is_cuda else lambda: None)
+
+
+def interleaved(layers: dict[str, Calls], wait: Callable[[], object]) -> dict[str, dict[str, float]]:
+    """Median seconds of each call. They take turns, so that a slow spell of the machine hits them all alike."""
+    calls = {(layer, name): call for layer, own in layers.items() for name, call in own.items()}
+    counts = {key: max(1, round(TURN / _turn(call, 1, wait))) for key, call in calls.items()}
+    samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or min(map(len, samples.values())) < FEWEST:
+        for key, call in calls.items():
+            samples[key].append(_turn(call, counts[key], wait))
+    return {layer: {name: statistics.median(samples[layer, name]) for name in own} for layer, own in layers.items()}
+
+
+def _turn(call: Callable[[], object], count: int, wait: Callable[[], object]) -> float:
+    """Seconds a call, over `count` calls in a row."""
+    wait()
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    wait()
+    return (time.perf_counter() - start) / count
+
+
+def _write(given: argparse.Namespace, results: list[Result]) -> None:
+    """The figures, with all that they depend on, where --json asks for them."""
+    if given.json is None:
+        return
+    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe(given.device)}
+    asked = {"dtype": given.dtype, "tau": given.tau, "phase": given.phase}
+    content = about | asked | {"results": [asdict(result) for result in results]}
+    Path(given.json).write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _print(given: argparse.Namespace, results: list[Result], noise: str) -> None:
+    title = (
+        f"laplex.linear beside torch.nn.Linear: {given.dtype}, {given.device}, torch threads: {torch.get_num_threads()}"
+    )
+    show(Table(title, HEADER, [line for result in results for line in _lines(result)]))
+    notes = [f"{result.shape}: {result.note}" for result in results if result.note]
+    print("", *notes, NOTES, *filter(None, [noise]), sep="\n")
+
+
+def _lines(result: Result) -> list[tuple[str, ...]]:
+    """The lines of the table for one shape."""
+    ours, dense = (result.seconds.get(name, {}) for name in ("laplex", "nn.Linear"))
+    held, theirs = result.numbers["laplex"], result.numbers["nn.Linear"]
+    numbers = f"{held:,}", f"{theirs:,}", compared(held, theirs, "fewer", "more")
+    lines: list[tuple[str, ...]] = [(str(result.shape), "numbers held", *numbers)]
+    for name in (KEPT, FORWARD, BACKWARD):
+        pair = ours.get(name), dense.get(FORWARD if name == KEPT else name)
+        lines.append(("", name, *map(scaled, pair), compared(*pair, "faster", "slower")))
+    errors = [f"{result.errors[name]:.1e}" if name in result.errors else "-" for name in ("laplex", "nn.Linear")]
+    return [*lines, ("", "largest error", *errors, "")]
+
+
+def compared(ours: float | None, theirs: float | None, less: str, more: str) -> str:
+    """12x faster, or 3.4x slower."""
+    if ours is None or theirs is None:
+        return "-"
+    ratio, word = (theirs / ours, less) if ours <= theirs else (ours / theirs, more)
+    return f"{ratio:,.0f}x {word}" if ratio >= 100 else f"{ratio:.3g}x {word}"
+
+
+def scaled(seconds: float | None) -> str:
+    """1.23 s, 4.56 ms or 7.89 us."""
+    if seconds is None:
+        return "-"
+    scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s), (1e-6, "us"))
+    return f"{seconds / scale:.3g} {unit}"

@@ -1,0 +1,42 @@
+"""The machine and the versions that a figure depends on."""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import numpy
+import torch
+
+import laplex
+
+
+def describe(device: str) -> dict[str, str | int | None]:
+    """What runs here; with the name of the GPU where the device is one."""
+    about: dict[str, str | int | None] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "laplex": laplex.__version__,
+        "device": device,
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+    if torch.device(device).type == "cuda":
+        about["gpu"] = torch.cuda.get_device_name(device)
+    return about
+
+
+def busy() -> str:
+    """A warning if others use the machine; else nothing."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    return f"The machine is busy (load {load:.1f} on {cores} cores): times are noisy." if load > 0.5 * cores else ""
+
+
+def _cpu() -> str:
+    """From /proc/cpuinfo where there is one, because platform.processor() says nothing on Linux."""
+    cpuinfo = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text()) if cpuinfo.exists() else None
+    return found[1].strip() if found else platform.processor() or platform.machine()

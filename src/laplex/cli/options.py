@@ -1,0 +1,67 @@
+"""The options of the `laplex` command, and what is refused."""
+
+import argparse
+import math
+from pathlib import Path
+
+import torch
+
+import laplex
+
+ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
+DOCTOR = "Say what can run here, and check that its answers are right."
+BENCH = """Time laplex.linear beside torch.nn.Linear on this machine: at shapes people train, or at your own with --rows
+and --cols. Every answer is checked before a time is printed."""
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Two commands; `doctor` has no options."""
+    made = argparse.ArgumentParser(prog="laplex", description=ABOUT)
+    made.add_argument("--version", action="version", version=laplex.__version__)
+    commands = made.add_subparsers(dest="command", metavar="COMMAND")
+    commands.add_parser("doctor", help=DOCTOR, description=DOCTOR)
+    bench = commands.add_parser("bench", help="Time laplex.linear beside torch.nn.Linear.", description=BENCH)
+    bench.add_argument("--rows", type=int, metavar="N", help="outputs of your layer: K has N rows")
+    bench.add_argument("--cols", type=int, metavar="K", help="inputs of your layer: K has K columns")
+    bench.add_argument("--batch", type=int, metavar="B", help="inputs multiplied at once; 64 if not given")
+    bench.add_argument("--dtype", default="float32", help=f"of x: {', '.join(DTYPES)}")
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    bench.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+    bench.add_argument("--tau", type=float, default=1.0, help="length scale; anchors are N(0, 1)")
+    bench.add_argument("--phase", action=argparse.BooleanOptionalAction, default=False, help="with phases phi and psi")
+    bench.add_argument("--memory", type=float, default=4.0, metavar="GB", help="the most nn.Linear may hold")
+    bench.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    return made
+
+
+def refuse(given: argparse.Namespace) -> None:
+    """Raise ValueError where the options of `bench` make no sense."""
+    if (given.rows is None) != (given.cols is None):
+        raise ValueError("--rows and --cols go together: a layer has both")
+    if given.batch is not None and given.rows is None:
+        raise ValueError("--batch goes with --rows and --cols: the usual shapes have their own")
+    for name in ("rows", "cols", "batch"):
+        value = getattr(given, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    for name in ("tau", "memory"):
+        value = getattr(given, name)
+        if not 0 < value < math.inf:
+            raise ValueError(f"--{name} must be positive and finite, got {value:g}")
+    if given.dtype not in DTYPES:
+        raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {given.dtype!r}")
+    _refuse_device(given.device)
+    if given.json is not None:
+        try:
+            Path(given.json).open("a").close()  # before anything is measured
+        except OSError as error:
+            raise ValueError(f"--json: cannot write {given.json} ({error.strerror or error})") from None
+
+
+def _refuse_device(name: str) -> None:
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
+        raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here")
