@@ -1,7 +1,7 @@
 """Where one way becomes faster than another: the thresholds of the CPU backends come from here.
 
     python -m benchmarks.crossover            writes benchmarks/results/crossover-cpu.json
-    python -m benchmarks.crossover --gpu      writes benchmarks/results/crossover-gpu.json: see benchmarks/crossover_gpu.py
+    python -m benchmarks.crossover --gpu      writes crossover-gpu.json there: see benchmarks/crossover_gpu.py
 
 Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`

@@ -176,7 +176,7 @@ def test_plans(in_order, turned, moved):
     b[:9], a[9:] = a[:9], a[2]
     a, b = (a.sort()[0], b.sort()[0]) if in_order else (a, b)
     plan = laplex.Plan(b, a, backend="triton").mT if turned else laplex.Plan(a, b, backend="triton")
-    assert plan._order.layout == ("in_order" if in_order else "joined")
+    assert plan._order.kept_as == ("in_order" if in_order else "joined")
     inputs = inputs_for(a * 2 if moved else a, b * 2 if moved else b, 0.7, m=3)
     assert_gram(**inputs, backend="triton", plan=plan)
     assert_gradients(inputs, 1e-13, plan=plan)

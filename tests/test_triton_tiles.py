@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import named
-from helpers import TOLERANCE, assert_sums, error, flat, make_order, scan
+from helpers import TOLERANCE, assert_sums, error, flat, make_order, oracle, scan
 from laplex import _backends
 from laplex._triton import tuning
 from laplex._triton.scan import schedule
@@ -43,6 +43,17 @@ def test_float32_sums_within_many_tiles(name, tau, spans, tiles):
     assert (a.shape[1] + b.shape[1]) // 32 >= schedule.PRECISE_TILES
     a, b, tau = flat(a, b, tau)
     assert_sums(drawn(1, 1, b.shape[1], torch.float32), a, b, tau, make_order(a, b, "joined", "triton"), "triton")
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-20, 1e-30, 1e30])
+def test_float32_operands_of_any_size_in_wide_tiles(scale, tiles):
+    """Within a window of a wide tile decays are as small as 2^-100: a small operand must not be lost there."""
+    tiles(32)
+    a, b, tau = flat(*MANY["spread"](), 0.3)
+    assert (a.shape[1] + b.shape[1]) // 32 >= schedule.PRECISE_TILES
+    x, order = scale * drawn(1, 1, b.shape[1], torch.float32), make_order(a, b, "joined", "triton")
+    even, _ = scan(x, a, b, tau, order, False, "triton")
+    assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[torch.float32]
 
 
 LAUNCHES = {"one_group": (1024, 8), "groups": (2, 8), "two_launches": (2, 0)}  # tiles of a group, and groups by tiles
