@@ -170,7 +170,7 @@ def test_weights_of_batched_anchors():
     with raises(
         ValueError,
         "laplex.gram: `a` and `b` lead with H = (2,), so `weight` must be (*H, m, k) or broadcast to it, got "
-        "shape (3, 1, 6); use weight.unsqueeze(-2) for one vector a kernel",
+        "shape (3, 1, 6); use weight.unsqueeze(-2) for one vector per matrix",
     ):
         gram(a=A.expand(2, 5), weight=torch.ones(3, 1, 6))
 

@@ -105,7 +105,7 @@ def test_repr():
 
 BAD_WEIGHTS = [
     ([1.0] * 4, TypeError, "LaplaceOperator.gram: `weight` must be a torch.Tensor, got list"),
-    (torch.ones(3), ValueError, r"`weight` must be \(4,\), one a column, got shape \(3,\)"),
+    (torch.ones(3), ValueError, r"`weight` must be \(4,\), one number per column, got shape \(3,\)"),
     (torch.ones(2, 4), ValueError, "for several weights, expand the anchors"),
     (torch.ones(1), ValueError, r"got shape \(1,\)"),
     (torch.tensor(1.0), ValueError, r"got shape \(\)"),
@@ -120,8 +120,10 @@ def test_bad_weights(weight, kind, message):
         LaplaceOperator(torch.randn(5), torch.randn(4)).gram(weight)
 
 
-def test_bad_weights_of_several_kernels():
-    with pytest.raises(ValueError, match=r"`weight` must be \(4,\) or \(2, 4\), one a column, got shape \(3,\)"):
+def test_bad_weights_of_several_matrices():
+    with pytest.raises(
+        ValueError, match=r"`weight` must be \(4,\) or \(2, 4\), one number per column, got shape \(3,\)"
+    ):
         LaplaceOperator(torch.randn(2, 5), torch.randn(4)).gram(torch.ones(3))
 
 

@@ -31,31 +31,31 @@ def message_of(call, kind=ValueError):
 # --- tau -------------------------------------------------------------------------------------------------------------
 
 
-def many_kernels():
+def many_matrices():
     tau = torch.ones(MANY)
     tau[BAD] = -1.0
     return torch.randn(MANY, 2), torch.randn(MANY, 3), tau
 
 
 @pytest.mark.parametrize("where", CALLS)
-def test_a_bad_tau_among_many_kernels_is_named_alone(where, backend):
-    message = message_of(lambda: CALLS[where](*many_kernels(), backend))
-    assert message.startswith(f"{where}: `tau` must be positive and finite, got -1.0 for kernel 31234 of 50000;")
+def test_a_bad_tau_among_many_matrices_is_named_alone(where, backend):
+    message = message_of(lambda: CALLS[where](*many_matrices(), backend))
+    assert message.startswith(f"{where}: `tau` must be positive and finite, got -1.0 for matrix 31234 of 50000;")
     assert len(message) < 300
 
 
 @pytest.mark.parametrize("where", METHODS)
-def test_a_bad_tau_among_many_kernels_of_an_operator_is_named_alone(where):
-    message = message_of(lambda: METHODS[where](*many_kernels()))
-    assert message.startswith(f"{where}: `tau` must be positive and finite, got -1.0 for kernel 31234 of 50000;")
+def test_a_bad_tau_among_many_matrices_of_an_operator_is_named_alone(where):
+    message = message_of(lambda: METHODS[where](*many_matrices()))
+    assert message.startswith(f"{where}: `tau` must be positive and finite, got -1.0 for matrix 31234 of 50000;")
     assert len(message) < 300
 
 
 @pytest.mark.parametrize("where", METHODS)
-def test_a_bad_tau_that_several_kernels_share_is_counted_by_kernels(where):
+def test_a_bad_tau_that_several_matrices_share_is_counted_by_matrices(where):
     tau = torch.tensor([[1.0], [-2.0]])
     message = message_of(lambda: METHODS[where](torch.randn(2, 3, 4), torch.randn(2, 3, 5), tau))
-    assert "got -2.0 for kernel 3 of 6;" in message
+    assert "got -2.0 for matrix 3 of 6;" in message
 
 
 @pytest.mark.parametrize("where", METHODS)

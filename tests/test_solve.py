@@ -168,7 +168,7 @@ def test_very_large(kind, phased, dtype):
 def test_shapes(kind):
     a, b, weight = normal(2, 1, 7), normal(3, 5), torch.rand(5).double()
     given = {"b": b, "weight": weight} if kind == "gram" else {}
-    a = a if given else a.expand(2, 3, 7)  # a tau makes no kernels
+    a = a if given else a.expand(2, 3, 7)  # tau does not enlarge the batch
     tau = torch.tensor([[0.5, 1.0, 2.0]]).double().expand(2, 3)
     A, diag = operator(a, tau, **given), torch.rand(3, 7).double() + 0.5
     matrix = dense(a, tau, **given, diag=diag)
@@ -351,7 +351,7 @@ BAD_SIDES = [
     (torch.ones(3, dtype=torch.int64), TypeError, "`y` must be float32 or float64, got torch.int64"),
     (torch.ones(3, dtype=torch.complex64), TypeError, "got torch.complex64"),
     (torch.ones(3, device="meta"), ValueError, "`y` must be on the device of `a`"),
-    (torch.ones(5, 3, 1), ValueError, r"the kernels lead with H = \(2,\), so `y` must be"),
+    (torch.ones(5, 3, 1), ValueError, r"the anchors lead with H = \(2,\), so `y` must be"),
 ]
 
 

@@ -94,7 +94,7 @@ OUTERMOST = [(math.inf, -1), (-math.inf, 0), (math.nan, -1), (math.nan, 0)]
 
 
 def becomes(anchors, value, place):
-    """Of the last kernel's anchors the one at this place of their order, from either end, becomes the value."""
+    """Set one anchor of the last matrix: the one at this place of the sorted order, counted from either end."""
     last = anchors.view(-1, anchors.shape[-1])[-1]
     last[last.argsort()[place]] = value
 
@@ -135,9 +135,11 @@ def test_complex_right_hand_sides():
 
 
 @pytest.mark.parametrize("shape", [(2, 5), (7, 2, 5)])
-def test_vectors_of_several_kernels(shape):
+def test_vectors_of_several_matrices(shape):
     K = LaplaceOperator(normal(2, 5))
-    with pytest.raises(ValueError, match=r"n = 5, got shape \(.*2, 5\); use y.unsqueeze\(-1\) for one vector a kernel"):
+    with pytest.raises(
+        ValueError, match=r"n = 5, got shape \(.*2, 5\); use y.unsqueeze\(-1\) for one vector per matrix"
+    ):
         K.solve(normal(*shape), 0.1)
     assert K.solve(normal(*shape).unsqueeze(-1), 0.1).shape == (*shape, 1)
 

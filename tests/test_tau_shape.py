@@ -1,4 +1,4 @@
-"""tau's shape: one element counts as a number, more broadcast to the kernels, and none makes more kernels."""
+"""tau's shape: one element counts as a number, more broadcast to the batch of matrices, and none enlarges it."""
 
 import re
 
@@ -12,7 +12,7 @@ from laplex import LaplaceOperator, Plan, reference
 from systems import normal
 
 ONE_ELEMENT = pytest.mark.parametrize("shape", [(1,), (1, 1), (1, 1, 1)], ids=str)
-ENLARGING = [  # leading dimensions of a and of b, and of a tau that would make more kernels of them
+ENLARGING = [  # leading dimensions of a and of b, and of a tau that would enlarge the batch
     ((), (), (3,)),
     ((), (), (2, 1)),
     ((1,), (), (3,)),
@@ -115,13 +115,13 @@ def test_a_plan_serves_a_tau_of_one_element(shape):
 
 
 @pytest.mark.parametrize(("of_a", "of_b", "of_tau"), ENLARGING, ids=str)
-def test_a_tau_never_makes_more_kernels(of_a, of_b, of_tau, backend):
+def test_a_tau_never_enlarges_the_batch(of_a, of_b, of_tau, backend):
     a, b, tau = normal(*of_a, 5), normal(*of_b, 4), torch.ones(of_tau).double()
     batch, full = torch.broadcast_shapes(of_a, of_b), torch.broadcast_shapes(of_a, of_b, of_tau)
     x = normal(*full, 2, 4)
     message = (
         f": `tau` must have one element, or broadcast to H = {tuple(batch)}, the leading dimensions of `a` and `b`, "
-        f"got shape {of_tau}; for more kernels expand the anchors: a.expand{(*full, 5)}"
+        f"got shape {of_tau}; for a larger batch of matrices expand the anchors: a.expand{(*full, 5)}"
     )
     for where, call in (
         ("laplex.linear", lambda: laplex.linear(x, a, b, tau, backend=backend)),
@@ -138,7 +138,7 @@ def test_a_tau_never_makes_more_kernels(of_a, of_b, of_tau, backend):
 
 
 @pytest.mark.parametrize("of_tau", [(2,), (4, 1), (3, 2), (0,)], ids=str)
-def test_a_tau_that_fits_no_number_of_kernels(of_tau):
+def test_a_tau_that_fits_no_batch(of_tau):
     with pytest.raises(
         ValueError, match=re.escape(f"H = (3,), the leading dimensions of `a` and `b`, got shape {of_tau}")
     ):
@@ -146,7 +146,7 @@ def test_a_tau_that_fits_no_number_of_kernels(of_tau):
 
 
 @pytest.mark.parametrize("of_tau", [(3,), (2, 1), (2, 3), (1, 3)], ids=str)
-def test_a_tau_a_kernel_broadcasts_to_the_kernels(of_tau, backend):
+def test_one_tau_per_matrix_broadcasts_to_the_batch(of_tau, backend):
     a, b, tau, x = normal(2, 3, 5), normal(3, 4), torch.rand(of_tau).double() + 0.5, normal(2, 3, 2, 4)
     assert error(laplex.linear(x, a, b, tau, backend=backend), oracle(x, a, b, tau)) <= TOLERANCE[torch.float64]
     K = LaplaceOperator(a, b, tau)

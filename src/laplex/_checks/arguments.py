@@ -85,7 +85,7 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
     for name, side in (("a", a), ("b", b)):
         if always(side.shape[-1] >= 2**31):
             raise ValueError(
-                f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two kernels"
+                f"{where}: `{name}` must have fewer than 2^31 anchors, got {side.shape[-1]}; use two matrices"
             )
     if a.device.type == "mps":
         raise ValueError(f"{where}: `a` must be on a device with float64, got mps; use .cpu()")
@@ -113,7 +113,7 @@ def _tau_over_batch(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) 
         full = tuple(torch.broadcast_shapes(tau.shape, batch))
         if full == batch:
             return
-        to_do = f"; for more kernels expand the anchors: a.expand{(*full, a.shape[-1])}"
+        to_do = f"; for a larger batch of matrices expand the anchors: a.expand{(*full, a.shape[-1])}"
     except RuntimeError:
         to_do = ""
     raise ValueError(
@@ -181,8 +181,8 @@ def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, .
     if not fits or weight.shape[-1] != k:
         shapes = f"{(k,)} or {(*batch, k)}" if batch else f"{(k,)}"
         raise ValueError(
-            f"{where}: `weight` must be {shapes}, one a column, got shape {tuple(weight.shape)}; "
-            "for several weights, expand the anchors to as many kernels"
+            f"{where}: `weight` must be {shapes}, one number per column, got shape {tuple(weight.shape)}; "
+            "for several weights, expand the anchors to a batch of as many matrices"
         )
 
 
@@ -203,7 +203,7 @@ def _rows_over_batch(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -
     if not broadcasts:
         raise ValueError(
             f"{where}: `a` and `b` lead with H = {batch}, so `{name}` must be (*H, m, k) or broadcast to it, "
-            f"got shape {tuple(x.shape)}; use {name}.unsqueeze(-2) for one vector a kernel"
+            f"got shape {tuple(x.shape)}; use {name}.unsqueeze(-2) for one vector per matrix"
         )
 
 

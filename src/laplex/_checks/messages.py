@@ -56,8 +56,8 @@ def other_backend(where: str, backend: str, of_plan: str) -> str:
 
 def without_core(missing: str) -> str:
     return (
-        "laplex: on the CPU products, Gram matrices and solves run in plain torch, several times slower than need be "
-        f"(told once; filter laplex.PerformanceWarning to silence it): {missing}"
+        "laplex: on the CPU products, Gram matrices and solves run in plain torch, several times slower than with the "
+        f"compiled core (shown once; filter laplex.PerformanceWarning to silence it): {missing}"
     )
 
 

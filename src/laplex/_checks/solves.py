@@ -85,13 +85,13 @@ def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...],
     real(where, "y", y, like, half=True)
     if y.dim() == 0 or y.shape[-2 if y.dim() > 1 else -1] != n:
         vectors = batch and y.dim() > 1 and y.shape[-1] == n
-        hint = "; use y.unsqueeze(-1) for one vector a kernel" if vectors else ""
+        hint = "; use y.unsqueeze(-1) for one vector per matrix" if vectors else ""
         raise ValueError(f"{where}: `y` must be (n,) or (..., n, m) with n = {n}, got shape {tuple(y.shape)}{hint}")
     try:
         torch.broadcast_shapes(y.shape[:-2], batch)
     except RuntimeError:
         raise ValueError(
-            f"{where}: the kernels lead with H = {batch}, so `y` must be (n,), (n, m) or broadcast to (*H, n, m), "
+            f"{where}: the anchors lead with H = {batch}, so `y` must be (n,), (n, m) or broadcast to (*H, n, m), "
             f"got shape {tuple(y.shape)}"
         ) from None
 

@@ -67,4 +67,4 @@ def bad_tau(where: str, tau: float | Tensor, smallest: float = SMALLEST_TAU) -> 
 def _first(values: Tensor, wrong: Tensor) -> str:
     """The first wrong value; in a batch of matrices, also the matrix it belongs to."""
     at, count = int(wrong.flatten().int().argmax()), values.numel()
-    return str(float(values.detach().flatten()[at])) + (f" for kernel {at} of {count}" if count > 1 else "")
+    return str(float(values.detach().flatten()[at])) + (f" for matrix {at} of {count}" if count > 1 else "")
