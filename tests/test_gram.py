@@ -9,7 +9,7 @@ import laplex
 from cases import CASES, every, named
 from helpers import phases_for, wide
 from laplex import Plan, StalePlanError, reference
-from laplex._gram import sums as kernels
+from laplex._gram import sums
 from laplex._gram import torch as torch_gram
 from test_memory import INSIDE, NothingAsLargeAs
 
@@ -127,7 +127,7 @@ def test_a_heavy_column_far_away_does_not_show(backend):
 @pytest.mark.parametrize("k", [1, 3, 1000, 1 << 17])
 def test_parts_of_the_weights_have_exact_sums(k):
     weight = 10 ** (torch.rand(k).double() * 10 - 5) * torch.randn(k).double().sign()
-    parts = kernels.exact_parts(weight)
+    parts = sums.exact_parts(weight)
     assert float((parts.sum(0) - weight).abs().max()) <= 16 * k**2 * 2.0**-104 * float(weight.abs().max())
     for part in parts:
         shuffled = part[torch.randperm(k)]
@@ -141,7 +141,7 @@ def test_parts_of_weights_near_the_ends_of_float64(k, total):
     """Whatever the unit of the weights, as long as their sum is a number."""
     unit = total / k
     weight = (2 * torch.rand(k).double() - 1) * unit
-    parts = kernels.exact_parts(weight)
+    parts = sums.exact_parts(weight)
     assert float((parts.sum(0) - weight).abs().max()) <= 16 * k**2 * 2.0**-104 * unit
     for part in parts:
         assert torch.equal(part.cumsum(0)[-1], part.flip(0).cumsum(0)[-1])

@@ -1,4 +1,4 @@
-"""More kernels than one launch holds: in parts, on every backend."""
+"""Batches of more matrices than one launch takes: they are split into parts, on every backend."""
 
 import pytest
 import torch

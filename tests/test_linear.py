@@ -187,7 +187,7 @@ def test_empty(n, k, lead, phased, backend):
 
 
 @pytest.mark.parametrize("size", [0, 2])
-def test_empty_batches_of_kernels(size, backend):
+def test_empty_batches_of_matrices(size, backend):
     a, b, x = torch.randn(size, 0, 5), torch.randn(size, 0, 4), torch.randn(size, 0, 3, 4)
     assert laplex.linear(x, a, b, backend=backend).shape == (size, 0, 3, 5)
 
@@ -271,10 +271,10 @@ def test_the_same_bits_every_time(n, k, m, scan_backend, threads):
 
 
 @pytest.mark.parametrize(("n", "k", "m"), SIZES)
-@pytest.mark.parametrize("kernels", [(), (3,)])
-def test_two_threads_agree_with_one(n, k, m, kernels, dtype, threads):
-    a, b = torch.randn(*kernels, n, dtype=dtype), torch.randn(*kernels, k, dtype=dtype)
-    x = torch.randn(*kernels, m, k, dtype=dtype)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_two_threads_agree_with_one(n, k, m, batch, dtype, threads):
+    a, b = torch.randn(*batch, n, dtype=dtype), torch.randn(*batch, k, dtype=dtype)
+    x = torch.randn(*batch, m, k, dtype=dtype)
     results = []
     for count in (1, 2):
         threads(count)

@@ -298,7 +298,7 @@ def test_anchors_that_are_not_finite_with_a_kept_plan(layout, where, side, value
         plan.update(a, b)
 
 
-def test_a_stale_kernel_among_good_ones_raises(scan_backend):
+def test_a_stale_matrix_among_good_ones_raises(scan_backend):
     a, b = torch.arange(12.0).reshape(3, 4), torch.arange(12.0).reshape(3, 4) + 0.5
     plan = Plan(a, b)
     a[1] = a[1].flip(0)

@@ -33,7 +33,7 @@ def test_kernel_and_linear_against_loops(case, phased):
     assert error(reference.linear(x, a, b, tau, phi=phi, psi=psi), y) < 1e-14
 
 
-def test_batched_kernels_are_the_kernels_one_by_one():
+def test_a_batch_of_matrices_is_the_matrices_one_by_one():
     a, b, tau = torch.randn(3, 5).double(), torch.randn(3, 4).double(), torch.rand(3).double() + 0.1
     phi, psi, x = torch.randn(3, 5).double(), torch.randn(3, 4).double(), torch.randn(3, 2, 4).double()
     whole = reference.linear(x, a, b, tau, phi=phi, psi=psi)

@@ -23,14 +23,14 @@ def dense(x, a, b, **phases):
 
 
 @pytest.mark.parametrize("h", [2, 3])
-def test_complex_x_with_phases_and_several_kernels(h, backend):
+def test_complex_x_with_phases_and_several_matrices(h, backend):
     (x,) = drawn((h, 2, 4), dtype=torch.complex128)
     a, b, phi, psi = drawn((h, 5), (h, 4), (h, 5), (h, 4))
     got, want = (f(x, a, b, phi=phi, psi=psi) for f in (product(backend), dense))
     assert error(got, want) <= 1e-14
 
 
-def test_vmap_over_x_of_kernels_in_two_dimensions(backend):
+def test_vmap_over_x_of_a_batch_in_two_dimensions(backend):
     a, b, x = drawn((2, 3, 5), (2, 3, 4), (2, 3, 1, 4))
     got, want = (jacrev(lambda a, f=f: vmap(f)(x, a, b))(a) for f in (product(backend), dense))
     assert error(got, want) <= 1e-13

@@ -220,7 +220,7 @@ def test_gradients_of_float32_are_rounded_once(kind, phased, method, k, on):
 
 
 def test_gradients_of_shared_float32_inputs_are_summed_before_they_are_rounded():
-    """Anchors and weights that two kernels share, whose pulls all but cancel."""
+    """Anchors and weights that two matrices share, whose pulls all but cancel."""
     a, b, weight = torch.randn(20), torch.randn(30).expand(2, 30), torch.rand(30)
     tau, diag = torch.tensor([0.7, 0.7 * (1 + 1e-4)]).double(), torch.full((20,), 0.1).double()
 

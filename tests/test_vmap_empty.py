@@ -60,7 +60,7 @@ def test_derivatives_of_what_is_mapped(function, mapped, backend):
 
 
 @BACKEND
-def test_several_kernels(backend):
+def test_several_matrices(backend):
     a, b, x = torch.rand(0, 3, 5), torch.rand(3, 6), torch.rand(3, 2, 6)
     assert vmap(lambda a: laplex.linear(x, a, b, backend=backend))(a).shape == (0, 3, 2, 5)
     assert vmap(vmap(lambda a: laplex.linear(x[0], a, b[0], backend=backend)))(a).shape == (0, 3, 2, 5)
