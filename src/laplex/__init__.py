@@ -23,23 +23,24 @@ The algorithm
 
         even  E = L + T + R = K x                    odd  O = R - L = S x,   S_ij = sign(b_j - a_i) d_ij
 
-    L and R are one sweep each over the sorted anchors. Everything else is made of E and O: dK/da = S / tau, so
-    the gradients of a product are products of the same kind, with rows and columns swapped, at every order.
+    L and R take one pass each over the sorted anchors. Everything else is made of E and O. In particular
+    dK/da = S / tau, so the gradients of a product are products of the same kind, at every order.
 
 The Gram matrix
-    K diag(w) K^T is made of the same sums at half of tau, and of the mass between two rows: n^2 numbers, from sums
-    over the columns that are taken once.
+    K diag(w) K^T needs the same sums at tau / 2, and the total weight of the columns between two rows. These sums are
+    computed once; then each of the n^2 entries costs O(1).
 
 Solves
-    In the order of the anchors, the symmetric K(a, a) and the Gram matrices K diag(w) K^T are quasiseparable: what lies
-    left of a point reaches it through one number, or a few. So with a positive diagonal added they are factored, solved
-    and sampled from in O(n).
+    With the anchors sorted, the symmetric K(a, a) and the Gram matrices K diag(w) K^T are quasiseparable: all points
+    left of a point act on it through a state of one number, or a few. So with a positive diagonal added they are
+    factored, solved and sampled from in O(n).
 
 The tie rule
     Where a_i = b_j the matrix has a kink. The derivative there is 0, as autograd gives through |0|
     in the dense definition.
 
-Leading dimensions of the anchors are independent kernels. ``laplex.reference`` holds the dense definition, the oracle.
+Leading dimensions of the anchors are a batch of independent matrices. ``laplex.reference`` holds the dense definition,
+with which every result is tested.
 """
 
 from laplex import backends as backends

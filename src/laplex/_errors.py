@@ -1,4 +1,4 @@
-"""Exceptions and warnings of laplex's own; bad arguments otherwise raise ValueError, TypeError or RuntimeError."""
+"""The exceptions and warnings that laplex defines. Other faults raise ValueError, TypeError or RuntimeError."""
 
 
 class StalePlanError(ValueError):
@@ -8,11 +8,11 @@ class StalePlanError(ValueError):
 
 
 class PerformanceWarning(UserWarning):
-    """The result is right, but could be had much faster. Told once; filter it as any warning."""
+    """The result is right, but something is missing that would make it much faster. Shown once per process."""
 
     __module__ = "laplex"
 
 
 def frozen(self: object, name: str, value: object) -> None:
-    """As ``__setattr__`` of a class whose instances are not to be changed once made."""
+    """The ``__setattr__`` of classes whose objects are immutable."""
     raise AttributeError(f"{type(self).__name__}.{name} cannot be set: it is immutable; make a new one")

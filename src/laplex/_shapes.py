@@ -1,4 +1,4 @@
-"""Fold operands and batches of matrices into (h, rows, size) and back, h matrices. One matrix needs no folding."""
+"""Leading dimensions: fold them into (h, rows, size) for h matrices, and unfold results. One matrix needs no folding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from laplex._eager import plainly_eager
 
 
 class Folding(NamedTuple):
-    """How x (*F, m, k) was folded: F was broadcast with the batch H, whose dimensions were brought to the front."""
+    """How x (*F, m, k) was folded: F was broadcast with H, and dimensions in which matrices differ moved to the front."""
 
     lead: tuple[int, ...]  # broadcast of F and H
-    front: tuple[int, ...]  # permutation of lead: dimensions of the batch first, then dimensions all matrices share
+    front: tuple[int, ...]  # permutation of lead: first dimensions of the batch, then those that all matrices share
     rows: int  # m
 
 
@@ -49,7 +49,7 @@ def flat_anchors(values: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
-    """(h,), or () without a batch, in float64: a float32 tau is exact there, and a Python number loses nothing."""
+    """tau as (h,), or () without a batch, in float64, which holds float32 values and Python numbers exactly."""
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
         return beside(tau, 0).to(torch.float64).expand(batch).reshape(shape)
@@ -60,19 +60,19 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
 
 
 def beside(tau: Tensor, dims: int) -> Tensor:
-    """tau as a divisor of (*H, ...), with ``dims`` dimensions behind H; one element counts as a number."""
+    """tau, reshaped to divide a tensor (*H, ...) with ``dims`` dimensions after H; one element counts as a number."""
     return tau.reshape((1,) * dims) if tau.numel() == 1 else tau[(..., *[None] * dims)]
 
 
 @functools.lru_cache(maxsize=64)
 def _number_on(value: float, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
-    """A number on a device, cached for one stream: filling it in again would be one more launch in every call."""
+    """A number as a tensor, cached per device and stream: without the cache every call would launch one more program."""
     with torch.inference_mode(False):  # later calls may differentiate
         return torch.full(shape, value, dtype=torch.float64, device=device)
 
 
 def flat(tensor: Tensor, dims: int) -> Tensor:
-    """(*H, ...) -> (h, ...), with ``dims`` dimensions in all."""
+    """(*H, ...) -> (h, ...), a tensor with ``dims`` dimensions in total."""
     if tensor.dim() == dims:
         return tensor
     keep = tensor.dim() - dims + 1

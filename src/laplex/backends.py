@@ -1,11 +1,12 @@
-"""What can run here, what would run, and why.
+"""The backends: which of them can run here, and which one a call uses.
 
-    torch    any device: plain torch, chunked
-    cpp      CPU: the compiled core
-    triton   CUDA: programs in Triton
-    dense    any device: every pair of anchors; the fastest for small matrices
+    torch    any device    plain torch, in chunks
+    cpp      CPU           the compiled core
+    triton   CUDA          Triton programs
+    dense    any device    forms every pair of anchors; the fastest for small matrices
 
-The device and the sizes choose; ``backend=`` overrides; a request that cannot be met raises and says why.
+A call chooses by device and sizes. ``backend=`` overrides the choice; if that backend cannot run, the call raises and
+says why.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def __dir__() -> list[str]:
 
 
 def available() -> dict[str, str]:
-    """Each backend's name, and "yes" or what is missing and what to do."""
+    """For each backend "yes", or what is missing and what to do about it."""
     lacking = {name: _backends.missing(name) for name in _backends.NAMES}
     lacking["triton"] = lacking["triton"] or _no_gpu()
     return {name: why or "yes" for name, why in lacking.items()}

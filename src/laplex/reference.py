@@ -1,4 +1,4 @@
-"""The dense definitions: short, slow, O(n k) memory, and the only oracle of the tests."""
+"""The dense definitions: short, slow, in O(n k) memory. All tests compare with them, and with nothing else."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def kernel(
     Args:
         a (*H, n): row anchors.
         b (*H, k): column anchors.
-        tau: positive length scale, a number or a tensor: of one element, or one that broadcasts to H.
+        tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither.
 
     Returns:
-        K (*H, n, k), made of differentiable torch operations, so autograd through it defines every derivative.
+        K (*H, n, k), by differentiable torch operations; autograd through them defines every derivative.
     """
     if (phi is None) != (psi is None):
         raise ValueError("laplex.reference.kernel: `phi` and `psi` go together, got one without the other; pass zeros")
@@ -48,7 +48,7 @@ def linear(
     phi: Tensor | None = None,
     psi: Tensor | None = None,
 ) -> Tensor:
-    """y = x K^T with K formed: x (..., k) -> (..., n), as :func:`laplex.linear`."""
+    """y = x K^T with K formed: x (..., k) -> (..., n); the definition of :func:`laplex.linear`."""
     dense = kernel(a, b, tau, phi=phi, psi=psi)
     return x @ dense.mT.to(x.dtype)
 
@@ -62,7 +62,7 @@ def gram(
     phi: Tensor | None = None,
     psi: Tensor | None = None,
 ) -> Tensor:
-    """M = K diag(weight) K^T with K formed: weight (k,) -> (*H, n, n), (*H, m, k) -> (*H, m, n, n)."""
+    """M = K diag(weight) K^T with K formed: weight (k,) -> (*H, n, n), weight (*H, m, k) -> (*H, m, n, n)."""
     dense = kernel(a, b, tau, phi=phi, psi=psi)
     if weight is not None and weight.dim() > 1:
         dense = dense[..., None, :, :]
