@@ -1,4 +1,4 @@
-"""Products with K(a, b) and its Gram matrices, as functions: docstring, checks, order, scan."""
+"""The public functions ``linear`` and ``gram``: they check arguments, find the order and call the scan."""
 
 from __future__ import annotations
 
@@ -32,27 +32,30 @@ def linear(
         K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
 
     Differentiable to any order in x, a, b, tau, phi and psi, in reverse and forward mode. Where a_i = b_j the
-    derivative through |a_i - b_j| is 0. Second derivatives in tau lose digits, in the end all of them, where anchors
-    span very many tau, because they are found by a sum that cancels; first derivatives do not.
+    derivative through |a_i - b_j| is 0. First derivatives in tau are accurate for all anchors. Second derivatives in
+    tau come from a sum that cancels: the more tau the anchors span, the more digits they lose, in the end all.
 
     Args:
-        x (..., k): what is multiplied: float16, bfloat16, float32, float64 or complex. With batched anchors (*H, m, k),
-            or anything that broadcasts to it.
+        x (..., k): the input, in float16, bfloat16, float32, float64 or complex. With batched anchors it is
+            (*H, m, k), or anything that broadcasts to that.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are a batch of matrices.
         b (*H, k): column anchors, same dtype.
-        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a matrix).
+        tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H, one per matrix.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose: :func:`laplex.backends.which`.
+        backend: "torch", "cpp", "triton" or "dense"; None chooses by device and sizes: :func:`laplex.backends.which`.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x; under autocast, as F.linear does, x is cast
-        to its dtype before, unless float64 or complex, and all else is left alone. Sums are carried in float64
-        (on CUDA, for float32 and many points, between tiles of a few hundred points). With phases, whose cosines and
-        sines are rounded, too, float32 results are within 3 * 2^-23 (there, 5 * 2^-23) of the terms' sum of sizes,
-        sum_j exp(-|a_i - b_j| / tau) |x_j|: small results of large terms lose digits. On CUDA nothing
-        waits for the device: where anchors or tau are not finite, tau not positive, or a plan not of these anchors, the
-        whole of y (of that matrix, in a batch) is NaN instead of an error.
+        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Under autocast x is cast first, as F.linear
+        casts it, unless it is float64 or complex; the other arguments are not cast.
+
+        Accuracy: sums are carried in float64. (On CUDA, for float32 and many points, only between tiles of a few
+        hundred points.) Errors are relative to the sum of the terms' sizes, sum_j exp(-|a_i - b_j| / tau) |x_j|, so a
+        small result of large terms loses digits. With phases, whose cosines and sines are rounded, float32 results are
+        within 3 * 2^-23 of that sum (5 * 2^-23 with tiles).
+
+        Errors on CUDA: a call does not wait for the device. Where anchors or tau are not finite, tau is not positive,
+        or a plan does not describe the anchors, y is NaN throughout (in a batch, for that matrix) and nothing raises.
 
     Example:
         >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
@@ -102,25 +105,25 @@ def gram(
         K[i, l] = exp(-|a_i - b_l| / tau) * cos(phi_i - psi_l)
 
     Differentiable to any order in weight, a, b, tau, phi and psi. Where a_i = b_l the derivative through |a_i - b_l| is
-    0. Nothing of size n * k is formed, and nothing of size n * n but M, nor in its gradient; derivatives of the
-    gradient, forward mode and torch.func hold several n * n.
+    0. Memory: M and its gradient are the only tensors of size n * n, and none has size n * k. Derivatives of the
+    gradient, forward mode and torch.func need several tensors of size n * n.
 
     Args:
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are a batch of matrices.
         b (*H, k): column anchors, same dtype.
-        weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Weights below some 1e-28 of the largest
-            are lost, and where the sum of |weight| passes 2^1023 all overflows. Several weights share the sort. With
-            batched anchors (k,), the same for all, or (*H, m, k), or anything that broadcasts to it.
-        tau: positive length scale: a number, or a tensor of one element, or one that broadcasts to H (one a matrix).
+        weight (k,) or (..., k): float32 or float64, of any sign; None for ones. Several weights share the sort. With
+            batched anchors it is (k,), the same for all matrices, or (*H, m, k), or anything that broadcasts to that.
+            Weights below about 1e-28 of the largest are lost; a sum of |weight| above 2^1023 overflows.
+        tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H, one per matrix.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: "torch", "cpp", "triton" or "dense"; None lets device and sizes choose.
+        backend: "torch", "cpp", "triton" or "dense"; None chooses by device and sizes.
 
     Returns:
-        M (*H, n, n) for one weight, else (..., n, n) or (*H, m, n, n); symmetric to the bit; in the dtype of the
-        weight, of the anchors without. All is computed in float64; the gradient of the weight is rounded as the
-        cotangent is, so that for a column many tau from every row nothing of it is right. On CUDA nothing waits for
-        the device; a fault makes M NaN, as it does in :func:`linear`.
+        M (*H, n, n) for one weight, else (..., n, n) or (*H, m, n, n), symmetric to the bit. Its dtype is that of the
+        weight, or without a weight that of the anchors. It is computed in float64. The gradient of the weight carries
+        the rounding error of the gradient of M, so for a column many tau away from all rows it has no correct digit.
+        On CUDA a fault makes M NaN and nothing raises, as in :func:`linear`.
 
     Example:
         >>> a, b, weight = torch.randn(100), torch.randn(50_000), torch.rand(50_000)
@@ -148,7 +151,7 @@ def gram(
         phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
         if batch:
             return _batched_gram(given_weight, phase, matrix, batch)
-        one = matrix._replace(target=a[None], source=b[None], tau=tau_flat.reshape(1))  # views alone
+        one = matrix._replace(target=a[None], source=b[None], tau=tau_flat.reshape(1))  # views: nothing is copied
         m = math.prod(given_weight.shape[:-1])
         rows = given_weight.reshape(1, m, given_weight.shape[-1])
         made = gram_autograd.gram(rows, tuple(side[None] for side in phase), one)
@@ -173,7 +176,7 @@ def _matrix(
     plan: Plan | None,
     backend: str | None,
 ) -> Matrix:
-    """The matrix with its order, which is the plan's if there is one, and the backend that will use it."""
+    """The matrix with the backend that multiplies by it, and its order, taken from the plan if there is one."""
     a, b = anchors
     n, k = a.shape[-1], b.shape[-1]
     chosen = _backends.choose(a.device, n, k, backend)
@@ -209,7 +212,7 @@ def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, Tensor] | None) -> T
     if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
         phi, psi = (_angle(part, a, wide) for part in phase)
         wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
-    # The odd sums are saved for the gradient of a; they are computed again if it turns out to be needed.
+    # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
     odd = torch.is_grad_enabled() and a.requires_grad
     y, _ = scan(wide, matrix, odd=odd)
     if phase is not None:
@@ -225,7 +228,7 @@ def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
 
 
 def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:
-    """Two operands as more rows of one: in front of (..., k) without a batch, of m in (h, m, k) with one."""
+    """Two operands as one with twice the rows: (2, ..., k) without a batch, (h, 2, m, k) with one."""
     return torch.stack([one, two], a.dim() - 1)
 
 

@@ -1,4 +1,4 @@
-"""Leading dimensions: fold them into (h, rows, size) for h matrices, and unfold results. One matrix needs no folding."""
+"""Fold leading dimensions into (h, rows, size), for a batch of h matrices, and unfold the results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laplex._eager import plainly_eager
 
 
 class Folding(NamedTuple):
-    """How x (*F, m, k) was folded: F was broadcast with H, and dimensions in which matrices differ moved to the front."""
+    """How x (*F, m, k) was folded: F was broadcast with H, and the dimensions of the batch were moved to the front."""
 
     lead: tuple[int, ...]  # broadcast of F and H
     front: tuple[int, ...]  # permutation of lead: first dimensions of the batch, then those that all matrices share
@@ -49,7 +49,7 @@ def flat_anchors(values: Tensor, batch: tuple[int, ...]) -> Tensor:
 
 
 def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) -> Tensor:
-    """tau as (h,), or () without a batch, in float64, which holds float32 values and Python numbers exactly."""
+    """tau as (h,), or () without a batch, in float64, which holds float32 values and Python floats exactly."""
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
         return beside(tau, 0).to(torch.float64).expand(batch).reshape(shape)
@@ -66,7 +66,7 @@ def beside(tau: Tensor, dims: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _number_on(value: float, shape: tuple[int, ...], device: torch.device, stream: int) -> Tensor:
-    """A number as a tensor, cached per device and stream: without the cache every call would launch one more program."""
+    """A number as a tensor, cached per device and stream: without the cache every call would have one more launch."""
     with torch.inference_mode(False):  # later calls may differentiate
         return torch.full(shape, value, dtype=torch.float64, device=device)
 
