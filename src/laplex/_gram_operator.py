@@ -1,4 +1,4 @@
-"""The weighted Gram matrix as a lazy matrix: products and diagonal in O(n + k), solves in O(n)."""
+"""K diag(weight) K^T as a lazy matrix: products and diagonal in O(n + k), solves in O(n)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,26 @@ if TYPE_CHECKING:
 class GramOperator:
     r"""The symmetric n x n matrix M = K diag(weight) K^T, held as K and the weights; ``K.gram(weight)`` makes it.
 
-    In the order of a, M is quasiseparable of order 2, or 4 with phases: for a_i >= a_j
+    With a sorted, M is quasiseparable of order 2, or 4 with phases: for a_i >= a_j
 
         M_ij = exp(-(a_i - a_j) / tau) (U_j + W_ij + V_i)
 
-    with U and V the weight left of a_j and right of a_i at the rate 2 / tau, W_ij that between them. So M + diag, for
-    weight >= 0 and a positive diagonal, is solved, factored and its determinant found in O(n), after O((n + k) log) for
-    the order and the sums. All is float64 inside, whatever the dtype. Beside a singular M (k < n) ``diag`` must not be
-    too small: below about 1e-14 of M's diagonal, or 1e-6 with phases, digits are lost (on CUDA and without the compiled
-    core below 1e-9 already, where anchors come in tight clusters), and where a pivot of the factorisation falls below
-    1e-15 of the diagonal there is an error (NaN on CUDA). Solves are refined once, by a product with K and one with
-    K^T. Determinants and factors are not: they are as good as float64 and the condition number of M + diag allow, but
-    with phases, where M is of order 4, they lose digits beyond that while ``diag`` is small, and nothing says so.
+    U_j and V_i are the weights left of a_j and right of a_i, with decays at tau / 2, and W_ij is the weight between
+    them. So for weight >= 0 and a positive ``diag``, M + diag is factored and solved in O(n), after O((n + k) log(n +
+    k)) for the order and the sums. All is computed in float64, whatever the dtype.
+
+    **How small diag may be.** M is singular where k < n, and close to it in many other cases, so M + diag may be
+    ill-conditioned. Fractions below are of M's diagonal.
+
+    - On the CPU with the compiled core, solves lose digits below about 1e-14, or 1e-6 with phases.
+    - On CUDA, and on the CPU without the compiled core, the factor is found by a fixed number of iterations. Where
+      anchors come in tight clusters, they are too few for ``diag`` below about 1e-9, or 1e-6 with phases. **Solves, log
+      determinants and factors can then be wrong without notice.** Measured: benchmarks/results/refinement-cpu.json.
+    - Everywhere, a pivot of the factorisation below 1e-15 is an error, or on CUDA NaN.
+
+    A solution is refined once, by a product with K and one with K^T. Log determinants and factors are not refined: they
+    are as accurate as float64 and the condition number of M + diag allow. With phases and a small ``diag`` they lose
+    more digits than that, without notice.
 
     Args:
         kernel: the :class:`laplex.LaplaceOperator` K, (*H, n, k).
@@ -49,12 +57,12 @@ class GramOperator:
 
     kernel: LaplaceOperator
     weight: Tensor | None
-    __module__ = "laplex"  # as users import it, and as files name it
+    __module__ = "laplex"  # the name that users import and that saved files hold
     __setattr__ = frozen
-    __array_ufunc__ = None  # so that array @ M comes here, and is told what to do
+    __array_ufunc__ = None  # NumPy then leaves array @ M to __rmatmul__, whose error says what to do
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
-        from laplex._operator import LaplaceOperator  # which imports this module
+        from laplex._operator import LaplaceOperator  # here, because that module imports this one
 
         how = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
         _checks.made_by("GramOperator", how, kernel, LaplaceOperator)
@@ -119,10 +127,10 @@ class GramOperator:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
+        """torch.matmul, and @ with a tensor on the left. Other functions need the dense matrix, and raise."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
             raise TypeError(_checks.not_defined(func.__name__, "GramOperator"))
-        if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over M @ x as x @ M
+        if func is not torch.matmul and torch.compiler.is_compiling():  # M @ x arrives as x @ M
             raise TypeError("GramOperator: inside torch.compile write torch.matmul(M, x) for M @ x, and so for x @ M")
         left, right = args
         return left.__matmul__(right) if isinstance(left, GramOperator) else right.__rmatmul__(left)
@@ -132,7 +140,7 @@ class GramOperator:
 
         With phases, cos^2(phi - psi) = (1 + cos 2 phi cos 2 psi + sin 2 phi sin 2 psi) / 2.
         """
-        kernel, weight = self.kernel, self._weights().double()  # which autocast leaves alone, too
+        kernel, weight = self.kernel, self._weights().double()  # autocast does not cast float64
         smallest = _checks.SMALLEST_TAU_OF_SQUARES
         _checks.length_scale("GramOperator.diagonal", kernel.tau, kernel.a, smallest)
         _checks.positive_on_cpu("GramOperator.diagonal", kernel.tau, tuple(kernel.shape[:-2]), smallest)
@@ -140,13 +148,13 @@ class GramOperator:
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
             return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :].to(self.dtype)
-        of_rows, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # a cosine near 0 leaves little
+        of_rows, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # terms cancel near a cosine of 0
         rows = torch.stack(torch.broadcast_tensors(weight, weight * angle.cos(), weight * angle.sin()), -2)
         plain, of_cos, of_sin = linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan).unbind(-2)
         return ((plain + of_rows.cos() * of_cos + of_rows.sin() * of_sin) / 2).to(self.dtype)
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, n^2 numbers: :func:`laplex.gram`."""
+        """The dense matrix, n^2 numbers, by :func:`laplex.gram`."""
         kernel, weight = self.kernel, self._weights()
         rows = weight[..., None, :] if len(self.shape) > 2 else weight
         matrix = gram(kernel.a, kernel.b, rows, kernel.tau, phi=kernel.phi, psi=kernel.psi, plan=kernel.plan)
@@ -155,8 +163,9 @@ class GramOperator:
     def solve(self, y: Tensor, diag: float | Tensor) -> Tensor:
         """x = (M + diag)^-1 y in O(n), for y (n,) or (..., n, m) and a positive diag, a number or (*H, n).
 
-        Differentiable to any order in y, diag, weight, a, b, tau and the phases, in reverse mode only: not in forward
-        mode, nor under torch.func transforms, which are refused.
+        The class says how small ``diag`` may be: on CUDA and without the compiled core, a ``diag`` below about 1e-9 of
+        M's diagonal (1e-6 with phases) can give a wrong x without notice. Differentiable to any order in y, diag,
+        weight, a, b, tau and the phases, in reverse mode. Forward mode and torch.func transforms raise.
         """
         return self._system("GramOperator.solve", diag).solve(y)
 
@@ -168,11 +177,11 @@ class GramOperator:
         return self._system("GramOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor) -> CholeskyFactor:
-        """C with C C^T = M + diag, in O(n): to sample from N(0, M + diag), and to whiten."""
+        """C with C C^T = M + diag, in O(n); it samples from N(0, M + diag) and whitens."""
         return CholeskyFactor(self._system("GramOperator.cholesky", diag))
 
     def _weights(self) -> Tensor:
-        """weight, or ones, (*H, k), no narrower than the anchors: entries are rounded to the weights' dtype first."""
+        """weight, or ones, (*H, k), at least as wide as the anchors: ``gram`` rounds to the weight's dtype."""
         shape = (*self.kernel.shape[:-2], self.kernel.shape[-1])
         if self.weight is None:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
@@ -182,7 +191,7 @@ class GramOperator:
         batch = tuple(self.shape[:-2])
         if diag is None:
             raise TypeError(
-                f"{where}: `diag` must be given: M alone is singular wherever n exceeds k, and nearly so beyond"
+                f"{where}: `diag` must be given: M alone is singular if n > k, and nearly singular in many other cases"
             )
         kernel = self.kernel
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
