@@ -1,4 +1,4 @@
-"""The kernel matrix as a lazy matrix: a thin, immutable view over laplex.linear."""
+"""K(a, b) as a lazy matrix: an immutable object that holds the anchors and calls ``laplex.linear``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LaplaceOperator:
     Args:
         a (*H, n): row anchors.
         b (*H, k): column anchors; None makes the symmetric matrix with b = a (and psi = phi).
-        tau: positive length scale, a number or a tensor: of one element, or one that broadcasts to H.
+        tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither; with b=None, phi alone.
         plan: a :class:`laplex.Plan` of the anchors; built here if None.
 
@@ -46,9 +46,9 @@ class LaplaceOperator:
     psi: Tensor | None
     plan: Plan
     _batch: tuple[int, ...]
-    __module__ = "laplex"  # as users import it, and as files name it
+    __module__ = "laplex"  # the name that users import and that saved files hold
     __setattr__ = frozen
-    __array_ufunc__ = None  # so that array @ K comes here, and is told what to do
+    __array_ufunc__ = None  # NumPy then leaves array @ K to __rmatmul__, whose error says what to do
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LaplaceOperator:
 
     @property
     def mT(self) -> LaplaceOperator:
-        """The transpose: rows and columns swapped, the plan shared."""
+        """The transpose: rows and columns are swapped, the plan is shared."""
         return LaplaceOperator(self.b, self.a, self.tau, phi=self.psi, psi=self.phi, plan=self.plan.mT)
 
     @property
@@ -134,10 +134,10 @@ class LaplaceOperator:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """torch.matmul and the @ of a tensor on the left; everything else would need the matrix."""
+        """torch.matmul, and @ with a tensor on the left. Other functions need the dense matrix, and raise."""
         if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
             raise TypeError(_checks.not_defined(func.__name__, "LaplaceOperator"))
-        if func is not torch.matmul and torch.compiler.is_compiling():  # torch.compile hands over K @ x as x @ K
+        if func is not torch.matmul and torch.compiler.is_compiling():  # K @ x arrives as x @ K
             raise TypeError(
                 "LaplaceOperator: inside torch.compile write torch.matmul(K, x) for K @ x, and so for x @ K"
             )
@@ -145,9 +145,9 @@ class LaplaceOperator:
         return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
 
     def __getitem__(self, key: Any) -> LaplaceOperator:
-        """K[rows, cols], lazily: the same matrix over fewer anchors. An index keeps its dimension, an int too.
+        """K[rows, cols] as a lazy matrix over the chosen anchors. An int keeps its dimension, as a list of one would.
 
-        With the same object for both, or equal slices, what was symmetric stays so.
+        If K is symmetric and rows and cols are the same object, or equal slices, the result is symmetric.
         """
         if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis or part is None for part in key):
             raise TypeError(_checks.not_an_index(key))
@@ -163,7 +163,7 @@ class LaplaceOperator:
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
-        size = torch.sym_min(*self.shape[-2:])  # which no exported graph is bound to
+        size = torch.sym_min(*self.shape[-2:])  # min() would bind an exported graph to these sizes
         a, b = self.a[..., :size], self.b[..., :size]
         scale = beside(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)
@@ -172,7 +172,7 @@ class LaplaceOperator:
         return entries.to(self.dtype)
 
     def to_dense(self) -> Tensor:
-        """The matrix itself, n * k numbers: for looking at, and for small sizes."""
+        """The dense matrix, n * k numbers: to inspect, and for small sizes."""
         _checks.positive_on_cpu("LaplaceOperator.to_dense", self.tau, self._batch)
         return reference.kernel(self.a, self.b, self.tau, phi=self.phi, psi=self.psi).to(self.dtype)
 
@@ -183,10 +183,10 @@ class LaplaceOperator:
     def solve(self, y: Tensor, diag: float | Tensor | None = None) -> Tensor:
         r"""x = (K + diag)^-1 y for the symmetric K = LaplaceOperator(a), in O(n).
 
-        Without a diagonal K has a tridiagonal inverse, provided that no two anchors are equal. Computed in float64
-        throughout, by a recursion of positive terms: in C++ on the CPU, in plain torch, parallel in n, on CUDA (where
-        faults become NaN) and without the core. Differentiable to any order in y, diag, a, tau and phi, in
-        reverse mode only: not in forward mode, nor under torch.func transforms, which are refused.
+        Without a diagonal no two anchors may be equal; K then has a tridiagonal inverse. The solve is a recursion of
+        positive terms in float64. On the CPU it runs in C++; on CUDA, and without the compiled core, it runs in plain
+        torch as a parallel scan. On CUDA a fault makes the result NaN. Differentiable to any order in y, diag, a, tau
+        and phi, in reverse mode. Forward mode and torch.func transforms raise.
 
         Args:
             y (n,) or (..., n, m): right-hand sides.
@@ -209,15 +209,15 @@ class LaplaceOperator:
         return self._system("LaplaceOperator.logdet", diag).logdet()
 
     def cholesky(self, diag: float | Tensor | None = None) -> CholeskyFactor:
-        """C with C C^T = K + diag, for the symmetric K, in O(n): to sample from N(0, K + diag), and to whiten."""
+        """C with C C^T = K + diag, for the symmetric K, in O(n); it samples from N(0, K + diag) and whitens."""
         return CholeskyFactor(self._system("LaplaceOperator.cholesky", diag))
 
     def sample(
         self, count: int | None = None, diag: float | Tensor | None = None, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draws of N(0, K + diag), for the symmetric K, in O(n): (*H, n), or (count, *H, n).
+        """Samples of N(0, K + diag), for the symmetric K, in O(n): (*H, n), or (count, *H, n).
 
-        For many calls keep ``K.cholesky(diag)``, which has this method, too.
+        For many calls make ``K.cholesky(diag)`` once and use its ``sample``.
         """
         return CholeskyFactor(self._system("LaplaceOperator.sample", diag)).sample(count, generator=generator)
 
@@ -260,20 +260,20 @@ torch.serialization.add_safe_globals([LaplaceOperator])
 
 
 def _on_arrays(matrix: LaplaceOperator, x: Any) -> Any:
-    """matrix @ x for arrays of NumPy; of the module, so that what SciPy holds can be pickled."""
-    array = numpy.require(x, requirements=["C", "W"])  # torch takes no negative strides, and warns of read-only memory
+    """matrix @ x for NumPy arrays. A function of the module, so that SciPy's operator can be pickled."""
+    array = numpy.require(x, requirements=["C", "W"])  # torch refuses negative strides, warns if read-only
     with torch.no_grad(), _autocast.off(matrix.device):
         tensor = torch.as_tensor(array, device=matrix.device)
         return (matrix @ tensor.to(torch.promote_types(tensor.dtype, matrix.dtype))).cpu().numpy()
 
 
 def _as_selection(part: Any, device: torch.device) -> slice | Tensor:
-    """An index that keeps its dimension: an int, of Python's or NumPy's, as a list of one."""
+    """A slice, or a tensor of indices that keeps the dimension: an int becomes a list of one."""
     if isinstance(part, slice):
         return part
     if isinstance(part, numpy.ndarray):
-        part = numpy.require(part, requirements=["C", "W"])  # torch warns of read-only memory
+        part = numpy.require(part, requirements=["C", "W"])  # torch warns about read-only memory
     indices = torch.as_tensor(part, device=device)
-    if indices.numel() == 0 and not isinstance(part, Tensor):  # an empty list counts as floating point
+    if indices.numel() == 0 and not isinstance(part, Tensor):  # torch makes an empty list floating point
         indices = indices.long()
     return indices.reshape(1) if indices.dim() == 0 else indices
