@@ -1,4 +1,4 @@
-"""The order of two sets of anchors, found once and reused while it stands."""
+"""The sorted order of two sets of anchors, computed once and reused while it is valid."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from laplex._shapes import flat, flat_anchors
 
 
 class Known:
-    """Anchors as a plan saw them: the tensor object and its version counter.
+    """The identity of the anchors that a plan was built from: the tensor object, its address and its version counter.
 
-    Trained anchors are never known, because fused optimizers write without counting. Nothing is known while a graph is
-    traced: the graph will run with the anchors of that time.
+    Anchors that require gradients are never recorded: fused optimizers write to them without raising the counter. Nor
+    are anchors recorded while a graph is traced, because the graph will run with other values.
     """
 
     def __init__(self, anchors: Tensor | None) -> None:
@@ -32,7 +32,7 @@ class Known:
             self.seen = anchors.data_ptr(), anchors._version, anchors.shape
 
     def still(self, anchors: Tensor) -> bool:
-        """Whether this is the same tensor, and nothing was written to it since."""
+        """Whether this is the recorded tensor, and nothing was written to it since."""
         if anchors is not self.tensor() or anchors.requires_grad:
             return False
         return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
@@ -41,33 +41,36 @@ class Known:
 class Plan:
     """The sorted order of the anchors a (*H, n) and b (*H, k), for reuse in many calls.
 
-    Sorting is most of the price of a single product. A plan pays it once::
+    Sorting takes most of the time of a single product. With a plan it is done once::
 
         plan = laplex.Plan(a, b)
         for x in batches:
             y = laplex.linear(x, a, b, tau, plan=plan)
 
-    A plan stays true while anchors move without passing one another, whatever tau does, and it serves the product, its
-    transpose and all their derivatives. Used with anchors whose order it does not describe, a product is still right or
-    raises :class:`laplex.StalePlanError`; it never answers wrongly. :meth:`update` gives the plan for anchors that
-    moved. On CUDA a product does not wait for the device: there it is NaN throughout instead, and :meth:`validate`
-    waits and raises, as building a plan does (but not in a graph or a transform, where values cannot be looked at).
-    Anchors that are the very tensors the plan was built from, that are not trained and were not written to since (as
-    torch counts it: not through ``.data``, NumPy or a replayed graph), are not checked again.
+    The plan is valid for the product, its transpose and all their derivatives, for every tau, and while anchors move
+    without passing one another. :meth:`update` returns the plan for anchors that moved.
+
+    Every use of a plan is checked. With anchors whose order the plan does not describe, a product raises
+    :class:`laplex.StalePlanError` (or is right all the same, if the backend does not need the order). On CUDA a product
+    does not wait for the device, so there it is NaN throughout. :meth:`validate` does wait, and raises. Building a plan
+    waits and raises, too, except in a graph or a transform, where values are not known.
+
+    The check is skipped for the tensors that the plan was built from, if they do not require gradients and torch counts
+    no write to them since. Torch does not count writes through ``.data``, NumPy or a replayed CUDA graph.
 
     A CUDA graph that captured a product reads the plan's memory: keep the plan as long as the graph.
 
     Args:
         a (*H, n): row anchors, float32 or float64.
         b (*H, k): column anchors, same dtype and device.
-        backend: the backend it is for; None lets the device choose.
+        backend: the backend that will use the plan; None chooses by device.
     """
 
     shape: tuple[int, ...]  # (*H, n, k)
     _order: Order
-    _anchors: tuple[Known, Known]  # a and b as they were when the order was found
-    _kept: dict[str, Any]  # what a backend keeps for products with these anchors
-    __module__ = "laplex"  # as users import it, and as files name it
+    _anchors: tuple[Known, Known]  # the a and b that the order was computed from
+    _kept: dict[str, Any]  # a backend's cache for products with these anchors
+    __module__ = "laplex"  # the name that users import and that saved files hold
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
@@ -76,7 +79,7 @@ class Plan:
         chosen = _backends.choose(a.device, n, k, backend or _backends.planner(a.device))
         if _backends.load(chosen, a.device.type).order is None:
             chosen = _backends.planner_of_sides(a.device)
-        table, eager = _backends.load(chosen, a.device.type), plainly_eager()  # else there are no values to look at
+        table, eager = _backends.load(chosen, a.device.type), plainly_eager()  # if not eager, no values are known
         layout = table.look(a, b) if eager and table.look is not None else table.layout(n, k)
         order = ops.order(rows, cols, layout, chosen)
         if eager and table.complete is not None:
@@ -86,15 +89,15 @@ class Plan:
 
     @property
     def backend(self) -> str:
-        """The backend the order was made for; "torch" and "cpp" have theirs in common."""
+        """The backend that the order was computed for; "torch" and "cpp" share one form of order."""
         return _backends.of_order(self._order)
 
     def _order_for(self, a: Tensor, b: Tensor) -> Order:
-        """The order for these anchors. If they may have changed since it was found, it will be checked."""
+        """The order for these anchors, marked for a check if they may have changed since it was computed."""
         return self._order if not self._order.joined or self._knows(a, b) else self._order.unchecked()
 
     def _knows(self, a: Tensor, b: Tensor) -> bool:
-        """Whether these are the anchors the order was found from, unchanged. In a captured graph they may change."""
+        """Whether a and b are the unchanged tensors of the order. False in graph capture: they may change later."""
         if not plainly_eager() or not (self._anchors[0].still(a) and self._anchors[1].still(b)):
             return False
         return not (a.is_cuda and torch.cuda.is_current_stream_capturing())
@@ -119,9 +122,9 @@ class Plan:
         return self._made(self.shape, self._order.to(device), self._anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
-        """The plan for anchors that moved since this one was built. On the CPU, the less they moved, the less it costs.
+        """The plan for anchors that moved since this one was built. On the CPU small moves cost less than a new plan.
 
-        Not for use inside torch.compile or torch.func transforms: there, leave the plan out.
+        Do not use it inside torch.compile or torch.func transforms: make the products there without a plan.
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self._check_shape("Plan.update", shape, a.device)
@@ -140,7 +143,7 @@ class Plan:
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
         matrix = Matrix(rows, cols, tau, self._order.unchecked(), self.backend)
-        if shape[-2] > shape[-1]:  # a GPU reads few columns without the order
+        if shape[-2] > shape[-1]:  # with few columns the GPU does not use the order, so nothing would be checked
             matrix = matrix.mT
         even, _ = ops.scan(torch.zeros_like(matrix.source), *matrix.flat, True, 0)
         if bool(even.isnan().any()):
@@ -163,7 +166,7 @@ class Plan:
         return made
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy and a file hold: no addresses, and no class of a private module."""
+        """The state of copies and saved files, without addresses and without classes of private modules."""
         return {"shape": self.shape, "layout": self._order.layout, "order": self._order.tensors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -188,7 +191,7 @@ torch.serialization.add_safe_globals([Plan])
 
 
 def _flat(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Checked anchors, flat and detached, and the shape (*H, n, k) of the matrix."""
+    """The anchors, checked, flattened and detached, and the shape (*H, n, k) of the matrix."""
     _checks.anchor_pair(where, a, b)
     batch = _checks.batch_shape(where, a, b, 1.0)
     shape = (*batch, a.shape[-1], b.shape[-1])
