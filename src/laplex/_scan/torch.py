@@ -1,8 +1,6 @@
-"""The ordered scan in plain torch, on any device: the readable algorithm. ``laplex._scan`` has the recurrence.
+"""The ordered scan in plain torch, on any device: the readable algorithm. ``laplex._scan`` has the mathematics.
 
-The state is one or two sums, in float64, so that float32 data is rounded only once, at the end. With u = |t - s| / tau,
-
-    v = sum of exp(-u) x        p = sum of u exp(-u) x: degree 1, which gives the gradient of tau
+States are (degree + 1, h, m, points) in float64: v, and for degree 1 also p. Float32 data is rounded once, at the end.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ from laplex._errors import StalePlanError
 from laplex._scan.order import Matrix, Order, Side, empty_order
 from laplex._shapes import flat, flat_rows
 
-BEYOND = 1e3  # exp(-u) and u exp(-u) are 0 in float64 from here on; a larger u could overflow in between
-CHUNK = 32  # by benchmarks/crossover.py; 2^20 sources are four levels of chunks
+BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64; larger u are clamped, as u v may overflow
+CHUNK = 32  # points, chosen by benchmarks/crossover.py; 2^20 sources have four levels of chunks
 
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
@@ -51,7 +49,7 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     states = flat_rows(x, matrix.tau).to(wide)[None]
     if degree:
         states = torch.cat([states, torch.zeros_like(states)])
-    # The order's values are not used: anchors are gathered again, and the order is checked against them.
+    # The copies of the anchors in the order are not used: anchors are gathered anew, and the order is checked.
     left, tied, right = sums(states, t, s, rate, flat(of_target.indices, 3), flat(of_source.indices, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
@@ -60,16 +58,16 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
 def pullback(
     g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans; as :func:`pullback_by`."""
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans: see :func:`pullback_by`."""
     return pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)
 
 
 def pullback_by(
     scan: Callable[..., tuple[Tensor, Tensor]], given: tuple[Tensor, Tensor, Tensor], matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The same for any ``scan``, given g, x and odd_x. Without odd_x t_bar is (*H, 0), without ``to_tau`` tau_bar (0,).
+    """The gradients by any backend's ``scan``, from g, x and odd_x = S x; ``autograd`` derives them.
 
-    The derivation is in ``autograd``.
+    If odd_x is empty, t_bar is (*H, 0). Without ``to_tau``, tau_bar is (0,).
     """
     g, x, odd_x = given
     target, source, tau = matrix[:3]
@@ -89,21 +87,21 @@ def pullback_by(
 def _read(
     states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scan the sorted sources, then read the states next to each target. Targets are sorted, or as they come."""
-    *target_order, below, upto = target_index.long().unbind(1)  # order and rank, if the targets are sorted
+    """Scan the sorted sources; every target then reads its two neighbours. Targets need not be sorted."""
+    *target_order, below, upto = target_index.long().unbind(1)  # order and rank first, if the targets are sorted
     order = source_index[:, 0].long()
     t = t.gather(-1, target_order[0]) if target_order else t
     s, states = s.gather(-1, order), _take(states, order)
     from_left, from_right = _running(s, states, rate), _running(-s.flip(-1), states.flip(-1), rate).flip(-1)
 
     edge = torch.inf
-    s_padded = pad(s, (1, 0), value=-edge), pad(s, (0, 1), value=edge)  # no source beyond the ends: decay 0
+    s_padded = pad(s, (1, 0), value=-edge), pad(s, (0, 1), value=edge)  # a source at infinity has decay 0
     left_gap = t - s_padded[0].gather(-1, below)
     right_gap = s_padded[1].gather(-1, upto) - t
     tie = below < upto
-    tie_stands = (s_padded[1].gather(-1, below) == t) & (s_padded[0].gather(-1, upto) == t)
-    holds = (left_gap > 0) & (right_gap > 0) & (tie == tie_stands)
-    if not bool(holds.all() & _in_order(s)):
+    still_tied = (s_padded[1].gather(-1, below) == t) & (s_padded[0].gather(-1, upto) == t)
+    valid = (left_gap > 0) & (right_gap > 0) & (tie == still_tied)
+    if not bool(valid.all() & _in_order(s)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
     left = _carried(_take(pad(from_left, (1, 0)), below), left_gap * rate)[-1]
     right = _carried(_take(pad(from_right, (0, 1)), upto), right_gap * rate)[-1]
@@ -116,35 +114,35 @@ def _read(
 def _collect(
     states: Tensor, t: Tensor, s: Tensor, rate: Tensor, target_index: Tensor, source_index: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum many sources, as they come, into the intervals between few sorted targets, then scan the targets.
+    """Sum many sources, in the caller's order, into the intervals between few sorted targets; then scan the targets.
 
-    A source between two targets gives to the right one (which it lies left of) and to the left one, each referred to
-    that target, so no exponent is positive. A tied source gives to its target alone.
+    A source between two targets is added to both, each time with its decay up to that target, so no exponent is
+    positive. A tied source is added to its own target only.
     """
     below, upto = source_index.long().unbind(1)
     order = target_index[:, 0].long()
     t = t.gather(-1, order)
     edges = pad(pad(t, (1, 0), value=-torch.inf), (0, 1), value=torch.inf)  # edges[q] is target q - 1
     tie = below < upto
-    left_gap = s - edges.gather(-1, upto)  # to the target on the left; 0 at a tie
+    left_gap = s - edges.gather(-1, upto)  # to the nearest target on the left, or at the same position
     right_gap = edges.gather(-1, below + 1) - s
-    holds = (left_gap >= 0) & (right_gap >= 0) & (tie == (left_gap == 0)) & (tie == (right_gap == 0))
-    holds &= (edges.gather(-1, below) < s) & (s < edges.gather(-1, upto + 1))
-    if not bool(holds.all() & _in_order(t)):
+    valid = (left_gap >= 0) & (right_gap >= 0) & (tie == (left_gap == 0)) & (tie == (right_gap == 0))
+    valid &= (edges.gather(-1, below) < s) & (s < edges.gather(-1, upto + 1))
+    if not bool(valid.all() & _in_order(t)):
         raise StalePlanError(_checks.stale_plan("laplex.linear"))
     apart = states * ~tie[:, None]
     into_left = _sum_into(_carried(apart, right_gap * rate), below, t.shape[-1] + 1)[..., :-1]
     into_right = _sum_into(_carried(apart, left_gap * rate), upto, t.shape[-1] + 1)[..., 1:]
     tied = _sum_into(states * tie[:, None], below, t.shape[-1] + 1)[..., :-1]
-    # Target i has strictly on its left what went into intervals 0..i and the ties of the targets strictly below it.
+    # Strictly left of target i are the sources in intervals 0..i, and those tied with targets strictly below it.
     left = _running(t, into_left, rate) + _running_before(t, tied, rate)
-    turned = -t.flip(-1)
-    right = _running(turned, into_right.flip(-1), rate) + _running_before(turned, tied.flip(-1), rate)
+    mirrored = -t.flip(-1)
+    right = _running(mirrored, into_right.flip(-1), rate) + _running_before(mirrored, tied.flip(-1), rate)
     return _put(left[-1], order), _put(_group_sums(t, tied[-1]), order), _put(right.flip(-1)[-1], order)
 
 
 def _carried(states: Tensor, u: Tensor) -> Tensor:
-    """States (degree + 1, h, m, ...) over gaps of u = gap / tau, (h, ...): (v, p) -> exp(-u) (v, p + u v)."""
+    """Move states (degree + 1, h, m, ...) over gaps of u = gap / tau, (h, ...): (v, p) -> exp(-u) (v, p + u v)."""
     u = u.clamp(max=BEYOND)[:, None]
     decay = torch.exp(-u)
     if states.shape[0] == 1:
@@ -154,10 +152,10 @@ def _carried(states: Tensor, u: Tensor) -> Tensor:
 
 
 def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
-    """Sums of states up to every point, carried there: ``at`` (h, k) in order, states (degree + 1, h, m, k).
+    """The prefix scan of states (degree + 1, h, m, k) at sorted positions ``at`` (h, k).
 
-    Chunks are scanned by doubling; their totals are scanned in turn, each at the position of its chunk's last point. A
-    state is always carried from one position to another, never by a product of decays, and no exponent is positive.
+    Every chunk is scanned by doubling. Then the chunks' totals, each at the position of its chunk's last point, are
+    scanned in the same way and added to the chunks that follow. Decays are exponentials of differences of positions.
     """
     k = at.shape[-1]
     if k > CHUNK:
@@ -171,7 +169,7 @@ def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
     step = 1
     while step < width:
         gap = at[..., step:] - at[..., :-step]
-        states[..., step:] += _carried(states[..., :-step], gap * rate)  # formed before the sum is written
+        states[..., step:] += _carried(states[..., :-step], gap * rate)  # all states are read before any is written
         step *= 2
     if at.shape[1] > 1:
         ends = at[..., -1]
@@ -181,7 +179,7 @@ def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
 
 
 def _running_before(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
-    """The same up to the last point strictly before."""
+    """The prefix scan at the last point strictly before each, moved to the point; 0 where there is none."""
     start = _group_starts(at)
     before = (start - 1).clamp(min=0)
     carried = _carried(_take(_running(at, states, rate), before), (at - at.gather(-1, before)) * rate)
@@ -189,7 +187,7 @@ def _running_before(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
 
 
 def _group_starts(p: Tensor) -> Tensor:
-    """For p (h, k) in order: the first index of the run of equal values that each belongs to."""
+    """For sorted p (h, k): the index at which each point's run of equal values starts."""
     index = torch.arange(p.shape[-1], device=p.device).expand_as(p)
     return torch.where(pad(p[:, 1:] != p[:, :-1], (1, 0), value=True), index, 0).cummax(-1).values
 
@@ -201,7 +199,7 @@ def _group_sums(p: Tensor, v: Tensor) -> Tensor:
 
 
 def _fill_order(anchors: Tensor, side: Side) -> Tensor:
-    """The anchors as the side's index has them: sorted, or as they come on a long side."""
+    """Fill the order of a side that is sorted. Returns the anchors sorted, or on a long side as given."""
     if side.kind == "long":
         return anchors
     values, order = anchors.sort(dim=-1, stable=True)
@@ -212,6 +210,7 @@ def _fill_order(anchors: Tensor, side: Side) -> Tensor:
 
 
 def _fill_counts(anchors: Tensor, others: Tensor, side: Side) -> None:
+    """Fill below and upto: how many of the sorted ``others`` are < and <= each anchor. A short side has neither."""
     if side.kind == "short":
         return
     side.indices[:, -2] = torch.searchsorted(others, anchors, right=False)
@@ -219,6 +218,7 @@ def _fill_counts(anchors: Tensor, others: Tensor, side: Side) -> None:
 
 
 def _in_order(p: Tensor) -> Tensor:
+    """Whether p (h, k) is sorted and finite, as a tensor of one bool."""
     return (p[:, 1:] >= p[:, :-1]).all() & torch.isfinite(p).all()
 
 
@@ -228,8 +228,10 @@ def _take(v: Tensor, index: Tensor) -> Tensor:
 
 
 def _put(v: Tensor, order: Tensor) -> Tensor:
+    """v (h, m, n), given in sorted order, in the caller's order."""
     return torch.empty_like(v).scatter_(-1, order[:, None].expand_as(v), v)
 
 
 def _sum_into(v: Tensor, index: Tensor, size: int) -> Tensor:
+    """(..., h, m, size): v (..., h, m, count) summed into the places index (h, count)."""
     return v.new_zeros((*v.shape[:-1], size)).scatter_add_(-1, index[:, None].expand_as(v), v)
