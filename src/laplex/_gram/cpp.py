@@ -18,7 +18,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
 
 
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
-    """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
+    """(h, m, pulls, n): the contributions ("pulls") of the cotangent g (h, m, n, n) of M at every row anchor."""
     h, m, channels, _, n = sums.shape
     made = sums.new_empty((h, m, sum(pulls(channels)), n))
     _run(sums, direction, target, tau, g.contiguous(), made)
@@ -26,9 +26,9 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
 
 
 def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: Tensor, pulled: Tensor | None) -> None:
-    """Fill the matrix, or what its cotangent pulls with. The core takes addresses: 0 for what is not there."""
+    """Fill ``matrix`` with M; or, if ``pulled`` is given, fill it from ``matrix``, the cotangent of M."""
     h, m, channels, _, n = sums.shape
-    arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # held until the core is done
+    arrays = [array.contiguous() for array in (sums, direction, target, tau, matrix)]  # alive until the core returns
     addresses = [array.data_ptr() for array in arrays]
     addresses.append(0 if pulled is None else pulled.data_ptr())
     is_double = matrix.dtype == torch.float64

@@ -1,6 +1,6 @@
-"""The n x n part of a Gram matrix in plain torch, on any device: the readable algorithm of ``laplex._gram``.
+"""The n x n part of a Gram matrix in plain torch, on any device: the readable algorithm.
 
-It works on blocks of rows, so that no other tensor is as large as the matrix.
+``laplex._gram`` has the formulas. The code works on blocks of rows, so that M is the only tensor of size n x n.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from laplex._gram.sums import pulls
 from laplex._scan.torch import BEYOND
 
-BLOCK = 1 << 18  # entries of M in a block, over the whole batch and all weights
+BLOCK = 1 << 18  # entries of M in a block of rows, over the whole batch and all weights
 
 
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
-    """M (h, m, n, n), symmetric to the bit: a pair is computed once, and stands in both its places."""
+    """M (h, m, n, n), symmetric to the bit: each pair of rows is computed once and written to both of its entries."""
     h, m, _, _, n = sums.shape
     made = sums.new_empty((h, m, n, n), dtype=dtype)
     for rows in _blocks(h * m, n):
@@ -34,7 +34,7 @@ def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype
 
 
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
-    """(h, m, pulls, n): what the cotangent g (h, m, n, n) of M pulls with, for every row anchor."""
+    """(h, m, pulls, n): the contributions ("pulls") of the cotangent g (h, m, n, n) of M at every row anchor."""
     h, m, channels, _, n = sums.shape
     made = sums.new_empty((h, m, sum(pulls(channels)), n))
     cols = slice(0, n)
@@ -42,13 +42,13 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
         pairs = _pairs(sums, target, tau, rows, cols)
         both = (g[:, :, rows].double() + g[..., rows].mT.double()) * pairs.decay  # (h, m, rows, n)
         turned = both[:, :, None] * _turns(direction, rows, cols)
-        is_right = (pairs.gap.sign() + 1) / 2  # of the two anchors this row's is the right one; half, if they are equal
+        is_right = (pairs.gap.sign() + 1) / 2  # is the row's anchor the right one of the two? 1/2 if they tie
         made[:, :, :channels, rows] = (turned * (1 - is_right)).sum(-1)
         made[:, :, channels : 2 * channels, rows] = (turned * is_right).sum(-1)
         lever = pairs.right - pairs.left - pairs.gap.sign() * pairs.between
         made[:, :, 2 * channels, rows] = (turned * lever).sum((2, -1))
         mass = pairs.left + pairs.between + pairs.right
-        made[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # half for each of a pair
+        made[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # a pair appears twice
         if channels == 3:
             plain, of_cos, of_sin = mass.unbind(2)
             cos, sin = direction[:, None, :, None, :].unbind(2)  # (h, 1, 1, n)
@@ -58,14 +58,14 @@ def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor
 
 
 class Pairs(NamedTuple):
-    """Of every pair of a row's and a column's anchor: all (h, m, channels, rows, cols), or broadcast to it."""
+    """What M_ij is made of, for i in ``rows`` and j in ``cols``: (h, m, channels, rows, cols), or broadcast to it."""
 
-    gap: Tensor  # row's minus column's anchor
-    u: Tensor  # its size over tau
+    gap: Tensor  # a_i - a_j
+    u: Tensor  # |gap| / tau
     decay: Tensor  # exp(-u), (h, 1, rows, cols)
-    left: Tensor  # U of the left of the two
-    between: Tensor
-    right: Tensor  # V of the right one
+    left: Tensor  # U at the left one of the two anchors
+    between: Tensor  # the weight between them
+    right: Tensor  # V at the right one
 
 
 def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) -> Pairs:
@@ -86,7 +86,7 @@ def _pairs(sums: Tensor, target: Tensor, tau: Tensor, rows: slice, cols: slice) 
 
 
 def _turns(direction: Tensor, rows: slice, cols: slice) -> Tensor:
-    """(h, 1, channels, rows, cols): half the cosine of the difference, half the cosine and the sine of the sum."""
+    """(h, 1, channels, rows, cols): cos(phi_i - phi_j) / 2, cos(phi_i + phi_j) / 2, sin(phi_i + phi_j) / 2; or 1."""
     if direction.shape[1] == 0:
         return direction.new_ones(())
     cos, sin = direction.unbind(1)
@@ -97,6 +97,7 @@ def _turns(direction: Tensor, rows: slice, cols: slice) -> Tensor:
 
 
 def _blocks(matrices: int, n: int) -> Iterator[slice]:
+    """Blocks of rows with about BLOCK entries each, over all matrices."""
     rows = max(1, BLOCK // max(matrices * n, 1))
     for begin in range(0, n, rows):
         yield slice(begin, min(begin + rows, n))
