@@ -1,6 +1,6 @@
 """Compile every Triton kernel for a GPU that need not be there: the interpreter runs what the compiler would refuse.
 
-Run by tests/test_triton_compiles.py without TRITON_INTERPRET, in one process for those of products and one for Gram's.
+Run by tests/test_triton_compiles.py without TRITON_INTERPRET, in processes that take about as long as one another.
 """
 
 import itertools
@@ -66,54 +66,61 @@ def compile_kernel(kernel, anchors, x, **constants):
     print("compiled", kernel.__name__, anchors, x, flush=True)
 
 
+# Of narrow tiles alone: whether there are odd sums, whether they are pulled back, whether rows come first at ties.
+NARROW = ((False, False, True), (True, False, True), (True, True, True), (True, True, False))
+# Which of them with rows side by side, and which row by row: each in some way, whatever the dtypes.
+NARROW_OF = {"fp32": (NARROW, NARROW), "fp64": (NARROW[::3], NARROW[1:3]), "bf16": (NARROW[::3], ())}
+# Even sums, odd ones, their pullback, and tau's; of dtypes that only convert x, each of them with and without.
+SPREAD = ((1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (1, 1, 0, 0), (1, 1, 1, 0))
+
+
 def narrow_sums(anchors, x, exact):
-    """Of narrow tiles alone: with rows side by side, and row by row."""
-    for odd, pull, first in ((False, False, True), (True, False, True), (True, True, True), (True, True, False)):
-        how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
-        how |= {"ALONE": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
-        side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "SIDE": 4}
-        compile_kernel(triton_merged.scan_program, anchors, x, **how, **side)
-        if x == anchors:
+    for place, cases in enumerate(NARROW_OF[x]):
+        for odd, pull, first in cases:
+            how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
+            how |= {"ALONE": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
+            side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "SIDE": 4}
             alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "SIDE": 1}
-            compile_kernel(triton_merged.scan_program, anchors, x, **how, **alone)
+            compile_kernel(triton_merged.scan_program, anchors, x, **how, **(alone if place else side))
 
 
-def products():
-    for anchors, x, exact in (("fp32", "fp32", False), ("fp64", "fp64", True), ("fp32", "bf16", False)):
-        for odd, first in ((False, True), (True, True), (True, False)):
-            flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
-            tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
-            staged = {"STAGED": "" if first else "places"}
-            checked = {"CHECKED": odd and exact, "ALONE": odd, "SIDE": 1 if odd else 4}
-            compile_kernel(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
-            carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
-            carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
-            carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
-            compile_kernel(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, SIDE=1)
-            if x == anchors:
-                compile_kernel(triton_carry.group_program, anchors, x, **flags, GROUP=64)
-                compile_kernel(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
-                block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
-                compile_kernel(
-                    triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block
-                )
-        for even, odd, pull, to_tau in ((1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 0, 1)):
-            flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
-            compile_kernel(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
-        for odd, pull, first in ((False, True, False), (True, False, True)):
-            tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
-            compile_kernel(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
-            compile_kernel(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
-        compile_kernel(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
-        narrow_sums(anchors, x, exact)
-        compile_kernel(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
-        for to_tau in (False, True):
-            compile_kernel(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
-        compile_kernel(triton_short.unstage_program, anchors, x, WIDTH=512)
-        compile_kernel(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
-        tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
-        for odd, in_order in ((False, False), (True, True)):
-            compile_kernel(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
+def products(anchors, x):
+    exact = x == "fp64"
+    for odd, first in ((False, True), (True, True), (True, False)):
+        flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
+        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
+        staged = {"STAGED": "" if first else "places"}
+        checked = {"CHECKED": odd and exact, "ALONE": odd, "SIDE": 1 if odd else 4}
+        compile_kernel(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
+        carry = {"CARRY": 1 if odd else 8, "ALONE": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
+        carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
+        carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
+        compile_kernel(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, SIDE=1)
+        if x == anchors:
+            compile_kernel(triton_carry.group_program, anchors, x, **flags, GROUP=64)
+            compile_kernel(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
+            block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
+            compile_kernel(triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block)
+    for even, odd, pull, to_tau in SPREAD if x == anchors else SPREAD[:3]:
+        flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
+        compile_kernel(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
+    for odd, pull, first in ((False, True, False), (True, False, True)):
+        tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
+        compile_kernel(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
+        compile_kernel(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
+    compile_kernel(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
+    narrow_sums(anchors, x, exact)
+    compile_kernel(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
+    for to_tau in (False, True):
+        compile_kernel(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
+    compile_kernel(triton_short.unstage_program, anchors, x, WIDTH=512)
+    compile_kernel(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
+    tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
+    for odd, in_order in ((False, False), (True, True)):
+        compile_kernel(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
+
+
+def others():
     for in_order, far in itertools.product((False, True), repeat=2):
         compile_kernel(triton_short.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
         compile_kernel(triton_merged.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
@@ -146,5 +153,12 @@ def grams():
             compile_kernel(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
 
 
+PARTS = {
+    "float32": lambda: products("fp32", "fp32"),
+    "float64": lambda: products("fp64", "fp64"),
+    "bfloat16_and_orders": lambda: (products("fp32", "bf16"), others()),
+    "grams": grams,
+}
+
 if __name__ == "__main__":
-    {"products": products, "grams": grams}[sys.argv[1]]()
+    PARTS[sys.argv[1]]()
