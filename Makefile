@@ -19,7 +19,7 @@ demo: $(INSTALLED) ## a quick benchmark on this machine
 	$(BIN)/laplex bench --quick
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
-	@echo "laplex: the tests take about eight minutes on two cores"
+	@echo "laplex: the tests take about five minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types

@@ -69,8 +69,8 @@ def compile_kernel(kernel, anchors, x, **constants):
 # Of narrow tiles alone: whether there are odd sums, whether they are pulled back, whether rows come first at ties.
 NARROW = ((False, False, True), (True, False, True), (True, True, True), (True, True, False))
 # Which of them with rows side by side, and which row by row: each in some way, whatever the dtypes.
-NARROW_OF = {"fp32": (NARROW, NARROW), "fp64": (NARROW[::3], NARROW[1:3]), "bf16": (NARROW[::3], ())}
-# Even sums, odd ones, their pullback, and tau's; of dtypes that only convert x, each of them with and without.
+NARROW_OF = {"fp32": (NARROW[::3], NARROW[1:3]), "fp64": (NARROW[1:3], NARROW[::3]), "bf16": (NARROW[::3], ())}
+# Even sums, odd ones, their pullback, and tau's: all there are of float32, of others each with and without.
 SPREAD = ((1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (1, 1, 0, 0), (1, 1, 1, 0))
 
 
@@ -99,9 +99,10 @@ def products(anchors, x):
         if x == anchors:
             compile_kernel(triton_carry.group_program, anchors, x, **flags, GROUP=64)
             compile_kernel(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
+        if x == "fp32" or (x == "fp64" and odd != first):
             block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
             compile_kernel(triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block)
-    for even, odd, pull, to_tau in SPREAD if x == anchors else SPREAD[:3]:
+    for even, odd, pull, to_tau in SPREAD if x == "fp32" else SPREAD[:3]:
         flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
         compile_kernel(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
     for odd, pull, first in ((False, True, False), (True, False, True)):
