@@ -19,7 +19,7 @@ demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear on this machine, in u
 	$(BIN)/laplex bench
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
-	@echo "laplex: the tests take about eight minutes on two cores"
+	@echo "laplex: the tests take about five minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types

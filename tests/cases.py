@@ -126,3 +126,9 @@ def every(cases=CASES):
 
 def named(*names):
     return every([BY_NAME[name] for name in names])
+
+
+def in_turn(ones, twos, threes):
+    """Every one with every two, and the threes in turn: each of either with all of them."""
+    rows = [(one, two, threes[(i + j) % len(threes)]) for i, one in enumerate(ones) for j, two in enumerate(twos)]
+    return [pytest.param(*row, id="-".join(map(str, row))) for row in rows]

@@ -1,8 +1,8 @@
 """Compile every Triton program for a GPU, on a machine that may have none.
 
 The other tests run programs in Triton's interpreter, which accepts code that the compiler refuses.
-tests/test_triton_compiles.py runs this file without TRITON_INTERPRET: one process compiles the programs of products,
-another those of Gram matrices.
+tests/test_triton_compiles.py runs this file without TRITON_INTERPRET: its parts
+take about as long as one another, in processes of their own.
 """
 
 import itertools
@@ -73,58 +73,62 @@ def compile_program(program, anchors, x, **constants):
     print("compiled", program.__name__, anchors, x, flush=True)
 
 
+# Of narrow tiles alone: whether there are odd sums, whether they are pulled back, whether rows come first at ties.
+NARROW = ((False, False, True), (True, False, True), (True, True, True), (True, True, False))
+# Which of them with rows side by side, and which row by row: each in some way, whatever the dtypes.
+NARROW_OF = {"fp32": (NARROW[::3], NARROW[1:3]), "fp64": (NARROW[1:3], NARROW[::3]), "bf16": (NARROW[::3], ())}
+# Even sums, odd ones, their pullback, and tau's: all there are of float32, of others each with and without.
+SPREAD = ((1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (1, 1, 0, 0), (1, 1, 1, 0))
+
+
 def narrow_sums(anchors, x, exact):
-    """scan_program for narrow tiles: four rows at once, and row by row."""
-    for odd, pull, first in ((False, False, True), (True, False, True), (True, True, True), (True, True, False)):
-        how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
-        how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
-        at_once = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "ROWS_AT_ONCE": 4}
-        compile_program(triton_merged.scan_program, anchors, x, **how, **at_once)
+    for place, cases in enumerate(NARROW_OF[x]):
+        for odd, pull, first in cases:
+            how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
+            how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
+            side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "ROWS_AT_ONCE": 4}
+            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "ROWS_AT_ONCE": 1}
+            compile_program(triton_merged.scan_program, anchors, x, **how, **(alone if place else side))
+
+
+def products(anchors, x):
+    exact = x == "fp64"
+    for odd, first in ((False, True), (True, True), (True, False)):
+        flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
+        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
+        staged = {"STAGED": "" if first else "places"}
+        checked = {"CHECKED": odd and exact, "ONE_BATCH": odd, "ROWS_AT_ONCE": 1 if odd else 4}
+        compile_program(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
+        carry = {"CARRY": 1 if odd else 8, "ONE_BATCH": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
+        carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
+        carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
+        compile_program(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, ROWS_AT_ONCE=1)
         if x == anchors:
-            by_row = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "ROWS_AT_ONCE": 1}
-            compile_program(triton_merged.scan_program, anchors, x, **how, **by_row)
+            compile_program(triton_carry.group_program, anchors, x, **flags, GROUP=64)
+            compile_program(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
+        if x == "fp32" or (x == "fp64" and odd != first):
+            block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
+            compile_program(triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block)
+    for even, odd, pull, to_tau in SPREAD if x == "fp32" else SPREAD[:3]:
+        flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
+        compile_program(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
+    for odd, pull, first in ((False, True, False), (True, False, True)):
+        tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
+        compile_program(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
+        compile_program(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
+    compile_program(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
+    narrow_sums(anchors, x, exact)
+    compile_program(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
+    for to_tau in (False, True):
+        compile_program(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
+    compile_program(triton_short.unstage_program, anchors, x, WIDTH=512)
+    compile_program(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
+    tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
+    for odd, in_order in ((False, False), (True, True)):
+        compile_program(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
 
 
-def products():
-    for anchors, x, exact in (("fp32", "fp32", False), ("fp64", "fp64", True), ("fp32", "bf16", False)):
-        for odd, first in ((False, True), (True, True), (True, False)):
-            flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
-            tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
-            staged = {"STAGED": "" if first else "places"}
-            checked = {"CHECKED": odd and exact, "ONE_BATCH": odd, "ROWS_AT_ONCE": 1 if odd else 4}
-            compile_program(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
-            carry = {
-                "CARRY": 1 if odd else 8,
-                "ONE_BATCH": odd,
-                "SPANS": "all" if exact else "wide" if odd else "narrow",
-            }
-            carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
-            carry |= {"PULL": odd and not first, "UNSTAGED": not odd}
-            compile_program(triton_merged.scan_program, anchors, x, **tiles, **staged, **carry, ROWS_AT_ONCE=1)
-            if x == anchors:
-                compile_program(triton_carry.group_program, anchors, x, **flags, GROUP=64)
-                compile_program(triton_carry.carry_program, anchors, x, **flags, GROUP=64, OTHERS=128, BY_TILES=odd)
-                block = {"TARGETS": 16, "SOURCES": 64, "ROWS": 4}
-                compile_program(
-                    triton_direct.direct_program, anchors, x, EXACT=exact, ODD=odd, DEGREE=int(first), **block
-                )
-        for even, odd, pull, to_tau in ((1, 0, 0, 0), (1, 1, 0, 0), (1, 1, 1, 0), (1, 1, 1, 1), (0, 0, 0, 1)):
-            flags = {"EXACT": exact, "EVEN": even, "ODD": odd, "PULL": pull, "TO_TAU": to_tau}
-            compile_program(triton_short.spread_program, anchors, x, **flags, TARGETS=32, ROWS=32)
-        for odd, pull, first in ((False, True, False), (True, False, True)):
-            tiles = {"EXACT": exact, "FIRST": first, "IN_ORDER": odd, "FAR": pull, "TILE": 256, "ROWS": 4}
-            compile_program(triton_distance.distance_reduce_program, anchors, x, **tiles, CHECKED=odd)
-            compile_program(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
-        compile_program(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
-        narrow_sums(anchors, x, exact)
-        compile_program(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
-        for to_tau in (False, True):
-            compile_program(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
-        compile_program(triton_short.unstage_program, anchors, x, WIDTH=512)
-        compile_program(triton_short.stage_program, anchors, x, SOURCES=64, ROWS=32)
-        tiles = {"EXACT": exact, "FIRST": True, "FAR": False, "TILE": 256, "POINTS": 32, "ROWS": 32}
-        for odd, in_order in ((False, False), (True, True)):
-            compile_program(triton_short.reduce_rows_program, anchors, x, **tiles, ODD=odd, IN_ORDER=in_order)
+def others():
     for in_order, far in itertools.product((False, True), repeat=2):
         compile_program(triton_short.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
         compile_program(triton_merged.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
@@ -157,5 +161,12 @@ def grams():
             compile_program(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
 
 
+PARTS = {
+    "float32": lambda: products("fp32", "fp32"),
+    "float64": lambda: products("fp64", "fp64"),
+    "bfloat16_and_orders": lambda: (products("fp32", "bf16"), others()),
+    "grams": grams,
+}
+
 if __name__ == "__main__":
-    {"products": products, "grams": grams}[sys.argv[1]]()
+    PARTS[sys.argv[1]]()

@@ -1,5 +1,6 @@
 """Seeds, poisoned memory, the backend and dtype fixtures, and `--error-for-skips`."""
 
+import collections
 import ctypes
 import functools
 import os
@@ -24,6 +25,7 @@ WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
 torch.set_num_threads(max(1, torch.get_num_threads() // WORKERS))  # two processes with two threads each wait for cores
 
 pytest.register_assert_rewrite("helpers")  # so that a failure there shows its numbers
+LONGEST = ("test_triton_compiles", "test_triton_operators", "test_solve_modes", "test_compile")  # of a single test
 NOT_POISONED = ("laplex.cli",)
 
 
@@ -38,9 +40,25 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Tests marked `gpu` are not there without one; `-m gpu` runs them alone."""
+    """Tests marked `gpu` are not there without one; `-m gpu` runs them alone. What takes longest begins first."""
     if not torch.cuda.is_available():
         items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """The files that took longest, over all workers."""
+    seconds, tests = collections.Counter(), collections.defaultdict(set)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                file = report.nodeid.partition("::")[0]
+                seconds[file] += report.duration
+                tests[file].add(report.nodeid)
+    if len(seconds) > 1:
+        terminalreporter.section(f"slowest files of {len(seconds)}, {sum(seconds.values()):.0f} s in all")
+        for file, taken in seconds.most_common(10):
+            terminalreporter.line(f"{taken:7.1f} s {len(tests[file]):5d} tests  {file}")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import laplex
-from cases import every, named
+from cases import BY_NAME, in_turn, named
 from helpers import (
     TOLERANCE,
     assert_pullback,
@@ -54,9 +54,11 @@ def randn(*shape, dtype=torch.float32):
 # --- values ---------------------------------------------------------------------------------------------------------
 
 
-@every()
-def test_values(case, kernels, dtype):
-    a, b, tau = to_gpu(*case(dtype))
+@pytest.mark.parametrize(
+    ("name", "kernels", "dtype"), in_turn(BY_NAME, ["triton", "dense"], [torch.float32, torch.float64])
+)
+def test_values(name, kernels, dtype):
+    a, b, tau = to_gpu(*BY_NAME[name](dtype))
     x = rows_for(a.cpu(), b.cpu(), 3).to(DEVICE)
     y = laplex.linear(x, a, b, tau, backend=kernels)
     assert y.dtype == dtype
@@ -64,14 +66,19 @@ def test_values(case, kernels, dtype):
     assert error(y, oracle(x, a, b, tau), oracle(x.abs(), a, b, tau)) <= TOLERANCE[dtype]
 
 
-SUMS = named("generic", "ties_everywhere", "tiny_tau_ties", "batched_ties", "long_tie_runs", "short_cols_two_chunks")
+SUMS = [  # each is compiled anew; of few points, layouts and dtypes in turn
+    ("generic", "joined", torch.float32),
+    ("ties_everywhere", "in_order", torch.float64),
+    ("tiny_tau_ties", "in_order", torch.float32),
+    ("batched_ties", "joined", torch.float64),
+    *in_turn(["long_tie_runs", "short_cols_two_chunks"], ["joined", "in_order"], [torch.float32, torch.float64]),
+]
 
 
-@SUMS
-@pytest.mark.parametrize("layout", ["joined", "in_order"])
-def test_sums_and_pullback_in_many_tiles_and_groups(case, layout, dtype, tiles):
+@pytest.mark.parametrize(("name", "layout", "dtype"), SUMS)
+def test_sums_and_pullback_in_many_tiles_and_groups(name, layout, dtype, tiles):
     tiles(128, carried=64)
-    a, b, tau = to_gpu(*flat(*case(dtype)))
+    a, b, tau = to_gpu(*flat(*BY_NAME[name](dtype)))
     if layout == "in_order":
         a, b = a.sort().values, b.sort().values
     order = make_order(a, b, layout, "triton")
@@ -155,8 +162,7 @@ SIZES = [(2**20, 2**20), (2**20 + 1, 3 * 2**19 - 1)]  # the second in more than 
 
 
 @pytest.mark.parametrize("tau", [0.05, 1e-5], ids=["narrow_tiles", "wide_tiles"])
-@pytest.mark.parametrize(("n", "k"), SIZES)
-@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize(("n", "k", "ordered"), [(*SIZES[0], False), (*SIZES[1], False), (*SIZES[1], True)])
 def test_single_rows_and_gradients_of_a_large_product(n, k, tau, ordered):
     a, b, x = randn(n), randn(k), randn(k)
     if ordered:

@@ -8,7 +8,16 @@ import test_tau
 from helpers import wide
 
 pytestmark = pytest.mark.gpu
-BACKENDS = pytest.mark.parametrize("backend", ["triton", "dense"])
+FORMS = [  # of backend, dtype and whether phased: each pair of them has either of all three
+    [("triton", torch.float32, False), ("dense", torch.float64, True)],
+    [("triton", torch.float64, True), ("dense", torch.float32, False)],
+    [("triton", torch.float32, True), ("dense", torch.float64, False)],
+    [("triton", torch.float64, False), ("dense", torch.float32, True)],
+]
+EVERY = pytest.mark.parametrize(
+    ("name", "backend", "dtype", "phased"),
+    [(name, *form) for number, name in enumerate(test_tau.ANCHORS) for form in FORMS[number % 4]],
+)
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +26,12 @@ def on_gpu():
         yield
 
 
-@test_tau.EVERY
-@pytest.mark.parametrize("phased", [False, True])
-@BACKENDS
+@EVERY
 def test_of_a_product(name, phased, dtype, backend):
     test_tau.test_of_a_product(name, phased, dtype, backend)
 
 
-@test_tau.EVERY
-@pytest.mark.parametrize("phased", [False, True])
-@BACKENDS
+@EVERY
 def test_of_a_gram_matrix(name, phased, dtype, backend):
     test_tau.test_of_a_gram_matrix(name, phased, dtype, backend)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import laplex  # noqa: F401  registers the operators
-from cases import named
+from cases import in_turn, named
 from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
 from laplex import _backends
 from laplex._scan.order import Matrix, Order
@@ -87,10 +87,12 @@ def test_nothing(h, m, n, k, odd, scan_backend):
     check(torch.ops.laplex.scan.default, (x, a, b, tau, *order.tensors, order.layout, scan_backend, odd, 0), traced)
 
 
-@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
-@pytest.mark.parametrize(("r", "packed"), [(1, 0), (2, 0), (2, 1), (4, 3)])
-@pytest.mark.parametrize(("h", "n", "m"), [(2, 5, 3), (1, 1, 1), (1, 0, 2), (0, 3, 2)])
-def test_factors(memory, r, packed, h, n, m, scan_backend):
+RANKS, FACTORED = [(1, 0), (2, 0), (2, 1), (4, 3)], [(2, 5, 3), (1, 1, 1), (1, 0, 2), (0, 3, 2)]
+
+
+@pytest.mark.parametrize(("rank", "sizes", "memory"), in_turn(RANKS, FACTORED, list(MEMORY)))
+def test_factors(rank, sizes, memory, scan_backend):
+    (r, packed), (h, n, m), memory = rank, sizes, MEMORY[memory]
     decay, diag = torch.rand(h, n).double() - int(packed == 0), torch.rand(h, n).double() + 1
     p, mass, x = torch.randn(h, n, r).double(), torch.rand(h, n, packed).double(), torch.randn(h, n, m).double()
     p = p / p.norm(dim=-1, keepdim=True)
@@ -105,10 +107,12 @@ def test_factors(memory, r, packed, h, n, m, scan_backend):
     check(ops.sweep_pullback.default, (decay, p, z, mass, x, x, scan_backend), traced)
 
 
-@pytest.mark.parametrize("memory", MEMORY.values(), ids=MEMORY)
-@pytest.mark.parametrize("phased", [False, True])
-@pytest.mark.parametrize(("h", "m", "n", "k"), [*SIZES, (1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)])
-def test_gram_and_its_pullback(memory, phased, h, m, n, k, backend):
+GRAMS = [*SIZES, (1, 2, 0, 3), (1, 2, 3, 0), (1, 0, 3, 2), (0, 1, 2, 3)]
+
+
+@pytest.mark.parametrize(("sizes", "memory", "phased"), in_turn(GRAMS, list(MEMORY), [False, True]))
+def test_gram_and_its_pullback(sizes, memory, phased, backend):
+    (h, m, n, k), memory = sizes, MEMORY[memory]
     a, b, tau = torch.randn(h, n), torch.randn(h, k), torch.rand(h).double() + 0.5
     weight, direction = (
         torch.randn(h, m, 3 if phased else 1, k).double(),

@@ -31,7 +31,7 @@ def in_clusters(span, dtype, sizes=(37, 41)):
 def many_in_clusters(dtype):
     """Enough for several chunks of every backend."""
     centres = torch.arange(4).double() * 1e9
-    a, b = (centres[torch.arange(size) % 4] + torch.rand(size).double() for size in (1300, 1100))
+    a, b = (centres[torch.arange(size) % 4] + torch.rand(size).double() for size in (1301, 1100))
     return a.to(dtype), b.to(dtype), 0.25
 
 
@@ -48,7 +48,7 @@ ANCHORS = {
         for on in "ab"
     },
     **{f"clusters_{span:.0e}": lambda d, s=span: in_clusters(s, d) for span in SPANS},
-    "few_in_clusters": lambda d: in_clusters(1e9, d, (9, 7)),
+    "few_in_clusters": lambda d: in_clusters(1e9, d, (9, 8)),
     "many_in_clusters": many_in_clusters,
     "short_rows": lambda d: short(11, 700, d),
     "short_columns": lambda d: short(700, 11, d),

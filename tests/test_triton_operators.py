@@ -62,9 +62,9 @@ def same(results, others):
 
 
 FORMS = {
-    "float32": (40, 35, 5, torch.float32),
-    "float64": (40, 35, 5, torch.float64),
-    "float16": (40, 35, 5, torch.float32, torch.float16),
+    "float32": (40, 35, 3, torch.float32),
+    "float64": (40, 35, 3, torch.float64),
+    "float16": (40, 35, 3, torch.float32, torch.float16),
     "two_matrices": (20, 15, 3, torch.float32, None, (2,)),
     "one_row": (40, 35, 1, torch.float32),
     "counted": (12, 11, 3, torch.float32),

@@ -175,10 +175,14 @@ def test_whatever_else_torch_does_ends_a_recording(name):
 
 
 def test_a_recording_that_was_given_up():
+    like = torch.ones(())
     with recorded((), None) as record:
+        like.new_empty(5)
         give_up("it is large")
         give_up("twice")
+        like.new_empty(5)
     assert record.failed == "it is large"
+    assert not record.fresh  # memory is let go at once
     give_up("nothing is recorded: nothing happens")
 
 

@@ -44,9 +44,9 @@ def test_the_fused_pullback(case, turned):
 @pytest.mark.parametrize("m", [5, 13])
 def test_any_number_of_rows(m, tiles):
     """More than a program takes, and numbers that are no multiple of those of an access."""
-    a, b, tau = flat(torch.rand(2, 45), torch.rand(2, 40).mul(20).round() / 20, torch.tensor([0.3, 2.0]))
+    a, b, tau = flat(torch.rand(2, 25), torch.rand(2, 20).mul(20).round() / 20, torch.tensor([0.3, 2.0]))
     order = make_order(a, b, "joined", "triton")
-    g, x = drawn(2, m, 45), drawn(2, m, 40)
+    g, x = drawn(2, m, 25), drawn(2, m, 20)
     alone = [*scan(x, a, b, tau, order, True, "triton"), *pulled(g, x, a, b, tau, order)]
     tiles(32, 8, adjacent=True)
     for got, want in zip(

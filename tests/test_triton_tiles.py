@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import named
+from cases import in_turn, named
 from helpers import TOLERANCE, assert_sums, error, flat, make_order, oracle, scan
 from laplex import _backends
 from laplex._triton import tuning
@@ -28,12 +28,6 @@ MANY = {  # points enough for float32 powers and sums within a tile
     "clustered": lambda: torch.randn(2, 1, 1100) * 1e-3 + torch.randint(0, 4, (2, 1, 1100)),
     "spread": lambda: torch.rand(2, 1, 1100) * 1000,
 }
-
-
-def in_turn(ones, twos, threes):
-    """Every one with every two, and the threes in turn: each of either with all of them."""
-    rows = [(one, two, threes[(i + j) % len(threes)]) for i, one in enumerate(ones) for j, two in enumerate(twos)]
-    return [pytest.param(*row, id="-".join(map(str, row))) for row in rows]
 
 
 @pytest.mark.parametrize(("name", "tau", "spans"), in_turn(MANY, [0.5, 1e6], ["together", "narrow_and_wide_apart"]))

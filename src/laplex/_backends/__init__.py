@@ -34,7 +34,7 @@ class Backend(NamedTuple):
     pullback: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # g, x, odd_x, matrix, to_tau= -> the gradients
     layout: Callable[[int, int], str]  # n, k -> the layout of its orders
     gram: ModuleType  # assemble and pull: the n x n part of Gram matrices
-    order: Callable[[Tensor, Tensor, str], Order] | None = None  # a (h, n), b (h, k), layout; None if it needs none
+    order: Callable[[Tensor, Tensor, str], Order] | None = None  # a (*H, n), b (*H, k), layout; None: needs none
     update: Callable[[Tensor, Tensor, Order], Order] | None = None  # a, b, the order before they moved; None: sort
     look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time

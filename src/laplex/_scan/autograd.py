@@ -67,7 +67,7 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     if torch._C._are_functorch_transforms_active():
         return _TransformableScan.apply(x, *matrix.flat, odd, degree)  # type: ignore[no-any-return]
     if differentiates(x, matrix.target, matrix.source, matrix.tau):
-        return _EagerScan.apply(x, *matrix.flat, odd, degree)  # type: ignore[no-any-return]
+        return _EagerScan.apply(x, *matrix[:3], matrix.order, matrix.backend, odd, degree)  # type: ignore[no-any-return]
     run = ops.scan_for(x, matrix)
     return run(x, matrix, odd=odd, degree=degree)
 
@@ -134,25 +134,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *tensors, odd_x = _unwrapped(ctx.saved_tensors)  # read once: torch.utils.checkpoint counts
         matrix = Matrix.of((*tensors, ctx.layout, ctx.backend))
-        need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
-        f = None if not ctx.odd or torch.compiler.is_compiling() else f  # torch.compile gives zeros where there is none
-        if g is None and f is None:
-            return (None,) * 12
-        bars: Any = None, None, None, None
-        if not (not_again() and g is not None and f is None and ctx.degree == 0):
-            known = odd_x if ctx.odd else None
-            bars = _pullback(_Cotangents(g, f, known), x, matrix, (need_t, need_s, need_tau), ctx.degree)
-        elif not (need_t or need_s or need_tau):
-            run = ops.scan_for(g, matrix)
-            bars = run(g, matrix.mT, odd=False)[0], None, None, None
-        elif ctx.odd or not need_t:
-            fused = ops.pullback_for(g, x, matrix)
-            bars = fused(g, x, odd_x, matrix, to_tau=need_tau)
-        else:
-            bars = _pullback(_Cotangents(g, None, None), x, matrix, (need_t, need_s, need_tau), 0)
-        values = x, matrix.target, matrix.source, matrix.tau
-        needs = need_x, need_t, need_s, need_tau
-        return *(_as(bar, value, need) for bar, value, need in zip(bars, values, needs, strict=True)), *(None,) * 8
+        return *_bars(ctx, g, f, x, odd_x, matrix), *(None,) * 8
 
     @staticmethod
     def vmap(
@@ -169,6 +151,29 @@ class _Scan(torch.autograd.Function):
             for v, dim in zip(tensors, in_dims, strict=False)
         )
         return scan(x, Matrix.of((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
+
+
+def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) -> tuple[Tensor | None, ...]:
+    """The gradients of x, targets, sources and tau that are needed."""
+    needs = need_x, need_t, need_s, need_tau = ctx.needs_input_grad[:4]
+    f = None if not ctx.odd or torch.compiler.is_compiling() else f  # torch.compile gives zeros where there is none
+    if g is None and f is None:
+        return None, None, None, None
+    if f is not None or g is None or ctx.degree or not not_again() or (need_t and not ctx.odd):
+        known = odd_x if ctx.odd else None
+        bars: Any = _pullback(_Cotangents(g, f, known), x, matrix, needs[1:], ctx.degree)
+    elif need_t or need_s or need_tau:
+        fused = ops.pullback_for(g, x, matrix)
+        bars = fused(g, x, odd_x, matrix, to_tau=need_tau)
+    else:
+        run = ops.scan_for(g, matrix)
+        bars = run(g, matrix.mT, odd=False)[0], None, None, None
+    return (
+        _as(bars[0], x, need_x),
+        _as(bars[1], matrix.target, need_t),
+        _as(bars[2], matrix.source, need_s),
+        _as(bars[3], matrix.tau, need_tau),
+    )
 
 
 def _unwrapped(saved: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -279,16 +284,22 @@ class _TransformableScan(_Scan):
             # constants (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
             with forward_ad._set_fwd_grad_enabled(True):
                 primals = [forward_ad.unpack_dual(v, level=0).primal for v in ctx.saved_tensors[:4]]
-                return _pushforward(ctx, primals, tangents[:4])
-        return _pushforward(ctx, ctx.saved_tensors[:4], tangents[:4])
+                return _pushforward(ctx, *_of_saved(ctx, primals), tangents[:4])
+        return _pushforward(ctx, *_of_saved(ctx, ctx.saved_tensors[:4]), tangents[:4])
 
 
-def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor | None]:
+def _of_saved(ctx: Any, primals: Any) -> tuple[Tensor, Matrix]:
+    """x and the matrix, of these and of the order that was saved with them."""
+    x, *anchors = primals
+    return x, Matrix.of((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
+
+
+def _pushforward(ctx: Any, x: Tensor, matrix: Matrix, tangents: Any) -> tuple[Tensor, Tensor | None]:
     """The tangents of A x and B x."""
-    x, t, s, tau = primals
+    t, s, tau = matrix[:3]
     dx, dt, ds, dtau = tangents
     even_dtype, odd_dtype = x.dtype, torch.promote_types(x.dtype, torch.float32)
-    sums = _Sums(Matrix.of((t, s, tau, *ctx.saved_tensors[4:], ctx.layout, ctx.backend)), ctx.degree)
+    sums = _Sums(matrix, ctx.degree)
     d_even: Any = 0
     d_odd: Any = 0
     if dtau is not None and ctx.degree:  # the anchors' terms cancel almost entirely: round nothing before
@@ -318,21 +329,38 @@ def _pushforward(ctx: Any, primals: Any, tangents: Any) -> tuple[Tensor, Tensor 
     return d_even.to(even_dtype), d_odd.to(odd_dtype) if ctx.odd else None
 
 
-class _EagerScan(_TransformableScan):
-    """The same in the older form of Functions: binding arguments for ``setup_context`` takes longer than a product."""
+class _EagerScan(torch.autograd.Function):
+    """Reverse and forward mode outside of torch.compile and torch.func, all orders.
+
+    In the older form of Functions, because binding arguments for ``setup_context`` takes longer than a small product.
+    The order is passed as it is: nobody differentiates it.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        *flat_matrix, odd, degree = inputs
-        matrix = Matrix.of(flat_matrix)
-        run = ops.scan_for(x, matrix)
-        output = run(x, matrix, odd=odd, degree=degree)
-        _Scan.setup_context(ctx, (x, *inputs), output)
+    def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
+        *matrix, ctx.odd, ctx.degree = inputs
+        ctx.order, ctx.backend = matrix[3:]
+        of_x = Matrix(*matrix)
+        run = ops.scan_for(x, of_x)
+        output = run(x, of_x, odd=ctx.odd, degree=ctx.degree)
+        ctx.set_materialize_grads(False)
+        if not ctx.odd:
+            ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(x, *matrix[:3], output[1])
         if forward_ad._current_level >= 0:
-            ctx.save_for_forward(x, *inputs[: TENSORS - 1])
+            ctx.save_for_forward(x, *matrix[:3])
         return output
 
-    setup_context = torch.autograd.Function.setup_context
+    @staticmethod
+    def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, target, source, tau, odd_x = ctx.saved_tensors  # read once: torch.utils.checkpoint counts
+        matrix = Matrix(target, source, tau, ctx.order, ctx.backend)
+        return *_bars(ctx, g, f, x, odd_x, matrix), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
+        x, target, source, tau = ctx.saved_tensors[:4]
+        return _pushforward(ctx, x, Matrix(target, source, tau, ctx.order, ctx.backend), tangents[:4])
 
 
 def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:

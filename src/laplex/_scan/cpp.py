@@ -10,10 +10,12 @@ from laplex._compiled import core
 from laplex._errors import StalePlanError
 from laplex._scan import results
 from laplex._scan.order import Matrix, Order, empty_order
+from laplex._shapes import flat
 
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
-    """The order of a (h, n) and b (h, k)."""
+    """The order of a (*H, n) and b (*H, k)."""
+    a, b = flat(a, 2), flat(b, 2)
     made = empty_order(a, b, layout)
     _sort(a, b, made, from_old=False)
     return made

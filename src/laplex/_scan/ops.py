@@ -56,7 +56,7 @@ def _order(a: Tensor, b: Tensor, layout: str, backend: str) -> Order:
     sort = _backends.load(backend, a.device.type).order
     if sort is None:
         raise NotImplementedError(f"laplex::plan: backend '{backend}' sorts nothing")
-    return sort(flat(a, 2), flat(b, 2), layout)
+    return sort(a, b, layout)
 
 
 def scan_for(x: Tensor, matrix: Matrix) -> Callable[..., Sums]:

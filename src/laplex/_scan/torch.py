@@ -21,8 +21,8 @@ CHUNK = 32  # points, chosen by benchmarks/crossover.py; 2^20 sources have four 
 
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
-    """The order of a (h, n) and b (h, k)."""
-    a, b = a.contiguous(), b.contiguous()
+    """The order of a (*H, n) and b (*H, k)."""
+    a, b = flat(a, 2).contiguous(), flat(b, 2).contiguous()
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex", name))

@@ -53,6 +53,13 @@ class Recording:
         if not self.paused:
             self.steps.append(launch)
 
+    def fail(self, why: str) -> None:
+        """Record no more, and free what was recorded: large calls need the memory."""
+        if not self.failed:
+            self.failed, self.paused = why, True
+            self.steps.clear()
+            self.fresh.clear()
+
 
 class _Watch(TorchDispatchMode):
     """Notes allocations, and ends a recording at any operator that a replay would leave out."""
@@ -67,7 +74,7 @@ class _Watch(TorchDispatchMode):
             if func in _ALLOCATIONS:
                 self.recording.fresh.append(made)
             elif not _is_free(func):
-                self.recording.failed = self.recording.failed or str(func)
+                self.recording.fail(str(func))
         return made
 
 
@@ -98,7 +105,7 @@ def give_up(why: str) -> None:
     """Let the current call not be replayed."""
     recording = state.recorder
     if isinstance(recording, Recording):
-        recording.failed = recording.failed or why
+        recording.fail(why)
 
 
 @contextmanager
@@ -107,7 +114,7 @@ def _paused(recording: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        recording.paused = before
+        recording.paused = before or bool(recording.failed)
 
 
 def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
@@ -129,7 +136,7 @@ def from_anchors(what: str, make: Callable[[], Results]) -> Results:
         return make()
     kept = recording.of_anchors
     if kept is None:
-        recording.failed = recording.failed or f"{what} depends on the anchors"
+        recording.fail(f"{what} depends on the anchors")
         return make()
     if what not in kept:
         with _paused(recording):

@@ -14,6 +14,7 @@ from torch import Tensor
 from laplex import _checks
 from laplex._scan.order import WORD, Matrix, Order, Tensors, empty_order, padded
 from laplex._scan.results import LAUNCH_AXIS
+from laplex._shapes import flat
 from laplex._triton import tuning
 from laplex._triton.launch import launch
 from laplex._triton.order import programs
@@ -63,12 +64,13 @@ def look(a: Tensor, b: Tensor) -> str:
 
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
-    """The order of a (h, n) and b (h, k)."""
+    """The order of a (*H, n) and b (*H, k)."""
     return Order.of(_order(a, b, layout), layout)
 
 
 @replayed(lambda a, b, layout: ((a, b), layout))
 def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
+    a, b = flat(a, 2), flat(b, 2)
     h, merged = a.shape[0], a.shape[1] + b.shape[1]
     if a.numel() == 0 or b.numel() == 0:
         return empty_order(a, b, layout).tensors  # nothing will read it

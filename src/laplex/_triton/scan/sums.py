@@ -21,11 +21,12 @@ import triton.language as tl
 from laplex._triton.points import INFINITY, NARROW, decay_over, powers_of_two
 
 # The powers of two that one window may span. These are bounds on accuracy:
-#   NEAR        for float32 powers: to_end >= 2^-100 and back <= 2^100 are normal float32 numbers. Exponents are float64
-#               here, so their rounding does not count.
+#   NEAR        for float32 sums. Within a window v is multiplied by as little as 2^-24, so that |v| >= 2^-102 (2e-31)
+#               stays a normal float32 number; a smaller one would lose digits. Exponents are float64 here, so their
+#               rounding does not count.
 #   NEAR_EXACT  for float64 powers. The relative error of a power is the absolute error of its exponent e, about
 #               e * 2^-52: for 16 below 1e-14, the accuracy of a float64 product.
-NEAR = tl.constexpr(100.0)
+NEAR = tl.constexpr(24.0)
 NEAR_EXACT = tl.constexpr(16.0)
 
 
@@ -206,20 +207,15 @@ def _add_but_last(v_1, before_1, v_2, before_2):
 def _wide_sums(
     v, p, inside, ends, left, right, rate, EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr
 ):  # fmt: skip
-    """The sums from the left and from the right at every point of a wide tile, and the ``units`` if ODD.
-
-    They are float64 whatever the data: within a window v is multiplied by as little as 2^-100, and a small float32
-    number would be lost.
-    """
+    """The sums from the left and from the right at every point of a wide tile, and the ``units`` if ODD."""
     first, last, p_left, p_right = ends
     from_left, left_unit, left_tied_unit = windows(
-        p, v.to(tl.float64), inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
+        p, v, inside, first, p_left, left, rate, ODD and not FIRST, EXACT, False
     )
     from_right, right_unit, right_tied_unit = windows(
-        -p, v.to(tl.float64), inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
+        -p, v, inside, -last, -p_right, right, rate, ODD and FIRST, EXACT, True
     )
-    from_left += tl.where(left == left, 0.0, left)  # a fault: with a NaN for a start there is no window
-    from_left, from_right = from_left.to(v.dtype), from_right.to(v.dtype)
+    from_left += tl.where(left == left, 0.0, left).to(v.dtype)  # a fault: with a NaN for a start there is no window
     if FIRST:
         return from_left, from_right, right_unit, right_tied_unit
     else:
