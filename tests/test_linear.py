@@ -19,10 +19,10 @@ from helpers import (
     phases_for,
     rows_for,
     scan,
-    swapped,
     wide,
 )
 from laplex import reference
+from laplex._scan.order import Order
 
 
 @every()
@@ -48,7 +48,7 @@ def test_even_and_odd_sums_both_ways(case, layout, scan_backend, dtype):
     a, b, tau = flat(*case(dtype))
     plan, dense = make_order(a, b, layout, scan_backend), reference.kernel(wide(a), wide(b), tau)
     signed = odd_kernel(a, b, tau, dense)
-    for target, source, order, E, S in ((a, b, plan, dense, signed), (b, a, swapped(plan), dense.mT, -signed.mT)):
+    for target, source, order, E, S in ((a, b, plan, dense, signed), (b, a, plan.mT, dense.mT, -signed.mT)):
         x = torch.randn(a.shape[0], 2, source.shape[1], dtype=dtype)
         even, odd = scan(x, target, source, tau, order, True, scan_backend)
         assert error(even, wide(x) @ E.mT) <= TOLERANCE[dtype]
@@ -62,7 +62,7 @@ def test_even_and_odd_sums_both_ways(case, layout, scan_backend, dtype):
 def test_even_and_odd_sums_of_the_dense_backend(case, dtype):
     a, b, tau = flat(*case(dtype))
     x = torch.randn(a.shape[0], 2, b.shape[1], dtype=dtype)
-    even, odd = scan(x, a, b, tau, [torch.empty(0)] * 4, True, "dense")
+    even, odd = scan(x, a, b, tau, Order.none(a, b), True, "dense")
     assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[dtype]
     assert error(odd, wide(x) @ odd_kernel(a, b, tau).mT) <= TOLERANCE[dtype]
 
@@ -71,7 +71,8 @@ def test_even_and_odd_sums_of_the_dense_backend(case, dtype):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_both_planners_find_the_same_order(case, layout, dtype):
     a, b, _ = flat(*case(dtype))
-    for of_torch, of_cpp in zip(make_order(a, b, layout, "torch"), make_order(a, b, layout, "cpp")):
+    orders = [make_order(a, b, layout, backend).tensors for backend in ("torch", "cpp")]
+    for of_torch, of_cpp in zip(*orders, strict=True):
         assert torch.equal(of_torch, of_cpp)
 
 
@@ -279,7 +280,7 @@ def test_two_threads_agree_with_one(n, k, m, batch, dtype, threads):
     for count in (1, 2):
         threads(count)
         plan = laplex.Plan(a, b)
-        results.append((plan._order, laplex.linear(x, a, b, 0.3, plan=plan, backend="cpp")))
+        results.append((plan._order.tensors, laplex.linear(x, a, b, 0.3, plan=plan, backend="cpp")))
     assert all(torch.equal(one, two) for one, two in zip(results[0][0], results[1][0]))
     assert error(results[1][1], results[0][1]) <= {torch.float32: 1e-7, torch.float64: 1e-15}[dtype]
 
