@@ -94,10 +94,10 @@ def _solve(kind: str, a: torch.Tensor, y: torch.Tensor) -> Call:
     return call
 
 
-def measure(device: str) -> dict[str, float]:
+def measure(device: str, names: list[str]) -> dict[str, float]:
     """Seconds of every workload, with the laplex that is on the path."""
     found = {}
-    for name in WORK[device]:
+    for name in names:
         torch.manual_seed(0)
         call = workload(name, device)
         call()
@@ -107,21 +107,21 @@ def measure(device: str) -> dict[str, float]:
 
 WORKER = """
 import importlib.util, json, sys
-device, core = sys.argv[1:]
+device, core, *names = sys.argv[1:]
 sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
 if core:
     spec = importlib.util.spec_from_file_location("laplex._core", core)
     sys.modules["laplex._core"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["laplex._core"])
 from benchmarks import compare
-print(json.dumps(compare.measure(device)))
+print(json.dumps(compare.measure(device, names)))
 """
 
 
-def ask(source: Path, core: str, device: str) -> dict[str, float]:
+def ask(source: Path, core: str, device: str, names: list[str]) -> dict[str, float]:
     """The same in a process of its own."""
     path = os.pathsep.join([str(source), os.getcwd()])
-    command = [sys.executable, "-c", WORKER, device, core]
+    command = [sys.executable, "-c", WORKER, device, core, *names]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{source}: {done.stderr[-2000:]}")
@@ -136,14 +136,16 @@ def main() -> None:
     parser.add_argument("--cores", nargs=2, default=("", ""), metavar=("BEFORE", "AFTER"), help="compiled cores")
     parser.add_argument("--device", choices=tuple(WORK), default="cpu")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="*", help="names of workloads; all of the device if none is given")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
     sides: dict[str, list[dict[str, float]]] = {"before": [], "after": []}
+    names = given.only or WORK[given.device]
     for _ in range(given.rounds):
-        sides["before"].append(ask(given.before, given.cores[0], given.device))
-        sides["after"].append(ask(given.after, given.cores[1], given.device))
+        sides["before"].append(ask(given.before, given.cores[0], given.device, names))
+        sides["after"].append(ask(given.after, given.cores[1], given.device, names))
     rows = {}
-    for name in WORK[given.device]:
+    for name in names:
         best = {side: min(round_[name] for round_ in rounds) for side, rounds in sides.items()}
         rows[name] = {side: round(1e6 * value, 2) for side, value in best.items()}
         rows[name]["ratio"] = round(best["after"] / best["before"], 3)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from laplex._triton.scan import launch as triton_scan
+from laplex import _backends
 
-if not triton_scan.interpreted() or triton_scan.MISSING:
+if not _backends.interpreted() or _backends.NO_TRITON:
     pytest.skip("nothing is interpreted here", allow_module_level=True)
 
 import triton
