@@ -22,7 +22,6 @@ from helpers import (
     oracle,
     phases_for,
     scan,
-    swapped,
     wide,
 )
 from laplex import Plan, _backends, reference
@@ -50,7 +49,7 @@ def assert_sums_both_ways(a, b, tau, order, dtype):
     """Forward with the values kept, transposed with values to be checked."""
     h, n, k = *a.shape, b.shape[1]
     assert_sums(drawn(h, 1, k, dtype), a, b, tau, order, "triton")
-    assert_sums(drawn(h, 1, n, dtype), b, a, tau, swapped(emptied(order)), "triton")
+    assert_sums(drawn(h, 1, n, dtype), b, a, tau, emptied(order).mT, "triton")
 
 
 # --- the sums -------------------------------------------------------------------------------------------------------
@@ -65,7 +64,7 @@ def test_even_and_odd_sums(case):
 @every(FEW)
 def test_transposed_sums_of_anchors_to_be_checked(case):
     a, b, tau = flat(*case(torch.float32))
-    order = swapped(emptied(make_order(a, b, "joined", "triton")))
+    order = emptied(make_order(a, b, "joined", "triton")).mT
     assert_sums(drawn(len(a), 1, a.shape[1], torch.float32), b, a, tau, order, "triton")
 
 
@@ -188,11 +187,11 @@ def in_order(case, dtype):
 @every(FEW)
 def test_anchors_in_order_have_the_same_positions(case):
     a, b, _ = in_order(case, torch.float32)
-    joined, words = (make_order(a, b, layout, "triton") for layout in ("joined", "in_order"))
-    assert torch.equal(words[1], joined[1])
-    bits = (words[0][:, 0, : words[0].shape[-1] // 2, None] >> torch.arange(32)) & 1
+    joined, words = (make_order(a, b, layout, "triton").target for layout in ("joined", "in_order"))
+    assert torch.equal(words.values, joined.values)
+    bits = (words.indices[:, 0, : words.indices.shape[-1] // 2, None] >> torch.arange(32)) & 1
     points = a.shape[1] + b.shape[1]
-    assert torch.equal(bits.flatten(1)[:, :points] != 0, joined[0][:, 0, :points] >= 0)
+    assert torch.equal(bits.flatten(1)[:, :points] != 0, joined.indices[:, 0, :points] >= 0)
 
 
 @named("generic", "one_point", "ties_everywhere", "all_tied", "tiny_tau_ties", "batched_ties")
@@ -213,13 +212,13 @@ def test_the_fused_pullback_of_anchors_in_order(case, tiles):
 def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
-    whole = make_order(a, b, "joined", "triton")
+    whole = make_order(a, b, "joined", "triton").target
     monkeypatch.setattr(tuning, "COUNTED_PAIRS", 0)
     monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", 0)
     monkeypatch.setattr(tuning, "SORTED_AT_ONCE", 32)
-    merged = make_order(a, b, "joined", "triton")
-    assert torch.equal(merged[0][..., :points], whole[0][..., :points])
-    assert torch.equal(merged[1], whole[1])
+    merged = make_order(a, b, "joined", "triton").target
+    assert torch.equal(merged.indices[..., :points], whole.indices[..., :points])
+    assert torch.equal(merged.values, whole.values)
 
 
 @pytest.mark.parametrize(("n", "k", "lead"), [(0, 4, ()), (4, 0, ()), (0, 0, ()), (3, 4, (0,)), (0, 4, (0,))])
