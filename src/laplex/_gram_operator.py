@@ -107,14 +107,14 @@ class GramOperator:
                 f"they meet, got shape {tuple(x.shape)}"
             )
         x = _autocast.cast(x)
-        if x.dtype.itemsize < 4:  # between the products it would be rounded, and might overflow
+        if x.dtype.itemsize < 4:  # between the two products half precision would round, or overflow
             with _autocast.off(x.device):
                 return self.__matmul__(x.float()).to(x.dtype)
         inner = self.kernel.mT.__matmul__(x)  # spelled so for torch.compile
         if self.weight is not None:
             weight = self.weight.to(inner.real.dtype if inner.is_complex() else inner.dtype)
             inner = inner * (weight if x.dim() == 1 else weight[..., None])
-        if x.dim() == 1 and inner.dim() > 1:  # one vector, several kernels
+        if x.dim() == 1 and inner.dim() > 1:  # one vector, a batch of matrices
             return self.kernel.__matmul__(inner[..., None])[..., 0]
         return self.kernel.__matmul__(inner)
 
