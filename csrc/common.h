@@ -18,7 +18,7 @@ inline int64_t block_count(int64_t size, int64_t block) { return (size + block -
 constexpr double INFINITE = HUGE_VAL;
 inline bool is_finite(double v) { return v - v == 0; }
 
-// The smallest valid tau. Its reciprocal is finite, so 0 / tau is 0. laplex/_checks.py has the same limit.
+// The smallest valid tau. Its reciprocal is finite, so 0 / tau is 0. laplex/_checks/tau.py has the same limit.
 constexpr double SMALLEST_TAU = 2.2250738585072014e-308;
 
 }  // namespace laplex::LAPLEX_ISA
