@@ -96,10 +96,9 @@ def slopes_of_linear(name, dtype, backend, phased):
 def test_distance_sums(case, dtype, backend):
     """The sums of u exp(-u) x that it is made of, over the whole catalogue and every layout of the order."""
     a, b, tau = flat(*case(dtype))
-    for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
+    for layout, m in zip(LAYOUTS if backend != "dense" else LAYOUTS[:1], (5, 1, 5)):
         order = make_order(a, b, layout, "torch")
-        for m in (1, 5):
-            assert_distance_sums(torch.randn(a.shape[0], m, b.shape[1], dtype=dtype), a, b, tau, order, backend)
+        assert_distance_sums(torch.randn(a.shape[0], m, b.shape[1], dtype=dtype), a, b, tau, order, backend)
 
 
 @EVERY

@@ -73,8 +73,7 @@ def test_columns_and_other_widths(dtype, turned):
 
 def test_anchors_that_moved_and_a_fault(turned):
     a, b, tau = flat(torch.rand(1, 90), torch.rand(1, 80), 0.5)
-    entry, position, *others = make_order(a, b, "joined", "triton")
-    checked = entry, position[..., :0], *others
+    checked = make_order(a, b, "joined", "triton").unchecked()
     x = drawn(1, 4, 80)
     assert error(scan(x, a * 2, b * 2, tau, checked, False, "triton")[0], oracle(x, a * 2, b * 2, tau)) <= 2e-7
     a[0, 5] = torch.nan
