@@ -3,7 +3,8 @@
 Checks, planning and Python around a few launches take longer than the launches do. Two scopes are replayed:
 
     operators   :func:`replayed` wraps order, scan and pullback of this backend: training steps are made of them
-    calls       :func:`whole_call` replays laplex.linear and laplex.gram without gradients, checks included
+    calls       :func:`whole_call` replays laplex.linear and laplex.gram without gradients, checks included; that
+                halves the time of a small call ("replay" in benchmarks/results/crossover-gpu.json)
 
 **What can be replayed.** A recording that did not fail (``recording``), in which every tensor of every step is an
 input, memory allocated in the call, or known to stay as it is: the anchors and the order of a plan that is kept, what

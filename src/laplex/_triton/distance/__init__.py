@@ -1,0 +1,1 @@
+"""Sums weighted by distance, for the gradient of tau."""

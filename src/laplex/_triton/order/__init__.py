@@ -1,0 +1,1 @@
+"""The sorted order of targets and sources on a GPU."""

@@ -1,0 +1,1 @@
+"""Products over tiles of the sorted order."""
