@@ -112,8 +112,7 @@ def test_batches_of_cotangents(kind, method):
 # --- torch.compile ---------------------------------------------------------------------------------------------------
 
 
-@KIND
-@METHOD
+@pytest.mark.parametrize(("kind", "method"), [*zip([*KINDS] * 3, METHODS)])
 @pytest.mark.usefixtures("unpoisoned")
 def test_compiled_around(kind, method):
     """The graph breaks at a solve, which then runs as it does without."""

@@ -50,7 +50,11 @@ def test_float32_operands_of_any_size_in_wide_tiles(scale, tiles):
     assert error(even, oracle(x, a, b, tau)) <= TOLERANCE[torch.float32]
 
 
-LAUNCHES = {"one_group": (1024, 8), "groups": (2, 8), "two_launches": (2, 0)}  # tiles of a group, and groups by tiles
+LAUNCHES = {
+    "one_group": (1024, 8),
+    "some_groups": (2, 8),
+    "many_groups": (2, 0),
+}  # tiles of a group, and groups by tiles
 DTYPES = [torch.float32, torch.float64]
 
 

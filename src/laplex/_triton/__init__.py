@@ -12,7 +12,7 @@
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
 after what they compute. A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) ->
-``replay.run`` -> ``scan.launch.scan`` -> ``scan_tiles`` -> ``launch``, which launches ``reduce_program``, for many tiles
+``replay.run`` -> ``scan.launch.scan`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many tiles
 ``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at ties,
 at ``scan/sums``; after anchors moved, at ``refresh_program`` and ``broken`` in ``scan/programs``; from the second call
 on, at ``replay``.

@@ -1,13 +1,16 @@
 """The second phase of the scan: from the sums of every tile to the sums of all that lies left and right of it.
 
 A *carry* is such a sum, in float64. The scratch memory, which ``programs`` describes, has the positions of the tiles'
-ends and each tile's own sums, its *totals*. The carries are one more scan, over tiles instead of points. The launch
-chooses by the number of tiles:
+ends and each tile's own sums, its *totals*. The carries are one more scan, over tiles instead of points. ``_carry`` in
+``launch`` chooses by the number of tiles, with CARRIED_BY_TILES, CARRIED_AT_ONCE and GROUPS_BY_TILES of ``tuning``; the
+sizes n + k below are those of tiles of 256 points:
 
-    few            every program of the third phase sums over all tiles for itself (``carried_to``)
-    one group      ``carry_program`` scans all tiles, in one program per row and side
-    some groups    ``carry_program`` scans each group of GROUP tiles, and adds the sum over all tiles outside it
-    many groups    the same, but ``group_program`` has reduced every group before, and the sum is over groups
+    few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``)
+    one group      up to 2^18   ``carry_program`` scans all tiles, in one program per row and side
+    some groups    up to 2^21   ``carry_program`` scans each group of GROUP tiles, and adds the sum over all others
+    many groups    beyond       the same, but ``group_program`` has reduced every group, and the sum is over groups
+
+tests/test_triton_tiles.py has a test for each, with tiny tiles.
 """
 
 from __future__ import annotations
@@ -115,8 +118,9 @@ def carry_program(
     """Write the carries of every tile of a group: from the right in even programs, from the left in odd ones.
 
     ``step`` counts the group's tiles in the direction of the scan, and each hands its sum on to the ``next_tile``. The
-    sums of the ``count`` other groups (BY_TILES: of all tiles outside the group, which saves the launch of
-    ``group_program``) come from ``others``. OTHERS is the power of two from ``count`` on, 1 if there is one group only.
+    sums of other groups come from ``others``, which holds the ends and totals of ``count`` groups, this one included
+    (BY_TILES: of all tiles, which saves the launch of ``group_program``). OTHERS is the power of two from ``count`` on,
+    1 if there is one group only.
     """
     if EARLY:
         follow()
@@ -141,7 +145,7 @@ def carry_program(
     if ODD:
         _at, tied = tl.associative_scan((at, t), 0, add_if_tied)
     fault = tl.sum(at * 0.0, 0)
-    start = tl.where(side == 0, tiles - 1, 0)
+    first_tile = tl.where(side == 0, tiles - 1, 0)
     is_first_group = tl.where(side == 0, high == tiles, low == 0)  # in the direction of the scan
     if OTHERS > 1:
         other = tl.arange(0, OTHERS)
@@ -151,27 +155,29 @@ def carry_program(
         other_ends = others + batch * 2 * count + side * count
         other_totals = others + batches * 2 * count + (batch * m + row) * count
         other_at = tl.load(other_ends + other, mask=known, other=0.0)
-        edge = tl.load(other_ends + tl.where(side == 0, own_end, own_begin - 1), mask=~is_first_group, other=0.0)
+        # All other groups' sums are referred to the nearer end of the neighbour in the direction they come from.
+        neighbour = tl.where(side == 0, own_end, own_begin - 1)
+        neighbour_end = tl.load(other_ends + neighbour, mask=~is_first_group, other=0.0)
         other_v = tl.load(other_totals + side * batches * m * count + other, mask=is_before, other=0.0)
         fault = tl.sum(other_at * 0.0, 0)
-        gap = tl.where(is_before, tl.abs(edge - other_at), 0.0)
-        at_edge = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
-        sums += tl.where(is_first_group, 0.0, at_edge * decay_over(tl.abs(at - edge), rate, EXACT))
+        gap = tl.where(is_before, tl.abs(neighbour_end - other_at), 0.0)
+        at_end = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
+        sums += tl.where(is_first_group, 0.0, at_end * decay_over(tl.abs(at - neighbour_end), rate, EXACT))
         if ODD:
-            reaches = is_before & (other_at == edge)
-            tied_at_edge = tl.sum(tl.load(other_totals + 2 * batches * m * count + other, mask=reaches, other=0.0), 0)
-            tied += tl.where(has_ties & ~is_first_group & (at == edge), tied_at_edge, 0.0)
+            reaches = is_before & (other_at == neighbour_end)
+            tied_at_end = tl.sum(tl.load(other_totals + 2 * batches * m * count + other, mask=reaches, other=0.0), 0)
+            tied += tl.where(has_ties & ~is_first_group & (at == neighbour_end), tied_at_end, 0.0)
     sums += fault
     next_tile = tl.where(side == 0, tile - 1, tile + 1)
     has_next = inside & (next_tile >= 0) & (next_tile < tiles)
     gap = tl.abs(tl.load(ends + next_tile, mask=has_next, other=0.0) - at)
     tl.store(carries + side * channel + next_tile, sums * decay_over(gap, rate, EXACT), mask=has_next)
     tl.store(carries + (2 + side) * channel + next_tile, sums, mask=has_next)
-    tl.store(carries + side * channel + start, fault, mask=is_first_group)
-    tl.store(carries + (2 + side) * channel + start, fault, mask=is_first_group)
+    tl.store(carries + side * channel + first_tile, fault, mask=is_first_group)
+    tl.store(carries + (2 + side) * channel + first_tile, fault, mask=is_first_group)
     if ODD:
         tl.store(carries + 4 * channel + next_tile, tied, mask=has_next & has_ties)
-        tl.store(carries + 4 * channel + start, 0.0, mask=is_first_group & ((side == 0) if FIRST else (side == 1)))
+        tl.store(carries + 4 * channel + first_tile, 0.0, mask=is_first_group & ((side == 0) if FIRST else (side == 1)))
 
 
 @triton.jit

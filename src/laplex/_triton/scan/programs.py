@@ -17,7 +17,7 @@ The recurrence
 
 Three phases
     reduce    ``reduce_program``: every tile's sums, referred to its first and to its last position
-    carry     ``carry_program``: a scan over tiles: what lies left and right of each (``scan.carry``)
+    carry     ``carry_program``, for very many tiles after ``group_program``: a scan over tiles (``scan.carry``)
     scan      ``scan_program``: every tile again: its own running sums, plus the carries (``scan.sums``)
 
     This is "reduce, then scan", with separate launches. A single launch with decoupled look-back (Merrill and Garland,
