@@ -36,13 +36,13 @@ class Figure:
 FIGURES = (
     Figure("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
            "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
-    Figure("cpu", "layer-training", Size(1000, 150_528, 64),
+    Figure("layers", "layer-training", Size(1000, 150_528, 64),
            "Training step of a wide layer, 150528 -> 1000, batch 64, against `torch.nn.Linear`"),
     Figure("gpu", "layer-training", Size(1000, 768, 128),
            "Training step of a layer of common size, 768 -> 1000, batch 128, against `torch.nn.Linear`"),
     Figure("cpu", "time-celerite2", LARGE,
            "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
-    Figure("cpu", "time-celerite2-symmetric-1-thread", LARGE,
+    Figure("layers", "time-celerite2-symmetric-1-thread", LARGE,
            "Symmetric product, b = a, n = 2^20, float64, one thread, against celerite2's symmetric product"),
     Figure("gpu", "time-toeplitz", LARGE,
            "Product, n = k = 2^20, against a Toeplitz product by FFT, which needs a uniform grid"),
@@ -62,6 +62,11 @@ def claims(suite: str) -> str:
     """Every claim of a suite, and where it was measured."""
     origin, results = load(committed(suite))
     return f"{table(results)}\n\n{origin}"
+
+
+def _device(suite: str) -> str:
+    """Where a suite runs, in the README's words."""
+    return "GPU" if suite == "gpu" else "CPU"
 
 
 def committed(suite: str) -> Path:
@@ -99,8 +104,8 @@ def figures() -> str:
     for figure in FIGURES:
         found = [one for one in loaded[figure.suite][1] if (one.row, one.size) == (figure.row, figure.size)]
         shown = in_short(found[0]) if found else "not measured yet"
-        lines.append(f"| {figure.says} | {figure.suite.upper()} | {shown} |")
-    origins = [f"{suite.upper()}: {origin}" for suite, (origin, _) in loaded.items()]
+        lines.append(f"| {figure.says} | {_device(figure.suite)} | {shown} |")
+    origins = [f"{_device(suite)}: {origin}" for suite, (origin, _) in loaded.items()]
     return "\n".join([*lines, "", "<br>\n".join(origins)])
 
 

@@ -136,7 +136,7 @@ void right_state(const Sources<T, ROWS, 0>& src, int64_t j, double* state) {
 }
 
 // Correct the odd sums of the tied targets among [begin, begin + count). Their right sum so far is the even sum's,
-// which includes the ties; the odd sum's starts after the run of tied sources. Returns false if the plan's ties are not
+// which includes the ties; the odd sum's starts after the run of tied sources (see Ties in recurrence.h). Returns false if the plan's ties are not
 // those of the anchors. left and right are the states of chunk c, to_left the decays to the left neighbours.
 template <class T, int ROWS>
 bool correct_ties(const Problem<T>& p, const Sources<T, ROWS, 0>& src, const T* t, int64_t begin, int64_t count,
@@ -153,7 +153,8 @@ bool correct_ties(const Problem<T>& p, const Sources<T, ROWS, 0>& src, const T* 
         valid &= tied == (upto[i] != below[i]);
         if (!tied || upto[i] == below[i]) continue;
         if (upto[i] > to && upto[i] != far_place) right_state(src, far_place = upto[i], far);
-        const double *l = left + (below[i] - from) * ROWS, *r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;
+        const double* l = left + (below[i] - from) * ROWS;                       // sources [0, below)
+        const double* r = upto[i] > to ? far : right + (upto[i] - from) * ROWS;  // sources [upto, k): without the ties
         const double gap = upto[i] < src.k ? double(src.s[upto[i]]) - double(here) : INFINITE;
         valid &= gap > 0 && src.s[upto[i] - 1] == here;
         const double to_right = decay<T>(gap * p.rate);

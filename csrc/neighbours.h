@@ -25,7 +25,8 @@ void fill_decays(int64_t size, double rate, Neighbours& near) {
 }
 
 // Find the neighbours of `size` targets t among the sources in order, of which `padded` holds a part. With place =
-// below[i] - from, padded[place] is the last source < t[i] and padded[place + 1] the first source >= t[i]. Returns
+// below[i] - from, padded[place] is the last source < t[i] and padded[place + 1] the first source >= t[i], which may be
+// tied with it: right for even sums; `correct_ties` and `odd_sums` take the source after the ties for odd sums. Returns
 // false if a target does not lie between the two: the plan is stale.
 template <class T, int DEGREE>
 bool find_neighbours(int64_t size, const T* t, const int32_t* below, int64_t from, const T* padded, double rate,

@@ -3,9 +3,9 @@
 
 namespace laplex::LAPLEX_ISA {
 
-template <class T> Status merged(const Problem<T>&, int threads);   // merged.cpp
-template <class T> Status spread(const Problem<T>&, int threads);   // short_axis.cpp
-template <class T> Status collect(const Problem<T>&, int threads);  // short_axis.cpp
+template <class T> Status merged(const Problem<T>&, int threads);   // merged.cpp, layout "merged"
+template <class T> Status spread(const Problem<T>&, int threads);   // short_axis.cpp, layout "short_cols"
+template <class T> Status collect(const Problem<T>&, int threads);  // short_axis.cpp, layout "short_rows"
 
 // The arrays of one batch. laplex.h lists the channels of an index; below and upto are always the last two.
 template <class T>
