@@ -92,7 +92,7 @@ SWEEPS: dict[str, tuple[list[Any], list[str]]] = {
     "BLOCK_SUM_TILE": ([(1024, 64), (2048, 64), (2048, 32)], ["train 18 64"]),
     "EARLY_PROGRAMS": ([0, 2048, 8192], ["kept 14 8", "kept 20 1"]),
 }
-HOST_ONLY = {  # constants that trade host time or memory, and why no sweep of device time would tell
+NOT_SWEPT = {  # constants without a sweep of device time, and what tells of them instead
     "DENSE_BELOW": "dense_or_scan",
     "SORTED_AT_ONCE": "memory: a sort of 2^28 keys takes 19 GB; more keys in one sort would not fit beside the anchors",
     "ROWS_ADJACENT": "16 bytes are the widest access; programs are written for four rows",
@@ -324,7 +324,7 @@ def main(arguments: list[str]) -> None:
         return
     compile_all(options.only)
     results: dict[str, Any] = {"machine": machine("cuda"), "versions": versions(), "git": git(), "unit": "us"}
-    results |= {"not swept": HOST_ONLY, "public_launch": public_launch(), "replay": replays()}
+    results |= {"not swept": NOT_SWEPT, "public_launch": public_launch(), "replay": replays()}
     results["dense_or_scan"] = dense_or_scan()
     results["sweeps"] = {}
     for name in options.only:

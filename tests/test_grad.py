@@ -355,3 +355,10 @@ def test_second_derivatives_beside_ties_that_are_all_but_everything(tau, backend
     wanted = curvature(torch.float64, lambda x, a, b: x @ torch.exp(-(a[:, None] - b).abs() / tau).mT)
     for one, want in zip(got, wanted, strict=True):
         assert error(one, want) <= 2e-7
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 0), (0, 5), (0, 0)])
+def test_of_x_alone_where_nothing_is_summed(n, k, backend):
+    x, a, b = torch.zeros(3, k, requires_grad=True), torch.rand(n), torch.rand(k)
+    (x_bar,) = torch.autograd.grad(laplex.linear(x, a, b, 0.5, backend=backend).sum(), x)
+    assert torch.equal(x_bar, torch.zeros(3, k))

@@ -47,3 +47,15 @@ def test_gram_matrices(case, backend, tiles):
     g = torch.randn_like(M)
     for got, right in zip(torch.autograd.grad(M, leaves, g), torch.autograd.grad(want, wide, g), strict=True):
         assert error(got, right) <= 1e-13
+
+
+@named("batched", "batched_ties")
+def test_dense_products_on_a_gpu(case):
+    """Pair by pair, which is chosen for many small matrices."""
+    from helpers import direct, flat
+
+    a, b, tau = flat(*case(torch.float64))
+    x = torch.randn(len(a), 2, b.shape[-1], dtype=torch.float64)
+    even, odd = direct(x, a, b, tau, odd=True)
+    assert error(even, oracle(x, a, b, tau)) <= 1e-14
+    assert odd.shape == even.shape

@@ -150,7 +150,9 @@ def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Te
     The caller returns ``again()`` unless it is None, else computes the result within ``with`` and passes it to
     ``keep``. ``laplex._triton.replay`` says which calls are replayed.
     """
-    if not isinstance(a, Tensor) or not a.is_cuda or NO_TRITON or torch.compiler.is_compiling():
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or not a.is_cuda:
+        return WholeCall()
+    if NO_TRITON or torch.compiler.is_compiling():
         return WholeCall()
     found: WholeCall | None = _replay().whole_call(what, tau, inputs, a, b, plan)
     return WholeCall() if found is None else found

@@ -50,9 +50,8 @@ from laplex._scan import ops
 from laplex._scan.order import Matrix
 from laplex._shapes import flat, flat_rows
 
-TENSORS = (
-    8  # of the arguments of the Functions: x, anchors, tau and the order's four; layout, backend, odd, degree follow
-)
+# Of the arguments of the Functions: x, anchors, tau and the order's four; layout, backend, odd, degree follow.
+TENSORS = 8
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
@@ -166,8 +165,9 @@ def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) ->
         fused = ops.pullback_for(g, x, matrix)
         bars = fused(g, x, odd_x, matrix, to_tau=need_tau)
     else:
-        run = ops.scan_for(g, matrix)
-        bars = run(g, matrix.mT, odd=False)[0], None, None, None
+        transposed = matrix.mT
+        run = ops.scan_for(g, transposed)
+        bars = run(g, transposed, odd=False)[0], None, None, None
     return (
         _as(bars[0], x, need_x),
         _as(bars[1], matrix.target, need_t),
@@ -333,7 +333,7 @@ class _EagerScan(torch.autograd.Function):
     """Reverse and forward mode outside of torch.compile and torch.func, all orders.
 
     In the older form of Functions, because binding arguments for ``setup_context`` takes longer than a small product.
-    The order is passed as it is: nobody differentiates it.
+    The order is passed as it is, because nobody differentiates it; it lives as long as the graph.
     """
 
     @staticmethod

@@ -117,7 +117,7 @@ class Order(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """K(target, source) as ``scan`` multiplies by it: the anchors, their order and the backend that made it."""
+    """K(target, source) as ``scan`` multiplies by it: the anchors, their order and the backend that multiplies."""
 
     target: Tensor  # (*H, n)
     source: Tensor  # (*H, k)
@@ -168,7 +168,7 @@ def empty_order(a: Tensor, b: Tensor, layout: str) -> Order:
     kinds = _KINDS[layout][:2]
     if layout in JOINED:
         h, points = a.shape[0], padded(a.shape[1] + b.shape[1])
-        length = points if "entries" in kinds else points // WORD * 2
+        length = points if layout == "joined" else points // WORD * 2
         entries = a.new_empty((h, 1, length), dtype=torch.int32)
         nothing = a.new_empty((h, 1, 0))
         return Order.of((entries, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing), layout)

@@ -1,7 +1,9 @@
 """Recording of a call: its launches, the torch functions it calls through :func:`call`, and its allocations.
 
 A replay does what was recorded and nothing else. So a dispatch mode watches the recording: any operator of torch that a
-replay would leave out, such as a ``zero_`` or a conversion between two launches, makes it fail. Views are free.
+replay would leave out, such as a ``zero_`` or a conversion between two launches, makes it fail. Views are free. (In
+inference mode operators such as ``contiguous`` are seen whole, and count as views; a copy is then found by ``replay``,
+which refuses tensors it does not know.)
 """
 
 from __future__ import annotations

@@ -43,11 +43,9 @@ class Replay:
 
     def __init__(self, recording: Recording, inputs: tuple[Tensor, ...], results: Results) -> None:
         addresses = {result.data_ptr() for result in results}
-        used = {tensor.data_ptr() for step in recording.steps for tensor in step.tensors}
+        used = {tensor.data_ptr() for step in recording.steps for tensor in step.tensors} - addresses
         scratch = {
-            tensor.data_ptr(): tensor
-            for tensor in recording.fresh
-            if tensor.numel() > 0 and tensor.data_ptr() in used - addresses
+            tensor.data_ptr(): tensor for tensor in recording.fresh if tensor.numel() > 0 and tensor.data_ptr() in used
         }
         made = *results, *scratch.values()
         apart = made if self.wants_tensors(recording) else results
@@ -155,7 +153,7 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
                 return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
             form = (
-                operator, others, *how.values(), inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+                operator, others, *how.items(), inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
                 *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
             )  # fmt: skip
             replay = operators.kept.get(form)

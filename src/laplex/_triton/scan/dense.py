@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._scan import results
 from laplex._scan.order import Matrix
 from laplex._scan.results import even_like, sums_like
 from laplex._scan.torch import pullback_by
@@ -12,10 +13,13 @@ from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.scan import direct as programs
+from laplex._triton.scan.parts import scan_in_parts
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
+    if matrix.tau.numel() > results.LAUNCH_AXIS:
+        return scan_in_parts(scan, x, matrix, odd=odd, degree=degree)
     even, odd_part = sums_like(x, matrix, odd)
     rows, out, tau = flat_rows(x, matrix.tau), flat_rows(even, matrix.tau), matrix.tau.contiguous()
     (h, m, k), n = rows.shape, out.shape[-1]

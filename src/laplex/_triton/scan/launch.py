@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laplex._scan.order import Matrix, padded
 from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
-from laplex._shapes import flat, flat_rows
+from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
 from laplex._triton.launch import launch, power
@@ -23,6 +23,7 @@ from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
+from laplex._triton.scan.parts import batch_parts, scan_in_parts
 from laplex._triton.scan.schedule import Form, schedule, worth_adjacent_rows
 from laplex._triton.short.launch import Weighted, reads_table, reduce_by_rows, spread, unstage
 
@@ -42,7 +43,7 @@ class Operands(NamedTuple):
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     if matrix.tau.numel() > LAUNCH_AXIS:
-        return _scan_in_parts(x, matrix, odd=odd, degree=degree)
+        return scan_in_parts(scan, x, matrix, odd=odd, degree=degree)
     even, odd_part = sums_like(x, matrix, odd)
     matrix = matrix._replace(tau=matrix.tau.contiguous())
     rows, out = flat_rows(x, matrix.tau), flat_rows(even, matrix.tau)
@@ -182,22 +183,6 @@ def _block_sum(pull: Tensor) -> Tensor:
     return summed
 
 
-def _batch_parts(matrix: Matrix) -> list[tuple[slice, Matrix]]:
-    """Parts of the batch that fit one launch."""
-    anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
-    tensors = *anchors, *matrix.order.tensors
-    parts = [slice(at, at + LAUNCH_AXIS) for at in range(0, anchors[2].shape[0], LAUNCH_AXIS)]
-    how = matrix.order.layout, matrix.backend
-    return [(part, Matrix.of((*(tensor[part] for tensor in tensors), *how))) for part in parts]
-
-
-def _scan_in_parts(x: Tensor, matrix: Matrix, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
-    rows = flat_rows(x, matrix.tau)
-    made = [scan(rows[part], of_part, odd=odd, degree=degree) for part, of_part in _batch_parts(matrix)]
-    even, odd_part = (torch.cat(parts) for parts in zip(*made, strict=True))
-    return even.reshape(*x.shape[:-1], even.shape[-1]), odd_part.reshape(*x.shape[:-1], odd_part.shape[-1])
-
-
 def _pullback_in_parts(
     g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -205,7 +190,7 @@ def _pullback_in_parts(
     odd_rows = odd_x.reshape(tau.numel(), -1, odd_x.shape[-1]) if odd_x.numel() else g.new_empty((tau.numel(), 1, 0))
     rows = flat_rows(g, tau), flat_rows(x, tau), odd_rows
     made = [
-        pullback(*(tensor[part] for tensor in rows), of_part, to_tau=to_tau) for part, of_part in _batch_parts(matrix)
+        pullback(*(tensor[part] for tensor in rows), of_part, to_tau=to_tau) for part, of_part in batch_parts(matrix)
     ]
     x_bar, t_bar, s_bar, tau_bar = (torch.cat(parts) for parts in zip(*made, strict=True))
     t_bar = t_bar.reshape(*matrix.target.shape[:-1], t_bar.shape[-1])

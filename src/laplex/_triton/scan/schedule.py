@@ -12,9 +12,8 @@ from laplex._scan.results import LAUNCH_AXIS
 from laplex._triton import tuning
 from laplex._triton.launch import power
 
-PRECISE_TILES = (
-    64  # with fewer tiles, powers and sums of float32 data are float64, as on the CPU; it costs little there
-)
+# With fewer tiles, powers and sums of float32 data are float64, as on the CPU; it costs little there.
+PRECISE_TILES = 64
 
 
 class Form(NamedTuple):

@@ -1,0 +1,32 @@
+"""Batches of more matrices than an axis of a launch has programs: in parts, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from laplex._scan import results
+from laplex._scan.order import Matrix
+from laplex._shapes import flat, flat_rows
+
+
+def batch_parts(matrix: Matrix) -> list[tuple[slice, Matrix]]:
+    """Parts of the batch that fit one launch."""
+    anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
+    tensors = *anchors, *matrix.order.tensors
+    starts = range(0, anchors[2].shape[0], results.LAUNCH_AXIS)
+    parts = [slice(at, at + results.LAUNCH_AXIS) for at in starts]
+    how = matrix.order.layout, matrix.backend
+    return [(part, Matrix.of((*(tensor[part] for tensor in tensors), *how))) for part in parts]
+
+
+def scan_in_parts(
+    scan: Callable[..., tuple[Tensor, ...]], x: Tensor, matrix: Matrix, *, odd: bool, degree: int
+) -> tuple[Tensor, Tensor]:
+    """What ``scan`` gives for a batch of any size."""
+    rows = flat_rows(x, matrix.tau)
+    made = [scan(rows[part], of_part, odd=odd, degree=degree) for part, of_part in batch_parts(matrix)]
+    even, odd_part = (torch.cat(parts) for parts in zip(*made, strict=True))
+    return even.reshape(*x.shape[:-1], even.shape[-1]), odd_part.reshape(*x.shape[:-1], odd_part.shape[-1])
