@@ -244,3 +244,14 @@ def test_export_of_operators(what):
 @pytest.mark.usefixtures("as_on_gpu")
 def test_export_of_an_operator_on_triton():
     assert_exported_operator("product")
+
+
+@pytest.mark.usefixtures("unpoisoned")
+def test_a_plan_is_updated_in_a_graph():
+    """There it is sorted anew: the old order's memory cannot be looked at."""
+    x, a, b = normal(2, 6), normal(5), normal(6)
+    plan, moved = laplex.Plan(a, b), a.flip(0)
+    function = torch.compile(
+        lambda x, a, b: laplex.linear(x, a, b, 0.5, plan=plan.update(a, b)), fullgraph=True, backend="aot_eager"
+    )
+    assert error(function(x, moved, b), reference.linear(x, moved, b, 0.5)) <= 1e-14

@@ -59,5 +59,6 @@ def test_a_figure_is_shown_with_both_times_whichever_way_it_goes():
 
 def test_every_figure_of_the_readme_is_a_row_of_its_suite():
     for figure in markdown.FIGURES:
-        sizes = {row.name: row.sizes for row in SUITES[figure.suite].rows}
+        suite = "cpu" if figure.suite == "layers" else figure.suite  # rows of the CPU suite, in a file of their own
+        sizes = {row.name: row.sizes for row in SUITES[suite].rows}
         assert figure.size in sizes[figure.row]

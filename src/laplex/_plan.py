@@ -124,12 +124,12 @@ class Plan:
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. On the CPU small moves cost less than a new plan.
 
-        Do not use it inside torch.compile or torch.func transforms: make the products there without a plan.
+        It returns a new plan: ``plan = plan.update(a, b)``. Inside torch.compile and torch.func it sorts anew.
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self._check_shape("Plan.update", shape, a.device)
         update = _backends.load(self.backend, a.device.type).update
-        if a.dtype != self._order.target.values.dtype or update is None:
+        if a.dtype != self._order.target.values.dtype or update is None or not plainly_eager():
             return Plan(a, b, backend=self.backend)
         order = update(flat(rows, 2), flat(cols, 2), self._order)
         return self._made(self.shape, order, (Known(a), Known(b)))

@@ -147,7 +147,8 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
     """x (..., k), or (*H, m, k) with a batch of matrices, or what broadcasts to it."""
     is_tensor(where, "x", x)
     if x.dtype not in X_DTYPES:
-        raise TypeError(f"{where}: `x` must be floating point or complex, got {x.dtype}; call .float()")
+        to_do = "call .to(torch.complex64)" if x.is_complex() else "call .float()"
+        raise TypeError(f"{where}: `x` must be floating point or complex, got {x.dtype}; {to_do}")
     same_device(where, "x", x, "b", b)
     _as_long_as_columns(where, "x", x, b)
     if batch:

@@ -42,8 +42,8 @@ def not_a_plan(where: str, plan: object) -> str:
 def stale_plan(where: str) -> str:
     return (
         f"{where}: `plan` does not describe the order of these anchors: they moved past one another, or onto one "
-        "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or plan.update(a, b), "
-        "or a new LaplaceOperator, which keeps a plan"
+        "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or "
+        "plan = plan.update(a, b), or a new LaplaceOperator, which keeps a plan"
     )
 
 
