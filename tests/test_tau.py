@@ -96,9 +96,10 @@ def slopes_of_linear(name, dtype, backend, phased):
 def test_distance_sums(case, dtype, backend):
     """The sums of u exp(-u) x that it is made of, over the whole catalogue and every layout of the order."""
     a, b, tau = flat(*case(dtype))
-    for layout, m in zip(LAYOUTS if backend != "dense" else LAYOUTS[:1], (5, 1, 5)):
+    for layout in LAYOUTS if backend != "dense" else LAYOUTS[:1]:
         order = make_order(a, b, layout, "torch")
-        assert_distance_sums(torch.randn(a.shape[0], m, b.shape[1], dtype=dtype), a, b, tau, order, backend)
+        for m in (1, 5):
+            assert_distance_sums(torch.randn(a.shape[0], m, b.shape[1], dtype=dtype), a, b, tau, order, backend)
 
 
 @EVERY
