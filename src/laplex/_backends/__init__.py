@@ -20,7 +20,7 @@ from torch import Tensor
 from laplex import _checks, _compiled
 from laplex._eager import always
 from laplex._errors import PerformanceWarning
-from laplex._scan.order import Order
+from laplex._scan.order import Order, layout_of_sides
 
 NAMES = ("torch", "cpp", "triton", "dense")
 NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
@@ -32,8 +32,8 @@ class Backend(NamedTuple):
 
     scan: Callable[..., tuple[Tensor, Tensor]]  # x, matrix, odd=, degree= -> E x, S x
     pullback: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # g, x, odd_x, matrix, to_tau= -> the gradients
-    layout: Callable[[int, int], str]  # n, k -> the layout of its orders
     gram: ModuleType  # assemble and pull: the n x n part of Gram matrices
+    layout: Callable[[int, int], str] = layout_of_sides  # n, k -> the layout of its orders
     order: Callable[[Tensor, Tensor, str], Order] | None = None  # a (*H, n), b (*H, k), layout; None: needs none
     update: Callable[[Tensor, Tensor, Order], Order] | None = None  # a, b, the order before they moved; None: sort
     look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite

@@ -4,12 +4,10 @@ from laplex._backends import Backend
 from laplex._gram import cpp as gram
 from laplex._quasisep import cpp as solver
 from laplex._scan import cpp as scan
-from laplex._scan.order import layout_of_sides
 
 BACKEND = Backend(
     scan=scan.scan,
     pullback=scan.pullback,
-    layout=layout_of_sides,
     gram=gram,
     order=scan.order,
     update=scan.update,

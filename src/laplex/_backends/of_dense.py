@@ -3,6 +3,5 @@
 from laplex._backends import Backend
 from laplex._gram import torch as gram
 from laplex._scan import dense
-from laplex._scan.order import layout_of_sides
 
-BACKEND = Backend(scan=dense.scan, pullback=dense.pullback, layout=layout_of_sides, gram=gram)
+BACKEND = Backend(scan=dense.scan, pullback=dense.pullback, gram=gram)

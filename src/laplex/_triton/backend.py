@@ -31,4 +31,4 @@ BACKEND = Backend(
     raises=False,
     joins=True,
 )
-DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, layout=_joined, gram=gram, writes_columns=True, raises=False)
+DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)

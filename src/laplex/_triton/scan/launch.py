@@ -97,7 +97,8 @@ def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: boo
     """
     (h, m, k), n = x.shape, out.shape[-1]
     if reads_table(k, n, out.numel()):
-        return spread(x, matrix, out, Weighted(weights, is_odd=False, pull=True, to_tau=to_tau))
+        pulled, parts = spread(x, matrix, out, Weighted(weights, is_odd=False, pull=True, to_tau=to_tau))
+        return pulled, parts if to_tau else None
     if not worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order):
         return scan_tiles(matrix, Operands(x, out, weights, True, True)), None
     beside = adjacent(weights)  # the sums take the place of the weights, which are read before
@@ -109,9 +110,7 @@ def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: boo
 def _tau_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
     """What adds up to tau_bar, (h, parts): from the table of the short side's sums if x has it, else from tiles."""
     if reads_table(x.shape[-1], g.shape[-1], g.numel()):
-        parts = spread(x, matrix, None, Weighted(g, is_odd=False, to_tau=True))[1]
-        assert parts is not None
-        return parts
+        return spread(x, matrix, None, Weighted(g, is_odd=False, to_tau=True))[1]
     return tau_parts(g, x, matrix.mT)
 
 

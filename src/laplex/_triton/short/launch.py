@@ -34,11 +34,11 @@ def reads_table(sources: int, targets: int, sums: int) -> bool:
     return long and sources <= tuning.TABLE_SOURCES and sums >= tuning.TABLE_FROM
 
 
-def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | None) -> tuple[Tensor, Tensor | None]:
+def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | None) -> tuple[Tensor, Tensor]:
     """Few sources, many targets: fill even (h, m, n) and odd sums.
 
-    Returned are what is pulled, (h, n), and what adds up to tau_bar, (h, programs), if they are asked for. No order is
-    needed: the sources are sorted here, and every target finds its place among them.
+    Returned are what is pulled, (h, n), and what adds up to tau_bar, (h, programs); they mean nothing unless they are
+    asked for. No order is needed: the sources are sorted here, and every target finds its place among them.
     """
     (h, m, k), n = x.shape, matrix.target.shape[-1]
     _, is_odd, pull, to_tau = beside or Weighted(x, False)
@@ -61,7 +61,7 @@ def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | No
     sizes = m, n, k, m, k.bit_length() + 1, degree, *out.stride(), *other.stride()
     flags = exact, even is not None, is_odd or pull, pull, to_tau, targets, rows
     launch(programs.spread_program, grid, tensors, sizes, flags, 4)
-    return pulled, stretch if to_tau else None
+    return pulled, stretch
 
 
 def _sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
