@@ -14,6 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from laplex._triton.distance import programs as triton_distance
+from laplex._triton.formed import programs as triton_formed
 from laplex._triton.gram import programs_matrix as triton_gram
 from laplex._triton.gram import programs_pull as triton_gram_pull
 from laplex._triton.gram import programs_sums as triton_gram_sums
@@ -27,12 +28,13 @@ from laplex._triton.short import programs as triton_short
 TARGET = GPUTarget("cuda", 90, 32)
 
 # The name of a program's parameter tells what it is: a pointer to one of these dtypes, or else an integer.
-FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"}
+FLOAT64 = {"tau_bar", "tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"}
 INT32, INT64 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of"}, {"order", "splits"}
 LIKE_ANCHORS = {
     *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
-    *("phi", "psi", "source_bar", "psi_bar"),
+    *("phi", "psi", "source_bar", "psi_bar", "phi_bar", "t_bar", "s_bar"),
 }
+FLOAT32 = {"parts", "faults"}
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
     *("matrix", "weight", "largest", "weight_bar"),
@@ -57,6 +59,7 @@ def compile_program(program, anchors, x, **constants):
     constants |= dict.fromkeys(ones & set(program.arg_names), 1)
     constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
+    pointers |= dict.fromkeys(FLOAT32, "*fp32")
     pointers |= dict.fromkeys(LIKE_ANCHORS, f"*{anchors}") | dict.fromkeys(LIKE_X, f"*{x}")
     integer = "i64" if constants.get("FAR") else "i32"
     names = list(enumerate(program.arg_names))
@@ -161,7 +164,22 @@ def grams():
             compile_program(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
 
 
+def formed():
+    """Every pair of dtypes of anchors and x, and every flag."""
+    tile = {"TARGETS": 32, "SOURCES": 32}
+    dtypes = ("fp32", "fp32", True), ("fp32", "bf16", False), ("fp64", "fp32", True), ("fp32", "fp64", False)
+    for anchors, x, phased in dtypes:
+        exact = x == "fp64"
+        to = {"ANCHORS": not exact, "TAU": phased, "WEIGHT": True, "PHASE": phased}
+        how = {"EXACT": exact, "WEIGHTED": phased, "PHASED": phased, "KNOWN": exact}
+        compile_program(triton_formed.form_program, anchors, x, **how, **tile)
+        compile_program(triton_formed.pull_program, anchors, x, EXACT=exact, PHASED=phased, **to, **tile)
+        compile_program(triton_formed.finish_program, anchors, x, **to, WEIGHTED=phased, WIDTH=128, CHUNK=8)
+    compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
+
+
 PARTS = {
+    "formed": formed,
     "float32": lambda: products("fp32", "fp32"),
     "float64": lambda: products("fp64", "fp64"),
     "bfloat16_and_orders": lambda: (products("fp32", "bf16"), others()),

@@ -1,10 +1,13 @@
-"""What the GPU backend can do: ``triton`` in tiles of the sorted order, and ``dense`` pair by pair without one."""
+"""What the GPU backend can do: ``triton`` in tiles of the sorted order, ``dense`` pair by pair without
+one, and ``formed`` with the matrix written once and multiplied by torch.
+"""
 
 from __future__ import annotations
 
 from laplex._backends import Backend
 from laplex._quasisep import torch as solver
 from laplex._triton import tuning
+from laplex._triton.formed import launch as form
 from laplex._triton.gram import launch as gram
 from laplex._triton.order import launch as order
 from laplex._triton.scan import dense
@@ -32,3 +35,4 @@ BACKEND = Backend(
     joins=True,
 )
 DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)
+FORMED = DIRECT._replace(form=form, reads_half=True)

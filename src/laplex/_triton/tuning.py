@@ -48,6 +48,15 @@ ADJACENT_FROM = 1 << 10  # programs of such tiles, from which on two transposing
 COPY_TILE = 256  # points of a program that copies with adjacent rows
 DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program that forms pairs
 
+# --- The matrix formed ---------------------------------------------------------------------------------------------
+FORM_TILE = 32, 32  # targets and sources of a program
+FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
+PULL_TILES = (16, 32), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
+FORM_MANY = 1 << 12  # programs
+TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
+FAULT_TILE = 2048  # anchors at a step of a program that looks for faults
+FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
+
 # --- One long side ---------------------------------------------------------------------------------------------------
 SPREAD_TILE = 128, 64  # targets of a program that reads the table, for few rows of x and for many
 SPREAD_ROWS = 32  # rows of x that it reads at a step; more than half of them count as many
