@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
 from laplex._backends import Call
-from laplex._backends.cost import Work
 from laplex._gram import autograd as gram_autograd
 from laplex._plan import Plan
 from laplex._product import formed, kernels_of, product, weighted_sum
+from laplex._route import Arguments, route
 from laplex._scan import ops
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
@@ -71,27 +72,19 @@ def linear(
     again = call.again()
     if again is not None:
         return again
-    where = "laplex.linear"
-    _checks.anchor_pair(where, a, b)
-    _checks.length_scale(where, tau, a)
-    batch = _checks.batch_shape(where, a, b, tau)
-    _checks.phases(where, a, b, phi, psi)
-    _checks.sum_weight(where, weight, a, batch)
-    _checks.operand(where, x, b, batch if weight is None else ())
-    if backend is None:
-        _backends.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
+    batch, chosen, forms = route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend))
+    _check_plan("laplex.linear", plan, (a, b), batch)
     phase = () if phi is None or psi is None else (phi, psi)
-    work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, *others))
     with call:
-        chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
-        if _backends.load(chosen, a.device.type).form is not None:
+        if forms:
             kernels = kernels_of((a, b), tau, batch, weight, phase)
             call.constant(kernels.tau)
-            return call.keep(formed(x, kernels, batch if weight is None else (), chosen))
-        flat_phase = tuple(flat_anchors(side, batch) for side in phase)
+            y = formed(x, kernels, batch if weight is None else (), chosen)
+            return y if batch and weight is None else call.keep(y)
         tau_flat = flat_tau(tau, batch, a.device)
         call.constant(tau_flat)
-        matrix = _matrix(where, (a, b), tau_flat, batch, plan, (chosen, backend))
+        matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
+        flat_phase = tuple(flat_anchors(side, batch) for side in phase)
         if weight is not None:
             return call.keep(weighted_sum(x, matrix, flat_phase, weight.expand(batch).reshape(-1)))
         if not batch:
@@ -157,6 +150,7 @@ def gram(
     _checks.gram_weight(where, weight, b, batch)
     if backend is None:
         _backends.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
+    _check_plan(where, plan, (a, b), batch)
     tau_flat = flat_tau(tau, batch, a.device)
     with call:
         chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend)
@@ -183,6 +177,16 @@ def _batched_gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix, bat
     return matrices if weight.dim() > 1 else matrices.squeeze(-3)
 
 
+def _check_plan(where: str, plan: Any, anchors: tuple[Tensor, Tensor], batch: tuple[int, ...]) -> None:
+    """Raise unless the plan, if there is one, was built for anchors of these sizes on their device."""
+    if plan is None:
+        return
+    if not isinstance(plan, Plan):
+        raise TypeError(_checks.not_a_plan(where, plan))
+    a, b = anchors
+    plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+
+
 def _matrix(
     where: str,
     anchors: tuple[Tensor, Tensor],
@@ -202,9 +206,6 @@ def _matrix(
             return Matrix(rows, cols, tau, Order.none(rows, cols), chosen)
         order = ops.order(rows.detach(), cols.detach(), table.layout(n, k), chosen)
         return Matrix(rows, cols, tau, order, chosen)
-    if not isinstance(plan, Plan):
-        raise TypeError(_checks.not_a_plan(where, plan))
-    plan._check_shape(where, (*batch, n, k), a.device)
     if table.order is not None:
         if backend is None:
             chosen = plan.backend

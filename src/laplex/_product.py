@@ -10,6 +10,7 @@ from laplex._formed.autograd import product as formed_product
 from laplex._formed.kernels import Kernels
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
+from laplex._scan.weighted import weighted
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 
@@ -44,10 +45,13 @@ def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str) ->
 
 def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:
     """sum over h of weight_h x K_h^T by the scan: x (..., k) to (..., n)."""
-    h = weight.numel()
-    rows = x.reshape(1, -1, x.shape[-1]).expand(h, -1, -1)
-    summed = torch.tensordot(weight.to(x.dtype), product(rows, matrix, phase), 1)
-    return summed.reshape(*x.shape[:-1], summed.shape[-1])
+    rows = x.reshape(-1, x.shape[-1])
+    if phase or x.is_complex() or x.dtype.itemsize < 4:
+        alike = rows.expand(weight.numel(), *rows.shape)
+        summed = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
+    else:
+        summed = weighted(rows, matrix, weight)
+    return summed.view(*x.shape[:-1], summed.shape[-1])
 
 
 def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...]) -> Tensor:

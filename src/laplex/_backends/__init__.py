@@ -102,7 +102,9 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
 
 
 def _by_cost(scan: str, device: torch.device) -> bool:
-    if torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting() and scan in ("cpp", "triton")
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     return scan in ("cpp", "triton")
 

@@ -94,11 +94,11 @@ def pairs(work: Work, given: Coefficients) -> float:
 
 
 def cheapest(work: Work, device: str) -> str:
-    """"formed", "pairs" or "scan"."""
+    """ "formed", "pairs" or "scan". Spelled out, because torch.compile follows no ``min`` with a key."""
     given = (CUDA if device == "cuda" else CPU)[work.gradients]
-    costs = {"scan": scanned(work, given)}
-    if work.results * work.n * work.k <= MOST_FORMED:
-        costs["formed"] = formed(work, given)
-    if given.pairs > 0:
-        costs["pairs"] = pairs(work, given)
-    return min(costs, key=lambda way: costs[way])
+    way, cost = "scan", scanned(work, given)
+    if work.results * work.n * work.k <= MOST_FORMED and formed(work, given) < cost:
+        way, cost = "formed", formed(work, given)
+    if given.pairs > 0 and pairs(work, given) < cost:
+        way = "pairs"
+    return way

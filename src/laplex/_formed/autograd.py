@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex import _backends
+from laplex import _backends, _checks
 from laplex._eager import plain, plainly_eager
 from laplex._formed import ops
 from laplex._formed import torch as of_torch
@@ -24,6 +24,9 @@ from laplex._scan.autograd import differentiates, not_again
 
 def product(x: Tensor, kernels: Kernels, backend: str) -> Tensor:
     """x (..., k), or (h, m, k) for several W, to (..., n) in the dtype of x, which is not complex."""
+    if torch.compiler.is_compiling():
+        _checks.no_transform_in_a_graph()
+        return multiplied(x, ops.form(*kernels, x.dtype, backend))
     if plainly_eager() and forward_ad._current_level < 0:
         given = [tensor for tensor in kernels.tensors if tensor is not None]
         if differentiates(x, *given):

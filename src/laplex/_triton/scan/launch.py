@@ -23,7 +23,7 @@ from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.parts import batch_parts, scan_in_parts
+from laplex._scan.parts import batch_parts, scan_in_parts
 from laplex._triton.scan.schedule import Form, schedule, worth_adjacent_rows
 from laplex._triton.short.launch import Weighted, reads_table, reduce_by_rows, spread, unstage
 
