@@ -8,11 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
-from laplex._backends import Call
+from laplex._backends import Call, WholeCall
 from laplex._gram import autograd as gram_autograd
 from laplex._plan import Plan
 from laplex._product import formed, kernels_of, product, weighted_sum
-from laplex._route import Arguments, route
+from laplex._route import Arguments, route, trained, whole
 from laplex._scan import ops
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
@@ -66,20 +66,19 @@ def linear(
         torch.Size([8, 1000])
     """
     x = _autocast.cast(x)
-    others = tuple(tensor for tensor in (weight, phi, psi) if tensor is not None)
-    what = Call("linear", weight is not None, phi is not None)
-    call = _backends.whole_call(what, tau, (x, *others) if backend is None else (), a, b, plan)
+    given = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
+    call = WholeCall() if backend is not None or trained(given) else _backends.whole_call(*whole(given))
     again = call.again()
     if again is not None:
         return again
-    batch, chosen, forms = route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend))
+    batch, chosen, forms, kept = route(given)
     _check_plan("laplex.linear", plan, (a, b), batch)
     phase = () if phi is None or psi is None else (phi, psi)
     with call:
         if forms:
             kernels = kernels_of((a, b), tau, batch, weight, phase)
             call.constant(kernels.tau)
-            y = formed(x, kernels, batch if weight is None else (), chosen)
+            y = formed(x, kernels, batch if weight is None else (), chosen, kept)
             return y if batch and weight is None else call.keep(y)
         tau_flat = flat_tau(tau, batch, a.device)
         call.constant(tau_flat)

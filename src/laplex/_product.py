@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,17 +32,17 @@ def kernels_of(
     return Kernels(a, b, length, over, phi, psi, 1 if weight is None else length.numel())
 
 
-def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str) -> Tensor:
+def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, kept: dict[Any, Any]) -> Tensor:
     """x (..., k), or (*H, m, k) for a batch of results, to (..., n), with the matrix formed and multiplied by torch."""
     if x.is_complex():
-        both = formed(torch.stack([x.real, x.imag]), kernels, batch, backend)
+        both = formed(torch.stack([x.real, x.imag]), kernels, batch, backend, kept)
         return torch.complex(both[0], both[1])
     if x.dtype.itemsize < 4 and not _backends.load(backend, x.device.type).reads_half:
-        return formed(x.to(torch.float32), kernels, batch, backend).to(x.dtype)
+        return formed(x.to(torch.float32), kernels, batch, backend, kept).to(x.dtype)
     if not batch:
-        return formed_product(x, kernels, backend)
+        return formed_product(x, kernels, backend, kept)
     folded, folding = fold(x, batch)
-    return unfold(formed_product(folded, kernels, backend), folding)
+    return unfold(formed_product(folded, kernels, backend, kept), folding)
 
 
 def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:

@@ -22,11 +22,12 @@ _kept: dict[Any, Route] = {}
 
 
 class Route(NamedTuple):
-    """The batch H of the matrices, the backend, and whether it forms the matrix."""
+    """The batch H of the matrices, the backend, whether it forms the matrix, and what it keeps for this form of call."""
 
     batch: tuple[int, ...]
     backend: str
     forms: bool
+    kept: dict[Any, Any]
 
 
 class Arguments(NamedTuple):
@@ -60,6 +61,23 @@ def route(given: Arguments) -> Route:
     return known
 
 
+def trained(given: Arguments) -> bool:
+    """Whether a gradient is wanted."""
+    if not torch.is_grad_enabled():
+        return False
+    for value in given:  # a generator would take twice as long
+        if isinstance(value, Tensor) and value.requires_grad:
+            return True
+    return False
+
+
+def whole(given: Arguments) -> tuple[Any, ...]:
+    """The arguments of ``_backends.whole_call``."""
+    x, a, b, tau, weight, phi, psi, plan, _ = given
+    inputs = tuple(value for value in (x, weight, phi, psi) if value is not None)
+    return _backends.Call("linear", weight is not None, phi is not None), tau, inputs, a, b, plan
+
+
 def forget() -> None:
     """Find every route anew: for tests that change what backends can do."""
     _kept.clear()
@@ -68,7 +86,7 @@ def forget() -> None:
 def _form(value: Any) -> Any:
     """All that a check may look at."""
     if isinstance(value, Tensor):
-        return value.shape, value.dtype, value.device, value.layout, value.requires_grad
+        return value.shape, value.dtype, value.device, value.layout, value.requires_grad, value.is_contiguous()
     return type(value), value
 
 
@@ -85,4 +103,4 @@ def _found(given: Arguments) -> Route:
         _backends.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
     work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, weight, phi, psi))
     chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
-    return Route(batch, chosen, _backends.load(chosen, a.device.type).form is not None)
+    return Route(batch, chosen, _backends.load(chosen, a.device.type).form is not None, {})

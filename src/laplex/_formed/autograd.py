@@ -22,19 +22,22 @@ from laplex._formed.kernels import Kernels, Needs
 from laplex._scan.autograd import differentiates, not_again
 
 
-def product(x: Tensor, kernels: Kernels, backend: str) -> Tensor:
-    """x (..., k), or (h, m, k) for several W, to (..., n) in the dtype of x, which is not complex."""
+def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
+    """x (..., k), or (h, m, k) for several W, to (..., n) in the dtype of x, which is not complex.
+
+    ``kept`` is a dictionary for calls of this form, in which a backend keeps what it found out.
+    """
     if torch.compiler.is_compiling():
         _checks.no_transform_in_a_graph()
         return multiplied(x, ops.form(*kernels, x.dtype, backend))
     if plainly_eager() and forward_ad._current_level < 0:
         given = [tensor for tensor in kernels.tensors if tensor is not None]
         if differentiates(x, *given):
-            made: Tensor = _Product.apply(x, *kernels, backend)
+            made: Tensor = _Product.apply(x, *kernels, backend, kept)
             return made
         if x.numel() > 0 and 0 not in kernels.shape and plain(x) and all(map(plain, given)):
             module = ops.backend_of(backend, kernels)
-            return module.multiply(x, module.form(kernels, x.dtype))  # type: ignore[no-any-return]
+            return module.multiply(x, module.form(kernels, x.dtype, kept))  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return multiplied(x, of_torch.form(kernels, x.dtype))
     return multiplied(x, ops.form(*kernels, x.dtype, backend))
@@ -50,27 +53,28 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> Tensor:
-        *given, ctx.summed, ctx.backend = inputs
+        *given, ctx.summed, ctx.backend, ctx.kept = inputs
         kernels = Kernels(*given, ctx.summed)
         if x.numel() == 0 or 0 in kernels.shape:
             matrix = ops.form(*kernels, x.dtype, ctx.backend)
         else:
-            matrix = ops.backend_of(ctx.backend, kernels).form(kernels, x.dtype)
+            matrix = ops.backend_of(ctx.backend, kernels).form(kernels, x.dtype, ctx.kept)
         ctx.save_for_backward(x, *given, matrix if ctx.needs_input_grad[0] else None)
         return multiplied(x, matrix)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, *given, matrix = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:7]
-        if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
-            return *_by_the_scan(g, x, Kernels(*given, ctx.summed), needed), None, None
-        x_bar = torch.matmul(g, matrix) if needed[0] else None
-        if not any(needed[1:]):
-            return x_bar, *(None,) * 8
+        need_x, *needed = ctx.needs_input_grad[:7]
         kernels = Kernels(*given, ctx.summed)
-        bars = ops.backend_of(ctx.backend, kernels).pull(_outer(g, x, kernels), kernels, Needs.of(needed[1:]))
-        return x_bar, *(bar if need else None for bar, need in zip(bars, needed[1:], strict=True)), None, None
+        if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
+            return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None, None
+        x_bar = torch.matmul(g, matrix) if need_x else None
+        if not any(needed):
+            return x_bar, *(None,) * 9
+        module = ops.backend_of(ctx.backend, kernels)
+        bars = module.pull(_outer(g, x, kernels), kernels, Needs.of(needed), ctx.kept)
+        return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None, None, None
 
 
 def _outer(g: Tensor, x: Tensor, kernels: Kernels) -> Tensor:

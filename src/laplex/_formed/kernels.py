@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -60,7 +61,7 @@ class Needs(NamedTuple):
     phase: bool
 
     @classmethod
-    def of(cls, needed: tuple[bool, ...]) -> Needs:
+    def of(cls, needed: Sequence[bool]) -> Needs:
         """Of flags in the order of ``Kernels.tensors``."""
         target, source, tau, weight, phi, psi = needed
         return cls(target or source, tau, weight, phi or psi)

@@ -5,6 +5,8 @@ The matrices of a sum are formed one after the other, but autograd keeps all of 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from laplex._formed.kernels import Gradients, Kernels, Needs
 from laplex._formed.values import checked
 
 
-def form(kernels: Kernels, dtype: torch.dtype) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed; computed in float64."""
     checked(kernels)
     target, source, tau, weight, phi, psi = (None if v is None else v.double() for v in kernels.flat)
@@ -30,7 +32,7 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
     return torch.nn.functional.linear(x, matrix) if matrix.dim() == 2 else x @ matrix.mT
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs) -> Gradients:
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
     given = [None if tensor is None else tensor.detach().requires_grad_() for tensor in kernels.tensors]
     wanted = [need and tensor is not None for tensor, need in zip(given, needs.of_each, strict=True)]

@@ -52,10 +52,18 @@ def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Te
         rows = x.expand(of_part.tau.numel(), *x.shape)
         keep = odd and len(parts) == 1
         even, saved = ops.scan_for(rows, of_part)(rows, of_part, odd=keep)
-        added = torch.tensordot(weight[part].to(even.dtype), even, 1)
+        added = _combined(even, weight[part])
         y = added if y is None else y.add_(added)
         saved = saved if keep else None
     return x.new_zeros((x.shape[0], matrix.target.shape[-1])) if y is None else y, saved
+
+
+def _combined(values: Tensor, weight: Tensor) -> Tensor:
+    """sum over h of weight_h values_h, of values (h, m, size) that nobody else holds."""
+    factor = weight.to(values.dtype)
+    if values.shape[0] == 1:
+        return values[0].mul_(factor)
+    return torch.mv(values.reshape(values.shape[0], -1).t(), factor).view(values.shape[1:])
 
 
 class _Weighted(torch.autograd.Function):
@@ -85,24 +93,25 @@ def _bars(
     g: Tensor, x: Tensor, weight: Tensor, matrix: Matrix, odd_x: Tensor | None, needed: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """The gradients of x, weight, targets, sources and tau that are needed."""
-    x_bar, others = torch.zeros_like(x), []
+    x_bar, others = None, []
     for part, of_part in _parts(x, matrix):
-        h = of_part.tau.numel()
+        h, factor = of_part.tau.numel(), weight[part]
         rows, cotangents = x.expand(h, *x.shape), g.expand(h, *g.shape)
         odd = g.new_empty((h, g.shape[0], 0))
         if needed[2]:
             odd = odd_x if odd_x is not None else ops.scan_for(rows, of_part)(rows, of_part, odd=True)[1]
         pullback = ops.pullback_for(cotangents, rows, of_part)
-        bars = pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
-        factor = weight[part]
-        x_bar += torch.tensordot(factor.to(x.dtype), bars[0], 1)
-        w_bar = torch.einsum("hmk,mk->h", bars[0], x) if needed[1] else None
-        of_anchors = [bar * factor.to(bar.dtype)[:, None] for bar in bars[1:3]]
-        others.append((w_bar, *of_anchors, bars[3] * factor if needed[4] else None))
-    made = [None if values[0] is None else torch.cat(values) for values in zip(*others, strict=True)]
+        x_bars, *bars, tau_bar = pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
+        w_bar = torch.mv(x_bars.reshape(h, -1), x.reshape(-1)) if needed[1] else None
+        of_anchors = [bar * factor.to(bar.dtype)[:, None] for bar in bars]
+        others.append((w_bar, *of_anchors, tau_bar * factor if needed[4] else None))
+        if needed[0]:
+            added = _combined(x_bars, factor)
+            x_bar = added if x_bar is None else x_bar.add_(added)
+    made = [torch.cat(values) if values[0] is not None else None for values in zip(*others, strict=True)]
     given = weight, matrix.target, matrix.source, matrix.tau
     shaped = [
         bar.to(value.dtype).view(value.shape) if need and bar is not None else None
         for bar, value, need in zip(made, given, needed[1:], strict=True)
     ]
-    return [x_bar if needed[0] else None, *shaped]
+    return [x_bar, *shaped]

@@ -142,22 +142,29 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
     """Replay an operator, whose results are tensors.
 
     ``flatten`` turns its operands into the input tensors and whatever else its launches depend on. Within a recording
-    the operator is a part of that, and runs as it is.
+    the operator is a part of that, and runs as it is. ``kept`` is for callers who know the form of the operands: a
+    dictionary for this form alone, in which the replay is found sooner.
     """
 
     def of(operator: Callable[..., Results]) -> Callable[..., Results]:
         @functools.wraps(operator)
-        def run(*operands: Any, **how: Any) -> Results:
+        def run(*operands: Any, kept: dict[Any, Any] | None = None, **how: Any) -> Results:
             inputs, others = flatten(*operands)
             if state.recorder is not None or not _in_one_piece(inputs):
                 return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
+            alike = operator, torch._C._cuda_getDevice(), *map(at.index, at)
+            replay = None if kept is None else kept.get(alike)
+            if replay is not None:
+                return replay(inputs, at)  # type: ignore[no-any-return]
             form = (
-                operator, others, *how.items(), inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+                alike, others, *how.items(), inputs[0].device,
                 *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
             )  # fmt: skip
             replay = operators.kept.get(form)
             if replay is not None:
+                if kept is not None:
+                    kept[alike] = replay
                 return replay(inputs, at)
             large = sum(tensor.numel() for tensor in inputs) > tuning.REPLAYED_OPERATORS
             if form in operators.kept or large or _mistakable(inputs, ()):

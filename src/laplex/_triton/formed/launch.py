@@ -15,9 +15,9 @@ from laplex._triton.recording import call
 from laplex._triton.replay import replayed
 
 
-def form(kernels: Kernels, dtype: torch.dtype) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, kept: dict[Any, Any] | None = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed, in this dtype: computed in float64 for that, else in float32."""
-    return _form(kernels, dtype=dtype)[0]
+    return _form(kernels, dtype=dtype, kept=kept)[0]
 
 
 def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
@@ -50,12 +50,15 @@ def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
     return (out,)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs) -> Gradients:
+def pull(g: Tensor, kernels: Kernels, needs: Needs, kept: dict[Any, Any] | None = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
-    found = iter(_pull(g.contiguous(), kernels, needs=needs))
-    wanted = zip(kernels.tensors, needs.of_each, strict=True)
-    bars = [next(found) if need and tensor is not None else None for tensor, need in wanted]
-    return bars[0], bars[1], bars[2], bars[3], bars[4], bars[5]
+    found = iter(_pull(g.contiguous(), kernels, needs=needs, kept=kept))
+    anchors, tau, weight, phase = needs
+    t_bar, s_bar = (next(found), next(found)) if anchors else (None, None)
+    tau_bar = next(found) if tau else None
+    weight_bar = next(found) if weight else None
+    phi_bar, psi_bar = (next(found), next(found)) if phase else (None, None)
+    return t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar
 
 
 def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
