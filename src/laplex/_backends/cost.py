@@ -8,6 +8,7 @@ either will do.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -47,58 +48,59 @@ class Work(NamedTuple):
 
 MOST_FORMED = 1 << 28  # numbers of W; with gradients there are two such arrays
 
-
-class Coefficients(NamedTuple):
-    """Microseconds: for a call, for a million exponentials, for a million numbers of W, for a billion multiplications;
-    for a call of the scan, for a million points sorted, for a million points scanned."""
-
-    formed: float
-    entry: float
-    written: float
-    multiplied: float
-    scan: float
-    sorted: float
-    scanned: float
-    pairs: float
-    pair: float
-
-
-CUDA = {
-    False: Coefficients(40.0, 0.4, 2.0, 45.0, 60.0, 300.0, 3.0, 25.0, 2.0),
-    True: Coefficients(300.0, 1.5, 6.0, 135.0, 500.0, 300.0, 10.0, 400.0, 6.0),
+# What each way's time is made of, in counts that its coefficients multiply.
+#
+#     formed   a call; entries formed; numbers of W written; multiplications of W with rows of x; rows in and out
+#     scan     a call; points sorted; points scanned; rows in and out
+#     pairs    a call; pairs summed
+COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
+    "formed": lambda w: (
+        1.0,
+        w.results * w.summed * w.n * w.k,
+        w.results * w.n * w.k,
+        w.results * w.rows * w.n * w.k,
+        w.results * w.rows * (w.n + w.k),
+    ),
+    "scan": lambda w: (
+        1.0,
+        0.0 if w.planned else w.results * w.summed * (w.n + w.k),
+        w.results * w.summed * w.rows * (w.n + w.k),
+        w.results * w.rows * (w.n + w.k),
+    ),
+    "pairs": lambda w: (1.0, w.results * w.summed * w.n * w.k * w.rows),
 }
-CPU = {
-    False: Coefficients(40.0, 300.0, 500.0, 10000.0, 40.0, 15000.0, 1500.0, 0.0, 0.0),
-    True: Coefficients(100.0, 800.0, 1000.0, 30000.0, 100.0, 15000.0, 5000.0, 0.0, 0.0),
+# Microseconds, by device, way and whether gradients are wanted.
+COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
+    "cuda": {
+        ("formed", False): (60.0, 3e-7, 2e-6, 4.5e-8, 0.0),
+        ("formed", True): (400.0, 2e-6, 6e-6, 1.35e-7, 0.0),
+        ("scan", False): (100.0, 1e-4, 3e-6, 0.0),
+        ("scan", True): (700.0, 1e-4, 1e-5, 0.0),
+        ("pairs", False): (50.0, 6e-7),
+        ("pairs", True): (500.0, 2e-6),
+    },
+    "cpu": {
+        ("formed", False): (40.0, 3e-4, 5e-4, 1e-5, 0.0),
+        ("formed", True): (100.0, 8e-4, 1e-3, 3e-5, 0.0),
+        ("scan", False): (40.0, 1.5e-2, 1.5e-3, 0.0),
+        ("scan", True): (100.0, 1.5e-2, 5e-3, 0.0),
+    },
 }
 
 
-def formed(work: Work, given: Coefficients) -> float:
-    numbers = work.results * work.n * work.k
-    return (
-        given.formed
-        + given.entry * numbers * work.summed * 1e-6
-        + given.written * numbers * 1e-6
-        + given.multiplied * numbers * work.rows * 1e-9
-    )
-
-
-def scanned(work: Work, given: Coefficients) -> float:
-    points = work.results * work.summed * (work.n + work.k)
-    sort = 0.0 if work.planned else given.sorted * points * 1e-6
-    return given.scan + sort + given.scanned * points * work.rows * 1e-6
-
-
-def pairs(work: Work, given: Coefficients) -> float:
-    return given.pairs + given.pair * work.results * work.summed * work.n * work.k * -(-work.rows // 4) * 1e-6
+def microseconds(way: str, work: Work, device: str) -> float:
+    """What a product costs on a way; no end where the way is not possible."""
+    coefficients = COEFFICIENTS[device].get((way, work.gradients))
+    if coefficients is None or (way == "formed" and work.results * work.n * work.k > MOST_FORMED):
+        return math.inf
+    return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 
 
 def cheapest(work: Work, device: str) -> str:
     """ "formed", "pairs" or "scan". Spelled out, because torch.compile follows no ``min`` with a key."""
-    given = (CUDA if device == "cuda" else CPU)[work.gradients]
-    way, cost = "scan", scanned(work, given)
-    if work.results * work.n * work.k <= MOST_FORMED and formed(work, given) < cost:
-        way, cost = "formed", formed(work, given)
-    if given.pairs > 0 and pairs(work, given) < cost:
-        way = "pairs"
+    way, least = "scan", microseconds("scan", work, device)
+    for other in ("formed", "pairs"):
+        needed = microseconds(other, work, device)
+        if needed < least:
+            way, least = other, needed
     return way
