@@ -39,6 +39,7 @@ class Backend(NamedTuple):
     look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
+    phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are
