@@ -16,7 +16,7 @@ if not _backends.interpreted():
 from laplex._triton import tuning
 from laplex._triton.order.launch import _order
 from laplex._triton.recording import recorded
-from laplex._triton.scan.launch import _block_sum, pullback, scan
+from laplex._triton.scan.launch import block_sum, pullback, scan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
@@ -238,4 +238,4 @@ def test_blocks_are_summed_in_float64(blocks):
     pull = torch.randn(2, blocks, 45)
     pull[:, 0] += 1e7
     pull[:, 1] -= 1e7
-    assert torch.equal(_block_sum(pull), pull.sum(1, dtype=torch.float64).float())
+    assert torch.equal(block_sum(pull), pull.sum(1, dtype=torch.float64).float())
