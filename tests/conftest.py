@@ -218,7 +218,7 @@ def replayed(monkeypatch):
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "order.count", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
-    "gram.launch",
+    "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from laplex import _backends
 from laplex._formed.autograd import product as formed_product
 from laplex._formed.kernels import Kernels
+from laplex._phase.autograd import fused_for
+from laplex._phase.composition import channels, joined_channels, stack, unstack
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import weighted
@@ -57,39 +59,22 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
 
 
 def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...]) -> Tensor:
-    """x (h, m, k), or (..., k) without a batch, to (..., n) in the dtype of x, by the scan; phases (h, n) and (h, k), or none.
+    """x (h, m, k), or (..., k) without a batch, to (..., n) in the dtype of x, by the scan; phases (h, n) and (h, k).
 
-    The parts of a complex x, and the cosine and sine of phases, are stacked as more rows of one scan.
+    The parts of a complex x, and the two channels of phases (``laplex._phase``), are stacked as more rows of one scan.
     """
     a = matrix.target
     if x.is_complex():
-        parts = _stack(x.real, x.imag, a)
-        return torch.complex(*_unstack(product(parts, matrix, phase), a))
-    narrow = x.dtype.itemsize < 4 and not (not phase and _backends.load(matrix.backend, x.device.type).reads_half)
+        parts = stack(x.real, x.imag, a)
+        return torch.complex(*unstack(product(parts, matrix, phase), a))
+    fused = fused_for(x, phase, matrix) if phase else None
+    if fused is not None:
+        return fused(x, *phase, *matrix)
+    narrow = x.dtype.itemsize < 4 and (phase or not _backends.load(matrix.backend, x.device.type).reads_half)
     wide = x.to(torch.float32) if narrow else x
-    if phase:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
-        phi, psi = (_angle(part, a, wide) for part in phase)
-        wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
     # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
     odd = torch.is_grad_enabled() and a.requires_grad
-    y, _ = scan(wide, matrix, odd=odd)
+    y, _ = scan(channels(wide, phase[1], a) if phase else wide, matrix, odd=odd)
     if phase:
-        of_cos, of_sin = _unstack(y, a)
-        y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
+        y = joined_channels(y, phase[0], a)
     return y if y.dtype == x.dtype else y.to(x.dtype)
-
-
-def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
-    """Phases as factors of the rows of x, (..., k) or (h, ..., k), at least as precise as x."""
-    angle = phase.to(torch.promote_types(phase.dtype, x.dtype))
-    return angle if a.dim() == 1 else angle.reshape(a.shape[0], *[1] * (x.dim() - 2), phase.shape[-1])
-
-
-def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:
-    """Two operands as one with twice the rows: (2, ..., k) without a batch, (h, 2, m, k) with one."""
-    return torch.stack([one, two], a.dim() - 1)
-
-
-def _unstack(y: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    one, two = y.unbind(a.dim() - 1)
-    return one, two

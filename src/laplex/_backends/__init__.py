@@ -42,6 +42,7 @@ class Backend(NamedTuple):
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
     form: ModuleType | None = None  # form and pull: linear then forms the matrix, and torch multiplies
+    phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are

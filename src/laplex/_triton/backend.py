@@ -10,6 +10,7 @@ from laplex._triton import tuning
 from laplex._triton.formed import launch as form
 from laplex._triton.gram import launch as gram
 from laplex._triton.order import launch as order
+from laplex._triton.phase import launch as phase
 from laplex._triton.scan import dense
 from laplex._triton.scan import launch as scan
 
@@ -27,6 +28,7 @@ BACKEND = Backend(
     look=order.look,
     complete=order.complete,
     solver=solver,
+    phased=phase,
     fused_gram=gram,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,

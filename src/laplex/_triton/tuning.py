@@ -64,6 +64,13 @@ STAGE_TILE = 64  # sources of a program that copies x with adjacent rows
 REDUCE_POINTS = 32  # points at a step of a program that reduces adjacent rows
 UNSTAGE_TILE = 512  # targets of a program that gathers y out of the merged order
 
+# --- Phases ----------------------------------------------------------------------------------------------------------
+STACK_TILE = 128, 8  # points and rows at a step of a program that puts phases on rows, or takes them off
+PHASED_SPREAD_TILE = 64, 16  # targets, and rows of x at a step, of a program that reads the table of both channels
+PIECE = 256  # sources of an interval that one program sums: more mean fewer sums to add up, and fewer programs
+COLLECT_TILE = 32, 32  # sources and rows at a step of that program
+GATHER_TILE = 16, 64  # pieces and numbers at a step of a program that adds up an interval
+
 # --- Sums weighted by distance, for tau ------------------------------------------------------------------------------
 DISTANCE_TILE = 512  # points of a program
 DISTANCE_ROWS = 4  # rows of x of a program
