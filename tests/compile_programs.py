@@ -37,6 +37,7 @@ FLOAT64 = {
 }
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
 INT64 = {"order", "splits"}
+FLOAT32 = {"target_faults"}
 LIKE_ANCHORS = {
     *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
     *("phi", "psi", "source_bar", "psi_bar", "angle", "turn", "phi_bar", "t_bar", "s_bar"),
@@ -66,6 +67,7 @@ def compile_program(program, anchors, x, **constants):
     constants |= dict.fromkeys(ones & set(program.arg_names), 1)
     constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
+    pointers |= dict.fromkeys(FLOAT32, "*fp32")
     pointers |= dict.fromkeys(LIKE_ANCHORS, f"*{anchors}") | dict.fromkeys(LIKE_X, f"*{x}")
     integer = "i64" if constants.get("FAR") else "i32"
     names = list(enumerate(program.arg_names))

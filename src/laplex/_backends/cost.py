@@ -46,7 +46,7 @@ class Work(NamedTuple):
         return cls(results, r, -(-rows // max(results, 1)), a.shape[-1], b.shape[-1], x.dtype, gradients, planned)
 
 
-MOST_FORMED = 1 << 28  # numbers of W; with gradients there are two such arrays
+MOST_NUMBERS = {"formed": 1 << 28}  # h n k: a gigabyte in float32, with gradients twice that
 
 # What each way's time is made of, in counts that its coefficients multiply.
 #
@@ -91,7 +91,7 @@ COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
 def microseconds(way: str, work: Work, device: str) -> float:
     """What a product costs on a way; no end where the way is not possible."""
     coefficients = COEFFICIENTS[device].get((way, work.gradients))
-    if coefficients is None or (way == "formed" and work.results * work.n * work.k > MOST_FORMED):
+    if coefficients is None or work.results * work.n * work.k > MOST_NUMBERS.get(way, math.inf):
         return math.inf
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 

@@ -68,23 +68,23 @@ def _turns(phase, at, inside, SUM: tl.constexpr):
 
 
 @triton.jit(do_not_specialize_on_alignment=["target"])
-def fault_program(target, faults, size, fault_parts, WIDTH: tl.constexpr):
-    """faults (h, fault_parts): NaN where one of the ``size`` anchors of an entry is not finite, else 0."""
+def fault_program(target, target_faults, size, fault_parts, WIDTH: tl.constexpr):
+    """target_faults (h, fault_parts): NaN where one of the ``size`` anchors of an entry is not finite, else 0."""
     batch = tl.program_id(1).to(tl.int64)
     fault = tl.zeros([WIDTH], tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(size, WIDTH), fault_parts):
         i = block * WIDTH + tl.arange(0, WIDTH)
         t = tl.load(target + batch * size + i, mask=i < size, other=0.0)
         fault += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
-    tl.store(faults + batch * fault_parts + tl.program_id(0), tl.sum(fault, 0))
+    tl.store(target_faults + batch * fault_parts + tl.program_id(0), tl.sum(fault, 0))
 
 
 @triton.jit
-def _fault_of_targets(target, faults, size, fault_parts, KNOWN: tl.constexpr):
+def _fault_of_targets(target, target_faults, size, fault_parts, KNOWN: tl.constexpr):
     """NaN if one of the ``size`` anchors is not finite, else 0."""
     if KNOWN:
         lane = tl.arange(0, 64)
-        fault = tl.sum(tl.load(faults + lane, mask=lane < fault_parts, other=0.0), 0)
+        fault = tl.sum(tl.load(target_faults + lane, mask=lane < fault_parts, other=0.0), 0)
     else:
         found = tl.zeros([1024], tl.float32)
         for start in range(0, size, 1024):
@@ -97,7 +97,7 @@ def _fault_of_targets(target, faults, size, fault_parts, KNOWN: tl.constexpr):
 
 @triton.jit(do_not_specialize_on_alignment=["target", "source", "tau", "weight", "phi", "psi"])
 def form_program(
-    target, source, tau, weight, phi, psi, faults, out, r, n, k, fault_parts,
+    target, source, tau, weight, phi, psi, target_faults, out, r, n, k, fault_parts,
     EXACT: tl.constexpr, WEIGHTED: tl.constexpr, PHASED: tl.constexpr, KNOWN: tl.constexpr,
     TARGETS: tl.constexpr, SOURCES: tl.constexpr,
 ):  # fmt: skip
@@ -116,7 +116,7 @@ def form_program(
     total = tl.zeros([TARGETS, SOURCES], SUM)
     fault = tl.zeros([SOURCES], tl.float32)
     if first:
-        fault += _fault_of_targets(target + batch * r * n, faults + batch * fault_parts, r * n, fault_parts, KNOWN)
+        fault += _fault_of_targets(target + batch * r * n, target_faults + batch * fault_parts, r * n, fault_parts, KNOWN)
     for q in range(r):
         matrix = batch * r + q
         t = tl.load(target + matrix * n + i, mask=i < n, other=0.0)
