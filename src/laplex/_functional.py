@@ -9,6 +9,8 @@ from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
 from laplex._backends import Call, WholeCall
+from laplex._formed.autograd import trained_product
+from laplex._formed.kernels import Kernels
 from laplex._gram import autograd as gram_autograd
 from laplex._plan import Plan
 from laplex._product import formed, kernels_of, product, weighted_sum
@@ -71,7 +73,10 @@ def linear(
     again = call.again()
     if again is not None:
         return again
-    batch, chosen, forms, kept = route(given)
+    batch, chosen, forms, direct, kept = route(given)
+    if direct and plan is None:
+        length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
+        return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
     _check_plan("laplex.linear", plan, (a, b), batch)
     phase = () if phi is None or psi is None else (phi, psi)
     with call:

@@ -15,19 +15,21 @@ from torch.autograd import forward_ad
 
 from laplex import _backends, _checks
 from laplex._backends.cost import Work
-from laplex._eager import plainly_eager
+from laplex._eager import plain, plainly_eager
 
 MOST_KEPT = 512  # forms
+_has_storage = torch._C._has_storage
 _kept: dict[Any, Route] = {}
 
 
 class Route(NamedTuple):
-    """The batch H of the matrices, the backend, whether it forms the matrix, and what it keeps for this form of call."""
+    """The way of a call."""
 
-    batch: tuple[int, ...]
+    batch: tuple[int, ...]  # H, of the matrices
     backend: str
-    forms: bool
-    kept: dict[Any, Any]
+    forms: bool  # the backend forms the matrix
+    direct: bool  # it does so with the tensors as they are: none has to be expanded or converted
+    kept: dict[Any, Any]  # what the backend keeps for calls of this form
 
 
 class Arguments(NamedTuple):
@@ -86,7 +88,10 @@ def forget() -> None:
 def _form(value: Any) -> Any:
     """All that a check may look at."""
     if isinstance(value, Tensor):
-        return value.shape, value.dtype, value.device, value.layout, value.requires_grad, value.is_contiguous()
+        return (
+            value.shape, value.dtype, value.device, value.layout, value.requires_grad, value.is_contiguous(),
+            type(value), _has_storage(value), value.is_neg(), value._is_zerotensor(),
+        )  # fmt: skip
     return type(value), value
 
 
@@ -103,4 +108,21 @@ def _found(given: Arguments) -> Route:
         _backends.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
     work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, weight, phi, psi))
     chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
-    return Route(batch, chosen, _backends.load(chosen, a.device.type).form is not None, {})
+    forms = _backends.load(chosen, a.device.type).form is not None
+    return Route(batch, chosen, forms, forms and _is_direct(given, batch), {})
+
+
+def _is_direct(given: Arguments, batch: tuple[int, ...]) -> bool:
+    """Whether the matrix is formed, for gradients, of the tensors as they are."""
+    x, a, b, tau, weight, phi, psi, _, backend = given
+    tensors = [value for value in (x, a, b, weight, phi, psi) if value is not None]
+    if not trained(given) or not plainly_eager() or not all(map(plain, tensors)) or x.is_complex():
+        return False
+    if any(value.numel() == 0 for value in tensors) or len(batch) > 1 or (batch and weight is None):
+        return False
+    table = _backends.load(_backends.planner(x.device) if backend is None else backend, x.device.type)
+    if x.dtype.itemsize < 4 and not table.reads_half:
+        return False
+    of_batch = [value.shape[:-1] for value in (a, b, phi) if value is not None]
+    of_batch += [value.shape for value in (weight, tau) if isinstance(value, Tensor)]
+    return all(shape == batch for shape in of_batch)

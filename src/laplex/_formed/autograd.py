@@ -33,14 +33,19 @@ def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> 
     if plainly_eager() and forward_ad._current_level < 0:
         given = [tensor for tensor in kernels.tensors if tensor is not None]
         if differentiates(x, *given):
-            made: Tensor = _Product.apply(x, *kernels, backend, kept)
-            return made
+            return trained_product(x, kernels, backend, kept)
         if x.numel() > 0 and 0 not in kernels.shape and plain(x) and all(map(plain, given)):
             module = ops.backend_of(backend, kernels)
             return module.multiply(x, module.form(kernels, x.dtype, kept))  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return multiplied(x, of_torch.form(kernels, x.dtype))
     return multiplied(x, ops.form(*kernels, x.dtype, backend))
+
+
+def trained_product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
+    """The same, eagerly and for gradients."""
+    made: Tensor = _Product.apply(x, *kernels, backend, kept)
+    return made
 
 
 def multiplied(x: Tensor, matrix: Tensor) -> Tensor:
