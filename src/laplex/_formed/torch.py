@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from laplex import reference
-from laplex._formed.kernels import Gradients, Kernels, Needs
+from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
 from laplex._formed.values import checked
+from laplex._scan.torch import BEYOND
 
 
 def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
@@ -33,12 +34,44 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradients:
-    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
-    given = [None if tensor is None else tensor.detach().requires_grad_() for tensor in kernels.tensors]
-    wanted = [need and tensor is not None for tensor, need in zip(given, needs.of_each, strict=True)]
-    inputs = [tensor for tensor, want in zip(given, wanted, strict=True) if want and tensor is not None]
-    with torch.enable_grad():
-        made = form(Kernels(*given, kernels.summed), g.dtype)  # type: ignore[arg-type]
-    found = iter(torch.autograd.grad(made, inputs, g.view(made.shape)))
-    bars = [next(found) if want else None for want in wanted]
-    return bars[0], bars[1], bars[2], bars[3], bars[4], bars[5]
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
+
+    By the formulas, in float64: operators run where autograd does not look.
+    """
+    bars, cotangent = gradients_like(kernels, needs), g.double().view(kernels.shape)
+    for q in range(kernels.summed):
+        _pull_one(cotangent, kernels, q, bars, needs)
+    return bars
+
+
+def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs) -> None:
+    """Fill the gradients of the q-th matrix of every sum."""
+    t, s, tau, weight, phi, psi = (None if v is None else v[:, q].double() for v in kernels.flat)
+    of_t, of_s, of_tau, of_weight, of_phi, of_psi = _flat_bars(bars, kernels)
+    gap = s[:, None, :] - t[:, :, None]
+    u = gap.abs() / tau[:, None, None]
+    pulled = g * torch.exp(-u)
+    factor = torch.ones_like(tau) if weight is None else weight
+    if phi is not None:
+        turn = phi[:, :, None] - psi[:, None, :]
+        if needs.phase:
+            turned = pulled * turn.sin() * factor[:, None, None]
+            of_phi[:, q], of_psi[:, q] = -turned.sum(2), turned.sum(1)
+        pulled = pulled * turn.cos()
+    if needs.weight:
+        of_weight[:, q] = pulled.sum((1, 2))
+    if needs.tau:
+        of_tau[:, q] = factor / tau * (pulled * u.clamp(max=BEYOND)).sum((1, 2))
+    if needs.anchors:
+        signed = pulled * gap.sign() * (factor / tau)[:, None, None]
+        of_t[:, q], of_s[:, q] = signed.sum(2), -signed.sum(1)
+
+
+def _flat_bars(bars: Gradients, kernels: Kernels) -> tuple[Any, ...]:
+    """The gradients as (h, r, ...), views of them."""
+    h, n, k = kernels.shape
+    shapes = (n,), (k,), (), (), (n,), (k,)
+    return tuple(
+        None if bar is None else bar.view(h, kernels.summed, *shape)
+        for bar, shape in zip(bars, shapes, strict=True)
+    )

@@ -1,0 +1,333 @@
+"""The matrix formed and multiplied by torch, and sums of matrices in one call: values, derivatives, errors."""
+
+import pytest
+import torch
+
+import laplex
+from cases import BY_NAME, CASES, every, named
+from helpers import all_nan, error, inputs_for, named_gradients, oracle, phases_for, rows_for, wide
+from laplex import _backends, reference
+from laplex._formed.kernels import Kernels, Needs
+from laplex._scan import weighted
+
+TOLERANCE = {torch.float32: 5e-7, torch.float64: 1e-14}  # torch's matrix product adds to the rounding of the entries
+SMALL = ("generic", "ties_everywhere", "batched", "offset", "short_rows", "clustered", "one_point")
+BATCHES = {"one": (3,), "two": (2, 2), "none": ()}
+
+
+def formed(**arguments):
+    return laplex.linear(**arguments, backend="formed")
+
+
+def a_sum(batch, dtype=torch.float64, phased=True, n=19, k=23, ties=True):
+    """Every differentiable argument of a sum of matrices, by name."""
+    a, b = torch.randn(*batch, n, dtype=dtype), torch.randn(*batch, k, dtype=dtype)
+    if ties:
+        b[..., 1] = a[..., 2]
+    inputs = {"x": torch.randn(4, k, dtype=dtype), "a": a, "b": b, "tau": torch.rand(batch, dtype=dtype) + 0.5}
+    inputs["weight"] = torch.randn(batch, dtype=dtype)
+    if phased:
+        inputs["phi"], inputs["psi"] = phases_for(a, b)
+    return inputs
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+@every()
+def test_values(case, dtype):
+    a, b, tau = case(dtype)
+    x = rows_for(a, b, 3)
+    y, true = laplex.linear(x, a, b, tau, backend="formed"), oracle(x, a, b, tau)
+    assert y.dtype == dtype
+    by_torch = x @ reference.kernel(wide(a), wide(b), wide(tau)).to(dtype).mT  # a long sum loses digits in any product
+    assert error(y, true) <= max(TOLERANCE[dtype], 1.5 * error(by_torch, true))
+
+
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("backend", ["torch", "cpp", "dense", "formed", None])
+def test_sums_of_matrices(backend, batch, phased, dtype):
+    inputs = a_sum(batch, dtype, phased)
+    y = laplex.linear(**inputs, backend=backend)
+    true = reference.linear(**{name: wide(value) for name, value in inputs.items()})
+    assert y.dtype == dtype
+    assert error(y, true) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("shape", [(23,), (2, 3, 23), (0, 23), (5, 1, 23)])
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_x_has_any_leading_dimensions(backend, shape):
+    inputs = a_sum((3,)) | {"x": torch.randn(shape, dtype=torch.float64)}
+    y = laplex.linear(**inputs, backend=backend)
+    assert y.shape == (*shape[:-1], 19)
+    assert error(y, reference.linear(**inputs)) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.float64])
+def test_x_of_another_dtype_than_the_anchors(backend, dtype):
+    inputs = a_sum((3,), torch.float32) | {"x": torch.randn(4, 23).to(dtype)}
+    y = laplex.linear(**inputs, backend=backend)
+    assert y.dtype == dtype
+    true = {name: wide(value) for name, value in inputs.items()}
+    true = {name: value.to(torch.complex128) for name, value in true.items()} if dtype.is_complex else true
+    weights = (reference.kernel(*(wide(inputs[name]) for name in ("a", "b", "tau")), phi=wide(inputs["phi"]), psi=wide(inputs["psi"])) * wide(inputs["weight"])[:, None, None]).sum(0)  # fmt: skip
+    tolerance = 2 * torch.finfo(dtype).eps if dtype.itemsize == 2 else 5e-7
+    assert error(y, true["x"] @ weights.mT.to(true["x"].dtype)) <= tolerance
+
+
+def test_one_weight_for_all_matrices():
+    inputs = a_sum((3,)) | {"weight": torch.tensor(0.5, dtype=torch.float64), "tau": 0.7}
+    assert error(laplex.linear(**inputs), reference.linear(**inputs)) <= TOLERANCE[torch.float64]
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_a_plan_of_the_matrices(backend):
+    inputs = a_sum((3,))
+    plan = laplex.Plan(inputs["a"], inputs["b"])
+    assert error(laplex.linear(**inputs, plan=plan, backend=backend), reference.linear(**inputs)) <= 1e-14
+
+
+# --- derivatives ------------------------------------------------------------------------------------------------------
+
+
+@named(*SMALL)
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+def test_gradients(case, phased, dtype):
+    a, b, tau = case(dtype)
+    inputs = inputs_for(a, b, tau, phased=phased)
+    g = torch.randn(*inputs["x"].shape[:-1], a.shape[-1], dtype=dtype)
+    found = named_gradients(formed, inputs, g)
+    true = named_gradients(reference.linear, {name: wide(value) for name, value in inputs.items()}, wide(g))
+    scales = named_gradients(reference.linear, {name: wide(value) for name, value in inputs.items()}, wide(g).abs())
+    for name in inputs:
+        assert error(found[name], true[name], scales[name]) <= TOLERANCE[dtype], name
+
+
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+@pytest.mark.parametrize("backend", ["torch", "cpp", "dense", "formed"])
+def test_gradients_of_sums(backend, batch, phased, dtype):
+    inputs = a_sum(batch, dtype, phased)
+    g = torch.randn(4, 19, dtype=dtype)
+    found = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
+    true = named_gradients(reference.linear, {name: wide(value) for name, value in inputs.items()}, wide(g))
+    for name in inputs:
+        assert error(found[name], true[name]) <= 2 * TOLERANCE[dtype], name
+
+
+@pytest.mark.parametrize("wanted", ["x", "a", "b", "tau", "weight", "phi", "psi"])
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_one_gradient_alone(backend, wanted):
+    inputs = a_sum((3,))
+    leaf = inputs[wanted].requires_grad_()
+    (found,) = torch.autograd.grad(laplex.linear(**inputs, backend=backend).square().sum(), leaf)
+    (true,) = torch.autograd.grad(reference.linear(**inputs).square().sum(), leaf)
+    assert error(found, true) <= 1e-13
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_second_derivatives(backend):
+    inputs = a_sum((2,), phased=backend == "formed", n=4, k=3, ties=False)
+    del inputs["tau"]  # its second derivatives cancel
+    leaves = [value.requires_grad_() for value in inputs.values()]
+
+    def function(*values):
+        return laplex.linear(**dict(zip(inputs, values)), tau=0.7, backend=backend)
+
+    assert torch.autograd.gradcheck(function, leaves)
+    assert torch.autograd.gradgradcheck(function, leaves, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_transforms(backend):
+    inputs = a_sum((2,), phased=False, n=5, k=6)
+
+    def of_x(x):
+        return laplex.linear(**inputs | {"x": x}, backend=backend)
+
+    x = torch.randn(3, 4, 6, dtype=torch.float64)
+    assert error(torch.func.vmap(of_x)(x), of_x(x)) <= 1e-14
+    tangent = torch.randn_like(x)
+    assert error(torch.func.jvp(of_x, (x,), (tangent,))[1], of_x(tangent)) <= 1e-14
+
+    def of_weight(weight):
+        return laplex.linear(**inputs | {"weight": weight}, backend=backend).square().sum()
+
+    leaf = inputs["weight"].clone().requires_grad_()
+    (true,) = torch.autograd.grad(of_weight(leaf), leaf)
+    assert error(torch.func.grad(of_weight)(inputs["weight"]), true) <= 1e-13
+
+
+def test_sums_in_parts(monkeypatch):
+    inputs, g = a_sum((5,), phased=False), torch.randn(4, 19, dtype=torch.float64)
+    whole = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
+    monkeypatch.setattr(weighted, "MOST_NUMBERS", 2 * 4 * 23)
+    parts = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
+    assert all(error(parts[name], whole[name]) <= 1e-14 for name in inputs)
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_compiled(backend, unpoisoned):
+    inputs = a_sum((2,), phased=False)
+    leaves = {name: value.requires_grad_() for name, value in inputs.items()}
+
+    def function(**given):
+        return laplex.linear(**given, backend=backend)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    eager = torch.autograd.grad(function(**leaves).square().sum(), list(leaves.values()))
+    found = torch.autograd.grad(compiled(**leaves).square().sum(), list(leaves.values()))
+    assert all(error(one, two) <= 1e-13 for one, two in zip(found, eager))
+
+
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+def test_operators(phased):
+    inputs = a_sum((4,), torch.float32, phased)
+    tensors = [inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")]
+    torch.library.opcheck(torch.ops.laplex.form.default, (*tensors, 2, torch.float32, "formed"))
+    g = torch.randn(2, 19, 23)
+    arguments = g, *tensors, 2, [True, True, False, phased], "formed"
+    torch.library.opcheck(torch.ops.laplex.form_pullback.default, arguments)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+WRONG = {
+    "a_shape": (torch.ones(4), ValueError, r"`weight` must have the shape H = \(3,\).*got shape \(4,\)"),
+    "columns": (torch.ones(23), ValueError, r"for weights of columns use laplex.gram"),
+    "a_dtype": (torch.ones(3, dtype=torch.int64), TypeError, r"`weight` must be float32 or float64, got torch.int64"),
+    "a_list": ([1.0, 2.0, 3.0], TypeError, r"`weight` must be a torch.Tensor, got list"),
+    "a_device": (torch.ones(3, device="meta"), ValueError, r"`weight` must be on the device of `a` \(cpu\), got meta"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_weights(name):
+    weight, kind, message = WRONG[name]
+    with pytest.raises(kind, match=message):
+        laplex.linear(**a_sum((3,)) | {"weight": weight})
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [("a", torch.inf, "`a` must be finite"), ("b", torch.nan, "`b` must be finite"), ("tau", -1.0, "`tau` must be positive")],
+)  # fmt: skip
+def test_faulty_values(backend, name, value, message):
+    inputs = a_sum((3,))
+    inputs[name].view(-1)[-1] = value
+    with pytest.raises(ValueError, match=message):
+        laplex.linear(**inputs, backend=backend)
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def chosen(n, k, rows, r=1, gradients=True, device="cuda"):
+    work = _backends.cost.Work(1, r, rows, n, k, torch.float32, gradients)
+    return _backends.cheapest(work, device)
+
+
+def test_layers_are_formed_and_long_sides_are_scanned():
+    assert chosen(1000, 768, 128, 16) == "formed"
+    assert chosen(3072, 768, 4096, 8) == "formed"
+    assert chosen(16384, 16384, 64) == "scan"
+    assert chosen(1 << 20, 1 << 20, 1) == "scan"
+    assert chosen(1000, 150528, 64) == "scan"
+
+
+def test_which_says_so():
+    inputs = a_sum((3,))
+    given = {name: inputs[name] for name in ("x", "a", "b", "weight")}
+    assert laplex.backends.which(**given, backend="formed") == "formed"
+    assert laplex.backends.which(**given) in _backends.NAMES
+
+
+# --- the GPU's programs, in the interpreter ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    if not _backends.interpreted():
+        pytest.skip("with a GPU programs are compiled, and test_gpu_formed has the same")
+    from laplex._triton import tuning
+    from laplex._triton.formed import launch
+
+    monkeypatch.setattr(tuning, "FORM_TILE", (4, 8))
+    monkeypatch.setattr(tuning, "PULL_TILES", ((8, 4), (8, 4)))
+    monkeypatch.setattr(tuning, "FINISH_TILE", (16, 4))
+    return launch
+
+
+def of_case(case, dtype, phased):
+    """The matrices of a case, each its own result."""
+    a, b, tau = case(dtype)
+    batch = a.shape[:-1]
+    phi, psi = phases_for(a, b) if phased else (None, None)
+    return Kernels(a, b, torch.as_tensor(tau, dtype=torch.float64).expand(batch).contiguous(), None, phi, psi, 1)
+
+
+def in_double(kernels):
+    return Kernels(*(None if value is None else wide(value) for value in kernels.tensors), kernels.summed)
+
+
+SMALL_CASES = [case for case in CASES if case()[0].shape[-1] * case()[1].shape[-1] <= 50 * 50]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@every(SMALL_CASES)
+def test_entries_on_the_gpu(case, dtype, launches):
+    from laplex._formed import torch as dense
+
+    kernels = of_case(case, dtype, phased=case.name == "generic")
+    true = dense.form(in_double(kernels), torch.float64)
+    assert error(launches.form(kernels, dtype), true) <= {torch.float32: 2e-7, torch.float64: 1e-14}[dtype]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@named(*SMALL)
+def test_pullback_on_the_gpu(case, dtype, launches):
+    from laplex._formed import torch as dense
+
+    kernels = of_case(case, dtype, phased=True)
+    g, needs = torch.randn(kernels.shape, dtype=dtype), Needs(True, True, False, True)
+    true = dense.pull(wide(g), in_double(kernels), needs)
+    scale = dense.pull(wide(g).abs(), in_double(kernels), needs)
+    for found, wanted, size in zip(launches.pull(g, kernels, needs), true, scale):
+        if wanted is not None:
+            assert error(found, wanted, size) <= TOLERANCE[dtype]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+def test_sums_on_the_gpu(phased, launches):
+    from laplex._formed import torch as dense
+
+    inputs = a_sum((6,), torch.float32, phased)
+    kernels = Kernels(*(inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")), 3)
+    true = dense.form(in_double(kernels), torch.float64)
+    assert error(launches.form(kernels, torch.float32), true) <= 3e-7
+    g, needs = torch.randn(2, 19, 23), Needs(True, True, True, phased)
+    for found, wanted in zip(launches.pull(g, kernels, needs), dense.pull(wide(g), in_double(kernels), needs)):
+        assert (found is None) == (wanted is None)
+        assert found is None or error(found, wanted) <= 5e-7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("known", [False, True], ids=["by_all_programs", "by_its_own_program"])
+@pytest.mark.parametrize(("name", "value"), [("a", torch.inf), ("a", torch.nan), ("b", -torch.inf), ("tau", 0.0)])
+def test_a_fault_shows_in_every_row(name, value, known, launches, monkeypatch):
+    from laplex._triton import tuning
+
+    monkeypatch.setattr(tuning, "TARGETS_CHECKED", 0 if known else 1 << 15)
+    monkeypatch.setattr(tuning, "FAULT_TILE", 16)
+    inputs = a_sum((2,), torch.float32, phased=False)
+    inputs[name].view(-1)[-1] = value
+    kernels = Kernels(inputs["a"], inputs["b"], inputs["tau"], inputs["weight"], None, None, 2)
+    assert all_nan(launches.multiply(torch.zeros(2, 23), launches.form(kernels, torch.float32)))
+
+
+def test_the_named_cases_exist():
+    assert set(SMALL) <= set(BY_NAME)
