@@ -35,29 +35,36 @@ def linear(
     r"""y = x K^T, as ``torch.nn.functional.linear`` with the weight K(a, b), in O((n + k) log(n + k)).
 
         K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
+        y = sum over h of weight_h x K_h^T                             with a weight, for a batch of matrices K_h
 
-    Differentiable to any order in x, a, b, tau, phi and psi, in reverse and forward mode. Where a_i = b_j the
+    At the sizes of layers it is faster to form the sum of the matrices once and multiply by it, and that is done: at
+    most 2^28 numbers, for the gradients twice as many. :func:`laplex.backends.which` tells.
+
+    Differentiable to any order in x, a, b, tau, weight, phi and psi, in reverse and forward mode. Where a_i = b_j the
     derivative through |a_i - b_j| is 0. First derivatives in tau are accurate for all anchors. Second derivatives in
     tau come from a sum that cancels: the more tau the anchors span, the more digits they lose, in the end all.
 
     Args:
-        x (..., k): the input, in float16, bfloat16, float32, float64 or complex. With batched anchors it is
-            (*H, m, k), or anything that broadcasts to that.
+        x (..., k): the input, in float16, bfloat16, float32, float64 or complex. With batched anchors and no weight
+            it is (*H, m, k), or anything that broadcasts to that.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are a batch of matrices.
         b (*H, k): column anchors, same dtype.
         tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H, one per matrix.
+        weight (H): the weights of a sum over the matrices of the batch, float32 or float64; None for no sum.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: "torch", "cpp", "triton" or "dense"; None chooses by device and sizes: :func:`laplex.backends.which`.
+        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors, in the dtype of x. Under autocast x is cast first, as F.linear
+        y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first, as F.linear
         casts it, unless it is float64 or complex; the other arguments are not cast.
 
         Accuracy: sums are carried in float64. (On CUDA, for float32 and many points, only between tiles of a few
         hundred points.) Errors are relative to the sum of the terms' sizes, sum_j exp(-|a_i - b_j| / tau) |x_j|, so a
         small result of large terms loses digits. With phases, whose cosines and sines are rounded, float32 results are
-        within 3 * 2^-23 of that sum (5 * 2^-23 with tiles).
+        within 3 * 2^-23 of that sum (5 * 2^-23 with tiles). Where the matrix is formed (backend "formed"), its entries
+        are rounded to the dtype of x once, and the sums are those of torch's matrix product, in the precision that
+        torch's settings allow.
 
         Errors on CUDA: a call does not wait for the device. Where anchors or tau are not finite, tau is not positive,
         or a plan does not describe the anchors, y is NaN throughout (in a batch, for that matrix) and nothing raises.
@@ -65,6 +72,9 @@ def linear(
     Example:
         >>> a, b, x = torch.randn(1000), torch.randn(500), torch.randn(8, 500)
         >>> laplex.linear(x, a, b, tau=0.5).shape
+        torch.Size([8, 1000])
+        >>> a, b, weight = torch.randn(4, 1000), torch.randn(4, 500), torch.randn(4)
+        >>> laplex.linear(x, a, b, tau=0.5, weight=weight).shape
         torch.Size([8, 1000])
     """
     x = _autocast.cast(x)

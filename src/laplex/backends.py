@@ -3,9 +3,11 @@
     torch    any device    plain torch, in chunks
     cpp      CPU           the compiled core
     triton   CUDA          Triton programs
-    dense    any device    forms every pair of anchors; the fastest for small matrices
+    dense    any device    sums every pair of anchors, in float64
+    formed   any device    forms the matrix (or a sum of matrices) once; torch multiplies, as in nn.Linear
 
-A call chooses by device and sizes. ``backend=`` overrides the choice; if that backend cannot run, the call raises and
+The first three sort the anchors and scan; the others visit all n * k entries, which is faster for small matrices and
+many rows. A call chooses by device, sizes and whether gradients are wanted: each way's time is estimated from a sweep. ``backend=`` overrides the choice; if that backend cannot run, the call raises and
 says why.
 """
 
