@@ -3,30 +3,40 @@
 
 namespace laplex::LAPLEX_ISA {
 
-// Add w_q K_q to one tile of W, whose first entry is `out` and whose rows are k apart.
+// Add w_q K_q to one tile of W.
 template <class T, bool PHASED>
-void add_kernel(const Kernel<T>& kernel, const Tile& tile, T* out, int64_t k) {
-    const Factors<T> factors(kernel, tile);
-    const T weight = T(kernel.weight);
-    for (int64_t row = 0; row < tile.rows; ++row, out += k) {
-        const T cos = PHASED ? weight * kernel.target_cos[tile.row + row] : weight;
-        const T sin = PHASED ? weight * kernel.target_sin[tile.row + row] : 0;
-        const T* source_cos = PHASED ? kernel.source_cos + tile.col : nullptr;
-        const T* source_sin = PHASED ? kernel.source_sin + tile.col : nullptr;
-        with_row(kernel, tile, factors, row, [&](auto value, auto) {
+void add_kernel(const Kernel<T>& kernel, const Tile& tile, Columns<T>* sum) {
+    const Entries<T, PHASED> entries(kernel, tile);
+    const T weight = T(kernel.weight), *source_cos = entries.source_cos.of, *source_sin = entries.source_sin.of;
+    const int64_t cols = padded(tile.cols);
+    for (int64_t row = 0; row < tile.rows; row += GROUP) {
+        RowGroup<T, PHASED> rows(entries, row);
+        for (int64_t i = 0; i < GROUP; ++i) rows.cos[i] *= weight, rows.sin[i] *= weight;
+        T* out = sum[row].of;
+        entries.with_rows(row, [=](auto value, auto) {
+            const auto entry = [=](int i, int64_t j) {
+                return (PHASED ? rows.cos[i] * source_cos[j] + rows.sin[i] * source_sin[j] : rows.cos[i]) * value(i, j);
+            };
 #pragma omp simd
-            for (int64_t j = 0; j < tile.cols; ++j)
-                out[j] += (PHASED ? cos * source_cos[j] + sin * source_sin[j] : cos) * value(j);
+            for (int64_t j = 0; j < cols; ++j) {
+                out[j] += entry(0, j);
+                out[TILE_COLS + j] += entry(1, j);
+                out[2 * TILE_COLS + j] += entry(2, j);
+                out[3 * TILE_COLS + j] += entry(3, j);
+            }
         });
     }
 }
 
 template <class T, bool PHASED>
 void form_tile(const Kernels& kernels, int64_t batch, const Tile& tile, T* matrix) {
-    T* out = matrix + (batch * kernels.n + tile.row) * kernels.k + tile.col;
-    for (int64_t row = 0; row < tile.rows; ++row) std::memset(out + row * kernels.k, 0, sizeof(T) * tile.cols);
+    Columns<T> sum[TILE_ROWS];
+    for (Columns<T>& row : sum) row.clear(0);
     for (int64_t q = 0; q < kernels.r; ++q)
-        add_kernel<T, PHASED>(Kernel<T>(kernels, batch * kernels.r + q), tile, out, kernels.k);
+        add_kernel<T, PHASED>(Kernel<T>(kernels, batch * kernels.r + q), tile, sum);
+    T* out = matrix + (batch * kernels.n + tile.row) * kernels.k + tile.col;
+    for (int64_t row = 0; row < tile.rows; ++row)
+        std::memcpy(out + row * kernels.k, sum[row].of, sizeof(T) * tile.cols);
 }
 
 template <class T>

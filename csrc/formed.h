@@ -4,10 +4,11 @@
 //
 //     exp(-|t_i - s_j| / tau) = min(exp(x_i) exp(-x_j), exp(-x_i) exp(x_j))
 //
-// because the two products are inverse to each other, and the smaller one has the negative exponent. A tile of R rows
-// and C columns so takes R + C exponentials, in double precision and rounded once. These factors are positive powers,
-// so a tile uses them only if its anchors lie close together beside tau; otherwise each entry takes its own
-// exponential. The centre and the choice belong to the tile: anchors in order have close neighbours at any span.
+// because the two products are inverse to each other, and the smaller one has the negative exponent. So a tile of R rows
+// and C columns takes R + C exponentials. They are computed in double precision and rounded once. Half of these factors
+// have a positive exponent, so a tile uses them only if its anchors span few enough tau; in single precision, factors in
+// double precision serve wider spans. Otherwise each entry takes its own exponential. The centre and the choice belong
+// to the tile: of anchors in order, a tile spans only a part.
 #pragma once
 
 #include "decay.h"
@@ -18,7 +19,12 @@ namespace laplex::LAPLEX_ISA {
 
 // A tile's entries stay in the second-level cache while all kernels visit them. Sums over the rows of a tile are in T:
 // 64 terms lose little, even in single precision.
-constexpr int64_t TILE_ROWS = 64, TILE_COLS = 256;
+constexpr int64_t TILE_ROWS = 64, TILE_COLS = 384;
+constexpr int64_t LANES = 16;  // of the widest vector
+
+// Rows are visited four at a time: what belongs to a column is then loaded once for four entries, and four rows share
+// one sum. A tile has whole groups; rows beyond its last repeat the last anchor, and their g is 0.
+constexpr int64_t GROUP = 4;
 
 struct Tile {
     int64_t row, rows;  // the first row, and their number, at most TILE_ROWS
@@ -82,7 +88,6 @@ struct Range {
 // The smallest and the largest of `count` anchors. Several at once, because a comparison waits for the one before it.
 template <class T>
 Range range(const T* anchors, int64_t count) {
-    constexpr int64_t LANES = 16;
     T low[LANES], high[LANES];
     for (int64_t lane = 0; lane < LANES; ++lane) low[lane] = high[lane] = anchors[0];
     int64_t i = 0;
@@ -99,66 +104,161 @@ Range range(const T* anchors, int64_t count) {
     return {double(low[0]), double(high[0])};
 }
 
-// The factors exp(x) and exp(-x) of one kernel's rows and columns in a tile, if the tile can use them.
+// A column of a tile per element, padded with zeros to whole vectors and aligned: rows then have no remainder, which
+// would take as long as the rest. Padded columns have g = 0 and a value that is finite, so they add nothing.
 template <class T>
+struct alignas(64) Columns {
+    T of[TILE_COLS];
+
+    void copy(const T* from, int64_t count) {
+#pragma omp simd  // compilers turn a plain loop into memcpy, which starts slowly
+        for (int64_t j = 0; j < count; ++j) of[j] = from[j];
+        clear(count);
+    }
+    void clear(int64_t first) { std::memset(of + first, 0, sizeof(T) * (TILE_COLS - first)); }
+};
+
+// `count` columns in whole vectors.
+inline int64_t padded(int64_t count) { return block_count(count, LANES) * LANES; }
+
+// The factors exp(x) and exp(-x) of one kernel's rows and columns in a tile, of type F.
+template <class F>
 struct Factors {
-    // The largest |x|. In single precision, no product of two factors overflows or is denormal. In double precision,
-    // the rounding of x, which is that of numbers up to |x|, does not show.
-    static constexpr double MAX_X = sizeof(T) == 4 ? 43 : 32;
-    // Distances outside 1 / FAR ... FAR may underflow or overflow in T when they are multiplied by other numbers.
-    static constexpr double FAR = sizeof(T) == 4 ? 1e25 : 1e250;
+    F row_up[TILE_ROWS], row_down[TILE_ROWS];
+    Columns<F> col_up, col_down;
 
-    bool usable;
-    double unit;  // distances are given in `unit` times tau
-    T row_up[TILE_ROWS], row_down[TILE_ROWS], col_up[TILE_COLS], col_down[TILE_COLS];  // exp(x), exp(-x)
-
-    Factors(const Kernel<T>& kernel, const Tile& tile) {
-        const Range rows = range(kernel.target + tile.row, tile.rows), cols = range(kernel.source + tile.col, tile.cols);
-        const double low = smaller(rows.low, cols.low), high = larger(rows.high, cols.high), span = high - low;
-        usable = span * kernel.rate <= 2 * MAX_X && span > 1 / FAR && span < FAR;
-        unit = usable ? kernel.rate : smaller(span * kernel.rate, MAX_U);
-        if (!usable) return;
-        const double centre = low + span / 2;
+    template <class T>
+    void fill(const Kernel<T>& kernel, const Tile& tile, double centre) {
         fill(kernel.target + tile.row, tile.rows, centre, kernel.rate, row_up, row_down);
-        fill(kernel.source + tile.col, tile.cols, centre, kernel.rate, col_up, col_down);
+        fill(kernel.source + tile.col, tile.cols, centre, kernel.rate, col_up.of, col_down.of);
+        col_up.clear(tile.cols);
+        col_down.clear(tile.cols);
     }
 
 private:
-    static void fill(const T* anchors, int64_t count, double centre, double rate, T* up, T* down) {
+    template <class T>
+    static void fill(const T* anchors, int64_t count, double centre, double rate, F* up, F* down) {
 #pragma omp simd
         for (int64_t i = 0; i < count; ++i) {
             const double x = (double(anchors[i]) - centre) * rate;
             const double below = decay<T>(std::fabs(x)), above = 1.0 / below;
-            up[i] = T(x < 0 ? below : above);
-            down[i] = T(x < 0 ? above : below);
+            up[i] = F(x < 0 ? below : above);
+            down[i] = F(x < 0 ? above : below);
         }
     }
 };
 
-// Call f(value, distance) for one row of a tile: value(j) is exp(-|t_i - s_j| / tau), and distance(j) is |t_i - s_j| in
-// factors.unit times tau. Where there are no factors, the distance is limited to MAX_U tau, where the value is 0.
-template <class T, class F>
-void with_row(const Kernel<T>& kernel, const Tile& tile, const Factors<T>& factors, int64_t row, F f) {
-    const T target = kernel.target[tile.row + row];
-    const T* source = kernel.source + tile.col;
-    if (factors.usable) {
-        const T up = factors.row_up[row], down = factors.row_down[row];
-        const T *col_up = factors.col_up, *col_down = factors.col_down;
-        f([=](int64_t j) { return smaller(up * col_down[j], down * col_up[j]); },
-          [=](int64_t j) { return std::fabs(target - source[j]); });
-        return;
+// What the entries of one kernel in a tile are made of: factors, if the tile can use them, and the source side of the
+// kernel, padded.
+template <class T, bool PHASED>
+struct Entries {
+    // The largest |x| of factors. In single precision, no product of two of them overflows or is denormal. In double
+    // precision, the rounding of x, which is that of numbers up to |x|, does not show. Single precision with factors
+    // in double precision has the larger range, and needs no more accuracy than its own.
+    static constexpr double MAX_X = sizeof(T) == 4 ? 43 : 32;
+    static constexpr double MAX_WIDE_X = sizeof(T) == 4 ? 350 : 0;
+    // Distances outside 1 / FAR ... FAR may underflow or overflow in T when they are multiplied by other numbers.
+    static constexpr double FAR = sizeof(T) == 4 ? 1e25 : 1e250;
+
+    enum Way { FACTORS, WIDE_FACTORS, EXPONENTIALS };
+
+    const Kernel<T>& kernel;
+    const Tile& tile;
+    Way way;
+    double unit;  // distances are given in `unit` times tau
+    Factors<T> factors;
+    Factors<double> wide_factors;
+    Columns<T> source, source_cos, source_sin;
+
+    Entries(const Kernel<T>& kernel, const Tile& tile) : kernel(kernel), tile(tile) {
+        const Range rows = range(kernel.target + tile.row, tile.rows), cols = range(kernel.source + tile.col, tile.cols);
+        const double low = smaller(rows.low, cols.low), high = larger(rows.high, cols.high), span = high - low;
+        const double max_x = span * kernel.rate / 2;
+        way = !(span > 1 / FAR && span < FAR) ? EXPONENTIALS
+              : max_x <= MAX_X                ? FACTORS
+              : max_x <= MAX_WIDE_X           ? WIDE_FACTORS
+                                              : EXPONENTIALS;
+        unit = way == EXPONENTIALS ? smaller(span * kernel.rate, MAX_U) : kernel.rate;
+        if (way == FACTORS) factors.fill(kernel, tile, low + span / 2);
+        if (way == WIDE_FACTORS) wide_factors.fill(kernel, tile, low + span / 2);
+        source.copy(kernel.source + tile.col, tile.cols);
+        if (PHASED) source_cos.copy(kernel.source_cos + tile.col, tile.cols);
+        if (PHASED) source_sin.copy(kernel.source_sin + tile.col, tile.cols);
     }
-    T value[TILE_COLS], distance[TILE_COLS];
-    const double per_unit = factors.unit >= SMALLEST_TAU ? 1.0 / factors.unit : 0.0;  // 0: all anchors are tied
+
+    // The row of the matrix that a row of the tile stands for.
+    int64_t row_of(int64_t row) const { return tile.row + smaller(row, tile.rows - 1); }
+
+    // Call f(value, distance) for the rows [row, row + GROUP) of the tile: value(i, j) is exp(-|t - s_j| / tau) for the
+    // target t of row + i, and distance(i, j) is |t - s_j| in `unit` times tau. With exponentials the distance is
+    // limited to MAX_U tau, where the value is 0.
+    template <class F>
+    void with_rows(int64_t row, F f) const {
+        if (way == FACTORS)
+            with_factors(factors, row, f);
+        else if (way == WIDE_FACTORS)
+            with_factors(wide_factors, row, f);
+        else
+            with_exponentials(row, f);
+    }
+
+private:
+    template <class X, class F>
+    void with_factors(const Factors<X>& factors, int64_t row, F f) const {
+        struct Rows {
+            X up[GROUP], down[GROUP];
+            T target[GROUP];
+        } rows;
+        for (int64_t i = 0; i < GROUP; ++i) {
+            const int64_t at = row_of(row + i);
+            rows.up[i] = factors.row_up[at - tile.row];
+            rows.down[i] = factors.row_down[at - tile.row];
+            rows.target[i] = kernel.target[at];
+        }
+        const X *ups = factors.col_up.of, *downs = factors.col_down.of;
+        const T* sources = source.of;
+        f([=](int i, int64_t j) { return T(smaller(rows.up[i] * downs[j], rows.down[i] * ups[j])); },
+          [=](int i, int64_t j) { return std::fabs(rows.target[i] - sources[j]); });
+    }
+
+    template <class F>
+    void with_exponentials(int64_t row, F f) const {
+        struct Rows {
+            double target[GROUP];
+        } rows;
+        for (int64_t i = 0; i < GROUP; ++i) rows.target[i] = double(kernel.target[row_of(row + i)]);
+        const double rate = kernel.rate, per_unit = unit >= SMALLEST_TAU ? 1.0 / unit : 0.0;  // 0: anchors are tied
+        const T* sources = source.of;
+        const auto u = [=](int i, int64_t j) {
+            return smaller(std::fabs(rows.target[i] - double(sources[j])) * rate, MAX_U);
+        };
+        Columns<T> values[GROUP];
+        const int64_t cols = padded(tile.cols);
+        for (int i = 0; i < GROUP; ++i) {
+            T* value = values[i].of;
 #pragma omp simd
-    for (int64_t j = 0; j < tile.cols; ++j) {
-        const double u = smaller(std::fabs(double(target) - double(source[j])) * kernel.rate, MAX_U);
-        value[j] = T(decay<T>(u));
-        distance[j] = T(u * per_unit);
+            for (int64_t j = 0; j < cols; ++j) value[j] = T(decay<T>(u(i, j)));
+        }
+        const T* value = values[0].of;
+        f([=](int i, int64_t j) { return value[i * TILE_COLS + j]; },
+          [=](int i, int64_t j) { return T(u(i, j) * per_unit); });
     }
-    const T *values = value, *distances = distance;
-    f([=](int64_t j) { return values[j]; }, [=](int64_t j) { return distances[j]; });
-}
+};
+
+// The targets and their phases in the rows [row, row + GROUP) of a tile. Without phases, cos is 1 and sin is 0.
+template <class T, bool PHASED>
+struct RowGroup {
+    T target[GROUP], cos[GROUP], sin[GROUP];
+
+    RowGroup(const Entries<T, PHASED>& entries, int64_t row) {
+        for (int64_t i = 0; i < GROUP; ++i) {
+            const int64_t at = entries.row_of(row + i);
+            target[i] = entries.kernel.target[at];
+            cos[i] = PHASED ? entries.kernel.target_cos[at] : 1;
+            sin[i] = PHASED ? entries.kernel.target_sin[at] : 0;
+        }
+    }
+};
 
 // --- Faults ---------------------------------------------------------------------------------------------------------
 

@@ -66,75 +66,97 @@ private:
 // Sums over the rows of a tile, for each of its columns.
 template <class T>
 struct ColumnSums {
-    T odd[TILE_COLS] = {}, turn[TILE_COLS] = {};
+    Columns<T> odd, turn;
 };
 
-// Add the terms of one row of a tile. `g` is the tile's row of the cotangent.
+// What one entry adds to the sums.
+template <class T>
+struct Term {
+    T p, odd, stretch, turn;
+};
+
+// The function that gives the term of column j in row i of a group. `g` is the tile's cotangent from the group on.
 template <class T, bool PHASED, class Value, class Distance>
-void pull_row(const Kernel<T>& kernel, const Tile& tile, int64_t row, const T* g, Value value, Distance distance,
-              double unit, ColumnSums<T>& cols, const Sums& sums) {
-    const int64_t i = tile.row + row;
-    const T target = kernel.target[i], *source = kernel.source + tile.col;
-    const T cos = PHASED ? kernel.target_cos[i] : 1, sin = PHASED ? kernel.target_sin[i] : 0;
-    const T* source_cos = PHASED ? kernel.source_cos + tile.col : nullptr;
-    const T* source_sin = PHASED ? kernel.source_sin + tile.col : nullptr;
-    T odd_sum = 0, all = 0, stretch = 0, turn_sum = 0;
-#pragma omp simd reduction(+ : odd_sum, all, stretch, turn_sum)
-    for (int64_t j = 0; j < tile.cols; ++j) {
-        const T decayed = g[j] * value(j);
-        const T p = PHASED ? decayed * (cos * source_cos[j] + sin * source_sin[j]) : decayed;
-        const T odd = source[j] > target ? p : source[j] < target ? -p : T(0);
-        odd_sum += odd;
-        all += p;
-        stretch += p * distance(j);
-        cols.odd[j] += odd;
-        if (PHASED) {
-            const T turn = decayed * (sin * source_cos[j] - cos * source_sin[j]);
-            turn_sum += turn;
-            cols.turn[j] += turn;
-        }
-    }
-    sums.odd_rows[i] += double(odd_sum);
-    *sums.all += double(all);
-    *sums.stretch += double(stretch) * unit;
-    if (PHASED) sums.turn_rows[i] += double(turn_sum);
+auto terms(const Entries<T, PHASED>& entries, const RowGroup<T, PHASED>& rows, const T* g, Value value,
+           Distance distance) {
+    const T *source = entries.source.of, *source_cos = entries.source_cos.of, *source_sin = entries.source_sin.of;
+    return [=](int i, int64_t j) {
+        const T decayed = g[i * TILE_COLS + j] * value(i, j);
+        const T p = PHASED ? decayed * (rows.cos[i] * source_cos[j] + rows.sin[i] * source_sin[j]) : decayed;
+        const T odd = source[j] > rows.target[i] ? p : source[j] < rows.target[i] ? -p : T(0);
+        const T turn = PHASED ? decayed * (rows.sin[i] * source_cos[j] - rows.cos[i] * source_sin[j]) : T(0);
+        return Term<T>{p, odd, p * distance(i, j), turn};
+    };
 }
 
-// Add the terms of one tile and one kernel. `g` is the tile's first entry; its rows are k apart.
+// Add the terms of the rows [row, row + GROUP) of a tile.
+template <class T, bool PHASED, class F>
+void pull_rows(const Entries<T, PHASED>& entries, int64_t row, F term, ColumnSums<T>& col_sums, const Sums& sums) {
+    T *odd_cols = col_sums.odd.of, *turn_cols = col_sums.turn.of;
+    const int64_t cols = padded(entries.tile.cols);
+    T odd0 = 0, odd1 = 0, odd2 = 0, odd3 = 0, turn0 = 0, turn1 = 0, turn2 = 0, turn3 = 0, all = 0, stretch = 0;
+#pragma omp simd reduction(+ : odd0, odd1, odd2, odd3, turn0, turn1, turn2, turn3, all, stretch)
+    for (int64_t j = 0; j < cols; ++j) {
+        const Term<T> a = term(0, j), b = term(1, j), c = term(2, j), d = term(3, j);
+        odd0 += a.odd, odd1 += b.odd, odd2 += c.odd, odd3 += d.odd;
+        all += (a.p + b.p) + (c.p + d.p);
+        stretch += (a.stretch + b.stretch) + (c.stretch + d.stretch);
+        odd_cols[j] += (a.odd + b.odd) + (c.odd + d.odd);
+        if (PHASED) {
+            turn0 += a.turn, turn1 += b.turn, turn2 += c.turn, turn3 += d.turn;
+            turn_cols[j] += (a.turn + b.turn) + (c.turn + d.turn);
+        }
+    }
+    const T odd[GROUP] = {odd0, odd1, odd2, odd3}, turn[GROUP] = {turn0, turn1, turn2, turn3};
+    for (int64_t i = 0; i < GROUP; ++i) {
+        sums.odd_rows[entries.row_of(row + i)] += double(odd[i]);
+        if (PHASED) sums.turn_rows[entries.row_of(row + i)] += double(turn[i]);
+    }
+    *sums.all += double(all);
+    *sums.stretch += double(stretch) * entries.unit;
+}
+
+// Add the terms of one tile and one kernel. `g` is the tile of the cotangent, with zeros in padded rows and columns.
 template <class T, bool PHASED>
-void pull_tile(const Kernel<T>& kernel, const Tile& tile, const T* g, int64_t k, const Sums& sums) {
-    const Factors<T> factors(kernel, tile);
-    ColumnSums<T> cols;
-    for (int64_t row = 0; row < tile.rows; ++row, g += k)
-        with_row(kernel, tile, factors, row, [&](auto value, auto distance) {
-            pull_row<T, PHASED>(kernel, tile, row, g, value, distance, factors.unit, cols, sums);
+void pull_tile(const Kernel<T>& kernel, const Tile& tile, const Columns<T>* g, const Sums& sums) {
+    const Entries<T, PHASED> entries(kernel, tile);
+    ColumnSums<T> col_sums;
+    col_sums.odd.clear(0);
+    col_sums.turn.clear(0);
+    for (int64_t row = 0; row < tile.rows; row += GROUP)
+        entries.with_rows(row, [&](auto value, auto distance) {
+            const RowGroup<T, PHASED> rows(entries, row);
+            pull_rows(entries, row, terms(entries, rows, g[row].of, value, distance), col_sums, sums);
         });
-    for (int64_t j = 0; j < tile.cols; ++j) sums.odd_cols[tile.col + j] += double(cols.odd[j]);
+    for (int64_t j = 0; j < tile.cols; ++j) sums.odd_cols[tile.col + j] += double(col_sums.odd.of[j]);
     if (PHASED)
-        for (int64_t j = 0; j < tile.cols; ++j) sums.turn_cols[tile.col + j] += double(cols.turn[j]);
+        for (int64_t j = 0; j < tile.cols; ++j) sums.turn_cols[tile.col + j] += double(col_sums.turn.of[j]);
 }
 
 template <class T, bool PHASED>
 void pull_task(const FormPullback& pull, const Grid& grid, const Workspace& workspace, int64_t batch, int64_t strip,
                int64_t stack) {
-    const int64_t n = grid.n, k = grid.k, r = pull.kernels.r;
-    const T* g = static_cast<const T*>(pull.g) + batch * n * k;
+    const int64_t k = grid.k, r = pull.kernels.r;
+    const T* g = static_cast<const T*>(pull.g) + batch * grid.n * k;
     workspace.clear(batch, strip, stack);
+    Columns<T> g_tile[TILE_ROWS];
     grid.for_each_tile(strip, stack, [&](const Tile& tile) {
+        for (int64_t row = 0; row < tile.rows; ++row) g_tile[row].copy(g + (tile.row + row) * k + tile.col, tile.cols);
+        for (int64_t row = tile.rows; row < TILE_ROWS; ++row) g_tile[row].clear(0);
         for (int64_t q = 0; q < r; ++q)
-            pull_tile<T, PHASED>(Kernel<T>(pull.kernels, batch * r + q), tile, g + tile.row * k + tile.col, k,
+            pull_tile<T, PHASED>(Kernel<T>(pull.kernels, batch * r + q), tile, g_tile,
                                  workspace.sums(batch, strip, stack, q));
     });
 }
 
-// out_i = scale * the sum over `count` arrays, which are `stride` apart. Writes nothing if out is null.
+// out_i = scale * the sum over `count` arrays, which are `stride` apart; the first becomes the sum. Does nothing if out
+// is null.
 template <class T>
-void sum_arrays(const double* first, int64_t count, int64_t stride, int64_t size, double scale, T* out) {
-    for (int64_t i = 0; out && i < size; ++i) {
-        double sum = 0;
-        for (int64_t array = 0; array < count; ++array) sum += first[array * stride + i];
-        out[i] = T(sum * scale);
-    }
+void sum_arrays(double* first, int64_t count, int64_t stride, int64_t size, double scale, T* out) {
+    if (!out) return;
+    for (int64_t array = 1; array < count; ++array)
+        for (int64_t i = 0; i < size; ++i) first[i] += first[array * stride + i];
+    for (int64_t i = 0; i < size; ++i) out[i] = T(first[i] * scale);
 }
 
 // The gradients of one kernel from the sums of all tasks, always added in the same order.
@@ -144,10 +166,10 @@ void finish(const FormPullback& pull, const Grid& grid, const Workspace& workspa
     const Kernel<T> kernel(pull.kernels, index);
     const Sums first = workspace.sums(batch, 0, 0, q);
     const auto at = [&](void* bar, int64_t size) { return bar ? static_cast<T*>(bar) + index * size : nullptr; };
-    const auto of_rows = [&](const double* sums, double scale, void* bar) {
+    const auto of_rows = [&](double* sums, double scale, void* bar) {
         sum_arrays(sums, grid.stacks, r * channels * grid.n, grid.n, scale, at(bar, grid.n));
     };
-    const auto of_cols = [&](const double* sums, double scale, void* bar) {
+    const auto of_cols = [&](double* sums, double scale, void* bar) {
         sum_arrays(sums, grid.strips, r * channels * grid.k, grid.k, scale, at(bar, grid.k));
     };
     of_rows(first.odd_rows, kernel.weight * kernel.rate, pull.target_bar);

@@ -63,7 +63,7 @@ def clusters():
 
 
 def outlier():
-    """One anchor at 1e6 tau: its tile takes an exponential per entry, the others do not."""
+    """One anchor at 1e6 tau: the tiles of its row take an exponential per entry, the others do not."""
     target, source, tau = of_span(20, n=200, k=600)()
     target[..., 17] = 1e6
     return target, source, tau
@@ -86,7 +86,10 @@ CASES = {
     "duplicates": duplicates,
     "span of 1e-3 tau": of_span(1e-3),
     "span of 50 tau": of_span(50),
-    "span of 200 tau": of_span(200),
+    "span of 85 tau": of_span(85),  # factors in float32,
+    "span of 200 tau": of_span(200),  # in float64,
+    "span of 690 tau": of_span(690),
+    "span of 720 tau": of_span(720),  # and an exponential per entry
     "span of 1e6 tau": of_span(1e6),
     "span of 200 tau, in order": in_order(200),
     "far from 0": far_from_zero,
@@ -173,7 +176,9 @@ def test_gradients(case, dtype, phased):
     assert_pullback(g, kernels, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("case", ["plain", "span of 50 tau", "span of 200 tau", "far from 0", "clusters"])
+@pytest.mark.parametrize(
+    "case", ["plain", "span of 50 tau", "span of 200 tau", "span of 720 tau", "far from 0", "clusters"]
+)
 def test_every_entry(case, dtype):
     """Each entry of one kernel, where float32 has a normal number for it."""
     kernels = Kernels(*(value[:, :1] for value in kernels_of(case, dtype)[:3]), None, None, None)
@@ -200,7 +205,7 @@ def test_sign_of_close_anchors(dtype):
         assert (float(tau_bar) == 0) == (sign == 0)
 
 
-@pytest.mark.parametrize("case", ["sixteen", "batch", "span of 200 tau", "one row", "129 x 513"])
+@pytest.mark.parametrize("case", ["sixteen", "batch", "span of 200 tau", "span of 720 tau", "one row", "129 x 513"])
 def test_threads_do_not_change_bits(case, dtype, phased):
     kernels, threads = kernels_of(case, dtype, phased), torch.get_num_threads()
     g = torch.randn(kernels.target.shape[0], kernels.target.shape[-1], kernels.source.shape[-1], dtype=dtype)
