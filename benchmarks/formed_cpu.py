@@ -31,7 +31,7 @@ class _Formed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, weight: Tensor) -> Tensor:
-        matrix = cpp.form(Kernels(target, source, tau, weight, None, None), x.dtype)[0]
+        matrix = cpp.form(Kernels(target, source, tau, weight, None, None, KERNELS), x.dtype)
         ctx.save_for_backward(x, target, source, tau, weight, matrix)
         return x @ matrix.mT
 
@@ -39,8 +39,8 @@ class _Formed(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, target, source, tau, weight, matrix = ctx.saved_tensors
         (g,) = gradients
-        kernels, needs = Kernels(target, source, tau, weight, None, None), Needs(True, True, True, False)
-        return g @ matrix, *cpp.pull((g.mT @ x)[None], kernels, needs)[:4]
+        kernels, needs = Kernels(target, source, tau, weight, None, None, KERNELS), Needs(True, True, True, False)
+        return g @ matrix, *cpp.pull(g.mT @ x, kernels, needs)[:4]
 
 
 def minima(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -61,8 +61,8 @@ def measure(k: int, n: int, deviation: float, seconds: float) -> dict[str, float
     """Milliseconds of nn.Linear and of the layer, forward + backward, and of forming and its pullback alone."""
     x, y_bar, linear = torch.randn(ROWS, k, requires_grad=True), torch.randn(ROWS, n), nn.Linear(k, n, bias=False)
     target, source = (deviation * torch.randn(1, KERNELS, size) for size in (n, k))
-    tau, weight, g = torch.ones(1, KERNELS).double(), torch.randn(1, KERNELS), torch.randn(1, n, k)
-    kernels = Kernels(target, source, tau, weight, None, None)
+    tau, weight, g = torch.ones(1, KERNELS).double(), torch.randn(1, KERNELS), torch.randn(n, k)
+    kernels = Kernels(target, source, tau, weight, None, None, KERNELS)
     leaves = [x, *(value.clone().requires_grad_() for value in (target, source, tau, weight))]
     return minima(
         {

@@ -4,11 +4,11 @@
 //
 //     exp(-|t_i - s_j| / tau) = min(exp(x_i) exp(-x_j), exp(-x_i) exp(x_j))
 //
-// because the two products are inverse to each other, and the smaller one has the negative exponent. So a tile of R rows
-// and C columns takes R + C exponentials. They are computed in double precision and rounded once. Half of these factors
-// have a positive exponent, so a tile uses them only if its anchors span few enough tau; in single precision, factors in
-// double precision serve wider spans. Otherwise each entry takes its own exponential. The centre and the choice belong
-// to the tile: of anchors in order, a tile spans only a part.
+// because the two products are inverse to each other, and the smaller one has the negative exponent. So a tile of R
+// rows and C columns takes R + C exponentials. They are computed in double precision and rounded once. Half of these
+// factors have a positive exponent, so a tile uses them only if its anchors span few enough tau; in single precision,
+// factors in double precision serve wider spans. Otherwise each entry takes its own exponential. The centre and the
+// choice belong to the tile: of anchors in order, a tile spans only a part.
 #pragma once
 
 #include "decay.h"
@@ -171,7 +171,8 @@ struct Entries {
     Columns<T> source, source_cos, source_sin;
 
     Entries(const Kernel<T>& kernel, const Tile& tile) : kernel(kernel), tile(tile) {
-        const Range rows = range(kernel.target + tile.row, tile.rows), cols = range(kernel.source + tile.col, tile.cols);
+        const Range rows = range(kernel.target + tile.row, tile.rows);
+        const Range cols = range(kernel.source + tile.col, tile.cols);
         const double low = smaller(rows.low, cols.low), high = larger(rows.high, cols.high), span = high - low;
         const double max_x = span * kernel.rate / 2;
         way = !(span > 1 / FAR && span < FAR) ? EXPONENTIALS

@@ -60,7 +60,9 @@ public:
 private:
     int64_t r_, channels_;
     Grid grid_;
-    Buffer<double> rows_, cols_, scalars_;  // (h, stacks, r, channels, n), (h, strips, r, channels, k), (h, tasks, r, 2)
+    Buffer<double> rows_;     // (h, stacks, r, channels, n)
+    Buffer<double> cols_;     // (h, strips, r, channels, k)
+    Buffer<double> scalars_;  // (h, tasks, r, 2)
 };
 
 // Sums over the rows of a tile, for each of its columns.

@@ -14,10 +14,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from laplex._triton.distance import programs as triton_distance
+from laplex._triton.formed import programs as triton_formed
 from laplex._triton.gram import programs_matrix as triton_gram
 from laplex._triton.gram import programs_pull as triton_gram_pull
 from laplex._triton.gram import programs_sums as triton_gram_sums
 from laplex._triton.order import programs as triton_order
+from laplex._triton.phase import programs as triton_phase
+from laplex._triton.phase import programs_collect as triton_collect
+from laplex._triton.phase import programs_spread as triton_spread
 from laplex._triton.scan import carry as triton_carry
 from laplex._triton.scan import direct as triton_direct
 from laplex._triton.scan import programs as triton_merged
@@ -27,17 +31,23 @@ from laplex._triton.short import programs as triton_short
 TARGET = GPUTarget("cuda", 90, 32)
 
 # The name of a program's parameter tells what it is: a pointer to one of these dtypes, or else an integer.
-FLOAT64 = {"tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"}
-INT32, INT64 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of"}, {"order", "splits"}
+FLOAT64 = {
+    *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
+    *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
+}
+INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
+INT64 = {"order", "splits"}
+FLOAT32 = {"target_faults"}
 LIKE_ANCHORS = {
     *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
-    *("phi", "psi", "source_bar", "psi_bar"),
+    *("phi", "psi", "source_bar", "psi_bar", "angle", "turn", "phi_bar", "t_bar", "s_bar"),
 }
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
-    *("matrix", "weight", "largest", "weight_bar"),
+    *("matrix", "weight", "largest", "weight_bar", "factor", "stacked"),
 }
-ONE = {"x_col", "even_col", "odd_col", "w_col"}  # strides that are 1: Triton compiles an argument of 1 as a constant
+# Strides that are 1: Triton compiles an argument of 1 as a constant.
+ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
 
 WARPS = 2  # with sizes in proportion: a thread has about as many points as in a real launch
 # Dtype of anchors, dtype of weights, PHASED, FIRST, IN_ORDER. Every pair of values of any two of them occurs.
@@ -57,6 +67,7 @@ def compile_program(program, anchors, x, **constants):
     constants |= dict.fromkeys(ones & set(program.arg_names), 1)
     constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
+    pointers |= dict.fromkeys(FLOAT32, "*fp32")
     pointers |= dict.fromkeys(LIKE_ANCHORS, f"*{anchors}") | dict.fromkeys(LIKE_X, f"*{x}")
     integer = "i64" if constants.get("FAR") else "i32"
     names = list(enumerate(program.arg_names))
@@ -161,11 +172,45 @@ def grams():
             compile_program(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
 
 
+def formed():
+    """Every pair of dtypes of anchors and x, and every flag."""
+    tile = {"TARGETS": 32, "SOURCES": 32}
+    dtypes = ("fp32", "fp32", True), ("fp32", "bf16", False), ("fp64", "fp32", True), ("fp32", "fp64", False)
+    for anchors, x, phased in dtypes:
+        exact = x == "fp64"
+        to = {"ANCHORS": not exact, "TAU": phased, "WEIGHT": True, "PHASE": phased}
+        how = {"EXACT": exact, "WEIGHTED": phased, "PHASED": phased, "KNOWN": exact}
+        compile_program(triton_formed.form_program, anchors, x, **how, **tile)
+        compile_program(triton_formed.pull_program, anchors, x, EXACT=exact, PHASED=phased, **to, **tile)
+        compile_program(triton_formed.finish_program, anchors, x, **to, WEIGHTED=phased, WIDTH=128, CHUNK=8)
+    compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
+
+
+def phases():
+    """Dtype of anchors, dtype of x, and flags of which each has either value."""
+    for anchors, x, one, two in (("fp32", "fp32", 1, 1), ("fp64", "fp64", 1, 0), ("fp32", "bf16", 0, 1)):
+        exact = x == "fp64"
+        compile_program(triton_phase.stack_program, anchors, x, WIDTH=64, ROWS=8)
+        flags = {"EVEN": one, "TURN": two, "PULL": two, "STRETCH": one}
+        compile_program(triton_phase.unstack_program, anchors, x, **flags, WIDTH=64, ROWS=8)
+        for even, pull in ((one, two), (1 - two, 1)):
+            flags = {"EXACT": exact, "EVEN": even, "PULL": pull, "TARGETS": 32, "ROWS": 32}
+            compile_program(triton_spread.phased_spread_program, anchors, x, **flags)
+        side = {"TO_TAU": two, "LONG_FIRST": one}
+        piece = {"PIECE": 256, "POINTS": 32, "ROWS": 16}
+        compile_program(triton_collect.collect_program, anchors, x, EXACT=exact, IN_ORDER=1 - two, **side, **piece)
+        compile_program(triton_collect.settle_program, anchors, x, EXACT=exact, **side, SHORT=256)
+        compile_program(triton_collect.read_program, anchors, x, **side, WIDTH=64, ROWS=8)
+    compile_program(triton_collect.gather_program, "fp32", "fp32", PIECES=8, WIDTH=64)
+
+
 PARTS = {
+    "formed": formed,
     "float32": lambda: products("fp32", "fp32"),
     "float64": lambda: products("fp64", "fp64"),
     "bfloat16_and_orders": lambda: (products("fp32", "bf16"), others()),
     "grams": grams,
+    "phases": phases,
 }
 
 if __name__ == "__main__":

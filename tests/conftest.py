@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
-from laplex import _backends, _compiled
+from laplex import _backends, _compiled, _route
 
 if _backends.interpreted() and not _backends.NO_TRITON:
     import interpreter
@@ -72,6 +72,12 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(autouse=True)
 def seed():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def routes():
+    """A test that changes what backends can do finds no route of a test before it."""
+    _route.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -212,7 +218,7 @@ def replayed(monkeypatch):
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "order.count", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
-    "gram.launch",
+    "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 
 

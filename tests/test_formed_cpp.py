@@ -90,6 +90,7 @@ CASES = {
     "span of 200 tau": of_span(200),  # in float64,
     "span of 690 tau": of_span(690),
     "span of 720 tau": of_span(720),  # and an exponential per entry
+    "span of 1500 tau": of_span(1500),
     "span of 1e6 tau": of_span(1e6),
     "span of 200 tau, in order": in_order(200),
     "far from 0": far_from_zero,
@@ -116,10 +117,10 @@ def kernels_of(case, dtype, phased=False, weighted=True):
     phi, psi = (normal(h, r, n).to(dtype), normal(h, r, source.shape[-1]).to(dtype)) if phased else (None, None)
     weight = normal(h, r).to(dtype) if weighted else None
     tau = torch.as_tensor(tau, dtype=torch.float64).expand(h, r)
-    return Kernels(target.to(dtype), source.to(dtype), tau, weight, phi, psi)
+    return Kernels(target.to(dtype), source.to(dtype), tau, weight, phi, psi, r)
 
 
-def dense(target, source, tau, weight, phi, psi):
+def dense(target, source, tau, weight=None, phi=None, psi=None):
     """(h, r, n, k): w_q K_q by the definition."""
     each = reference.kernel(target, source, tau, phi=phi, psi=psi)
     return each if weight is None else each * weight[..., None, None]
@@ -127,7 +128,7 @@ def dense(target, source, tau, weight, phi, psi):
 
 def dense_gradients(g, kernels):
     """The gradients of sum(g * W), None for what is not given."""
-    leaves = [None if value is None else wide(value).clone().requires_grad_() for value in kernels]
+    leaves = [None if value is None else wide(value).clone().requires_grad_() for value in kernels.tensors]
     total = (dense(*leaves).sum(1) * wide(g)).sum()
     bars = iter(torch.autograd.grad(total, [leaf for leaf in leaves if leaf is not None]))
     return [None if leaf is None else next(bars) for leaf in leaves]
@@ -139,8 +140,8 @@ def scales(g, kernels):
     tau and weight have one gradient for n k terms of either sign, and cos phi cos psi + sin phi sin psi is exact to eps
     of 1, not of the cosine.
     """
-    target, source, tau, weight, _, _ = (None if value is None else wide(value) for value in kernels)
-    even = dense(target, source, tau, weight, None, None) * wide(g)[:, None]
+    target, source, tau, weight, _, _ = (None if value is None else wide(value) for value in kernels.tensors)
+    even = dense(target, source, tau, weight) * wide(g).view(kernels.shape)[:, None]
     rate = (1 / tau)[..., None, None]
     gap = (target[..., :, None] - source[..., None, :]) * rate
     rows, cols, both = ((lambda terms, dims=dims: terms.square().sum(dims).sqrt()) for dims in (-1, -2, (-1, -2)))
@@ -151,7 +152,7 @@ def scales(g, kernels):
 def assert_pullback(g, kernels, tolerance):
     want, by = dense_gradients(g, kernels), scales(g, kernels)
     got = cpp.pull(g, kernels, EVERYTHING)
-    for name, value, bar, expected, scale in zip(NAMES, kernels, got, want, by, strict=True):
+    for name, value, bar, expected, scale in zip(NAMES, kernels.tensors, got, want, by, strict=True):
         if value is None:
             assert bar is None, name
             continue
@@ -163,16 +164,16 @@ def assert_pullback(g, kernels, tolerance):
 def test_values(case, dtype, phased):
     kernels = kernels_of(case, dtype, phased)
     got = cpp.form(kernels, dtype)
-    each = dense(*(wide(value) for value in kernels))
-    unphased = dense(*(wide(value) for value in kernels[:4]), None, None)
+    want = dense(*map(wide, kernels.tensors)).sum(1).view(kernels.shape_of_results)
+    unphased = dense(*map(wide, kernels.tensors[:4]))
     assert got.dtype == dtype
-    assert error(got, each.sum(1), unphased) <= TOLERANCE[dtype]
+    assert error(got, want, unphased) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_gradients(case, dtype, phased):
     kernels = kernels_of(case, dtype, phased)
-    g = torch.randn(kernels.target.shape[0], kernels.target.shape[-1], kernels.source.shape[-1], dtype=dtype)
+    g = torch.randn(kernels.shape_of_results, dtype=dtype)
     assert_pullback(g, kernels, TOLERANCE[dtype])
 
 
@@ -181,8 +182,8 @@ def test_gradients(case, dtype, phased):
 )
 def test_every_entry(case, dtype):
     """Each entry of one kernel, where float32 has a normal number for it."""
-    kernels = Kernels(*(value[:, :1] for value in kernels_of(case, dtype)[:3]), None, None, None)
-    want = dense(*(wide(value) for value in kernels[:3]), None, None, None)[:, 0]
+    kernels = Kernels(*(value[:, :1] for value in kernels_of(case, dtype)[:3]), None, None, None, 1)
+    want = dense(*map(wide, kernels[:3]))[0, 0]
     got, normal_number = wide(cpp.form(kernels, dtype)), want > torch.finfo(torch.float32).tiny
     assert bool(normal_number.any())
     relative = (got - want).abs()[normal_number] / want[normal_number]
@@ -195,9 +196,9 @@ def test_sign_of_close_anchors(dtype):
     at = torch.tensor(0.7, dtype=dtype)
     near = [torch.nextafter(at, at.new_tensor(to)) for to in (-math.inf, math.inf)]
     target, source = at.expand(1, 1, 1), torch.stack([near[0], at, near[1]]).expand(1, 1, 3)
-    kernels = Kernels(target, source, torch.ones(1, 1, dtype=torch.float64), None, None, None)
+    kernels = Kernels(target, source, torch.ones(1, 1, dtype=torch.float64), None, None, None, 1)
     for column, sign in ((0, -1.0), (1, 0.0), (2, 1.0)):
-        g = torch.zeros(1, 1, 3, dtype=dtype)
+        g = torch.zeros(1, 3, dtype=dtype)
         g[..., column] = 3.0
         t_bar, s_bar, tau_bar, *_ = cpp.pull(g, kernels, EVERYTHING)
         assert float(t_bar) == pytest.approx(3 * sign, rel=1e-6)
@@ -208,7 +209,7 @@ def test_sign_of_close_anchors(dtype):
 @pytest.mark.parametrize("case", ["sixteen", "batch", "span of 200 tau", "span of 720 tau", "one row", "129 x 513"])
 def test_threads_do_not_change_bits(case, dtype, phased):
     kernels, threads = kernels_of(case, dtype, phased), torch.get_num_threads()
-    g = torch.randn(kernels.target.shape[0], kernels.target.shape[-1], kernels.source.shape[-1], dtype=dtype)
+    g = torch.randn(kernels.shape_of_results, dtype=dtype)
     try:
         torch.set_num_threads(1)
         alone = cpp.form(kernels, dtype), *cpp.pull(g, kernels, EVERYTHING)
@@ -241,21 +242,32 @@ def test_mixed_dtypes(anchors):
     """W in another dtype than the anchors: computed in the wider one."""
     other = torch.float64 if anchors == torch.float32 else torch.float32
     kernels = kernels_of("ties", anchors, phased=True)
-    want = dense(*(wide(value) for value in kernels)).sum(1)
+    want = dense(*map(wide, kernels.tensors)).sum((0, 1))
     got = cpp.form(kernels, other)
     assert got.dtype == other
     assert error(got, want) <= TOLERANCE[other]
-    assert_pullback(torch.randn(1, 70, 90, dtype=other), kernels, TOLERANCE[torch.float32])
+    assert_pullback(torch.randn(70, 90, dtype=other), kernels, TOLERANCE[torch.float32])
 
 
 def test_strides():
     """Tensors that are not contiguous, the cotangent among them."""
     kernels = kernels_of("batch", torch.float64, phased=True)
-    strided = Kernels(*(value.mT.contiguous().mT for value in kernels))
+    strided = Kernels(*(value.mT.contiguous().mT for value in kernels.tensors), kernels.summed)
     assert torch.equal(cpp.form(strided, torch.float64), cpp.form(kernels, torch.float64))
     g = torch.randn(3, 45, 33, dtype=torch.float64).mT
     for bar, expected in zip(cpp.pull(g, strided, EVERYTHING), cpp.pull(g.contiguous(), kernels, EVERYTHING)):
         assert torch.equal(bar, expected)
+
+
+def test_tau_in_float32_and_half_precision():
+    """tau's gradient has its dtype, and W that of x."""
+    kernels = kernels_of("batch", torch.float32)
+    kernels, g = kernels._replace(tau=kernels.tau.float()), torch.randn(3, 33, 45)
+    assert_pullback(g, kernels, TOLERANCE[torch.float32])
+    assert torch.equal(cpp.form(kernels, torch.bfloat16), cpp.form(kernels, torch.float32).bfloat16())
+    half = g.bfloat16()
+    for bar, expected in zip(cpp.pull(half, kernels, EVERYTHING), cpp.pull(half.float(), kernels, EVERYTHING)):
+        assert bar is expected is None or torch.equal(bar, expected)
 
 
 @pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])

@@ -325,7 +325,7 @@ def test_whole_products_are_repeated_for_any_anchors(sizes):
             assert error(laplex.linear(x, a, b, tau), oracle(x, a, b, tau)) <= 2e-7
             want = laplex.reference.gram(a[:200].double(), b.double(), w.double(), tau)
             assert (laplex.gram(a[:200], b, w, tau) - want).abs().max() <= 1e-6 * want.abs().max()
-    found = _backends.whole_call("linear", 1.0, (x,), a, b, None).again()
+    found = _backends.whole_call(_backends.Call("linear", False, False), 1.0, (x,), a, b, None).again()
     assert found is not None
     assert torch.equal(found, laplex.linear(x, a, b, backend="triton" if n > 50 else "dense"))
     a[3] = float("nan")

@@ -15,8 +15,9 @@ if not _backends.interpreted():
 
 from laplex._triton import tuning
 from laplex._triton.order.launch import _order
+from laplex._triton.phase import launch as phase
 from laplex._triton.recording import recorded
-from laplex._triton.scan.launch import _block_sum, pullback, scan
+from laplex._triton.scan.launch import block_sum, pullback, scan
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
@@ -89,6 +90,28 @@ def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
     assert operators.used == 12
     addresses = [made.data_ptr() for results in alive for made in results if made.numel() > 0]
     assert len(set(addresses)) == len(addresses)
+
+
+def calls_with_phases(x, a, b, tau, g):
+    """A training step with phases, and one that trains x and tau alone."""
+    matrix, phi, psi = matrix_of(a, b, tau), torch.randn_like(a), torch.randn_like(b)
+    kept = phase.product.__wrapped__(x, phi, psi, matrix, keep=True)[1:]
+    for keep in (True, False):
+        yield functools.partial(phase.product, x, phi, psi, matrix, keep=keep)
+    yield functools.partial(phase.pullback, g, x, phi, psi, matrix, *kept, needs=(True,) * 6)
+    yield functools.partial(phase.pullback, g, x, phi, psi, matrix, needs=(True, *[False] * 4, True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_products_with_phases_are_repeated_for_other_inputs(form, tiles, operators):
+    tiles(32, 2)
+    first = [call() for call in calls_with_phases(*drawn(*FORMS[form]))]
+    assert all(operators.kept.values())
+    for call, before in zip(calls_with_phases(*drawn(*FORMS[form])), first, strict=True):
+        made = call()
+        assert same(made, as_it_is(call))
+        assert not torch.equal(made[0], before[0])
+    assert operators.used == 4
 
 
 def registered(call):
@@ -238,4 +261,4 @@ def test_blocks_are_summed_in_float64(blocks):
     pull = torch.randn(2, blocks, 45)
     pull[:, 0] += 1e7
     pull[:, 1] -= 1e7
-    assert torch.equal(_block_sum(pull), pull.sum(1, dtype=torch.float64).float())
+    assert torch.equal(block_sum(pull), pull.sum(1, dtype=torch.float64).float())

@@ -1,17 +1,19 @@
-"""The public functions ``linear`` and ``gram``: they check arguments, find the order and call the scan."""
+"""The public functions ``linear`` and ``gram``: they check arguments, choose a way, find the order and multiply."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
+from laplex._backends import Call, WholeCall
 from laplex._gram import autograd as gram_autograd
 from laplex._plan import Plan
+from laplex._product import formed, kernels_of, product, weighted_sum
+from laplex._route import Arguments, route, trained, whole
 from laplex._scan import ops
-from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
@@ -22,6 +24,7 @@ def linear(
     b: Tensor,
     tau: float | Tensor = 1.0,
     *,
+    weight: Tensor | None = None,
     phi: Tensor | None = None,
     psi: Tensor | None = None,
     plan: Plan | None = None,
@@ -63,29 +66,30 @@ def linear(
         torch.Size([8, 1000])
     """
     x = _autocast.cast(x)
-    simple = phi is None and psi is None and backend is None
-    call = _backends.whole_call("linear", tau, (x,) if simple else (), a, b, plan)
+    given = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
+    call = WholeCall() if backend is not None or trained(given) else _backends.whole_call(*whole(given))
     again = call.again()
     if again is not None:
         return again
-    where = "laplex.linear"
-    _checks.anchor_pair(where, a, b)
-    _checks.length_scale(where, tau, a)
-    batch = _checks.batch_shape(where, a, b, tau)
-    _checks.phases(where, a, b, phi, psi)
-    _checks.operand(where, x, b, batch)
-    if backend is None:
-        _backends.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
-    tau_flat = flat_tau(tau, batch, a.device)
+    batch, chosen, forms, kept = route(given)
+    _check_plan("laplex.linear", plan, (a, b), batch)
+    phase = () if phi is None or psi is None else (phi, psi)
     with call:
-        matrix = _matrix(where, (a, b), tau_flat, batch, plan, backend)
-        phase = None
-        if phi is not None and psi is not None:
-            phase = flat_anchors(phi, batch), flat_anchors(psi, batch)
+        if forms:
+            kernels = kernels_of((a, b), tau, batch, weight, phase)
+            call.constant(kernels.tau)
+            y = formed(x, kernels, batch if weight is None else (), chosen, kept)
+            return y if batch and weight is None else call.keep(y)
+        tau_flat = flat_tau(tau, batch, a.device)
+        call.constant(tau_flat)
+        matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
+        flat_phase = tuple(flat_anchors(side, batch) for side in phase)
+        if weight is not None:
+            return call.keep(weighted_sum(x, matrix, flat_phase, weight.expand(batch).reshape(-1)))
         if not batch:
-            return call.keep(product(x, matrix, phase))
+            return call.keep(product(x, matrix, flat_phase))
         folded, folding = fold(x, batch)
-        return unfold(product(folded, matrix, phase), folding)
+        return unfold(product(folded, matrix, flat_phase), folding)
 
 
 def gram(
@@ -132,7 +136,8 @@ def gram(
     """
     given = tuple(tensor for tensor in (weight, phi, psi) if tensor is not None)
     simple = weight is not None and backend is None
-    call = _backends.whole_call(f"gram of {len(given)}", tau, given if simple else (), a, b, plan)
+    what = Call("gram", False, phi is not None)
+    call = _backends.whole_call(what, tau, given if simple else (), a, b, plan)
     again = call.again()
     if again is not None:
         return again
@@ -144,10 +149,13 @@ def gram(
     _checks.gram_weight(where, weight, b, batch)
     if backend is None:
         _backends.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
+    _check_plan(where, plan, (a, b), batch)
     tau_flat = flat_tau(tau, batch, a.device)
     with call:
-        matrix = _matrix(where, (a, b), tau_flat, batch, plan, backend)
+        chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend)
+        matrix = _matrix(where, (a, b), tau_flat, batch, plan, (chosen, backend))
         given_weight = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
+        call.constant(tau_flat)
         phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
         if batch:
             return _batched_gram(given_weight, phase, matrix, batch)
@@ -168,18 +176,28 @@ def _batched_gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix, bat
     return matrices if weight.dim() > 1 else matrices.squeeze(-3)
 
 
+def _check_plan(where: str, plan: Any, anchors: tuple[Tensor, Tensor], batch: tuple[int, ...]) -> None:
+    """Raise unless the plan, if there is one, was built for anchors of these sizes on their device."""
+    if plan is None:
+        return
+    if not isinstance(plan, Plan):
+        raise TypeError(_checks.not_a_plan(where, plan))
+    a, b = anchors
+    plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+
+
 def _matrix(
     where: str,
     anchors: tuple[Tensor, Tensor],
     tau: Tensor,
     batch: tuple[int, ...],
     plan: Plan | None,
-    backend: str | None,
+    backends: tuple[str, str | None],
 ) -> Matrix:
-    """The matrix with the backend that multiplies by it, and its order, taken from the plan if there is one."""
+    """The matrix and its order, taken from the plan if there is one; ``backends`` are the chosen and the asked for."""
     a, b = anchors
     n, k = a.shape[-1], b.shape[-1]
-    chosen = _backends.choose(a.device, n, k, backend)
+    chosen, backend = backends
     table = _backends.load(chosen, a.device.type)
     rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
     if plan is None:
@@ -187,51 +205,9 @@ def _matrix(
             return Matrix(rows, cols, tau, Order.none(rows, cols), chosen)
         order = ops.order(rows.detach(), cols.detach(), table.layout(n, k), chosen)
         return Matrix(rows, cols, tau, order, chosen)
-    if not isinstance(plan, Plan):
-        raise TypeError(_checks.not_a_plan(where, plan))
-    plan._check_shape(where, (*batch, n, k), a.device)
     if table.order is not None:
         if backend is None:
             chosen = plan.backend
         elif table.joins != plan._order.joined:
             raise ValueError(_checks.other_backend(where, chosen, plan.backend))
     return Matrix(rows, cols, tau, plan._order_for(a, b), chosen)
-
-
-def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, Tensor] | None) -> Tensor:
-    """x (h, m, k), or (..., k) without a batch, to (..., n) in the dtype of x; phases (h, n) and (h, k).
-
-    The parts of a complex x, and the cosine and sine of phases, are stacked as more rows of one scan.
-    """
-    a = matrix.target
-    if x.is_complex():
-        parts = _stack(x.real, x.imag, a)
-        return torch.complex(*_unstack(product(parts, matrix, phase), a))
-    narrow = x.dtype.itemsize < 4 and not (phase is None and _backends.load(matrix.backend, x.device.type).reads_half)
-    wide = x.to(torch.float32) if narrow else x
-    if phase is not None:  # cos(phi - psi) = cos phi cos psi + sin phi sin psi
-        phi, psi = (_angle(part, a, wide) for part in phase)
-        wide = _stack(wide * psi.cos().to(wide.dtype), wide * psi.sin().to(wide.dtype), a)
-    # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
-    odd = torch.is_grad_enabled() and a.requires_grad
-    y, _ = scan(wide, matrix, odd=odd)
-    if phase is not None:
-        of_cos, of_sin = _unstack(y, a)
-        y = of_cos * phi.cos().to(y.dtype) + of_sin * phi.sin().to(y.dtype)
-    return y if y.dtype == x.dtype else y.to(x.dtype)
-
-
-def _angle(phase: Tensor, a: Tensor, x: Tensor) -> Tensor:
-    """Phases as factors of the rows of x, (..., k) or (h, ..., k), at least as precise as x."""
-    angle = phase.to(torch.promote_types(phase.dtype, x.dtype))
-    return angle if a.dim() == 1 else angle.reshape(a.shape[0], *[1] * (x.dim() - 2), phase.shape[-1])
-
-
-def _stack(one: Tensor, two: Tensor, a: Tensor) -> Tensor:
-    """Two operands as one with twice the rows: (2, ..., k) without a batch, (h, 2, m, k) with one."""
-    return torch.stack([one, two], a.dim() - 1)
-
-
-def _unstack(y: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    one, two = y.unbind(a.dim() - 1)
-    return one, two

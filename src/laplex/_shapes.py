@@ -42,7 +42,7 @@ def unfold(y: Tensor, folding: Folding) -> Tensor:
 
 def flat_anchors(values: Tensor, batch: tuple[int, ...]) -> Tensor:
     """(*H', n) -> (h, n), where H' broadcasts to H; without a batch they stay (n,)."""
-    if not batch:
+    if not batch or (len(batch) == 1 and values.shape[:-1] == batch):
         return values
     n = values.shape[-1]
     return values.expand(*batch, n).reshape(math.prod(batch), n)

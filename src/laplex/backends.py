@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from laplex import _backends, _checks
+from laplex._backends.cost import Work
+from laplex._plan import Plan
 
 __all__ = ["available", "which"]
 
@@ -36,8 +38,13 @@ def _no_gpu() -> str:
     return "torch sees no CUDA device"
 
 
-def which(x: Tensor, a: Tensor, b: Tensor, *, backend: str | None = None) -> str:
-    """The backend that ``laplex.linear(x, a, b, backend=backend)`` would run."""
+def which(
+    x: Tensor, a: Tensor, b: Tensor, *, weight: Tensor | None = None, plan: Plan | None = None, backend: str | None = None
+) -> str:
+    """The backend that ``laplex.linear(x, a, b, weight=weight, plan=plan, backend=backend)`` would run, here and now:
+    where gradients are wanted another one may be the fastest."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
-    return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend)
+    batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
+    work = Work.of((x, a, b), batch, weight is not None, plan is not None, (weight,))
+    return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend, work)

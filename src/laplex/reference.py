@@ -45,11 +45,17 @@ def linear(
     b: Tensor,
     tau: float | Tensor = 1.0,
     *,
+    weight: Tensor | None = None,
     phi: Tensor | None = None,
     psi: Tensor | None = None,
 ) -> Tensor:
-    """y = x K^T with K formed: x (..., k) -> (..., n); the definition of :func:`laplex.linear`."""
+    """y = x K^T with K formed: x (..., k) -> (..., n); the definition of :func:`laplex.linear`.
+
+    With a weight (H) the matrices are summed first: K = sum over h of weight_h K_h.
+    """
     dense = kernel(a, b, tau, phi=phi, psi=psi)
+    if weight is not None:
+        dense = (dense * weight[..., None, None]).flatten(0, -3).sum(0) if dense.dim() > 2 else dense * weight
     return x @ dense.mT.to(x.dtype)
 
 

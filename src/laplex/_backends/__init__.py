@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from laplex import _checks, _compiled
+from laplex._backends.cost import Work, cheapest
 from laplex._eager import always
 from laplex._errors import PerformanceWarning
 from laplex._scan.order import Order, layout_of_sides
 
-NAMES = ("torch", "cpp", "triton", "dense")
+NAMES = ("torch", "cpp", "triton", "dense", "formed")
 NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
 WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that the compiled core is missing
 
@@ -39,6 +41,8 @@ class Backend(NamedTuple):
     look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
+    form: ModuleType | None = None  # form and pull: linear then forms the matrix, and torch multiplies
+    phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are
@@ -69,16 +73,26 @@ def _load(name: str, device: str) -> Backend:
     elif name == "triton":
         from laplex._triton.backend import BACKEND as table
     elif device == "cuda" and not NO_TRITON:
-        from laplex._triton.backend import DIRECT as table
+        from laplex._triton.backend import DIRECT, FORMED
+
+        table = FORMED if name == "formed" else DIRECT
     else:
-        from laplex._backends.of_dense import BACKEND as table
+        from laplex._backends.of_dense import BACKEND, FORMED
+
+        table = FORMED if name == "formed" else BACKEND
     return table
 
 
-def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
-    """The backend for a product of size n x k on a device, or the one asked for if it can run."""
+def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work | None = None) -> str:
+    """The backend for a product of size n x k on a device, or the one asked for if it can run.
+
+    With ``work`` the cheapest way for it, as ``cost`` estimates. Transforms and forward mode take the scan, which has
+    all derivatives.
+    """
     if backend is None:
         chosen = planner(device)
+        if work is not None and _by_cost(chosen, device):
+            return {"scan": chosen, "pairs": "dense", "formed": "formed"}[cheapest(work, device.type)]
         return "dense" if always(n * k < load(chosen, device.type).dense_below) else chosen
     if backend not in NAMES:
         raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
@@ -86,6 +100,14 @@ def choose(device: torch.device, n: int, k: int, backend: str | None) -> str:
     if why:
         raise RuntimeError(f"laplex: backend '{backend}' {why}")
     return backend
+
+
+def _by_cost(scan: str, device: torch.device) -> bool:
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting() and scan in ("cpp", "triton")
+    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return False
+    return scan in ("cpp", "triton")
 
 
 def refusal(backend: str, device: torch.device) -> str:
@@ -126,12 +148,23 @@ def of_order(order: Order) -> str:
     return "triton" if order.joined else planner_of_sides(order.target.indices.device)
 
 
+class Call(NamedTuple):
+    """Which call is made, and which of its optional tensors are given."""
+
+    name: str
+    summed: bool
+    phased: bool
+
+
 class WholeCall:
     """A public call that is not replayed; on a GPU :func:`whole_call` gives one that may be."""
 
     def again(self) -> Tensor | None:
         """The result of a replay, if a call of this form was recorded."""
         return None
+
+    def constant(self, tensor: Tensor) -> None:
+        """Take note of a tensor that replays may read as it is now: tau, if it was given as a number."""
 
     def keep(self, result: Tensor) -> Tensor:
         """Record the call, which gave this result; within ``with``."""
@@ -144,7 +177,7 @@ class WholeCall:
         return None
 
 
-def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall:
+def whole_call(what: Call, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall:
     """A call of ``laplex.linear`` or ``laplex.gram`` that a GPU may replay: its launches, without checks and planning.
 
     The caller returns ``again()`` unless it is None, else computes the result within ``with`` and passes it to

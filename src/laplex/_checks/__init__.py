@@ -20,6 +20,7 @@ from laplex._checks.arguments import no_transform_in_a_graph as no_transform_in_
 from laplex._checks.arguments import one_weight as one_weight
 from laplex._checks.arguments import operand as operand
 from laplex._checks.arguments import phases as phases
+from laplex._checks.arguments import sum_weight as sum_weight
 from laplex._checks.messages import differentiable_once as differentiable_once
 from laplex._checks.messages import not_a_plan as not_a_plan
 from laplex._checks.messages import not_an_index as not_an_index

@@ -93,11 +93,10 @@ def anchor_pair(where: str, a: Tensor, b: Tensor) -> None:
 
 def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[int, ...]:
     """H, the common leading shape of the anchors. tau has one element, or broadcasts to it."""
-    if a.dim() == b.dim() == 1:
-        batch: tuple[int, ...] = ()
-    else:
+    batch: tuple[int, ...] = tuple(a.shape[:-1])
+    if batch != b.shape[:-1]:  # asked first: torch takes as long to broadcast shapes as to launch a program
         try:
-            batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
+            batch = tuple(torch.broadcast_shapes(batch, b.shape[:-1]))
         except RuntimeError:
             got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
             raise ValueError(
@@ -167,6 +166,24 @@ def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, 
     _as_long_as_columns(where, "weight", weight, b)
     if batch and weight.dim() > 1:
         _rows_over_batch(where, "weight", weight, batch)
+
+
+def sum_weight(where: str, weight: Tensor | None, a: Tensor, batch: tuple[int, ...]) -> None:
+    """The weights of a sum of matrices: one number per matrix, or what broadcasts to that."""
+    if weight is None:
+        return
+    real(where, "weight", weight, a)
+    if weight.shape == batch:
+        return
+    try:
+        fits = tuple(torch.broadcast_shapes(weight.shape, batch)) == batch
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{where}: `weight` must have the shape H = {batch} of the leading dimensions of `a` and `b`, one number per "
+            f"matrix of the sum, got shape {tuple(weight.shape)}; for weights of columns use laplex.gram, or x * weight"
+        )
 
 
 def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:

@@ -1,27 +1,84 @@
-"""What is formed: r kernel matrices per result, each with its own anchors, length scale, weight and phases."""
+"""The matrices that are summed to W, as backends see them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 
 class Kernels(NamedTuple):
-    """h results, each the weighted sum of r kernel matrices n x k."""
+    """Matrices K_q of which each ``summed`` consecutive ones give one W.
 
-    target: Tensor  # (h, r, n)
-    source: Tensor  # (h, r, k)
-    tau: Tensor  # (h, r) float64
-    weight: Tensor | None  # (h, r), or None: all ones
-    phi: Tensor | None  # (h, r, n), with psi (h, r, k), or both None
-    psi: Tensor | None
+    H is flattened in memory: the matrices are numbered, and ``summed`` divides their number.
+    """
+
+    target: Tensor  # (*H, n)
+    source: Tensor  # (*H, k)
+    tau: Tensor  # H, float32 or float64
+    weight: Tensor | None  # H; None for ones
+    phi: Tensor | None  # (*H, n)
+    psi: Tensor | None  # (*H, k)
+    summed: int
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What can be differentiated."""
+        return self[:6]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Results, rows and columns: (h, n, k)."""
+        return self.tau.numel() // self.summed, self.target.shape[-1], self.source.shape[-1]
+
+    @property
+    def shape_of_results(self) -> tuple[int, ...]:
+        """(n, k) if all matrices are summed, else (h, n, k)."""
+        return self.shape[1:] if self.summed == self.tau.numel() else self.shape
+
+    @property
+    def flat(self) -> tuple[Any, ...]:
+        """The matrices as (h, r, n), (h, r, k) and (h, r), r = summed."""
+        h, n, k = self.shape
+        r = self.summed
+        return (
+            self.target.reshape(h, r, n),
+            self.source.reshape(h, r, k),
+            self.tau.reshape(h, r),
+            None if self.weight is None else self.weight.reshape(h, r),
+            None if self.phi is None else self.phi.reshape(h, r, n),
+            None if self.psi is None else self.psi.reshape(h, r, k),
+        )
 
 
 class Needs(NamedTuple):
-    """Which gradients are wanted."""
+    """Which gradients are wanted; those of targets and sources come together, and those of phi and psi."""
 
     anchors: bool
     tau: bool
     weight: bool
     phase: bool
+
+    @classmethod
+    def of(cls, needed: Sequence[bool]) -> Needs:
+        """Of flags in the order of ``Kernels.tensors``."""
+        target, source, tau, weight, phi, psi = needed
+        return cls(target or source, tau, weight, phi or psi)
+
+    @property
+    def of_each(self) -> tuple[bool, ...]:
+        """Flags in the order of ``Kernels.tensors``."""
+        return self.anchors, self.anchors, self.tau, self.weight, self.phase, self.phase
+
+
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
+
+
+def gradients_like(kernels: Kernels, needs: Needs) -> Gradients:
+    """Memory for the gradients that are wanted, in the order of ``Kernels.tensors``."""
+    made = [
+        tensor.new_empty(tensor.shape) if need and tensor is not None else None
+        for tensor, need in zip(kernels.tensors, needs.of_each, strict=True)
+    ]
+    return made[0], made[1], made[2], made[3], made[4], made[5]

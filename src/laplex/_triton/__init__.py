@@ -4,6 +4,7 @@
     order/       the sorted order of both sides: ranked by counting, or sorted and merged
     scan/        products over tiles of that order: reduce every tile, carry between tiles, scan every tile
     short/       products with one long side: a table of sums at few sources, and staging by rows
+    phase/       products with phases, both channels in one pass, and their gradients
     distance/    sums weighted by distance, for the gradient of tau
     gram/        Gram matrices and their gradients
     points       what all programs share: places, entries, decays, faults
@@ -12,8 +13,8 @@
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
 after what they compute. A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) ->
-``replay.run`` -> ``scan.launch.scan`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many tiles
-``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at ties,
-at ``scan/sums``; after anchors moved, at ``refresh_program`` and ``broken`` in ``scan/programs``; from the second call
-on, at ``replay``.
+``replay.run`` -> ``scan.launch.scan_once`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many
+tiles ``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at
+ties, at ``scan/sums``; after anchors moved, at ``refresh_program`` and ``broken`` in ``scan/programs``; from the second
+call on, at ``replay``.
 """

@@ -1,12 +1,16 @@
-"""What the GPU backend can do: ``triton`` in tiles of the sorted order, and ``dense`` pair by pair without one."""
+"""What the GPU backend can do: ``triton`` in tiles of the sorted order, ``dense`` pair by pair without
+one, and ``formed`` with the matrix written once and multiplied by torch.
+"""
 
 from __future__ import annotations
 
 from laplex._backends import Backend
 from laplex._quasisep import torch as solver
 from laplex._triton import tuning
+from laplex._triton.formed import launch as form
 from laplex._triton.gram import launch as gram
 from laplex._triton.order import launch as order
+from laplex._triton.phase import launch as phase
 from laplex._triton.scan import dense
 from laplex._triton.scan import launch as scan
 
@@ -24,6 +28,7 @@ BACKEND = Backend(
     look=order.look,
     complete=order.complete,
     solver=solver,
+    phased=phase,
     fused_gram=gram,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,
@@ -32,3 +37,4 @@ BACKEND = Backend(
     joins=True,
 )
 DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)
+FORMED = DIRECT._replace(form=form, reads_half=True)

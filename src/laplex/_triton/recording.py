@@ -132,13 +132,10 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
 
 
 def from_anchors(what: str, make: Callable[[], Results]) -> Results:
-    """What depends on the anchors alone. Replays for the same anchors share it; other calls are not replayed."""
+    """What depends on the anchors alone. Replays for the same anchors share it; for others it is a part of them."""
     recording = state.recorder
-    if not isinstance(recording, Recording):
-        return make()
-    kept = recording.of_anchors
-    if kept is None:
-        recording.fail(f"{what} depends on the anchors")
+    kept = recording.of_anchors if isinstance(recording, Recording) else None
+    if not isinstance(recording, Recording) or kept is None:
         return make()
     if what not in kept:
         with _paused(recording):

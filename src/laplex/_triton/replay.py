@@ -27,9 +27,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from laplex._backends import Call as PublicCall
 from laplex._backends import WholeCall
 from laplex._eager import plain, plainly_eager
-from laplex._shapes import flat_tau
 from laplex._triton import tuning
 from laplex._triton.launch import Launch, launch_compiled, state
 from laplex._triton.recording import Call, Recording, Results, recorded
@@ -142,22 +142,29 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
     """Replay an operator, whose results are tensors.
 
     ``flatten`` turns its operands into the input tensors and whatever else its launches depend on. Within a recording
-    the operator is a part of that, and runs as it is.
+    the operator is a part of that, and runs as it is. ``kept`` is for callers who know the form of the operands: a
+    dictionary for this form alone, in which the replay is found sooner.
     """
 
     def of(operator: Callable[..., Results]) -> Callable[..., Results]:
         @functools.wraps(operator)
-        def run(*operands: Any, **how: Any) -> Results:
+        def run(*operands: Any, kept: dict[Any, Any] | None = None, **how: Any) -> Results:
             inputs, others = flatten(*operands)
             if state.recorder is not None or not _in_one_piece(inputs):
                 return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
+            alike = operator, torch._C._cuda_getDevice(), *map(at.index, at)
+            replay = None if kept is None else kept.get(alike)
+            if replay is not None:
+                return replay(inputs, at)  # type: ignore[no-any-return]
             form = (
-                operator, others, *how.items(), inputs[0].device, torch._C._cuda_getDevice(), tuple(map(at.index, at)),
+                alike, others, *how.items(), inputs[0].device,
                 *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
             )  # fmt: skip
             replay = operators.kept.get(form)
             if replay is not None:
+                if kept is not None:
+                    kept[alike] = replay
                 return replay(inputs, at)
             large = sum(tensor.numel() for tensor in inputs) > tuning.REPLAYED_OPERATORS
             if form in operators.kept or large or _mistakable(inputs, ()):
@@ -172,9 +179,13 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
     return of
 
 
-def whole_call(what: str, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall | None:
+def whole_call(what: PublicCall, tau: Any, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall | None:
     """The call that ``laplex._backends.whole_call`` promises, or None if it is not to be replayed."""
-    if not inputs or type(tau) is not float or a.dim() != 1 or b.dim() != 1:
+    if not inputs or not (what.summed or a.dim() == b.dim() == 1):
+        return None
+    if isinstance(tau, Tensor):
+        inputs, tau = (*inputs, tau), None
+    elif type(tau) is not float:
         return None
     if plan is None:
         inputs = *inputs, a, b
@@ -192,13 +203,14 @@ class _WholeCall(WholeCall):
 
     def __init__(
         self,
-        what: str,
+        what: PublicCall,
         replays: Replays,
-        tau: float,
+        tau: float | None,
         inputs: tuple[Tensor, ...],
         constants: tuple[Tensor, ...] = (),
     ) -> None:
-        self.replays, self.tau, self.inputs, self.constants = replays, tau, inputs, constants
+        self.replays, self.inputs, self.constants = replays, inputs, constants
+        self.tau_is_a_number = tau is not None
         self.at = [tensor.data_ptr() for tensor in inputs]
         device = inputs[0].device
         self.where = torch._C._cuda_getCurrentRawStream(device.index), torch._C._cuda_getDevice()
@@ -215,9 +227,12 @@ class _WholeCall(WholeCall):
         if self.form in self.replays.kept or _mistakable(self.inputs, self.constants):
             return
         of_anchors = self.replays.of_anchors.setdefault(self.where, {}) if self.constants else None
-        tau = flat_tau(self.tau, (), self.inputs[0].device)  # cached: the call gets the same tensor
-        self.recording = recorded((tau, *self.constants), of_anchors)
+        self.recording = recorded(self.constants, of_anchors)
         self.record = self.recording.__enter__()
+
+    def constant(self, tensor: Tensor) -> None:
+        if self.recording is not None and self.tau_is_a_number:
+            self.record.constants.append(tensor)
 
     def keep(self, result: Tensor) -> Tensor:
         if self.recording is not None:

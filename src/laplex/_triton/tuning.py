@@ -48,12 +48,28 @@ ADJACENT_FROM = 1 << 10  # programs of such tiles, from which on two transposing
 COPY_TILE = 256  # points of a program that copies with adjacent rows
 DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program that forms pairs
 
+# --- The matrix formed ---------------------------------------------------------------------------------------------
+FORM_TILE = 32, 32  # targets and sources of a program
+FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
+PULL_TILES = (16, 32), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
+FORM_MANY = 1 << 12  # programs
+TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
+FAULT_TILE = 2048  # anchors at a step of a program that looks for faults
+FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
+
 # --- One long side ---------------------------------------------------------------------------------------------------
 SPREAD_TILE = 128, 64  # targets of a program that reads the table, for few rows of x and for many
 SPREAD_ROWS = 32  # rows of x that it reads at a step; more than half of them count as many
 STAGE_TILE = 64  # sources of a program that copies x with adjacent rows
 REDUCE_POINTS = 32  # points at a step of a program that reduces adjacent rows
 UNSTAGE_TILE = 512  # targets of a program that gathers y out of the merged order
+
+# --- Phases ----------------------------------------------------------------------------------------------------------
+STACK_TILE = 128, 8  # points and rows at a step of a program that puts phases on rows, or takes them off
+PHASED_SPREAD_TILE = 64, 16  # targets, and rows of x at a step, of a program that reads the table of both channels
+PIECE = 256  # sources of an interval that one program sums: more mean fewer sums to add up, and fewer programs
+COLLECT_TILE = 32, 32  # sources and rows at a step of that program
+GATHER_TILE = 16, 64  # pieces and numbers at a step of a program that adds up an interval
 
 # --- Sums weighted by distance, for tau ------------------------------------------------------------------------------
 DISTANCE_TILE = 512  # points of a program

@@ -13,7 +13,7 @@ from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.scan import direct as programs
-from laplex._triton.scan.parts import scan_in_parts
+from laplex._scan.parts import scan_in_parts
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.parts import batch_parts, scan_in_parts
+from laplex._scan.parts import batch_parts, scan_in_parts
 from laplex._triton.scan.schedule import Form, schedule, worth_adjacent_rows
 from laplex._triton.short.launch import Weighted, reads_table, reduce_by_rows, spread, unstage
 
@@ -39,8 +39,7 @@ class Operands(NamedTuple):
     adjacent: int = 1  # rows of x that lie adjacent in memory
 
 
-@replayed(lambda x, matrix: ((x, *matrix.tensors), matrix.order.layout))
-def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
+def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
     if matrix.tau.numel() > LAUNCH_AXIS:
         return scan_in_parts(scan, x, matrix, odd=odd, degree=degree)
@@ -64,8 +63,10 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     return even, odd_part
 
 
-@replayed(lambda g, x, odd_x, matrix: ((g, x, odd_x, *matrix.tensors), matrix.order.layout))
-def pullback(
+scan = replayed(lambda x, matrix: ((x, *matrix.tensors), matrix.order.layout))(scan_once)
+
+
+def pull_once(
     g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x: one transposed scan, and a second for tau if need be.
@@ -88,6 +89,9 @@ def pullback(
         tau_bar = tau.new_empty(tau.shape)
         call(torch.sum, parts, out=(tau_bar.view(-1),), dim=1)
     return x_bar, t_bar, s_bar.view(matrix.source.shape), tau_bar
+
+
+pullback = replayed(lambda g, x, odd_x, matrix: ((g, x, odd_x, *matrix.tensors), matrix.order.layout))(pull_once)
 
 
 def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: bool) -> tuple[Tensor, Tensor | None]:
@@ -144,7 +148,7 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
         unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
     if not pull:
         return out
-    return pulled[:, 0] if plan.row_blocks == 1 else _block_sum(pulled)
+    return pulled[:, 0] if plan.row_blocks == 1 else block_sum(pulled)
 
 
 def _carry(scratch: Tensor, tau: Tensor, rows: tuple[int, int], tiles: int, flags: tuple[bool, bool, bool]) -> None:
@@ -172,7 +176,7 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     launch(programs.row_dot_program, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
 
 
-def _block_sum(pull: Tensor) -> Tensor:
+def block_sum(pull: Tensor) -> Tensor:
     """(h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would be three."""
     h, blocks, n = pull.shape
     numbers, most_rows = tuning.BLOCK_SUM_TILE

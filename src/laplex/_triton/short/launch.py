@@ -11,7 +11,7 @@ from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.order.launch import Joined, places
-from laplex._triton.recording import from_anchors
+from laplex._triton.recording import call, from_anchors
 from laplex._triton.scan import programs as scan_programs
 from laplex._triton.short import programs
 
@@ -42,7 +42,7 @@ def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | No
     """
     (h, m, k), n = x.shape, matrix.target.shape[-1]
     _, is_odd, pull, to_tau = beside or Weighted(x, False)
-    target, position, order, fault = from_anchors("sources and fault", lambda: _sources(matrix, h))
+    target, position, order, fault = from_anchors("sources and fault", lambda: sources_of(matrix, h))
     exact = x.dtype == torch.float64
     degree = h * 2 * k * m  # sums in the table; as many weighted by distance come behind them
     table = x.new_empty((degree * (2 if to_tau else 1),), dtype=torch.float64 if exact else torch.float32)
@@ -64,11 +64,18 @@ def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | No
     return pulled, stretch
 
 
-def _sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
+def sources_of(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
     """The targets, the sorted sources and their order, and (h,) NaN where a target is not finite, else 0."""
-    target = matrix.target.reshape(h, -1).contiguous()
-    position, order = matrix.source.reshape(h, -1).sort(dim=-1)
-    return target, position, order, (target * 0).sum(-1, dtype=torch.float64)
+    target, source = matrix.target.reshape(h, -1).contiguous(), matrix.source.reshape(h, -1).contiguous()
+    position, order = torch.empty_like(source), source.new_empty(source.shape, dtype=torch.int64)
+    call(torch.sort, source, out=(position, order), dim=-1)
+    fault = target.new_empty((h,), dtype=torch.float64)
+    call(_fault_of, target, out=(fault,))
+    return target, position, order, fault
+
+
+def _fault_of(target: Tensor, out: Tensor) -> None:
+    torch.sum(target * 0, -1, dtype=torch.float64, out=out)
 
 
 def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
@@ -77,6 +84,19 @@ def unstage(merged_y: Tensor, of_targets: Tensor, even: Tensor) -> None:
     width = tuning.UNSTAGE_TILE
     sizes = m, n, merged_y.shape[-1], of_targets.stride(0), *even.stride()
     launch(programs.unstage_program, (-(-n // width), h, 1), (merged_y, of_targets, even), sizes, (width,), 4)
+
+
+def stage(x: Tensor, place_of: Tensor, merged_x: Tensor, start: int) -> None:
+    """x (h, m, k) into the merged order, with adjacent rows: merged_x has (h, padded, m) numbers.
+
+    The places of the sources begin at ``start`` of place_of (h, 1, n + k). (A slice would be a tensor that a replay
+    does not know.)
+    """
+    h, m, k = x.shape
+    rows = min(power(m), 32)
+    sizes = m, k, merged_x.numel() // (h * m), m, place_of.stride(0), start, *x.stride()
+    grid = -(-k // tuning.STAGE_TILE) * -(-m // rows), h, 1
+    launch(programs.stage_program, grid, (x, place_of, merged_x), sizes, (tuning.STAGE_TILE, rows), 4)
 
 
 def reduce_by_rows(tensors: tuple[Tensor, ...], order: Joined, plan: Schedule) -> None:
@@ -91,13 +111,9 @@ def reduce_by_rows(tensors: tuple[Tensor, ...], order: Joined, plan: Schedule) -
     if place_of.shape[-1] == 0:
         n_rows, n_cols = (merged - k, k) if first else (k, merged - k)
         (place_of,) = from_anchors("places", lambda: (places(entry, n_rows, n_cols),))
-    of_sources = place_of.view(h, -1)[:, merged - k if first else 0 :]
+    stage(x, place_of, merged_x, merged - k if first else 0)
     rows = min(power(m), 32)
-    row_blocks = -(-m // rows)
-    sizes = m, k, length, m, of_sources.stride(0), *x.stride()
-    grid = -(-k // tuning.STAGE_TILE) * row_blocks, h, 1
-    launch(programs.stage_program, grid, (x, of_sources, merged_x), sizes, (tuning.STAGE_TILE, rows), 4)
     how = exact, odd, first, in_order, plan.far, plan.tile, tuning.REDUCE_POINTS, rows
-    grid = tiles * row_blocks, h, 1
+    grid = tiles * -(-m // rows), h, 1
     given = merged_x, tau, entry, position, scratch
     launch(programs.reduce_rows_program, grid, given, (m, merged, length, tiles, m), how, 4)

@@ -185,17 +185,20 @@ def unstage_program(
 
 @triton.jit(do_not_specialize_on_alignment=["x", "place_of"])
 def stage_program(
-    x, place_of, merged_x, m, k, padded, rows, length, x_batch, x_row, x_col,
+    x, place_of, merged_x, m, k, padded, rows, length, start, x_batch, x_row, x_col,
     SOURCES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Copy x into the merged order, with the rows of x as the innermost dimension: merged_x[batch, place, row]."""
+    """Copy x into the merged order, with the rows of x as the innermost dimension: merged_x[batch, place, row].
+
+    The places of the sources begin at ``start`` of place_of (batches, length).
+    """
     blocks = tl.cdiv(k, SOURCES)
     block, row_block = tl.program_id(0) % blocks, tl.program_id(0) // blocks
     batch = tl.program_id(1).to(tl.int64)
     j = block.to(tl.int64) * SOURCES + tl.arange(0, SOURCES)
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
     both = (j < k)[:, None] & (row < m)
-    place = tl.load(place_of + batch * length + j, mask=j < k, other=0).to(tl.int64)
+    place = tl.load(place_of + batch * length + start + j, mask=j < k, other=0).to(tl.int64)
     v = tl.load(x + batch * x_batch + row * x_row + j[:, None] * x_col, mask=both, other=0.0)
     tl.store(merged_x + (batch * padded + place[:, None]) * rows + row, v, mask=both)
 

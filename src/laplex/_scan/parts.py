@@ -1,4 +1,4 @@
-"""Batches of more matrices than an axis of a launch has programs: in parts, one after the other."""
+"""Batches of more matrices than one launch, or the memory, has room for: in parts, one after the other."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from laplex._scan.order import Matrix
 from laplex._shapes import flat, flat_rows
 
 
-def batch_parts(matrix: Matrix) -> list[tuple[slice, Matrix]]:
-    """Parts of the batch that fit one launch."""
+def batch_parts(matrix: Matrix, most: int = results.LAUNCH_AXIS) -> list[tuple[slice, Matrix]]:
+    """Parts of the batch with at most so many matrices."""
     anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
     tensors = *anchors, *matrix.order.tensors
-    starts = range(0, anchors[2].shape[0], results.LAUNCH_AXIS)
-    parts = [slice(at, at + results.LAUNCH_AXIS) for at in starts]
+    parts = [slice(at, at + most) for at in range(0, anchors[2].shape[0], most)]
     how = matrix.order.layout, matrix.backend
     return [(part, Matrix.of((*(tensor[part] for tensor in tensors), *how))) for part in parts]
 

@@ -1,0 +1,208 @@
+"""Which way of a product wins where: a sweep of sizes, and the coefficients of ``laplex._backends.cost`` fitted to it.
+
+    python3 -m benchmarks.ways --out DIR              writes ways-cuda.json (or ways-cpu.json with --device cpu)
+    python3 -m benchmarks.ways --fit ways-cuda.json   prints coefficients, and how far the choice is from the best
+
+Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
+for them. K formed by torch under torch.compile is measured beside them. (It is compiled for any sizes: to compile it for
+each of a thousand would take an hour.) This script forces the choice, so it uses private names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import laplex
+from laplex import _backends, _route
+from laplex._backends import cost
+
+SIZES = (64, 256, 1024, 4096, 16384, 65536)
+ROWS = (1, 8, 64, 512, 4096)
+SUMMED = (1, 4, 16)
+WAYS = ("formed", "scan", "pairs")
+MOST_PAIRS = 1 << 35  # pairs times rows; beyond, pair by pair is hopeless
+MOST_NUMBERS = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a formed matrix
+
+
+@contextmanager
+def forced(way: str) -> Iterator[None]:
+    """Every call takes this way."""
+    before = _backends.cheapest
+    _backends.cheapest = lambda work, device: way  # type: ignore[assignment]
+    _forget()
+    try:
+        yield
+    finally:
+        _backends.cheapest = before
+        _forget()
+
+
+def _forget() -> None:
+    _route.forget()
+    if torch.cuda.is_available():
+        from laplex._triton import replay
+
+        replay._calls.kept.clear()
+
+
+def wall(step: Callable[[], object], seconds: float, device: str) -> float:
+    """Milliseconds a step, the smaller of two rounds of as many as fit into the time."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    step()
+    wait()
+    start = time.perf_counter()
+    step()
+    wait()
+    count = max(1, min(50, int(seconds / (time.perf_counter() - start))))
+    taken = []
+    for _ in range(2):
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        wait()
+        taken.append((time.perf_counter() - start) / count * 1e3)
+    return min(taken)
+
+
+def formed_by_torch(x: Any, a: Any, b: Any, weight: Any) -> Any:
+    return x @ (torch.exp(-(a[:, :, None] - b[:, None, :]).abs()) * weight[:, None, None]).sum(0).T
+
+
+def possible(way: str, n: int, k: int, r: int, rows: int, device: str) -> bool:
+    if way == "pairs":
+        return device == "cuda" and n * k * r * rows <= MOST_PAIRS
+    if way == "scan":
+        return True
+    return n * k <= MOST_NUMBERS[device]
+
+
+def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any], device: str) -> dict[str, Any]:
+    n, k, r, rows = sizes
+    torch.manual_seed(0)
+    x, a, b, weight = (
+        torch.randn(shape, device=device).requires_grad_(gradients) for shape in ((rows, k), (r, n), (r, k), (r,))
+    )
+    g = torch.randn(rows, n, device=device)
+
+    def step(function: Callable[..., Any]) -> Callable[[], None]:
+        def both() -> None:
+            for leaf in (x, a, b, weight):
+                leaf.grad = None
+            function().backward(g)
+
+        return both if gradients else lambda: function()
+
+    found: dict[str, Any] = {}
+    for name, function in ways.items():
+        way = name if name in WAYS else "formed"
+        if not possible(way, n, k, r, rows, device):
+            continue
+        try:
+            if name in WAYS:
+                with forced(name):
+                    found[name] = wall(step(lambda: laplex.linear(x, a, b, 1.0, weight=weight)), 0.008, device)
+            else:
+                found[name] = wall(step(lambda function=function: function(x, a, b, weight)), 0.008, device)
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}"[:120]
+            if device == "cuda":
+                torch.cuda.empty_cache()
+    return {"n": n, "k": k, "matrices": r, "rows": rows, "gradients": gradients, "milliseconds": found}
+
+
+def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+    ways: dict[str, Any] = dict.fromkeys(WAYS)
+    if device == "cuda":
+        torch._dynamo.config.cache_size_limit = 64
+        ways["compiled"] = torch.compile(formed_by_torch, dynamic=True)
+    points, began = [], time.perf_counter()
+    sizes = [size for size in SIZES if size <= given.largest]
+    for n, k, r, rows in itertools.product(sizes, sizes, SUMMED, ROWS):
+        if (n + k) * r * rows > given.most_points or time.perf_counter() - began > given.seconds:
+            continue
+        for gradients in (False, True):
+            points.append(point((n, k, r, rows), gradients, ways, device))
+    print(f"{len(points)} points in {time.perf_counter() - began:.0f} s", flush=True)
+    return points
+
+
+# --- The fit ----------------------------------------------------------------------------------------------------------
+
+
+def work_of(row: dict[str, Any]) -> cost.Work:
+    return cost.Work(1, row["matrices"], row["rows"], row["n"], row["k"], torch.float32, row["gradients"])
+
+
+def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
+    """Coefficients that are not negative, for the least squares of relative errors."""
+    from scipy.optimize import nnls
+
+    known = [row for row in rows if isinstance(row["milliseconds"].get(way), float)]
+    counts = numpy.array([cost.COUNTS[way](work_of(row)) for row in known])
+    taken = numpy.array([row["milliseconds"][way] * 1e3 for row in known])
+    found, _ = nnls(counts / taken[:, None], numpy.ones(len(taken)))
+    return found
+
+
+def judge(rows: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
+    """The choice at every point beside the best way, the worst first."""
+    judged = []
+    for row in rows:
+        times = {way: taken for way, taken in row["milliseconds"].items() if isinstance(taken, float)}
+        ours = {way: taken for way, taken in times.items() if way in WAYS}
+        chosen = cost.cheapest(work_of(row), device)
+        if chosen not in ours:
+            chosen = "scan"
+        ratio = ours[chosen] / min(ours.values())
+        against = ours[chosen] / times["compiled"] if "compiled" in times else 0.0
+        judged.append({**row, "chosen": chosen, "over_best": ratio, "over_compiled": against})
+    return sorted(judged, key=lambda row: -row["over_best"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--fit", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--largest", type=int, default=SIZES[-1])
+    parser.add_argument("--most-points", type=float, default=float("inf"), help="(n + k) r rows of a point")
+    parser.add_argument("--seconds", type=float, default=500.0, help="for the whole sweep")
+    given = parser.parse_args()
+    if given.out is not None:
+        rows = sweep(given.device, given)
+        given.out.mkdir(parents=True, exist_ok=True)
+        device = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+        machine = {"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()}
+        text = ",\n".join(json.dumps(row) for row in rows)
+        head = json.dumps(machine)
+        (given.out / f"ways-{given.device}.json").write_text(f'{{"machine": {head}, "points": [\n{text}\n]}}\n')
+    if given.fit is not None:
+        rows = json.loads(given.fit.read_text())["points"]
+        for gradients in (False, True):
+            for way in WAYS:
+                known = [row for row in rows if row["gradients"] is gradients]
+                if any(isinstance(row["milliseconds"].get(way), float) for row in known):
+                    print(gradients, way, [float(f"{value:.4g}") for value in fitted(known, way)])
+        judged = judge(rows, given.device)
+        over = sum(row["over_best"] > 1.2 for row in judged)
+        slower = sorted(judged, key=lambda row: -row["over_compiled"])
+        print(f"{over} of {len(judged)} points over 1.2 of the best way; worst:")
+        for row in judged[:12]:
+            print(json.dumps(row))
+        print(f"{sum(row['over_compiled'] > 1.0 for row in judged)} slower than compiled; worst:")
+        for row in slower[:12]:
+            print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main()

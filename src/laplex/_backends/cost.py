@@ -1,0 +1,106 @@
+"""What a product costs on each way, in microseconds, so that a call can take the cheapest.
+
+The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (``python -m benchmarks.ways``; the
+JSON is in benchmarks/results). They need not be right, only in the right order: where two ways cost about the same,
+either will do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Work(NamedTuple):
+    """A product as ``laplex.linear`` is asked for it."""
+
+    results: int  # h: matrices W, after sums
+    summed: int  # r: matrices in each sum
+    rows: int  # m: rows of x for each W
+    n: int
+    k: int
+    dtype: torch.dtype  # of x
+    gradients: bool
+    planned: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        operands: tuple[Tensor, Tensor, Tensor],
+        batch: tuple[int, ...],
+        summed: bool,
+        planned: bool,
+        others: tuple[Any, ...],
+    ) -> Work:
+        """Of x, a and b, for a batch of matrices, summed or not; ``others`` are what else may be differentiated."""
+        x, a, b = operands
+        matrices, rows = math.prod(batch), math.prod(x.shape[:-1])
+        gradients = torch.is_grad_enabled() and any(
+            isinstance(given, Tensor) and given.requires_grad for given in (x, a, b, *others)
+        )
+        results, r = (1, matrices) if summed else (matrices, 1)
+        return cls(results, r, -(-rows // max(results, 1)), a.shape[-1], b.shape[-1], x.dtype, gradients, planned)
+
+
+MOST_NUMBERS = {"formed": 1 << 28}  # h n k: a gigabyte in float32, with gradients twice that
+
+# What each way's time is made of, in counts that its coefficients multiply.
+#
+#     formed   a call; entries formed; numbers of W written; multiplications of W with rows of x; rows in and out
+#     scan     a call; points sorted; points scanned; rows in and out
+#     pairs    a call; pairs summed
+COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
+    "formed": lambda w: (
+        1.0,
+        w.results * w.summed * w.n * w.k,
+        w.results * w.n * w.k,
+        w.results * w.rows * w.n * w.k,
+        w.results * w.rows * (w.n + w.k),
+    ),
+    "scan": lambda w: (
+        1.0,
+        0.0 if w.planned else w.results * w.summed * (w.n + w.k),
+        w.results * w.summed * w.rows * (w.n + w.k),
+        w.results * w.rows * (w.n + w.k),
+    ),
+    "pairs": lambda w: (1.0, w.results * w.summed * w.n * w.k * w.rows),
+}
+# Microseconds, by device, way and whether gradients are wanted.
+COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
+    "cuda": {
+        ("formed", False): (60.0, 3e-7, 2e-6, 4.5e-8, 0.0),
+        ("formed", True): (400.0, 2e-6, 6e-6, 1.35e-7, 0.0),
+        ("scan", False): (100.0, 1e-4, 3e-6, 0.0),
+        ("scan", True): (700.0, 1e-4, 1e-5, 0.0),
+        ("pairs", False): (50.0, 6e-7),
+        ("pairs", True): (500.0, 2e-6),
+    },
+    "cpu": {
+        ("formed", False): (40.0, 3e-4, 5e-4, 1e-5, 0.0),
+        ("formed", True): (100.0, 8e-4, 1e-3, 3e-5, 0.0),
+        ("scan", False): (40.0, 1.5e-2, 1.5e-3, 0.0),
+        ("scan", True): (100.0, 1.5e-2, 5e-3, 0.0),
+    },
+}
+
+
+def microseconds(way: str, work: Work, device: str) -> float:
+    """What a product costs on a way; no end where the way is not possible."""
+    coefficients = COEFFICIENTS[device].get((way, work.gradients))
+    if coefficients is None or work.results * work.n * work.k > MOST_NUMBERS.get(way, math.inf):
+        return math.inf
+    return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
+
+
+def cheapest(work: Work, device: str) -> str:
+    """ "formed", "pairs" or "scan". Spelled out, because torch.compile follows no ``min`` with a key."""
+    way, least = "scan", microseconds("scan", work, device)
+    for other in ("formed", "pairs"):
+        needed = microseconds(other, work, device)
+        if needed < least:
+            way, least = other, needed
+    return way

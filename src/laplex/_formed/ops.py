@@ -1,0 +1,85 @@
+"""The operators of formed matrices that PyTorch sees: schemas, fakes, registrations, and their derivative in a graph.
+
+    laplex::form(kernels, dtype, backend)               -> W (h, n, k), or (n, k) if all are summed
+    laplex::form_pullback(g, kernels, needs, backend)   -> the gradients of target, source, tau, weight, phi and psi
+
+``kernels`` stands for the fields of ``Kernels``. A gradient that is not wanted has no elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _backends
+from laplex._formed.kernels import Kernels, Needs, gradients_like
+
+KERNELS = "Tensor target, Tensor source, Tensor tau, Tensor? weight, Tensor? phi, Tensor? psi, int summed"
+_library = torch.library.Library("laplex", "FRAGMENT")
+_library.define(f"form({KERNELS}, ScalarType dtype, str backend) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(
+    f"form_pullback(Tensor g, {KERNELS}, bool[] needs, str backend) -> "
+    "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+form = torch.ops.laplex.form.default
+form_pullback = torch.ops.laplex.form_pullback.default
+
+
+def backend_of(backend: str, kernels: Kernels) -> Any:
+    """The module with ``form`` and ``pull``."""
+    return _backends.load(backend, kernels.target.device.type).form
+
+
+@torch.library.impl(_library, "form", "CompositeExplicitAutograd")
+def _form(*inputs: Any) -> Tensor:
+    *given, dtype, backend = inputs
+    kernels = Kernels(*given)
+    if 0 in kernels.shape:
+        return kernels.target.new_zeros(kernels.shape_of_results, dtype=dtype)
+    made: Tensor = backend_of(backend, kernels).form(kernels, dtype)
+    return made
+
+
+@torch.library.register_fake("laplex::form", lib=_library)
+def _form_fake(*inputs: Any) -> Tensor:
+    *given, dtype, _backend = inputs
+    kernels = Kernels(*given)
+    return kernels.target.new_empty(kernels.shape_of_results, dtype=dtype)
+
+
+@torch.library.impl(_library, "form_pullback", "CompositeExplicitAutograd")
+def _form_pullback(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    *given, needs, backend = inputs
+    kernels = Kernels(*given)
+    if g.numel() == 0:
+        return tuple(bar.zero_() for bar in _all_like(kernels, needs))
+    bars = backend_of(backend, kernels).pull(g, kernels, Needs(*needs))
+    return tuple(g.new_empty(0) if bar is None else bar for bar in bars)
+
+
+@torch.library.register_fake("laplex::form_pullback", lib=_library)
+def _form_pullback_fake(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    *given, needs, _backend = inputs
+    return _all_like(Kernels(*given), needs)
+
+
+def _all_like(kernels: Kernels, needs: list[bool]) -> tuple[Tensor, ...]:
+    bars = gradients_like(kernels, Needs(*needs))
+    return tuple(kernels.target.new_empty(0) if bar is None else bar for bar in bars)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    *given, ctx.summed, _dtype, ctx.backend = inputs
+    ctx.save_for_backward(*given)
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    needed = ctx.needs_input_grad[:6]
+    bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.backend)
+    return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None
+
+
+torch.library.register_autograd("laplex::form", _backward, setup_context=_save, lib=_library)

@@ -1,0 +1,80 @@
+"""The ways of a product: by the scan, by the scan summed over matrices, and with the matrix formed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _backends
+from laplex._formed.autograd import product as formed_product
+from laplex._formed.kernels import Kernels
+from laplex._phase.autograd import fused_for
+from laplex._phase.composition import channels, joined_channels, stack, unstack
+from laplex._scan.autograd import scan
+from laplex._scan.order import Matrix
+from laplex._scan.weighted import weighted
+from laplex._shapes import flat_anchors, flat_tau, fold, unfold
+
+
+def kernels_of(
+    anchors: tuple[Tensor, Tensor],
+    tau: float | Tensor,
+    batch: tuple[int, ...],
+    weight: Tensor | None,
+    phase: tuple[Tensor, ...],
+) -> Kernels:
+    """The matrices to be formed: summed to one if there is a weight."""
+    a, b = (flat_anchors(side, batch) for side in anchors)
+    phi, psi = (flat_anchors(side, batch) for side in phase) if phase else (None, None)
+    as_given = isinstance(tau, Tensor) and tau.shape == batch  # a conversion would be a launch
+    length = tau if as_given and isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
+    over = weight if weight is None or weight.shape == batch else weight.expand(batch)
+    return Kernels(a, b, length, over, phi, psi, 1 if weight is None else length.numel())
+
+
+def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, kept: dict[Any, Any]) -> Tensor:
+    """x (..., k), or (*H, m, k) for a batch of results, to (..., n), with the matrix formed and multiplied by torch."""
+    if x.is_complex():
+        both = formed(torch.stack([x.real, x.imag]), kernels, batch, backend, kept)
+        return torch.complex(both[0], both[1])
+    if x.dtype.itemsize < 4 and not _backends.load(backend, x.device.type).reads_half:
+        return formed(x.to(torch.float32), kernels, batch, backend, kept).to(x.dtype)
+    if not batch:
+        return formed_product(x, kernels, backend, kept)
+    folded, folding = fold(x, batch)
+    return unfold(formed_product(folded, kernels, backend, kept), folding)
+
+
+def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:
+    """sum over h of weight_h x K_h^T by the scan: x (..., k) to (..., n)."""
+    rows = x.reshape(-1, x.shape[-1])
+    if phase or x.is_complex() or x.dtype.itemsize < 4:
+        alike = rows.expand(weight.numel(), *rows.shape)
+        summed = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
+    else:
+        summed = weighted(rows, matrix, weight)
+    return summed.view(*x.shape[:-1], summed.shape[-1])
+
+
+def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...]) -> Tensor:
+    """x (h, m, k), or (..., k) without a batch, to (..., n) in the dtype of x, by the scan; phases (h, n) and (h, k).
+
+    The parts of a complex x, and the two channels of phases (``laplex._phase``), are stacked as more rows of one scan.
+    """
+    a = matrix.target
+    if x.is_complex():
+        parts = stack(x.real, x.imag, a)
+        return torch.complex(*unstack(product(parts, matrix, phase), a))
+    fused = fused_for(x, phase, matrix) if phase else None
+    if fused is not None:
+        return fused(x, *phase, *matrix)
+    narrow = x.dtype.itemsize < 4 and (phase or not _backends.load(matrix.backend, x.device.type).reads_half)
+    wide = x.to(torch.float32) if narrow else x
+    # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
+    odd = torch.is_grad_enabled() and a.requires_grad
+    y, _ = scan(channels(wide, phase[1], a) if phase else wide, matrix, odd=odd)
+    if phase:
+        y = joined_channels(y, phase[0], a)
+    return y if y.dtype == x.dtype else y.to(x.dtype)

@@ -1,0 +1,1 @@
+"""The matrix formed on the GPU: ``launch`` is Python, ``programs`` are Triton."""

@@ -1,0 +1,112 @@
+"""Launches that form the matrix, multiply by it, and pull its gradient back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
+from laplex._triton import tuning
+from laplex._triton.formed import programs
+from laplex._triton.launch import launch
+from laplex._triton.recording import call
+from laplex._triton.replay import replayed
+
+
+def form(kernels: Kernels, dtype: torch.dtype, kept: dict[Any, Any] | None = None) -> Tensor:
+    """W (h, n, k), or (n, k) if all matrices are summed, in this dtype: computed in float64 for that, else in float32."""
+    return _form(kernels, dtype=dtype, kept=kept)[0]
+
+
+def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
+    """The tensors that are there, and what else the launches depend on: which these are, and how many are summed."""
+    _, _, tau, weight, phi, psi, summed = kernels
+    if weight is None:
+        given = kernels[:3] if phi is None else (*kernels[:3], phi, psi)
+    else:
+        given = kernels[:4] if phi is None else kernels[:6]
+    return given, (weight is None, phi is None, summed)  # type: ignore[return-value]
+
+
+@replayed(_flat)
+def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
+    target, source, tau, weight, phi, psi = (None if v is None else v.contiguous() for v in kernels.tensors)
+    (h, n, k), r = kernels.shape, kernels.summed
+    out = kernels.target.new_empty(kernels.shape_of_results, dtype=dtype)
+    size, parts = r * n, 0
+    faults = out
+    if size > tuning.TARGETS_CHECKED:
+        parts = min(-(-size // tuning.FAULT_TILE), 64)
+        faults = out.new_empty((h, parts), dtype=torch.float32)
+        launch(programs.fault_program, (parts, h, 1), (target, faults), (size, parts), (tuning.FAULT_TILE,), 4)
+    (targets, sources), (few, many) = tuning.FORM_TILE, tuning.FORM_WARPS
+    tensors = target, source, tau, _or(weight, tau), _or(phi, target), _or(psi, source), faults, out
+    flags = dtype == torch.float64, weight is not None, phi is not None, parts > 0, targets, sources
+    grid = -(-n // targets) * -(-k // sources), h, 1
+    warps = few if h * grid[0] < tuning.FORM_MANY else many
+    launch(programs.form_program, grid, tensors, (r, n, k, parts), flags, warps)
+    return (out,)
+
+
+def pull(g: Tensor, kernels: Kernels, needs: Needs, kept: dict[Any, Any] | None = None) -> Gradients:
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
+    found = iter(_pull(g.contiguous(), kernels, needs=needs, kept=kept))
+    anchors, tau, weight, phase = needs
+    t_bar, s_bar = (next(found), next(found)) if anchors else (None, None)
+    tau_bar = next(found) if tau else None
+    weight_bar = next(found) if weight else None
+    phi_bar, psi_bar = (next(found), next(found)) if phase else (None, None)
+    return t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar
+
+
+def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
+    given, others = _flat(kernels)
+    return (g, *given), others
+
+
+@replayed(_flat_with)
+def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
+    """The gradients that are wanted."""
+    target, source, tau, weight, phi, psi = (None if v is None else v.contiguous() for v in kernels.tensors)
+    (h, n, k), r = kernels.shape, kernels.summed
+    exact = g.dtype == torch.float64
+    small, large = tuning.PULL_TILES
+    targets, sources = small if h * n * k < tuning.FORM_MANY * large[0] * large[1] else large
+    down, across = -(-n // targets), -(-k // sources)
+    channels = needs.anchors + needs.phase
+    sources_at = h * r * channels * across * n
+    all_at = sources_at + h * r * channels * down * k
+    dtype = torch.float64 if exact else torch.float32
+    parts = g.new_empty((all_at + h * r * 2 * down * across,), dtype=dtype)
+    tensors = g, target, source, tau, _or(phi, target), _or(psi, source), parts
+    flags = exact, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, targets, sources
+    launch(programs.pull_program, (down * across, h, 1), tensors, (sources_at, all_at, r, n, k), flags, 1)
+    bars = gradients_like(kernels, needs)
+    width, chunk = tuning.FINISH_TILE
+    tensors = parts, tau, _or(weight, tau), *[_or(bar, parts) for bar in bars]
+    how = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
+    grid = -(-n // width) + -(-k // width) + 1, h * r, 1
+    launch(programs.finish_program, grid, tensors, (sources_at, all_at, n, k, across, down), how, 4)
+    return tuple(bar for bar in bars if bar is not None)
+
+
+def multiply(x: Tensor, matrix: Tensor) -> Tensor:
+    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or x (h, m, k) and W (h, n, k)."""
+    if matrix.dim() == 3:
+        return x @ matrix.mT
+    n, k = matrix.shape
+    y = x.new_empty((*x.shape[:-1], n))
+    call(_times_transposed, x.reshape(-1, k), matrix, out=(y.view(-1, n),))
+    return y
+
+
+def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
+    """A transpose is no view that a replay could make by its shape alone."""
+    torch.mm(x, matrix.t(), out=out)
+
+
+def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
+    """The tensor, or one that stands in for it and is not touched."""
+    return other if tensor is None else tensor

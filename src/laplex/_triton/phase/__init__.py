@@ -1,0 +1,1 @@
+"""Products with phases: ``launch`` chooses the way; ``stacks``, ``spread`` and ``collect`` are the ways."""
