@@ -177,6 +177,15 @@ def test_gradients(case, dtype, phased):
     assert_pullback(g, kernels, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize(("unit", "of_g"), [(1e-38, 1e-4), (3e36, 1e4)])
+def test_extreme_units(unit, of_g, dtype):
+    """Distances times g leave the range of float32, in which the gradients themselves are."""
+    kernels = kernels_of("plain", dtype)
+    scaled = [(unit * wide(value)).to(kind) for value, kind in zip(kernels[:3], (dtype, dtype, torch.float64))]
+    kernels = Kernels(*scaled, *kernels[3:])
+    assert_pullback(of_g * torch.randn(kernels.shape_of_results, dtype=dtype), kernels, TOLERANCE[dtype])
+
+
 @pytest.mark.parametrize(
     "case", ["plain", "span of 50 tau", "span of 200 tau", "span of 720 tau", "far from 0", "clusters"]
 )
