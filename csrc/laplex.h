@@ -157,19 +157,52 @@ struct Gram {
     int threads;
 };
 
+// r kernel matrices per batch, whose weighted sum is one matrix W = sum over q of w_q K_q.
+struct Kernels {
+    const void* target;            // (h, r, n) T
+    const void* source;            // (h, r, k) T
+    const double* tau;             // (h, r)
+    const double* weight;          // (h, r), or null: all 1
+    const void* target_direction;  // (h, r, 2, n) T: cos phi, sin phi; null without phases
+    const void* source_direction;  // (h, r, 2, k) T: cos psi, sin psi
+    int64_t h, r, n, k;
+};
+
+// Form W (formed.cpp).
+struct Form {
+    Kernels kernels;
+    void* matrix;  // (h, n, k) T: W, output
+    int threads;
+};
+
+// The gradients of sum(g * W) (formed_pullback.cpp). All are outputs; those of type T may be null if not wanted.
+struct FormPullback {
+    Kernels kernels;
+    const void* g;       // (h, n, k) T
+    void* target_bar;    // (h, r, n) T
+    void* source_bar;    // (h, r, k) T
+    double* tau_bar;     // (h, r)
+    double* weight_bar;  // (h, r)
+    void* phi_bar;       // (h, r, n) T, null without phases
+    void* psi_bar;       // (h, r, k) T
+    int threads;
+};
+
 // Every function is compiled once per instruction set, from the same source, into a namespace of its own. These files
 // use no templates of the standard library: the linker keeps one copy of a template, and that copy might need
 // instructions that this processor does not have.
-#define LAPLEX_DECLARE(isa)                           \
-    namespace isa {                                   \
-    template <class T> Status scan(const Scan&);      \
-    template <class T> Status order(const Order&);    \
-    template <class T> Status row_dot(const RowDot&); \
-    void factor(const Factor&);                       \
-    void factor_pullback(const FactorPullback&);      \
-    void sweep(const Sweep&);                         \
-    Status sweep_pullback(const SweepPullback&);      \
-    template <class R> Status gram(const Gram&);      \
+#define LAPLEX_DECLARE(isa)                                       \
+    namespace isa {                                               \
+    template <class T> Status scan(const Scan&);                  \
+    template <class T> Status order(const Order&);                \
+    template <class T> Status row_dot(const RowDot&);             \
+    void factor(const Factor&);                                   \
+    void factor_pullback(const FactorPullback&);                  \
+    void sweep(const Sweep&);                                     \
+    Status sweep_pullback(const SweepPullback&);                  \
+    template <class R> Status gram(const Gram&);                  \
+    template <class T> Status form(const Form&);                  \
+    template <class T> Status form_pullback(const FormPullback&); \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

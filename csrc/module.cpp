@@ -122,6 +122,33 @@ int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, u
     return is_double ? LAPLEX_BEST(gram<double>, args) : LAPLEX_BEST(gram<float>, args);
 }
 
+Kernels kernels(uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t weight, uintptr_t target_direction,
+                uintptr_t source_direction, int64_t h, int64_t r, int64_t n, int64_t k) {
+    return {address<void>(target), address<void>(source), address<double>(tau), address<double>(weight),
+            address<void>(target_direction), address<void>(source_direction), h, r, n, k};
+}
+
+int form(uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t weight, uintptr_t target_direction,
+         uintptr_t source_direction, uintptr_t matrix, int64_t h, int64_t r, int64_t n, int64_t k, bool is_double,
+         int threads) {
+    const Form args{kernels(target, source, tau, weight, target_direction, source_direction, h, r, n, k),
+                    address<void>(matrix), threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(form<double>, args) : LAPLEX_BEST(form<float>, args);
+}
+
+int form_pullback(uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t weight, uintptr_t target_direction,
+                  uintptr_t source_direction, uintptr_t g, uintptr_t target_bar, uintptr_t source_bar,
+                  uintptr_t tau_bar, uintptr_t weight_bar, uintptr_t phi_bar, uintptr_t psi_bar, int64_t h, int64_t r,
+                  int64_t n, int64_t k, bool is_double, int threads) {
+    const FormPullback args{kernels(target, source, tau, weight, target_direction, source_direction, h, r, n, k),
+                            address<void>(g), address<void>(target_bar), address<void>(source_bar),
+                            address<double>(tau_bar), address<double>(weight_bar), address<void>(phi_bar),
+                            address<void>(psi_bar), threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(form_pullback<double>, args) : LAPLEX_BEST(form_pullback<float>, args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -139,5 +166,7 @@ NB_MODULE(_core, m) {
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
     m.def("gram", &gram);
+    m.def("form", &form);
+    m.def("form_pullback", &form_pullback);
     m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

@@ -1,0 +1,79 @@
+"""W in C++ (csrc/formed*.cpp), called with addresses: this file owns dtypes, contiguity and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._compiled import core
+from laplex._formed.kernels import Gradients, Kernels, Needs
+from laplex._formed.torch import multiply as multiply
+
+
+def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
+    """W (h, n, k), or (n, k) if all matrices are summed."""
+    wide = torch.promote_types(dtype, kernels.target.dtype)  # the core takes one dtype: the wider, so nothing is lost
+    made = kernels.target.new_empty(kernels.shape_of_results, dtype=wide)
+    _run(core.form, kernels, made)
+    return made.to(dtype)
+
+
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradients:
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
+    target, source, tau, weight, phi, psi = kernels.tensors
+    g = g.to(torch.promote_types(g.dtype, kernels.target.dtype)).contiguous()
+    t_bar, s_bar = (_bar(g, anchors, needs.anchors) for anchors in (target, source))
+    phi_bar, psi_bar = (_bar(g, phase, needs.phase) for phase in (phi, psi))
+    tau_bar, weight_bar = (g.new_empty(kernels.tau.shape, dtype=torch.float64) for _ in range(2))
+    _run(core.form_pullback, kernels, g, t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar)
+    return (
+        _like(t_bar, target),
+        _like(s_bar, source),
+        _like(tau_bar, tau) if needs.tau else None,
+        _like(weight_bar, weight) if needs.weight else None,
+        _like(phi_bar, phi),
+        _like(psi_bar, psi),
+    )
+
+
+def _bar(g: Tensor, value: Tensor | None, needed: bool) -> Tensor | None:
+    """Memory for the gradient of ``value`` in the dtype of g, which is the core's."""
+    return g.new_empty(value.shape) if needed and value is not None else None
+
+
+def _like(bar: Tensor | None, value: Tensor | None) -> Tensor | None:
+    return None if bar is None or value is None else bar.to(value.dtype)
+
+
+def _run(function: Callable[..., int], kernels: Kernels, matrix: Tensor, *bars: Tensor | None) -> None:
+    """Call the core, with the kernels in the dtype of ``matrix``, which is W or its cotangent."""
+    (h, n, k), dtype = kernels.shape, matrix.dtype
+    weight = None if kernels.weight is None else kernels.weight.double()
+    directions = _direction(kernels.phi, dtype), _direction(kernels.psi, dtype)
+    inputs = kernels.target.to(dtype), kernels.source.to(dtype), kernels.tau.double(), weight, *directions
+    arrays = [None if array is None else array.contiguous() for array in inputs]  # alive until the core returns
+    addresses = [0 if array is None else array.data_ptr() for array in (*arrays, matrix, *bars)]
+    status = function(*addresses, h, kernels.summed, n, k, dtype == torch.float64, torch.get_num_threads())
+    if status:
+        _raise(status, kernels.tau)
+
+
+def _direction(phase: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """(*H, 2, size): cos and sin, rounded once."""
+    if phase is None:
+        return None
+    wide = phase.double()
+    return torch.stack((wide.cos(), wide.sin()), dim=-2).to(dtype)
+
+
+def _raise(status: int, tau: Tensor) -> None:
+    where = "laplex.linear"
+    if status == core.BAD_TAU:
+        raise ValueError(_checks.bad_tau(where, tau))
+    if status in (core.NOT_FINITE_A, core.NOT_FINITE_B):
+        raise ValueError(_checks.not_finite(where, "a" if status == core.NOT_FINITE_A else "b"))
+    raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")
