@@ -72,14 +72,22 @@ def _load(name: str, device: str) -> Backend:
         from laplex._backends.of_cpp import BACKEND as table
     elif name == "triton":
         from laplex._triton.backend import BACKEND as table
+    elif name == "formed":
+        table = _load_formed(device)
     elif device == "cuda" and not NO_TRITON:
-        from laplex._triton.backend import DIRECT, FORMED
-
-        table = FORMED if name == "formed" else DIRECT
+        from laplex._triton.backend import DIRECT as table
     else:
-        from laplex._backends.of_dense import BACKEND, FORMED
+        from laplex._backends.of_dense import BACKEND as table
+    return table
 
-        table = FORMED if name == "formed" else BACKEND
+
+def _load_formed(device: str) -> Backend:
+    if device == "cuda" and not NO_TRITON:
+        from laplex._triton.backend import FORMED as table
+    elif device == "cpu" and not _compiled.MISSING:
+        from laplex._backends.of_cpp import FORMED as table
+    else:
+        from laplex._backends.of_dense import FORMED as table
     return table
 
 

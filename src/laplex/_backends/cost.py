@@ -51,7 +51,7 @@ MOST_NUMBERS = {"formed": 1 << 28}  # h n k: a gigabyte in float32, with gradien
 # What each way's time is made of, in counts that its coefficients multiply.
 #
 #     formed   a call; entries formed; numbers of W written; multiplications of W with rows of x; rows in and out
-#     scan     a call; points sorted; points scanned; rows in and out
+#     scan     a call; matrices; points sorted; points scanned; rows in and out
 #     pairs    a call; pairs summed
 COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     "formed": lambda w: (
@@ -63,6 +63,7 @@ COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     ),
     "scan": lambda w: (
         1.0,
+        w.results * w.summed,
         0.0 if w.planned else w.results * w.summed * (w.n + w.k),
         w.results * w.summed * w.rows * (w.n + w.k),
         w.results * w.rows * (w.n + w.k),
@@ -74,16 +75,16 @@ COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
     "cuda": {
         ("formed", False): (60.0, 3e-7, 2e-6, 4.5e-8, 0.0),
         ("formed", True): (400.0, 2e-6, 6e-6, 1.35e-7, 0.0),
-        ("scan", False): (100.0, 1e-4, 3e-6, 0.0),
-        ("scan", True): (700.0, 1e-4, 1e-5, 0.0),
+        ("scan", False): (100.0, 0.0, 1e-4, 3e-6, 0.0),
+        ("scan", True): (700.0, 0.0, 1e-4, 1e-5, 0.0),
         ("pairs", False): (50.0, 6e-7),
         ("pairs", True): (500.0, 2e-6),
     },
     "cpu": {
-        ("formed", False): (40.0, 3e-4, 5e-4, 1e-5, 0.0),
-        ("formed", True): (100.0, 8e-4, 1e-3, 3e-5, 0.0),
-        ("scan", False): (40.0, 1.5e-2, 1.5e-3, 0.0),
-        ("scan", True): (100.0, 1.5e-2, 5e-3, 0.0),
+        ("formed", False): (50.6, 5.2e-5, 3.17e-4, 1.45e-5, 0.0),
+        ("formed", True): (189.0, 2.12e-4, 1.29e-3, 3.84e-5, 5.55e-4),
+        ("scan", False): (114.0, 5.42, 9.54e-3, 7.6e-4, 3.26e-5),
+        ("scan", True): (403.0, 6.61, 1.33e-2, 2.6e-3, 8.42e-5),
     },
 }
 
