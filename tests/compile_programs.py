@@ -39,6 +39,12 @@ LIKE_X = {
 }
 ONE = {"x_col", "even_col", "odd_col", "w_col"}  # strides that are 1: Triton compiles an argument of 1 as a constant
 
+# Programs that must load or store 16 bytes in one access: what Triton knows of their arguments suffices for that.
+VECTORS = {
+    *("reduce_program", "scan_program", "refresh_program", "encode_program", "merge_program"),
+    *("spread_program", "stage_program", "reduce_rows_program"),
+}
+
 WARPS = 2  # with sizes in proportion: a thread has about as many points as in a real launch
 # Dtype of anchors, dtype of weights, PHASED, FIRST, IN_ORDER. Every pair of values of any two of them occurs.
 GRAMS = (
@@ -62,10 +68,15 @@ def compile_program(program, anchors, x, **constants):
     names = list(enumerate(program.arg_names))
     signature = {name: "constexpr" if name in constants else pointers.get(name, integer) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
-    aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
+    known = {each.name for each in program.params if not each.do_not_specialize_on_alignment}
+    known -= {each.name for each in program.params if each.do_not_specialize}
+    aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in known - set(constants)}
     compiled = triton.compile(
         ASTSource(program, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS}
     )
+    mirrored = constants.get("SPANS") == "narrow" and constants["ODD"] and constants["FIRST"]  # which only gathers
+    if program.__name__ in VECTORS and x == "fp32" and not mirrored:
+        assert re.search(r"\b(ld|st)\.global\S*\.v[24]\.", compiled.asm["ptx"]), f"{program.__name__} has no vectors"
     if "EARLY" in constants:
         before, waited, _ = compiled.asm["ptx"].partition("griddepcontrol.wait")
         assert waited, f"{program.__name__} may start early, but does not wait for the previous launch"

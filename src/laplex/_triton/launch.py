@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex._triton import tuning
+from laplex._triton.program import form_of
 
 Grid = tuple[int, int, int]
 _compiled: dict[Any, Any] = {}
@@ -53,8 +54,9 @@ def launch(
 ) -> None:
     """Launch a program. From the second time on Triton is not asked which compiled program that is.
 
-    The key holds what Triton specialises on: dtypes and numbers. Programs specialise on the alignment of our own
-    tensors only, which are all aligned. Under Triton's interpreter nothing is compiled.
+    The key holds what Triton specialises on: flags, dtypes, and what ``program`` lets it see of the numbers. Programs
+    specialise on the alignment of our own tensors only, which are all aligned. Under Triton's interpreter nothing is
+    compiled.
     """
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
@@ -65,7 +67,7 @@ def launch(
     if program.arg_names[-1] == "EARLY":
         early = grid[0] * grid[1] * grid[2] <= tuning.EARLY_PROGRAMS and can_start_early(device)
         flags = (*flags, early)
-    key = program, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
+    key = program, flags, warps, form_of(program, sizes), device, *[tensor.dtype for tensor in tensors]
     found = _compiled.get(key)
     if found is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)

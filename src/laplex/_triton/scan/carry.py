@@ -19,9 +19,10 @@ import triton
 import triton.language as tl
 
 from laplex._triton.points import decay_over, follow, rate_of
+from laplex._triton.program import program
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def group_program(
     scratch, tau, grouped, m, tiles, groups,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
@@ -108,7 +109,7 @@ def add_if_tied(s_1, t_1, s_2, t_2):
     return s_2, tl.where(s_1 == s_2, t_1, 0.0) + t_2
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def carry_program(
     scratch, tau, others, m, tiles, groups, count,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,

@@ -81,12 +81,13 @@ from laplex._triton.points import (
     places,
     rate_of,
 )
+from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_to, weights_of_tiles
 from laplex._triton.scan.rows import load_rows, store_rows
 from laplex._triton.scan.sums import row_sums, ties_of_tile
 
 
-@triton.jit(do_not_specialize_on_alignment=["target", "source"])
+@program(numbers="merged", callers=("target", "source"))
 def refresh_program(
     target, source, entry, position, merged, padded, n, k,
     FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
@@ -124,7 +125,7 @@ def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.const
     return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
+@program(numbers="m", callers=("x", "tau"))
 def reduce_program(
     x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_batch, x_row, x_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
@@ -193,7 +194,7 @@ def total(v):
     return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd_or_weights", "even"])
+@program(numbers="m", callers=("x", "odd_or_weights", "even"))
 def scan_program(
     x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
     x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
@@ -328,7 +329,7 @@ def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: t
     return in_tile & (load_points(position, beside, in_tile, not MIRRORED) == p)
 
 
-@triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])
+@program(numbers="m", callers=("g", "odd", "tau", "out"))
 def row_dot_program(
     g, odd, tau, out, m, n, g_batch, g_row, g_col, o_batch, o_row, o_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
@@ -345,7 +346,7 @@ def row_dot_program(
     tl.store(out + batch * n + i, sums / tl.load(tau + batch), mask=i < n)
 
 
-@triton.jit
+@program(numbers="blocks")
 def block_sum_program(pull, out, blocks, n, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """out (h, n) = the sum over blocks of pull (h, blocks, n), in float64."""
     batch = tl.program_id(1).to(tl.int64)

@@ -1,0 +1,53 @@
+"""How a GPU program is declared, so that one compiled program is for all sizes.
+
+Triton compiles a program for each set of flags and dtypes. By default it does so again for each of the numbers that is
+1, and for each that 16 divides: a program with ten numbers has thousands of forms, most new sizes of the anchors need a
+new one, and compiling one takes up to a second. Here Triton looks at those numbers only that decide how memory is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import triton
+
+PADDED = "padded"  # a size in memory, always a multiple of 32, which Triton may know: one form
+STRIDE = "_col"  # ends the name of a stride between columns: it is 1, or columns are apart
+INT32 = 2**31
+
+
+def program(
+    *, numbers: str, callers: tuple[str, ...] = (), divisible: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:
+    """``triton.jit`` for a function whose parameters are tensors, then numbers, then flags, as ``launch`` passes them.
+
+    Args:
+        numbers: the first parameter that is a number.
+        callers: tensors of the caller, which may begin at any address. All others are our own, and are aligned.
+        divisible: numbers for which vector loads, if 16 divides them, are worth a program of their own.
+    """
+
+    def declare(function: Callable[..., Any]) -> Any:
+        names = [name for name, each in inspect.signature(function).parameters.items() if each.annotation is each.empty]
+        given = names[names.index(numbers) :]
+        strides = [name for name in given if name.endswith(STRIDE)]
+        known = {PADDED, *strides, *divisible}
+        made: Any = triton.jit(
+            function,
+            do_not_specialize=[name for name in given if name not in known],
+            do_not_specialize_on_alignment=[*callers, *strides],
+        )
+        made.units = {given.index(name): 0 for name in strides} | {given.index(name): 16 for name in divisible}
+        return made
+
+    return declare
+
+
+def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+    """What Triton sees of the numbers: which of the known ones are 1 or divisible by 16, and which take 64 bits."""
+    units = program.units.items()
+    ones = [(place, 1) for place, _ in units if numbers[place] == 1]
+    multiples = [(place, unit) for place, unit in units if unit and numbers[place] % unit == 0]
+    return (*ones, *multiples, *[(place, INT32) for place, number in enumerate(numbers) if number >= INT32])
