@@ -97,8 +97,8 @@ def narrow_sums(anchors, x, exact):
         for odd, pull, first in cases:
             how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
             how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
-            side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "ROWS_AT_ONCE": 4}
-            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "ROWS_AT_ONCE": 1}
+            side = {"IN_ORDER": False, "STAGED": "", "ONE_ROW": False, "ROWS_AT_ONCE": 4}
+            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ONE_ROW": False, "ROWS_AT_ONCE": 1}
             compile_program(triton_merged.scan_program, anchors, x, **how, **(alone if place else side))
 
 
@@ -106,10 +106,10 @@ def products(anchors, x):
     exact = x == "fp64"
     for odd, first in ((False, True), (True, True), (True, False)):
         flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
-        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
+        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ONE_ROW": odd and first}
         staged = {"STAGED": "" if first else "places"}
         checked = {"CHECKED": odd and exact, "ONE_BATCH": odd, "ROWS_AT_ONCE": 1 if odd else 4}
-        compile_program(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
+        compile_program(triton_merged.reduce_program, anchors, x, **tiles, STAGED=not first, **checked)
         carry = {"CARRY": 1 if odd else 8, "ONE_BATCH": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
         carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
         carry |= {"PULL": odd and not first, "UNSTAGED": not odd}

@@ -165,6 +165,7 @@ def tiles(monkeypatch):
 
     of(32)
     small = {
+        "PROGRAMS_WANTED": 0,  # tiles without a target are skipped
         "DISTANCE_TILE": 32,
         "DISTANCE_CARRIED": 2,
         "MERGE_TILE": 64,

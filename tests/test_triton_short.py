@@ -23,8 +23,9 @@ ROWS = 3  # no power of two
 
 
 @pytest.fixture(autouse=True)
-def few_are_many(monkeypatch):
+def few_are_many(tiles, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE_FROM", 0)
+    monkeypatch.setattr(tuning, "GATHERED_TWICE", -1)
     monkeypatch.setattr(tuning, "ROWS_STAGED", ROWS)
 
 

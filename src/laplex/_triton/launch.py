@@ -43,6 +43,14 @@ def power(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
+def step(size: int, most: int, *parts: int) -> int:
+    """The least of ``most`` and its ``parts`` (of 4 a quarter) that is at least ``size``; ``most`` if none is.
+
+    A program is compiled for each length of its vectors. So a length that follows a size has few steps.
+    """
+    return min((most // part for part in parts if most // part >= size), default=most)
+
+
 @functools.cache
 def can_start_early(device: torch.device) -> bool:
     """Whether a launch may begin before the last one ends (programmatic dependent launch): on Hopper and later."""
