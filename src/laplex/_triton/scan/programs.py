@@ -58,7 +58,7 @@ Compile-time flags beside those of ``points``
     STAGED    how x lies in the merged order when the scan reads it: "" not at all (gathered from the caller's x),
               "places" (h, m, padded), as ``reduce_program`` has copied it, "rows" (h, padded, m)
     ONE_BATCH       h = 1
-    ONE_ROW         a program has one row of x, and no loop over rows that would keep registers
+    ONE_ROW         a program has one row of x, and no loop over rows, which takes registers
     ROWS_AT_ONCE    rows that one access loads or stores, 1 or 4 (``scan.rows``)
 """
 
@@ -174,8 +174,8 @@ def reduce_program(
     SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
     to_first, to_last = to_first.to(SUM), to_last.to(SUM)
     channel = batches * m * tiles
-    rows_each = 1 if ONE_ROW else rows_each
-    for row_start in range(row_block * rows_each, tl.minimum((row_block + 1) * rows_each, m), ROWS_AT_ONCE):
+    begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
+    for row_start in range(begin, end, ROWS_AT_ONCE):
         rows = load_rows(x + batch * x_batch, row_start, s_index, is_source, x_row, x_col, ROWS_AT_ONCE, IN_ORDER)
         for r in tl.static_range(ROWS_AT_ONCE):
             row = tl.zeros([], tl.int64) + row_start + r
@@ -189,6 +189,15 @@ def reduce_program(
             if ODD:
                 is_tied = p.to(tl.float64) == (first if FIRST else last)
                 tl.store(totals + 2 * channel, total(tl.where(is_tied, v, 0.0)), mask=row < m)
+
+
+@triton.jit
+def rows_of(row_block, rows_each, m, ONE_ROW: tl.constexpr):
+    """The first row of a program, and the end of its rows."""
+    if ONE_ROW:
+        return row_block, row_block + 1
+    else:
+        return row_block * rows_each, tl.minimum((row_block + 1) * rows_each, m)
 
 
 @triton.jit
@@ -289,8 +298,8 @@ def _scan_tile(
             ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
         batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
-        rows_each = 1 if ONE_ROW else rows_each
-        for row_start in range(row_block * rows_each, tl.minimum((row_block + 1) * rows_each, m), ROWS_AT_ONCE):
+        begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
+        for row_start in range(begin, end, ROWS_AT_ONCE):
             x_index = place if STAGED != "" else s_index
             x_mask = (place < padded) if STAGED == "places" else is_source
             X_CONTIGUOUS: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
