@@ -40,6 +40,7 @@ class Backend(NamedTuple):
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
+    ahead: ModuleType | None = None  # compiles programs before they are needed
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are
     writes_columns: bool = False  # writes results with adjacent rows, as the operand has them

@@ -8,6 +8,7 @@
     gram/        Gram matrices and their gradients
     points       what all programs share: places, entries, decays, faults
     tuning       every number that trades time for time or memory
+    program      how a program is declared; warm_up: which programs there are, and compiling them ahead
     launch       how a program is launched; recording and replay: how launches are recorded and launched again
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named

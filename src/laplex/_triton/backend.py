@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laplex._backends import Backend
 from laplex._quasisep import torch as solver
-from laplex._triton import tuning
+from laplex._triton import tuning, warm_up
 from laplex._triton.gram import launch as gram
 from laplex._triton.order import launch as order
 from laplex._triton.scan import dense
@@ -25,6 +25,7 @@ BACKEND = Backend(
     complete=order.complete,
     solver=solver,
     fused_gram=gram,
+    ahead=warm_up,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,
     writes_columns=True,

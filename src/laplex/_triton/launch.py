@@ -13,7 +13,21 @@ from laplex._triton import tuning
 from laplex._triton.program import form_of
 
 Grid = tuple[int, int, int]
-_compiled: dict[Any, Any] = {}
+
+
+class Variant(NamedTuple):
+    """What Triton compiles: a program, and all that it specialises on."""
+
+    program: Any
+    flags: tuple[Any, ...]
+    warps: int
+    early: bool  # may begin before the last launch ends
+    form: tuple[tuple[int, int], ...]  # what ``program`` lets Triton see of the numbers
+    device: torch.device
+    dtypes: tuple[torch.dtype, ...]
+
+
+_compiled: dict[Variant, Any] = {}
 
 
 class Launch(NamedTuple):
@@ -31,8 +45,17 @@ class Recorder(Protocol):
     def launched(self, launch: Launch) -> None: ...
 
 
+class Survey:
+    """Notes the programs that calls would need on a device; nothing is launched. Numbers are an example for each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.found: dict[Variant, tuple[int, ...]] = {}
+
+
 class _State(threading.local):
     recorder: Recorder | None = None
+    survey: Survey | None = None
 
 
 state = _State()  # of this thread
@@ -62,34 +85,67 @@ def launch(
 ) -> None:
     """Launch a program. From the second time on Triton is not asked which compiled program that is.
 
-    The key holds what Triton specialises on: flags, dtypes, and what ``program`` lets it see of the numbers. Programs
-    specialise on the alignment of our own tensors only, which are all aligned. Under Triton's interpreter nothing is
-    compiled.
+    Programs specialise on the alignment of our own tensors only, which are all aligned. Under Triton's interpreter
+    nothing is compiled.
     """
+    survey = state.survey
+    if survey is not None:
+        survey.found.setdefault(_variant(program, grid, tensors, sizes, flags, warps, survey.device), sizes)
+        return
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             launch(program, grid, tensors, sizes, flags, warps)
         return
-    early = False
-    if program.arg_names[-1] == "EARLY":
-        early = grid[0] * grid[1] * grid[2] <= tuning.EARLY_PROGRAMS and can_start_early(device)
-        flags = (*flags, early)
-    key = program, flags, warps, form_of(program, sizes), device, *[tensor.dtype for tensor in tensors]
-    found = _compiled.get(key)
+    variant = _variant(program, grid, tensors, sizes, flags, warps, device)
+    flags, found = variant.flags, _compiled.get(variant)
     if found is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         launch_compiled(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
     else:
-        how = {"launch_pdl": True} if early else {}  # an option that Triton knows on such GPUs only
-        made = program[grid](*tensors, *sizes, *flags, num_warps=warps, **how)
-        if can_be_launched(made):
-            found = made
-            if len(_compiled) >= tuning.COMPILED_KEPT:
-                _compiled.clear()
-            _compiled[key] = found
+        found = _kept(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
     if state.recorder is not None:
         state.recorder.launched(Launch(found, grid, tensors, (*sizes, *flags)))
+
+
+def _variant(
+    program: Any,
+    grid: Grid,
+    tensors: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    flags: Any,
+    warps: int,
+    device: torch.device,
+) -> Variant:
+    early = False
+    if program.arg_names[-1] == "EARLY":
+        early = grid[0] * grid[1] * grid[2] <= tuning.EARLY_PROGRAMS and can_start_early(device)
+        flags = (*flags, early)
+    dtypes = tuple([tensor.dtype for tensor in tensors])
+    return Variant(program, flags, warps, early, form_of(program, sizes), device, dtypes)
+
+
+def _options(variant: Variant) -> dict[str, Any]:
+    how = {"launch_pdl": True} if variant.early else {}  # an option that Triton knows on such GPUs only
+    return {"num_warps": variant.warps, **how}
+
+
+def _kept(variant: Variant, made: Any) -> Any:
+    """What Triton compiled, kept for the next launch; None if it cannot be launched again."""
+    if not can_be_launched(made):
+        return None
+    if len(_compiled) >= tuning.COMPILED_KEPT:
+        _compiled.clear()
+    _compiled[variant] = made
+    return made
+
+
+def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
+    """Compile what a survey has found, and load it; unless a launch did before."""
+    if variant not in _compiled:
+        with torch.cuda.device(variant.device):
+            given = *variant.dtypes, *numbers, *variant.flags
+            _kept(variant, variant.program.warmup(*given, grid=(1, 1, 1), **_options(variant)))
 
 
 def can_be_launched(compiled: Any) -> bool:

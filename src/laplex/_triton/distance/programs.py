@@ -151,7 +151,7 @@ def distance_reduce_program(
         tl.store(totals + 3 * tiles, tl.sum(v * (u_first * to_first), 0))
 
 
-@program(numbers="m", callers=("tau",), divisible=("tiles",))
+@program(numbers="m", callers=("tau",))
 def distance_carry_program(scratch, tau, m, tiles, EXACT: tl.constexpr, GROUP: tl.constexpr):
     """The second phase: write the carries of all tiles for one row, from the left (even programs) or the right (odd).
 
