@@ -43,10 +43,10 @@ DEVICE, ASKED = torch.device("cuda", 0), warm_up.Asked(torch.float32, 3)
 found = warm_up.survey(DEVICE, ASKED, [(40, 50), (1500, 1600), (5000, 6000)])
 warm_up.compile_all(found, lambda done, of: None)
 compiled = len(list(Path(knobs.cache.dir).rglob("*.cubin")))
-assert compiled == len(found) == len(launch._compiled) > 4, (compiled, len(found), len(launch._compiled))
+assert compiled == len(found) == len(launch.compiled) > 4, (compiled, len(found), len(launch.compiled))
 for pairs in ([(47, 64), (1024, 2048), (1, 33)], [(2000, 1999), (8192, 4096)]):  # odd, even, 1, powers of two
     for variant, numbers in warm_up.survey(DEVICE, ASKED, pairs).items():
         given = *variant.dtypes, *numbers, *variant.flags
         made = variant.program.warmup(*given, grid=(1, 1, 1), **launch._options(variant))
-        assert made is launch._compiled[variant], variant
+        assert made is launch.compiled[variant], variant
 assert len(list(Path(knobs.cache.dir).rglob("*.cubin"))) == compiled

@@ -164,3 +164,50 @@ def test_numbers_that_triton_sees():
     assert form_of(program, (1, 1, 8)) == ((1, 1),)
     assert form_of(program, (16, 16, 48)) == ((2, 16),)
     assert form_of(program, (2**31, 2, 1)) == ((2, 1), (0, 2**31))
+
+
+@pytest.mark.parametrize(("n", "k"), [(60, 50), (150, 5), (5, 150)])
+@pytest.mark.usefixtures("tiles")
+def test_the_first_launch_compiles_for_those_that_follow(n, k, launched, monkeypatch):
+    """All that an operator will launch is compiled at once, and a recording that is under way does not notice."""
+    from laplex._scan.order import Matrix
+    from laplex._triton import foresight
+    from laplex._triton.launch import state
+    from laplex._triton.order.launch import order
+    from laplex._triton.recording import recorded
+    from laplex._triton.scan.launch import pullback
+
+    asked = []
+    monkeypatch.setattr(foresight, "compile_all", lambda missing, told: asked.append(set(missing)))
+    a, b, x, g = torch.randn(n), torch.randn(k), torch.randn(3, k), torch.randn(3, n)
+    matrix = Matrix(a, b, torch.ones((), dtype=torch.float64), order(a, b, "joined"), "triton")
+    operator, operands, how = pullback.__wrapped__, (g, x, torch.randn(3, n), matrix), {"to_tau": True}
+    with recorded((), None) as recording:
+        foresight.Foresight(operator, operands, how)(CPU)
+        assert state.recorder is recording
+    assert [recording.failed, recording.steps, recording.fresh, recording.paused] == ["", [], [], False]
+    launched.clear()
+    operator(*operands, **how)
+    assert asked == [launched]
+    assert len(launched) > 1
+
+
+def test_a_launch_asks_for_foresight_once_where_programs_are_compiled(monkeypatch):
+    from laplex._triton import launch
+    from laplex._triton.foresight import Foresight
+
+    asked, ran = [], []
+
+    def program(*given, **how):
+        ran.append(given)
+
+    monkeypatch.setattr(launch, "_may_compile_beside", lambda device: True)
+    stub = type("Program", (), {"arg_names": ["x"], "units": {}, "__getitem__": lambda self, grid: program})()
+    x = torch.zeros(1)
+    monkeypatch.setattr(Foresight, "__call__", lambda self, device: asked.append(device))
+    launch.launch(stub, (1, 1, 1), (x,), (), (), 4)
+    with Foresight(None, (), {}):
+        launch.launch(stub, (1, 1, 1), (x,), (), (), 4)
+    assert asked == [CPU]
+    assert len(ran) == 2
+    assert launch.state.foresight is None

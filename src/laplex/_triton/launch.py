@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -27,7 +28,7 @@ class Variant(NamedTuple):
     dtypes: tuple[torch.dtype, ...]
 
 
-_compiled: dict[Variant, Any] = {}
+compiled: dict[Variant, Any] = {}
 
 
 class Launch(NamedTuple):
@@ -56,6 +57,7 @@ class Survey:
 class _State(threading.local):
     recorder: Recorder | None = None
     survey: Survey | None = None
+    foresight: Callable[[torch.device], None] | None = None  # compiles what the launches of an operator need
 
 
 state = _State()  # of this thread
@@ -98,7 +100,10 @@ def launch(
             launch(program, grid, tensors, sizes, flags, warps)
         return
     variant = _variant(program, grid, tensors, sizes, flags, warps, device)
-    flags, found = variant.flags, _compiled.get(variant)
+    flags, found = variant.flags, compiled.get(variant)
+    if found is None and state.foresight is not None and _may_compile_beside(device):
+        state.foresight(device)
+        found = compiled.get(variant)
     if found is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         launch_compiled(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
@@ -106,6 +111,11 @@ def launch(
         found = _kept(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
     if state.recorder is not None:
         state.recorder.launched(Launch(found, grid, tensors, (*sizes, *flags)))
+
+
+def _may_compile_beside(device: torch.device) -> bool:
+    """Whether other threads may compile and load programs: on a GPU, unless a graph is captured."""
+    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
 
 def _variant(
@@ -134,31 +144,31 @@ def _kept(variant: Variant, made: Any) -> Any:
     """What Triton compiled, kept for the next launch; None if it cannot be launched again."""
     if not can_be_launched(made):
         return None
-    if len(_compiled) >= tuning.COMPILED_KEPT:
-        _compiled.clear()
-    _compiled[variant] = made
+    if len(compiled) >= tuning.COMPILED_KEPT:
+        compiled.clear()
+    compiled[variant] = made
     return made
 
 
 def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
     """Compile what a survey has found, and load it; unless a launch did before."""
-    if variant not in _compiled:
+    if variant not in compiled:
         with torch.cuda.device(variant.device):
             given = *variant.dtypes, *numbers, *variant.flags
             _kept(variant, variant.program.warmup(*given, grid=(1, 1, 1), **_options(variant)))
 
 
-def can_be_launched(compiled: Any) -> bool:
+def can_be_launched(made: Any) -> bool:
     """Whether :func:`launch_compiled` knows this object. If not, every launch goes through Triton's public call."""
-    return all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata"))
+    return all(hasattr(made, name) for name in ("run", "function", "packed_metadata"))
 
 
-def launch_compiled(compiled: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
+def launch_compiled(made: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
     """Launch a compiled program on a stream, with addresses in place of tensors.
 
     This is the one place that uses private parts of Triton, in the form that versions 3.4 to 3.7 have; it was run with
     3.6. The public call takes several times as long: it binds and specialises the arguments again and asks the driver
     about every pointer (``public_launch`` in benchmarks/results/crossover-gpu.json).
     """
-    function, metadata = compiled.function, compiled.packed_metadata
-    compiled.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)
+    function, metadata = made.function, made.packed_metadata
+    made.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)

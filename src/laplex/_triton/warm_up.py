@@ -49,14 +49,14 @@ def sizes(points: int) -> Iterator[tuple[int, int]]:
 
 def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]]) -> dict[Variant, tuple[int, ...]]:
     """The programs of products with n x k matrices, each with numbers that it may be compiled with."""
-    with _surveyed(device) as noted:
+    with surveyed(device) as noted:
         for n, k in pairs:
             _multiply(n, k, asked)
     return noted.found
 
 
 @contextmanager
-def _surveyed(device: torch.device) -> Iterator[Survey]:
+def surveyed(device: torch.device) -> Iterator[Survey]:
     before, state.survey = state.survey, Survey(device)
     try:
         yield state.survey
