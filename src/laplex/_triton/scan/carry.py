@@ -5,7 +5,8 @@ ends and each tile's own sums, its *totals*. The carries are one more scan, over
 ``launch`` chooses by the number of tiles, with CARRIED_BY_TILES, CARRIED_AT_ONCE and GROUPS_BY_TILES of ``tuning``; the
 sizes n + k below are those of tiles of 256 points:
 
-    few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``)
+    few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``), if
+                                there are few programs, too
     one group      up to 2^18   ``carry_program`` scans all tiles, in one program per row and side
     some groups    up to 2^21   ``carry_program`` scans each group of GROUP tiles, and adds the sum over all others
     many groups    beyond       the same, but ``group_program`` has reduced every group, and the sum is over groups
