@@ -160,10 +160,11 @@ def test_progress_in_a_terminal_is_a_bar(monkeypatch, capsys):
 def test_numbers_that_triton_sees():
     from laplex._triton.program import form_of
 
-    program = SimpleNamespace(units={1: 0, 2: 16})
-    assert form_of(program, (1, 1, 8)) == ((1, 1),)
-    assert form_of(program, (16, 16, 48)) == ((2, 16),)
-    assert form_of(program, (2**31, 2, 1)) == ((2, 1), (0, 2**31))
+    program = SimpleNamespace(strides=[1], divisible=[2])
+    assert form_of(program, (5, 1, 8)) == form_of(program, (1, 1, 9)) == (True, False)
+    assert form_of(program, (16, 16, 48)) == (False, 16)
+    assert form_of(program, (2**31, 2, 1)) == (False, 1, ("int64", 0))
+    assert form_of(program, (2**31 - 1, 2, 0)) == (False, 16)
 
 
 @pytest.mark.parametrize(("n", "k"), [(60, 50), (150, 5), (5, 150)])
@@ -202,12 +203,14 @@ def test_a_launch_asks_for_foresight_once_where_programs_are_compiled(monkeypatc
         ran.append(given)
 
     monkeypatch.setattr(launch, "_may_compile_beside", lambda device: True)
-    stub = type("Program", (), {"arg_names": ["x"], "units": {}, "__getitem__": lambda self, grid: program})()
+    stub = type(
+        "Program", (), {"arg_names": ["x"], "strides": (), "divisible": (), "__getitem__": lambda self, grid: program}
+    )()
     x = torch.zeros(1)
     monkeypatch.setattr(Foresight, "__call__", lambda self, device: asked.append(device))
-    launch.launch(stub, (1, 1, 1), (x,), (), (), 4)
+    launch.launch(stub, (1, 1, 1), (x,), (7,), (), 4)
     with Foresight(None, (), {}):
-        launch.launch(stub, (1, 1, 1), (x,), (), (), 4)
+        launch.launch(stub, (1, 1, 1), (x,), (7,), (), 4)
     assert asked == [CPU]
     assert len(ran) == 2
     assert launch.state.foresight is None

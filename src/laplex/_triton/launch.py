@@ -23,7 +23,7 @@ class Variant(NamedTuple):
     flags: tuple[Any, ...]
     warps: int
     early: bool  # may begin before the last launch ends
-    form: tuple[tuple[int, int], ...]  # what ``program`` lets Triton see of the numbers
+    form: tuple[object, ...]  # what ``program`` lets Triton see of the numbers
     device: torch.device
     dtypes: tuple[torch.dtype, ...]
 

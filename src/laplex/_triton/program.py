@@ -39,15 +39,17 @@ def program(
             do_not_specialize=[name for name in given if name not in known],
             do_not_specialize_on_alignment=[*callers, *strides],
         )
-        made.units = {given.index(name): 0 for name in strides} | {given.index(name): 16 for name in divisible}
+        made.strides, made.divisible = ([given.index(name) for name in those] for those in (strides, divisible))
         return made
 
     return declare
 
 
-def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """What Triton sees of the numbers: which of the known ones are 1 or divisible by 16, and which take 64 bits."""
-    units = program.units.items()
-    ones = [(place, 1) for place, _ in units if numbers[place] == 1]
-    multiples = [(place, unit) for place, unit in units if unit and numbers[place] % unit == 0]
-    return (*ones, *multiples, *[(place, INT32) for place, number in enumerate(numbers) if number >= INT32])
+def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[object, ...]:
+    """What Triton sees of the numbers: which strides are 1; then what is divisible by 16, and what takes 64 bits."""
+    form: list[object] = [numbers[place] == 1 for place in program.strides]
+    if program.divisible:
+        form += [1 if numbers[place] == 1 else numbers[place] % 16 == 0 and 16 for place in program.divisible]
+    if max(numbers) >= INT32:
+        form += [("int64", place) for place, number in enumerate(numbers) if number >= INT32]
+    return tuple(form)
