@@ -49,6 +49,12 @@ LIKE_X = {
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
 
+# Programs that must load or store 16 bytes in one access: what Triton knows of their arguments suffices for that.
+VECTORS = {
+    *("reduce_program", "scan_program", "refresh_program", "encode_program", "merge_program"),
+    *("spread_program", "stage_program", "reduce_rows_program"),
+}
+
 WARPS = 2  # with sizes in proportion: a thread has about as many points as in a real launch
 # Dtype of anchors, dtype of weights, PHASED, FIRST, IN_ORDER. Every pair of values of any two of them occurs.
 GRAMS = (
@@ -73,10 +79,15 @@ def compile_program(program, anchors, x, **constants):
     names = list(enumerate(program.arg_names))
     signature = {name: "constexpr" if name in constants else pointers.get(name, integer) for _, name in names}
     fixed = {(place,): constants[name] for place, name in names if name in constants}
-    aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in pointers or name == "padded"}
+    known = {each.name for each in program.params if not each.do_not_specialize_on_alignment}
+    known -= {each.name for each in program.params if each.do_not_specialize}
+    aligned = {(place,): [["tt.divisibility", 16]] for place, name in names if name in known - set(constants)}
     compiled = triton.compile(
         ASTSource(program, signature, fixed, aligned), target=TARGET, options={"num_warps": WARPS}
     )
+    mirrored = constants.get("SPANS") == "narrow" and constants["ODD"] and constants["FIRST"]  # which only gathers
+    if program.__name__ in VECTORS and x == "fp32" and not mirrored:
+        assert re.search(r"\b(ld|st)\.global\S*\.v[24]\.", compiled.asm["ptx"]), f"{program.__name__} has no vectors"
     if "EARLY" in constants:
         before, waited, _ = compiled.asm["ptx"].partition("griddepcontrol.wait")
         assert waited, f"{program.__name__} may start early, but does not wait for the previous launch"
@@ -97,8 +108,8 @@ def narrow_sums(anchors, x, exact):
         for odd, pull, first in cases:
             how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
             how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
-            side = {"IN_ORDER": False, "STAGED": "", "ROWS": 8, "ROWS_AT_ONCE": 4}
-            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ROWS": 2, "ROWS_AT_ONCE": 1}
+            side = {"IN_ORDER": False, "STAGED": "", "ONE_ROW": False, "ROWS_AT_ONCE": 4}
+            alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ONE_ROW": False, "ROWS_AT_ONCE": 1}
             compile_program(triton_merged.scan_program, anchors, x, **how, **(alone if place else side))
 
 
@@ -106,10 +117,10 @@ def products(anchors, x):
     exact = x == "fp64"
     for odd, first in ((False, True), (True, True), (True, False)):
         flags = {"EXACT": exact, "ODD": odd, "FIRST": first}
-        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ROWS": 2}
+        tiles = {**flags, "IN_ORDER": first and odd, "FAR": not first, "TILE": 256, "ONE_ROW": odd and first}
         staged = {"STAGED": "" if first else "places"}
         checked = {"CHECKED": odd and exact, "ONE_BATCH": odd, "ROWS_AT_ONCE": 1 if odd else 4}
-        compile_program(triton_merged.reduce_program, anchors, x, **tiles, **staged, **checked)
+        compile_program(triton_merged.reduce_program, anchors, x, **tiles, STAGED=not first, **checked)
         carry = {"CARRY": 1 if odd else 8, "ONE_BATCH": odd, "SPANS": "all" if exact else "wide" if odd else "narrow"}
         carry |= {"TILES": 8 if odd and not exact else 1, "SPARSE": odd}
         carry |= {"PULL": odd and not first, "UNSTAGED": not odd}

@@ -115,7 +115,7 @@ def test_public_names_of_objects():
 
 
 def test_public_names_of_modules():
-    assert shown(laplex.backends) == ["available", "which"]
+    assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
 
 

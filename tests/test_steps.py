@@ -77,7 +77,8 @@ def trees():
 
 def is_program(function):
     """A Triton program, or a part of one."""
-    return any("triton.jit" in ast.unparse(decorator) for decorator in function.decorator_list)
+    decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
+    return any(decorator.startswith(("triton.jit", "program(")) for decorator in decorators)
 
 
 def test_few_functions_take_eight_parameters():

@@ -23,8 +23,9 @@ ROWS = 3  # no power of two
 
 
 @pytest.fixture(autouse=True)
-def few_are_many(monkeypatch):
+def few_are_many(tiles, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE_FROM", 0)
+    tiles(32, staged=True)
     monkeypatch.setattr(tuning, "ROWS_STAGED", ROWS)
 
 

@@ -13,14 +13,18 @@ says why.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from laplex import _backends, _checks
+from laplex import _backends, _checks, _progress
 from laplex._backends.cost import Work
 from laplex._plan import Plan
 
-__all__ = ["available", "which"]
+__all__ = ["available", "warm_up", "which"]
 
 
 def __dir__() -> list[str]:
@@ -50,3 +54,48 @@ def which(
     batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
     work = Work.of((x, a, b), batch, weight is not None, plan is not None, (weight,))
     return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend, work)
+
+
+def warm_up(
+    device: torch.device | str = "cuda",
+    *,
+    rows: Sequence[int] = (1, 8),
+    dtypes: Sequence[torch.dtype] = (torch.float32,),
+    points: int = 1 << 20,
+    batch: int = 0,
+    gradients: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Compile the GPU programs of :func:`laplex.linear` now, and not at the first call that needs them.
+
+    After it no call compiles anything, whatever n and k, if it has what is described here and no plan. Programs that
+    Triton has in its cache on disk are only loaded. Compiling uses all cores.
+
+    Args:
+        device: a CUDA device.
+        rows: for each number of rows of x, the product of its leading dimensions; with phases twice that.
+        dtypes: the dtypes of x. Anchors have the same dtype, or float32 for half precision.
+        points: the largest n + k.
+        batch: how many matrices a batch has; 0 for one matrix without a batch.
+        gradients: for backward, too: about four times as many programs.
+        progress: called with the number of programs compiled so far and the number of all. None shows progress on
+            stderr: a bar in a terminal if rich is installed, else lines.
+
+    Returns:
+        The number of programs.
+    """
+    where = torch.device(device)
+    if where.type != "cuda":
+        raise RuntimeError(
+            f"laplex.backends.warm_up: `device` must be a CUDA device, got {where}; nothing else compiles"
+        )
+    why = _backends.refusal("triton", where) or _no_gpu()
+    if why:
+        raise RuntimeError(f"laplex.backends.warm_up: backend 'triton' cannot run: {why}")
+    if where == torch.device("cuda"):
+        where = torch.device("cuda", torch.cuda.current_device())
+    ahead: Any = _backends.load("triton", "cuda").ahead
+    calls = [ahead.Asked(dtype, m, batch, gradients) for dtype, m in itertools.product(dtypes, rows)]
+    with _progress.shown("laplex: compiling GPU programs", progress) as told:
+        made: int = ahead.prepare(where, calls, points, told)
+    return made

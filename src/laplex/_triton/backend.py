@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from laplex._backends import Backend
 from laplex._quasisep import torch as solver
-from laplex._triton import tuning
+from laplex._triton import tuning, warm_up
 from laplex._triton.formed import launch as form
 from laplex._triton.gram import launch as gram
 from laplex._triton.order import launch as order
@@ -30,6 +30,7 @@ BACKEND = Backend(
     solver=solver,
     phased=phase,
     fused_gram=gram,
+    ahead=warm_up,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,
     writes_columns=True,

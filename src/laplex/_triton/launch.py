@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from laplex._triton import tuning
+from laplex._triton.program import form_of
 
 Grid = tuple[int, int, int]
-_compiled: dict[Any, Any] = {}
+
+
+class Variant(NamedTuple):
+    """What Triton compiles: a program, and all that it specialises on."""
+
+    program: Any
+    flags: tuple[Any, ...]
+    warps: int
+    early: bool  # may begin before the last launch ends
+    form: tuple[object, ...]  # what ``program`` lets Triton see of the numbers
+    device: torch.device
+    dtypes: tuple[torch.dtype, ...]
+
+
+compiled: dict[Variant, Any] = {}
 
 
 class Launch(NamedTuple):
@@ -30,8 +46,18 @@ class Recorder(Protocol):
     def launched(self, launch: Launch) -> None: ...
 
 
+class Survey:
+    """Notes the programs that calls would need on a device; nothing is launched. Numbers are an example for each."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.found: dict[Variant, tuple[int, ...]] = {}
+
+
 class _State(threading.local):
     recorder: Recorder | None = None
+    survey: Survey | None = None
+    foresight: Callable[[torch.device], None] | None = None  # compiles what the launches of an operator need
 
 
 state = _State()  # of this thread
@@ -40,6 +66,14 @@ state = _State()  # of this thread
 def power(size: int) -> int:
     """The smallest power of two that is at least ``size``."""
     return 1 << max(size - 1, 0).bit_length()
+
+
+def step(size: int, most: int, *parts: int) -> int:
+    """The least of ``most`` and its ``parts`` (of 4 a quarter) that is at least ``size``; ``most`` if none is.
+
+    A program is compiled for each length of its vectors. So a length that follows a size has few steps.
+    """
+    return min((most // part for part in parts if most // part >= size), default=most)
 
 
 @functools.cache
@@ -53,46 +87,88 @@ def launch(
 ) -> None:
     """Launch a program. From the second time on Triton is not asked which compiled program that is.
 
-    The key holds what Triton specialises on: dtypes and numbers. Programs specialise on the alignment of our own
-    tensors only, which are all aligned. Under Triton's interpreter nothing is compiled.
+    Programs specialise on the alignment of our own tensors only, which are all aligned. Under Triton's interpreter
+    nothing is compiled.
     """
+    survey = state.survey
+    if survey is not None:
+        survey.found.setdefault(_variant(program, grid, tensors, sizes, flags, warps, survey.device), sizes)
+        return
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
         with torch.cuda.device(device):
             launch(program, grid, tensors, sizes, flags, warps)
         return
-    early = False
-    if program.arg_names[-1] == "EARLY":
-        early = grid[0] * grid[1] * grid[2] <= tuning.EARLY_PROGRAMS and can_start_early(device)
-        flags = (*flags, early)
-    key = program, grid, sizes, flags, warps, device, *[tensor.dtype for tensor in tensors]
-    found = _compiled.get(key)
+    variant = _variant(program, grid, tensors, sizes, flags, warps, device)
+    flags, found = variant.flags, compiled.get(variant)
+    if found is None and state.foresight is not None and _may_compile_beside(device):
+        state.foresight(device)
+        found = compiled.get(variant)
     if found is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         launch_compiled(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
     else:
-        how = {"launch_pdl": True} if early else {}  # an option that Triton knows on such GPUs only
-        made = program[grid](*tensors, *sizes, *flags, num_warps=warps, **how)
-        if can_be_launched(made):
-            found = made
-            if len(_compiled) >= tuning.COMPILED_KEPT:
-                _compiled.clear()
-            _compiled[key] = found
+        found = _kept(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
     if state.recorder is not None:
         state.recorder.launched(Launch(found, grid, tensors, (*sizes, *flags)))
 
 
-def can_be_launched(compiled: Any) -> bool:
+def _may_compile_beside(device: torch.device) -> bool:
+    """Whether other threads may compile and load programs: on a GPU, unless a graph is captured."""
+    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
+
+
+def _variant(
+    program: Any,
+    grid: Grid,
+    tensors: tuple[Tensor, ...],
+    sizes: tuple[int, ...],
+    flags: Any,
+    warps: int,
+    device: torch.device,
+) -> Variant:
+    early = False
+    if program.arg_names[-1] == "EARLY":
+        early = grid[0] * grid[1] * grid[2] <= tuning.EARLY_PROGRAMS and can_start_early(device)
+        flags = (*flags, early)
+    dtypes = tuple([tensor.dtype for tensor in tensors])
+    return Variant(program, flags, warps, early, form_of(program, sizes), device, dtypes)
+
+
+def _options(variant: Variant) -> dict[str, Any]:
+    how = {"launch_pdl": True} if variant.early else {}  # an option that Triton knows on such GPUs only
+    return {"num_warps": variant.warps, **how}
+
+
+def _kept(variant: Variant, made: Any) -> Any:
+    """What Triton compiled, kept for the next launch; None if it cannot be launched again."""
+    if not can_be_launched(made):
+        return None
+    if len(compiled) >= tuning.COMPILED_KEPT:
+        compiled.clear()
+    compiled[variant] = made
+    return made
+
+
+def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
+    """Compile what a survey has found, and load it; unless a launch did before."""
+    if variant not in compiled:
+        with torch.cuda.device(variant.device):
+            given = *variant.dtypes, *numbers, *variant.flags
+            _kept(variant, variant.program.warmup(*given, grid=(1, 1, 1), **_options(variant)))
+
+
+def can_be_launched(made: Any) -> bool:
     """Whether :func:`launch_compiled` knows this object. If not, every launch goes through Triton's public call."""
-    return all(hasattr(compiled, name) for name in ("run", "function", "packed_metadata"))
+    return all(hasattr(made, name) for name in ("run", "function", "packed_metadata"))
 
 
-def launch_compiled(compiled: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
+def launch_compiled(made: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
     """Launch a compiled program on a stream, with addresses in place of tensors.
 
     This is the one place that uses private parts of Triton, in the form that versions 3.4 to 3.7 have; it was run with
     3.6. The public call takes several times as long: it binds and specialises the arguments again and asks the driver
     about every pointer (``public_launch`` in benchmarks/results/crossover-gpu.json).
     """
-    function, metadata = compiled.function, compiled.packed_metadata
-    compiled.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)
+    function, metadata = made.function, made.packed_metadata
+    made.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)

@@ -111,12 +111,17 @@ def give_up(why: str) -> None:
 
 
 @contextmanager
-def _paused(recording: Any) -> Iterator[None]:
-    before, recording.paused = recording.paused, True
+def paused() -> Iterator[None]:
+    """For what a recording, if there is one, has no part in."""
+    recording: Any = state.recorder
+    if recording is None:
+        yield
+        return
+    before, recording.paused, state.recorder = recording.paused, True, None
     try:
         yield
     finally:
-        recording.paused = before or bool(recording.failed)
+        recording.paused, state.recorder = before or bool(recording.failed), recording
 
 
 def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
@@ -125,7 +130,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
     if not isinstance(recording, Recording):
         function(*tensors, out=out if len(out) > 1 else out[0], **how)
         return
-    with _paused(recording):
+    with paused():
         function(*tensors, out=out if len(out) > 1 else out[0], **how)
     if not recording.paused:
         recording.steps.append(Call(function, (*tensors, *out), len(out), how))
@@ -138,7 +143,7 @@ def from_anchors(what: str, make: Callable[[], Results]) -> Results:
     if not isinstance(recording, Recording) or kept is None:
         return make()
     if what not in kept:
-        with _paused(recording):
+        with paused():
             kept[what] = make()
     recording.constants += kept[what]
     return kept[what]

@@ -10,7 +10,7 @@ from torch import Tensor
 from laplex._scan.order import Matrix, padded
 from laplex._triton import tuning
 from laplex._triton.distance import programs
-from laplex._triton.launch import launch, power
+from laplex._triton.launch import launch, step
 from laplex._triton.order.launch import joined, refreshed
 
 
@@ -46,8 +46,8 @@ def _scan(x: Tensor, matrix: Matrix, even: Tensor, other: Tensor, *, odd: bool, 
     tensors: tuple[Tensor, ...] = x, tau, order.entry, position, scratch
     flags: tuple[Any, ...] = exact, *how, checked, far, tile, rows
     launch(programs.distance_reduce_program, grid, tensors, (*sizes, *x.stride()), flags, warps)
-    group = min(max(power(tiles), 2), tuning.DISTANCE_CARRIED)
-    carry_warps = max(group // 128, 1)
+    group = step(tiles, tuning.DISTANCE_CARRIED, 4, 16)
+    carry_warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
     launch(programs.distance_carry_program, (2 * m, h, 1), (scratch, tau), (m, tiles), (exact, group), carry_warps)
     tensors = *tensors, even, other, scratch if pull is None else pull
     flags = exact, odd, pull is not None, *how, far, tile, rows

@@ -34,6 +34,7 @@ import triton
 import triton.language as tl
 
 from laplex._triton.points import LN_2, NARROW, WORD, decay_over, entry_of, fault_at_ends, rate_of
+from laplex._triton.program import program
 from laplex._triton.scan.programs import broken
 
 # Exponents are cut here. From 2^-1075 on a decay is 0 in float64, and what it is multiplied with must not be infinite.
@@ -109,7 +110,7 @@ def points_of(tile, entry, position, merged, padded, FIRST: tl.constexpr, IN_ORD
     return place, at, inside & is_target, inside & ~is_target, index
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
+@program(numbers="m", callers=("x", "tau"))
 def distance_reduce_program(
     x, tau, entry, position, scratch, m, merged, padded, tiles, x_batch, x_row, x_col,
     EXACT: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, CHECKED: tl.constexpr, FAR: tl.constexpr,
@@ -150,7 +151,7 @@ def distance_reduce_program(
         tl.store(totals + 3 * tiles, tl.sum(v * (u_first * to_first), 0))
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def distance_carry_program(scratch, tau, m, tiles, EXACT: tl.constexpr, GROUP: tl.constexpr):
     """The second phase: write the carries of all tiles for one row, from the left (even programs) or the right (odd).
 
@@ -194,7 +195,7 @@ def distance_carry_program(scratch, tau, m, tiles, EXACT: tl.constexpr, GROUP: t
         carried_p = tl.sum(tl.where(lane == GROUP - 1, p, 0.0), 0)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd_or_weights", "even", "tau"])
+@program(numbers="m", callers=("x", "odd_or_weights", "even", "tau"))
 def distance_scan_program(
     x, tau, entry, position, scratch, even, odd_or_weights, stretch, m, merged, padded, tiles,
     x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,

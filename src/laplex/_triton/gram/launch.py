@@ -23,7 +23,7 @@ from laplex._triton import tuning
 from laplex._triton.gram.programs_matrix import assemble_program, pull_program
 from laplex._triton.gram.programs_pull import FIELDS, FIELDS_TO_TAU, gram_source_program, gram_table_program
 from laplex._triton.gram.programs_sums import gram_carry_program, gram_reduce_program, gram_target_program
-from laplex._triton.launch import Grid, launch, power
+from laplex._triton.launch import Grid, launch, step
 from laplex._triton.order.launch import joined, refreshed
 from laplex._triton.recording import call
 
@@ -86,7 +86,7 @@ def schedule(problem: Problem, tile: int, carried: int) -> Schedule:
     weights, fan = tuning.GRAM_ROWS, tuning.GRAM_FAN
     tiles, weight_blocks, bits = -(-merged // tile), -(-m // weights), k.bit_length()
     far = max(length + tile, k * strides[2]) >= 2**31
-    group = min(max(power(tiles), 2), carried)
+    group = step(tiles, carried, 4, 32)
     how = problem.exact, problem.phased, problem.first, problem.in_order
     reduce_sizes = m, k, merged, length, tiles, bits, *strides
     target_sizes = m, n, k, merged, length, tiles, search_steps(merged, fan), bits, *strides
@@ -216,7 +216,7 @@ def _source_bars(
     bars = weight_bar, s_bar, psi_bar, stretch
     if any(to):
         rows, exact = m * (3 if phased else 1), weight.dtype == torch.float64
-        fields, group = FIELDS_TO_TAU if to_tau else FIELDS, min(max(power(n), 2), tuning.PULL_TARGETS)
+        fields, group = FIELDS_TO_TAU if to_tau else FIELDS, step(n, tuning.PULL_TARGETS, 4, 32)
         position, order = target.sort(-1)
         table, tau = pulled.new_empty((h, n, rows, fields)), tau.contiguous()
         tensors: tuple[Tensor, ...] = pulled, sums, tau, position, order, table

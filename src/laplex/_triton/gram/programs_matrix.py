@@ -30,6 +30,7 @@ import triton.language as tl
 
 from laplex._triton.distance.programs import exponent_over
 from laplex._triton.points import LN_2, decay_over, rate_of
+from laplex._triton.program import program
 
 SLOTS = tl.constexpr(16)  # pulls per anchor, 4 or 10, rounded up to one power of two for both
 
@@ -67,7 +68,7 @@ def phase_factors(row_cos, row_sin, col_cos, col_sin, row_is_first):
     return cos_cos + sin_sin, cos_cos - sin_sin, sin_of_sum
 
 
-@triton.jit(do_not_specialize_on_alignment=["sums", "direction", "target", "tau", "matrix"])
+@program(numbers="m", callers=("sums", "direction", "target", "tau", "matrix"))
 def assemble_program(
     sums, direction, target, tau, matrix, m, n,
     EXACT: tl.constexpr, PHASED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
@@ -120,7 +121,7 @@ def pull_channel(pulled, sums, n, row, col, gap, u, q, CHANNEL: tl.constexpr, CH
     return added(pulled, 2 * CHANNELS + 1, 0.5 * q * u * value), value
 
 
-@triton.jit(do_not_specialize_on_alignment=["sums", "direction", "target", "tau", "matrix", "out"])
+@program(numbers="m", callers=("sums", "direction", "target", "tau", "matrix", "out"))
 def pull_program(
     sums, direction, target, tau, matrix, out, m, n,
     EXACT: tl.constexpr, PHASED: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,

@@ -31,13 +31,14 @@ import triton.language as tl
 from laplex._triton.distance.programs import carried_over, exponent_over, running_states
 from laplex._triton.gram.programs_sums import double_angle
 from laplex._triton.points import LN_2, decay_over, rate_of
+from laplex._triton.program import program
 from laplex._triton.scan.carry import add_if_tied, carried_along
 from laplex._triton.short.programs import count_before
 
 FIELDS, FIELDS_TO_TAU = 5, 7  # of the table: 0 right, 1 beyond, 2 left, 3 T_U, 4 T_V; for tau 5 right_1, 6 left_1, too
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def gram_table_program(
     pulled, sums, tau, position, order, table, m, n,
     EXACT: tl.constexpr, PHASED: tl.constexpr, FIELDS: tl.constexpr, GROUP: tl.constexpr,
@@ -110,7 +111,7 @@ def _channel_bars(left_at, right_at, tied_at, places, decays, exponents, TO_TAU:
     return right + left + (beyond + tied_v), 2.0 * (right - left) + (tied_u - tied_v), weighted
 
 
-@triton.jit(do_not_specialize_on_alignment=["weight", "psi", "source", "tau"])
+@program(numbers="m", callers=("weight", "psi", "source", "tau"))
 def gram_source_program(
     weight, psi, source, tau, position, table, weight_bar, source_bar, psi_bar, stretch,
     m, n, k, steps, w_batch, w_row, w_col,

@@ -39,6 +39,7 @@ from laplex._triton.points import (
     places,
     rate_of,
 )
+from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_along
 from laplex._triton.scan.programs import broken, total
 
@@ -77,7 +78,7 @@ def double_angle(psi, mask):
     return tl.cos(angle), tl.sin(angle)
 
 
-@triton.jit(do_not_specialize_on_alignment=["weight", "psi", "tau", "largest"])
+@program(numbers="m", callers=("weight", "psi", "tau", "largest"))
 def gram_reduce_program(
     weight, psi, tau, largest, entry, position, scratch,
     m, k, merged, padded, tiles, bits, w_batch, w_row, w_col,
@@ -135,7 +136,7 @@ def _store_totals(totals, tiles, w, to_first, to_last, coarse, fine):
     tl.store(totals + 3 * tiles, total(low))
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="rows", callers=("tau",))
 def gram_carry_program(scratch, tau, rows, tiles, EXACT: tl.constexpr, GROUP: tl.constexpr):
     """An exclusive scan over all tiles, GROUP at a time, of one of the four sums of one weight vector and channel.
 
@@ -244,7 +245,7 @@ def _store_sums(out, n, carries, tiles, left, right, lefts, rights, from_left, f
     tl.store(out + 3 * n, (below_low + upto_low) * 0.5 / fine / coarse + fault)
 
 
-@triton.jit(do_not_specialize_on_alignment=["weight", "phi", "psi", "target", "tau", "largest"])
+@program(numbers="m", callers=("weight", "phi", "psi", "target", "tau", "largest"))
 def gram_target_program(
     weight, phi, psi, target, tau, largest, entry, position, scratch, sums, direction,
     m, n, k, merged, padded, tiles, steps, bits, w_batch, w_row, w_col,

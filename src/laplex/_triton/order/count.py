@@ -7,7 +7,7 @@ from torch import Tensor
 
 from laplex._scan.order import padded
 from laplex._triton import tuning
-from laplex._triton.launch import launch, power
+from laplex._triton.launch import launch, step
 from laplex._triton.order import programs
 
 
@@ -24,8 +24,8 @@ def counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     runs = _ranked(a, b, tuning.RUN, merged, tuning.RUN_TILE)
     position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
     width, at_once = tuning.JOIN_TILE
-    number = power(-(-merged // tuning.RUN))
-    how, warps = (width, min(number, at_once)), 4 if number <= at_once else 2
+    number = -(-merged // tuning.RUN)
+    how, warps = (width, step(number, at_once, 4)), 4 if number <= at_once else 2
     grid, sizes = (-(-merged // width), h, 1), (merged, length, tuning.RUN, tuning.RUN.bit_length())
     launch(programs.join_program, grid, (*runs, position, entry), sizes, how, warps)
     return position, entry

@@ -28,11 +28,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._triton.program import program
+
 WORD = tl.constexpr(32)
 STEP = tl.constexpr(8)  # points that one thread merges
 
 
-@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
+@program(numbers="n", callers=("ones", "twos"))
 def beside_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
     """Copy two sides, of n and k points, one behind the other: the input of a sort."""
     batch = tl.program_id(1).to(tl.int64)
@@ -46,14 +48,13 @@ def beside_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
 @triton.jit
 def _load_sides(ones, twos, index, n, k):
     """The points ``index`` of [ones; twos]; infinity for NaN, and behind the end."""
-    value = tl.load(ones + index, mask=index < n, other=0.0)
-    value += tl.load(twos + index - n, mask=(index >= n) & (index < n + k), other=0.0)
-    return tl.where((index < n + k) & (value == value), value, float("inf"))
+    value = tl.load(tl.where(index < n, ones + index, twos + (index - n)), mask=index < n + k, other=float("inf"))
+    return tl.where(value == value, value, float("inf"))
 
 
-@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
+@program(numbers="n", callers=("ones", "twos"))
 def rank_program(
-    ones, twos, position, entry, n, k, run, padded,
+    ones, twos, position, entry, n, k, run, length,
     WIDTH: tl.constexpr, OTHERS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Sort every run of ``run`` points of [ones; twos] by counting: WIDTH points of one run per program.
@@ -74,7 +75,7 @@ def rank_program(
     own_before = (value[None, :] < value[:, None]) | tied_before
     place = begin + tl.sum(counts, 1).to(tl.int32) + tl.sum(own_before.to(tl.int32), 1)
     coded = tl.where(own < n, own, n - 1 - own)  # -1 - (own - n) for the columns
-    _store_points(position, entry, batch * padded, place, value, coded, own, n + k, padded)
+    _store_points(position, entry, batch * length, place, value, coded, own, n + k, length)
 
 
 @triton.jit
@@ -111,7 +112,7 @@ def _store_points(position, entry, start, place, value, coded, own, merged, padd
         tl.store(entry + start + pad + place * 0, place * 0, mask=last)
 
 
-@triton.jit
+@program(numbers="merged")
 def join_program(
     run_position, run_entry, position, entry, merged, padded, run, steps,
     WIDTH: tl.constexpr, RUNS: tl.constexpr,
@@ -151,12 +152,12 @@ def _bisect_runs(runs, size, value, or_tied, run, steps):
     return count
 
 
-@triton.jit
-def encode_program(values, order, position, entry, n, merged, padded, first_row, first_col, WIDTH: tl.constexpr):
+@program(numbers="n")
+def encode_program(values, order, position, entry, n, merged, padded, first_row, first_column, WIDTH: tl.constexpr):
     """Positions and entries, padded, from sorted values and their indices before the sort.
 
     The first ``n`` of the points that were sorted are rows, numbered from ``first_row`` on; the others are columns,
-    numbered from ``first_col`` on.
+    numbered from ``first_column`` on.
     """
     batch = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
@@ -164,7 +165,7 @@ def encode_program(values, order, position, entry, n, merged, padded, first_row,
     index = tl.load(order + batch * merged + taken, mask=place < padded, other=0)
     value = tl.load(values + batch * merged + taken, mask=place < padded, other=0.0)
     value = tl.where(value == value, value, float("inf"))  # a sort puts NaN last, so the run stays sorted
-    coded = tl.where(index < n, index + first_row, -1 - (index - n + first_col))
+    coded = tl.where(index < n, index + first_row, -1 - (index - n + first_column))
     tl.store(position + batch * padded + place, value, mask=place < padded)
     tl.store(entry + batch * padded + place, coded, mask=place < padded)
 
@@ -187,7 +188,7 @@ def _crossing(ones, twos, diagonal, low, high, steps):
     return low
 
 
-@triton.jit(do_not_specialize_on_alignment=["ones", "twos"])
+@program(numbers="n", callers=("ones", "twos"))
 def split_program(
     ones, twos, splits, n, k, ones_length, twos_length, pieces, steps, TILE: tl.constexpr, LANES: tl.constexpr
 ):  # fmt: skip
@@ -209,7 +210,7 @@ def _interleaved(v):
     return tl.reshape(tl.join(even, odd), [8 * v[0].shape[0]])
 
 
-@triton.jit(do_not_specialize_on_alignment=["ones", "twos", "ones_entry", "twos_entry"])
+@program(numbers="n", callers=("ones", "twos", "ones_entry", "twos_entry"))
 def merge_program(
     ones, twos, ones_entry, twos_entry, splits, position, entry, n, k, ones_length, twos_length, padded, pieces, steps,
     WORDS: tl.constexpr, TILE: tl.constexpr,

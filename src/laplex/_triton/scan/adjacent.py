@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from laplex._triton import tuning
-from laplex._triton.launch import launch, power
+from laplex._triton.launch import launch, step
 from laplex._triton.scan import rows as programs
 
 
@@ -29,6 +29,6 @@ def adjacent(x: Tensor) -> Tensor:
 def copy(x: Tensor, y: Tensor) -> None:
     """``y.copy_(x)`` for (h, m, size) in different layouts, as a launch, which can be replayed."""
     h, m, size = y.shape
-    rows = min(power(m), 32)
+    rows = step(m, 32, 4)
     grid = -(-size // tuning.COPY_TILE), -(-m // rows), h
     launch(programs.copy_program, grid, (x, y), (m, size, *x.stride(), *y.stride()), (tuning.COPY_TILE, rows), 4)

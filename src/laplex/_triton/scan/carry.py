@@ -5,7 +5,8 @@ ends and each tile's own sums, its *totals*. The carries are one more scan, over
 ``launch`` chooses by the number of tiles, with CARRIED_BY_TILES, CARRIED_AT_ONCE and GROUPS_BY_TILES of ``tuning``; the
 sizes n + k below are those of tiles of 256 points:
 
-    few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``)
+    few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``), if
+                                there are few programs, too
     one group      up to 2^18   ``carry_program`` scans all tiles, in one program per row and side
     some groups    up to 2^21   ``carry_program`` scans each group of GROUP tiles, and adds the sum over all others
     many groups    beyond       the same, but ``group_program`` has reduced every group, and the sum is over groups
@@ -19,9 +20,10 @@ import triton
 import triton.language as tl
 
 from laplex._triton.points import decay_over, follow, rate_of
+from laplex._triton.program import program
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def group_program(
     scratch, tau, grouped, m, tiles, groups,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,
@@ -108,7 +110,7 @@ def add_if_tied(s_1, t_1, s_2, t_2):
     return s_2, tl.where(s_1 == s_2, t_1, 0.0) + t_2
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def carry_program(
     scratch, tau, others, m, tiles, groups, count,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, GROUP: tl.constexpr,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from laplex._triton.distance.programs import exponent_over
 from laplex._triton.points import INFINITY, LN_2, decay_over, rate_of
+from laplex._triton.program import program
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "target", "source", "tau", "even", "odd"])
+@program(numbers="m", callers=("x", "target", "source", "tau", "even", "odd"))
 def direct_program(
     x, target, source, tau, even, odd, m, n, k, x_batch, x_row, x_col, even_batch, even_row, even_col,
     EXACT: tl.constexpr, ODD: tl.constexpr, DEGREE: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr,

@@ -16,7 +16,7 @@ from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
-from laplex._triton.launch import launch, power
+from laplex._triton.launch import launch, power, step
 from laplex._triton.order.launch import joined, refreshed
 from laplex._triton.recording import call
 from laplex._triton.replay import replayed
@@ -155,15 +155,16 @@ def _carry(scratch: Tensor, tau: Tensor, rows: tuple[int, int], tiles: int, flag
     """Add to the scratch memory the sums left and right of every tile, for (h, m) rows."""
     h, m = rows
     at_once = tuning.CARRIED_AT_ONCE
-    group, groups = min(max(power(tiles), 32), at_once), -(-tiles // at_once)
+    group, groups = step(tiles, at_once, 2, 4), -(-tiles // at_once)
     warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
-    by_tiles = groups <= tuning.GROUPS_BY_TILES
+    by_tiles, most = groups <= tuning.GROUPS_BY_TILES, at_once * tuning.GROUPS_BY_TILES
     others, count = scratch, tiles
     if not by_tiles:
         others, count = scratch.new_empty((2 * h * groups + 3 * h * m * groups,)), groups
         grid, sizes = (groups * m, h, 1), (m, tiles, groups)
         launch(carry_programs.group_program, grid, (scratch, tau, others), sizes, (*flags, group), warps)
-    grid, how = (groups * m * 2, h, 1), (*flags, group, power(count) if groups > 1 else 1, by_tiles)
+    lanes = 1 if groups == 1 else step(count, most, 2, 4) if by_tiles else step(count, max(power(count), most), 8, 128)
+    grid, how = (groups * m * 2, h, 1), (*flags, group, lanes, by_tiles)
     launch(carry_programs.carry_program, grid, (scratch, tau, others), (m, tiles, groups, count), how, warps)
 
 
@@ -172,7 +173,7 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     h, m, n = g.shape
     width, rows = tuning.DOT_TILE
     sizes = m, n, *g.stride(), *odd_x.stride()
-    grid, flags = (-(-n // width), h, 1), (width, min(rows, power(m)))
+    grid, flags = (-(-n // width), h, 1), (width, 1 if m == 1 else rows)
     launch(programs.row_dot_program, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
 
 
@@ -180,7 +181,7 @@ def block_sum(pull: Tensor) -> Tensor:
     """(h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would be three."""
     h, blocks, n = pull.shape
     numbers, most_rows = tuning.BLOCK_SUM_TILE
-    summed, rows = pull.new_empty((h, n)), min(most_rows, power(blocks))
+    summed, rows = pull.new_empty((h, n)), step(blocks, most_rows, 4, 16)
     grid, flags = (-(-n * rows // numbers), h, 1), (numbers // rows, rows)
     launch(programs.block_sum_program, grid, (pull, summed), (blocks, n), flags, 4)
     return summed

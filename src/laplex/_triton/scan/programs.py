@@ -26,8 +26,9 @@ Three phases
     would also wait for tiles that have not started, perhaps forever. Look-back adds in a sequence that depends on
     timing, while our results repeat bit by bit. And it needs atomics, to number the tiles in the order they start.
 
-    A program has a tile of TILE points, (SERIAL, TILE / SERIAL), and ROWS rows of x, which share all that depends on
-    the points alone. Every thread has SERIAL consecutive points: a scan is SERIAL additions and one scan over threads.
+    A program has a tile of TILE points, (SERIAL, TILE / SERIAL), and ``rows_each`` rows of x, which share all that
+    depends on the points alone. Every thread has SERIAL consecutive points: a scan is SERIAL additions and one scan
+    over threads.
 
 Ties
     A source tied with a target counts once in the even sum (left + ties + right) and not at all in the odd sum (right
@@ -57,6 +58,7 @@ Compile-time flags beside those of ``points``
     STAGED    how x lies in the merged order when the scan reads it: "" not at all (gathered from the caller's x),
               "places" (h, m, padded), as ``reduce_program`` has copied it, "rows" (h, padded, m)
     ONE_BATCH       h = 1
+    ONE_ROW         a program has one row of x, and no loop over rows, which takes registers
     ROWS_AT_ONCE    rows that one access loads or stores, 1 or 4 (``scan.rows``)
 """
 
@@ -81,12 +83,13 @@ from laplex._triton.points import (
     places,
     rate_of,
 )
+from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_to, weights_of_tiles
 from laplex._triton.scan.rows import load_rows, store_rows
 from laplex._triton.scan.sums import row_sums, ties_of_tile
 
 
-@triton.jit(do_not_specialize_on_alignment=["target", "source"])
+@program(numbers="merged", callers=("target", "source"))
 def refresh_program(
     target, source, entry, position, merged, padded, n, k,
     FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
@@ -124,15 +127,15 @@ def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.const
     return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
+@program(numbers="m", callers=("x", "tau"))
 def reduce_program(
-    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_batch, x_row, x_col,
+    x, merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rate_at, x_batch, x_row, x_col, rows_each,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, STAGED: tl.constexpr,
-    CHECKED: tl.constexpr, ONE_BATCH: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr,
+    CHECKED: tl.constexpr, ONE_BATCH: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr, ONE_ROW: tl.constexpr,
     ROWS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The first phase: write a tile's ends and totals, and if STAGED == "places" also x in the merged order.
+    """The first phase: write a tile's ends and totals, and if STAGED also x in the merged order, as "places".
 
     The first tile stores the rate for the third phase: finding it would be much of a small tile's work there. With
     m = 0 the ends and the rates are all that is written.
@@ -171,12 +174,13 @@ def reduce_program(
     SUM: tl.constexpr = tl.float64 if EXACT or ODD else tl.float32
     to_first, to_last = to_first.to(SUM), to_last.to(SUM)
     channel = batches * m * tiles
-    for row_start in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), ROWS_AT_ONCE):
+    begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
+    for row_start in range(begin, end, ROWS_AT_ONCE):
         rows = load_rows(x + batch * x_batch, row_start, s_index, is_source, x_row, x_col, ROWS_AT_ONCE, IN_ORDER)
         for r in tl.static_range(ROWS_AT_ONCE):
             row = tl.zeros([], tl.int64) + row_start + r
             batch_row = batch * m + row
-            if STAGED == "places":
+            if STAGED:
                 tl.store(merged_x + batch_row * padded + place, rows[r], mask=place < padded)
             v = rows[r].to(SUM)
             totals = scratch + batches * 2 * tiles + batch_row * tiles + tile
@@ -188,18 +192,27 @@ def reduce_program(
 
 
 @triton.jit
+def rows_of(row_block, rows_each, m, ONE_ROW: tl.constexpr):
+    """The first row of a program, and the end of its rows."""
+    if ONE_ROW:
+        return row_block, row_block + 1
+    else:
+        return row_block * rows_each, tl.minimum((row_block + 1) * rows_each, m)
+
+
+@triton.jit
 def total(v):
     """The sum over a tile: of each thread's points in the dtype of v, of threads in float64."""
     return tl.sum(tl.sum(v, 0).to(tl.float64), 0)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "odd_or_weights", "even"])
+@program(numbers="m", callers=("x", "odd_or_weights", "even"))
 def scan_program(
     x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
+    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col, rows_each,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
+    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ONE_ROW: tl.constexpr, SPANS: tl.constexpr, TILES: tl.constexpr,
     ROWS_AT_ONCE: tl.constexpr,
     EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -222,8 +235,8 @@ def scan_program(
     if TILES == 1:
         _scan_tile(
             start, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-            x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
-            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ROWS, SPANS,
+            x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col, rows_each,
+            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ONE_ROW, SPANS,
             ROWS_AT_ONCE,
         )  # fmt: skip
     else:
@@ -237,18 +250,18 @@ def scan_program(
                 _scan_tile(
                     start + step, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
                     rate_at, x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
-                    EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ROWS,
-                    SPANS, ROWS_AT_ONCE,
+                    rows_each, EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE,
+                    ONE_ROW, SPANS, ROWS_AT_ONCE,
                 )  # fmt: skip
 
 
 @triton.jit
 def _scan_tile(
     tile, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
+    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col, rows_each,
     EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
     STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr, SPANS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
+    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ONE_ROW: tl.constexpr, SPANS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """``scan_program`` for one tile."""
     row_block = tl.program_id(1)
@@ -285,7 +298,8 @@ def _scan_tile(
             ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
         batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
         pulled = tl.zeros(p.shape, tl.float64)
-        for row_start in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m), ROWS_AT_ONCE):
+        begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
+        for row_start in range(begin, end, ROWS_AT_ONCE):
             x_index = place if STAGED != "" else s_index
             x_mask = (place < padded) if STAGED == "places" else is_source
             X_CONTIGUOUS: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
@@ -328,7 +342,7 @@ def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: t
     return in_tile & (load_points(position, beside, in_tile, not MIRRORED) == p)
 
 
-@triton.jit(do_not_specialize_on_alignment=["g", "odd", "tau", "out"])
+@program(numbers="m", callers=("g", "odd", "tau", "out"))
 def row_dot_program(
     g, odd, tau, out, m, n, g_batch, g_row, g_col, o_batch, o_row, o_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
@@ -345,7 +359,7 @@ def row_dot_program(
     tl.store(out + batch * n + i, sums / tl.load(tau + batch), mask=i < n)
 
 
-@triton.jit
+@program(numbers="blocks")
 def block_sum_program(pull, out, blocks, n, WIDTH: tl.constexpr, ROWS: tl.constexpr):
     """out (h, n) = the sum over blocks of pull (h, blocks, n), in float64."""
     batch = tl.program_id(1).to(tl.int64)

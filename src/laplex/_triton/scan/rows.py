@@ -11,9 +11,10 @@ import triton
 import triton.language as tl
 
 from laplex._triton.points import flat, load_points
+from laplex._triton.program import program
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "y"])
+@program(numbers="m", callers=("x", "y"))
 def copy_program(
     x, y, m, size, x_batch, x_row, x_col, y_batch, y_row, y_col,
     WIDTH: tl.constexpr, ROWS: tl.constexpr,

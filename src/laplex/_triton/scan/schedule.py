@@ -10,7 +10,7 @@ import torch
 from laplex._scan.order import padded
 from laplex._scan.results import LAUNCH_AXIS
 from laplex._triton import tuning
-from laplex._triton.launch import power
+from laplex._triton.launch import power, step
 
 # With fewer tiles, powers and sums of float32 data are float64, as on the CPU; it costs little there.
 PRECISE_TILES = 64
@@ -72,8 +72,13 @@ def _spans(tiles: int, programs: int, adjacent: int) -> tuple[tuple[str, int, in
     """Launches of scan_program. Those for wide tiles look at several each; should all be wide, there are enough."""
     if programs <= tuning.SPANS_TOGETHER and adjacent == 1:
         return (("all", 1, 1),)
-    together = min(power(-(-programs // tuning.SPANS_TOGETHER)), tuning.WIDE_TOGETHER, power(tiles))
+    together = step(min(-(-programs // tuning.SPANS_TOGETHER), tiles), tuning.WIDE_TOGETHER, 4, 16, 64)
     return ("narrow", 1, adjacent), ("wide", together, 1)
+
+
+def carried_lanes(tiles: int) -> int:
+    """The lanes in which a program adds up other tiles' sums: so few steps cost nothing, as a warp has 32 anyway."""
+    return 32 if tiles <= 32 else 64 if tiles < PRECISE_TILES else max(power(tiles), 128)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -86,8 +91,9 @@ def schedule(form: Form) -> Schedule:
     exact = form.dtype == torch.float64 or tiles < PRECISE_TILES
     channels = 3 if form.odd else 2
     rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
-    carry = max(power(tiles), 2) if tiles <= tuning.CARRIED_BY_TILES else 1
-    staged = _staging(form, sparse, length + tile < 2**31)
+    full = tiles * row_blocks * h >= tuning.PROGRAMS_WANTED or form.adjacent > 1  # fewer programs run all at once
+    carry = 1 if full or tiles > tuning.CARRIED_BY_TILES else carried_lanes(tiles)
+    staged = _staging(form, sparse, length + tile < 2**31) if carry == 1 else ""
     unstaged = form.placed and staged == "places" and not form.odd
     in_places, in_rows = (m * length, length, 1), (length * m, 1, m)
     out_strides = in_places if unstaged else form.out_strides
@@ -95,6 +101,7 @@ def schedule(form: Form) -> Schedule:
     reach = k * form.x_strides[2], length * x_strides[2], n * form.out_strides[2], n * form.other_strides[2]
     far = max(length + tile, *reach) >= 2**31
     how, alone = (form.first, form.in_order), h == 1
+    reduced = staged == "places", form.checked, alone, far, tile, rows == 1 and staged != "rows"  # those come later
     return Schedule(
         tiles=tiles,
         tile=tile,
@@ -109,12 +116,12 @@ def schedule(form: Form) -> Schedule:
         carried=carry == 1,
         spans=_spans(tiles, tiles * row_blocks * h, form.adjacent),
         reduce=(
-            (m, merged, length, tiles, rate_at, *form.x_strides),
-            (exact, form.odd, *how, staged, form.checked, alone, far, tile, rows, form.adjacent),
+            (m, merged, length, tiles, rate_at, *form.x_strides, rows),
+            (exact, form.odd, *how, *reduced, form.adjacent),
         ),
         scan=(
-            (m, n, merged, length, tiles, rate_at, *x_strides, *out_strides, *form.other_strides),
-            (exact, form.odd, form.pull, *how, staged, unstaged, sparse, far, carry, alone, tile, rows),
+            (m, n, merged, length, tiles, rate_at, *x_strides, *out_strides, *form.other_strides, rows),
+            (exact, form.odd, form.pull, *how, staged, unstaged, sparse and full, far, carry, alone, tile, rows == 1),
         ),
     )
 
@@ -122,10 +129,11 @@ def schedule(form: Form) -> Schedule:
 def _staging(form: Form, sparse: bool, near: bool) -> str:
     """How x is copied into the merged order; ``near``: places fit 32 bits."""
     h, m, k = form.x
+    if h * m * k * form.dtype.itemsize <= tuning.GATHERED_TWICE:
+        return ""
     if sparse and m >= tuning.ROWS_STAGED and near:
         return "rows"
-    large = h * m * k * form.dtype.itemsize > tuning.GATHERED_TWICE
-    return "places" if large and not form.in_order and form.adjacent == 1 else ""
+    return "places" if not form.in_order and form.adjacent == 1 else ""
 
 
 def worth_adjacent_rows(form: tuple[int, int, int, int], in_order: bool) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from laplex._scan.order import Matrix
 from laplex._triton import tuning
-from laplex._triton.launch import launch, power
+from laplex._triton.launch import launch, power, step
 from laplex._triton.order.launch import Joined, places
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.scan import programs as scan_programs
@@ -47,7 +47,7 @@ def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | No
     degree = h * 2 * k * m  # sums in the table; as many weighted by distance come behind them
     table = x.new_empty((degree * (2 if to_tau else 1),), dtype=torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, matrix.tau, position, order, fault, table
-    sources = max(power(k), 16)
+    sources = step(k, tuning.TABLE_SOURCES, 4, 32)
     sizes: tuple[int, ...] = m, k, m, degree, *x.stride()
     launch(programs.table_program, (2 * m, h, 1), tensors, sizes, (exact, to_tau, sources), max(sources // 128, 1))
     few, many = tuning.SPREAD_TILE

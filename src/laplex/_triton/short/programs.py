@@ -34,10 +34,11 @@ from laplex._triton.points import (
     places,
     rate_of,
 )
+from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_along
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "tau"])
+@program(numbers="m", callers=("x", "tau"))
 def table_program(
     x, tau, position, order, fault, table, m, k, rows, weighted_at, x_batch, x_row, x_col,
     EXACT: tl.constexpr, TO_TAU: tl.constexpr, SOURCES: tl.constexpr,
@@ -94,7 +95,7 @@ def _neighbours(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constex
     return from_left.to(SUM)[:, None], from_right.to(SUM)[:, None], u_left.to(SUM)[:, None], u_right.to(SUM)[:, None]
 
 
-@triton.jit(do_not_specialize_on_alignment=["target", "tau", "even", "odd"])
+@program(numbers="m", callers=("target", "tau", "even", "odd"), divisible=("m", "rows"))
 def spread_program(
     target, source, tau, table, even, odd, pull, stretch, m, n, k, rows, steps, weighted_at,
     even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
@@ -110,6 +111,7 @@ def spread_program(
         TO_TAU    stretch[program] = 1 / tau sum over rows and this program's targets of f times E weighted by distance
     """
     SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
+    weighted_at = weighted_at // rows * rows  # the same number: now as divisible as the rows, for vector loads
     batch = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0).to(tl.int64) * TARGETS + tl.arange(0, TARGETS)
     inside = i < n
@@ -156,7 +158,7 @@ def spread_program(
         tl.store(stretch + batch * tl.num_programs(0) + tl.program_id(0), tl.sum(stretched, 0) * LN_2 / tau)
 
 
-@triton.jit
+@program(numbers="merged")
 def place_program(
     entry, place_of, merged, padded, n, length, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr
 ):
@@ -169,7 +171,7 @@ def place_program(
     tl.store(place_of + batch * length + n + col, place, mask=is_col)
 
 
-@triton.jit(do_not_specialize_on_alignment=["even", "place_of"])
+@program(numbers="m", callers=("even", "place_of"))
 def unstage_program(
     merged_y, place_of, even, m, n, padded, length, even_batch, even_row, even_col, WIDTH: tl.constexpr
 ):  # fmt: skip
@@ -183,7 +185,7 @@ def unstage_program(
         tl.store(even + batch * even_batch + row * even_row + i * even_col, v, mask=i < n)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "place_of"])
+@program(numbers="m", callers=("x", "place_of"), divisible=("m", "rows"))
 def stage_program(
     x, place_of, merged_x, m, k, padded, rows, length, start, x_batch, x_row, x_col,
     SOURCES: tl.constexpr, ROWS: tl.constexpr,
@@ -203,7 +205,7 @@ def stage_program(
     tl.store(merged_x + (batch * padded + place[:, None]) * rows + row, v, mask=both)
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",), divisible=("m", "rows"))
 def reduce_rows_program(
     merged_x, tau, entry, position, scratch, m, merged, padded, tiles, rows,
     EXACT: tl.constexpr, ODD: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr,

@@ -1,0 +1,55 @@
+"""How a GPU program is declared, so that one compiled program is for all sizes.
+
+Triton compiles a program for each set of flags and dtypes. By default it does so again for each of the numbers that is
+1, and for each that 16 divides: a program with ten numbers has thousands of forms, most new sizes of the anchors need a
+new one, and compiling one takes up to a second. Here Triton looks at those numbers only that decide how memory is read.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import triton
+
+PADDED = "padded"  # a size in memory, always a multiple of 32, which Triton may know: one form
+STRIDE = "_col"  # ends the name of a stride between columns: it is 1, or columns are apart
+INT32 = 2**31
+
+
+def program(
+    *, numbers: str, callers: tuple[str, ...] = (), divisible: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Any]:
+    """``triton.jit`` for a function whose parameters are tensors, then numbers, then flags, as ``launch`` passes them.
+
+    Args:
+        numbers: the first parameter that is a number.
+        callers: tensors of the caller, which may begin at any address. All others are our own, and are aligned.
+        divisible: numbers for which vector loads, if 16 divides them, are worth a program of their own.
+    """
+
+    def declare(function: Callable[..., Any]) -> Any:
+        names = [name for name, each in inspect.signature(function).parameters.items() if each.annotation is each.empty]
+        given = names[names.index(numbers) :]
+        strides = [name for name in given if name.endswith(STRIDE)]
+        known = {PADDED, *strides, *divisible}
+        made: Any = triton.jit(
+            function,
+            do_not_specialize=[name for name in given if name not in known],
+            do_not_specialize_on_alignment=[*callers, *strides],
+        )
+        made.strides, made.divisible = ([given.index(name) for name in those] for those in (strides, divisible))
+        return made
+
+    return declare
+
+
+def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[object, ...]:
+    """What Triton sees of the numbers: which strides are 1; then what is divisible by 16, and what takes 64 bits."""
+    form: list[object] = [numbers[place] == 1 for place in program.strides]
+    if program.divisible:
+        form += [1 if numbers[place] == 1 else numbers[place] % 16 == 0 and 16 for place in program.divisible]
+    if max(numbers) >= INT32:
+        form += [("int64", place) for place, number in enumerate(numbers) if number >= INT32]
+    return tuple(form)

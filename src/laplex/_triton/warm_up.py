@@ -1,0 +1,107 @@
+"""Compiling ahead: which programs products of any size need, and compiling them side by side.
+
+The operators themselves say what they need. They run on meta tensors, which have shapes and no memory, and ``launch``
+notes each program in place of launching it. So no list of programs can become wrong, and sizes for which the GPU has
+no memory cost nothing. Which program a call needs changes at thresholds of n + k, of the ratio of n and k, and of the
+shorter side; ``sizes`` goes past all of them in small steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _backends
+from laplex._scan.order import Matrix, Order
+from laplex._triton.launch import Survey, Variant, compile_ahead, state
+
+STEPS = 8  # totals n + k in each doubling
+RATIO = 24  # of the two sides, past which one counts as long
+SHORT = 1, 100, 700, 3000  # sizes of a short side
+
+
+class Asked(NamedTuple):
+    """The calls to prepare for."""
+
+    dtype: torch.dtype  # of x
+    rows: int
+    batch: int = 0  # matrices; 0 for one without a batch
+    gradients: bool = False
+
+
+def sizes(points: int) -> Iterator[tuple[int, int]]:
+    """Pairs n, k on both sides of every threshold, with n + k up to ``points``."""
+    steps = range(STEPS, math.ceil(STEPS * math.log2(points)) + 1)
+    for total in sorted({min(round(2 ** (step / STEPS)), points) for step in steps}):
+        for short in sorted({total // 2, total // RATIO, *SHORT} - {0}):
+            if short <= total // 2:
+                yield short, total - short
+                yield total - short, short
+
+
+def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]]) -> dict[Variant, tuple[int, ...]]:
+    """The programs of products with n x k matrices, each with numbers that it may be compiled with."""
+    with surveyed(device) as noted:
+        for n, k in pairs:
+            _multiply(n, k, asked)
+    return noted.found
+
+
+@contextmanager
+def surveyed(device: torch.device) -> Iterator[Survey]:
+    before, state.survey = state.survey, Survey(device)
+    try:
+        yield state.survey
+    finally:
+        state.survey = before
+
+
+def _multiply(n: int, k: int, asked: Asked) -> None:
+    """What ``laplex.linear`` and its backward run, for all sets of inputs that need a gradient."""
+    batch = (asked.batch,) if asked.batch else ()
+    anchors = torch.promote_types(asked.dtype, torch.float32)
+    x = torch.empty((*batch, asked.rows, k), dtype=asked.dtype, device="meta")
+    a, b = (torch.empty((*batch, size), dtype=anchors, device="meta") for size in (n, k))
+    tau = torch.empty(batch, dtype=torch.float64, device="meta")
+    chosen = "dense" if n * k < _backends.load("triton", "cuda").dense_below else "triton"
+    table = _backends.load(chosen, "cuda")
+    order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
+    matrix = Matrix(a, b, tau, order, chosen)
+    even, none = table.scan(x, matrix, odd=False)
+    if asked.gradients:
+        _differentiate(table, even, none, x, matrix)
+
+
+def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matrix) -> None:
+    """Backward for x alone, and for the anchors and tau, or some of them."""
+    table.scan(g, matrix.mT, odd=False)
+    _, odd_x = table.scan(x, matrix, odd=True)
+    for known, to_tau in itertools.product((none, odd_x), (False, True)):
+        table.pullback(g, x, known, matrix, to_tau=to_tau)
+
+
+def prepare(device: torch.device, calls: list[Asked], points: int, told: Callable[[int, int], None]) -> int:
+    """Compile all programs of these calls with n + k up to ``points``, and return how many that are."""
+    found: dict[Variant, tuple[int, ...]] = {}
+    for asked in calls:
+        found |= survey(device, asked, sizes(points))
+    compile_all(found, told)
+    return len(found)
+
+
+def compile_all(found: dict[Variant, tuple[int, ...]], told: Callable[[int, int], None]) -> None:
+    """Compile in threads, which Triton allows: much of it runs outside of Python. ``told`` hears how many are done."""
+    told(0, len(found))
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        compiling = [threads.submit(compile_ahead, *each) for each in found.items()]
+        for done, each in enumerate(as_completed(compiling), 1):
+            each.result()
+            told(done, len(found))

@@ -1,0 +1,52 @@
+"""Compile ahead on a machine without a GPU, and count what Triton compiled; tests/test_first_call.py runs this file."""
+
+import contextlib
+from pathlib import Path
+
+import torch
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from laplex._triton import launch, warm_up
+
+
+class Launcher:
+    def __init__(self, source, metadata):
+        pass
+
+
+class Driver:
+    """What Triton asks a GPU's driver for; programs are compiled for it, and loading one does nothing."""
+
+    launcher_cls = Launcher
+
+    class utils:
+        load_binary = staticmethod(lambda name, kernel, shared, device: (object(), 1, 32, 0, 1024))
+        get_device_properties = staticmethod(lambda device: {"max_shared_mem": 1 << 18})
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+
+driver.set_active(Driver())
+torch.cuda.device = lambda device: contextlib.nullcontext()
+launch.can_start_early = lambda device: True
+
+DEVICE, ASKED = torch.device("cuda", 0), warm_up.Asked(torch.float32, 3)
+found = warm_up.survey(DEVICE, ASKED, [(40, 50), (1500, 1600), (5000, 6000)])
+warm_up.compile_all(found, lambda done, of: None)
+compiled = len(list(Path(knobs.cache.dir).rglob("*.cubin")))
+assert compiled == len(found) == len(launch.compiled) > 4, (compiled, len(found), len(launch.compiled))
+for pairs in ([(47, 64), (1024, 2048), (1, 33)], [(2000, 1999), (8192, 4096)]):  # odd, even, 1, powers of two
+    for variant, numbers in warm_up.survey(DEVICE, ASKED, pairs).items():
+        given = *variant.dtypes, *numbers, *variant.flags
+        made = variant.program.warmup(*given, grid=(1, 1, 1), **launch._options(variant))
+        assert made is launch.compiled[variant], variant
+assert len(list(Path(knobs.cache.dir).rglob("*.cubin"))) == compiled
