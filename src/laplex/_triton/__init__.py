@@ -12,7 +12,7 @@
     program      how a program is declared, so that one is for all sizes
     launch       how a program is launched
     recording    how launches are recorded, and replay: how they are launched again
-    warm_up      which programs there are, and compiling them ahead; foresight: compiling those of a call side by side
+    warm_up      which programs there are, and compiling them ahead
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
 after what they compute. A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) ->

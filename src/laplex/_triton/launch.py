@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -57,7 +56,6 @@ class Survey:
 class _State(threading.local):
     recorder: Recorder | None = None
     survey: Survey | None = None
-    foresight: Callable[[torch.device], None] | None = None  # compiles what the launches of an operator need
 
 
 state = _State()  # of this thread
@@ -101,9 +99,6 @@ def launch(
         return
     variant = _variant(program, grid, tensors, sizes, flags, warps, device)
     flags, found = variant.flags, compiled.get(variant)
-    if found is None and state.foresight is not None and _may_compile_beside(device):
-        state.foresight(device)
-        found = compiled.get(variant)
     if found is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         launch_compiled(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
@@ -111,11 +106,6 @@ def launch(
         found = _kept(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
     if state.recorder is not None:
         state.recorder.launched(Launch(found, grid, tensors, (*sizes, *flags)))
-
-
-def _may_compile_beside(device: torch.device) -> bool:
-    """Whether other threads may compile and load programs: on a GPU, unless a graph is captured."""
-    return device.type == "cuda" and not torch.cuda.is_current_stream_capturing()
 
 
 def _variant(

@@ -111,17 +111,12 @@ def give_up(why: str) -> None:
 
 
 @contextmanager
-def paused() -> Iterator[None]:
-    """For what a recording, if there is one, has no part in."""
-    recording: Any = state.recorder
-    if recording is None:
-        yield
-        return
-    before, recording.paused, state.recorder = recording.paused, True, None
+def _paused(recording: Any) -> Iterator[None]:
+    before, recording.paused = recording.paused, True
     try:
         yield
     finally:
-        recording.paused, state.recorder = before or bool(recording.failed), recording
+        recording.paused = before or bool(recording.failed)
 
 
 def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
@@ -130,7 +125,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
     if not isinstance(recording, Recording):
         function(*tensors, out=out if len(out) > 1 else out[0], **how)
         return
-    with paused():
+    with _paused(recording):
         function(*tensors, out=out if len(out) > 1 else out[0], **how)
     if not recording.paused:
         recording.steps.append(Call(function, (*tensors, *out), len(out), how))
@@ -143,7 +138,7 @@ def from_anchors(what: str, make: Callable[[], Results]) -> Results:
     if not isinstance(recording, Recording) or kept is None:
         return make()
     if what not in kept:
-        with paused():
+        with _paused(recording):
             kept[what] = make()
     recording.constants += kept[what]
     return kept[what]

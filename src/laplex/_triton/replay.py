@@ -31,7 +31,6 @@ from laplex._backends import Call as PublicCall
 from laplex._backends import WholeCall
 from laplex._eager import plain, plainly_eager
 from laplex._triton import tuning
-from laplex._triton.foresight import Foresight
 from laplex._triton.launch import Launch, launch_compiled, state
 from laplex._triton.recording import Call, Recording, Results, recorded
 
@@ -152,8 +151,7 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
         def run(*operands: Any, kept: dict[Any, Any] | None = None, **how: Any) -> Results:
             inputs, others = flatten(*operands)
             if state.recorder is not None or not _in_one_piece(inputs):
-                with Foresight(operator, operands, how):
-                    return operator(*operands, **how)
+                return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
             alike = operator, torch._C._cuda_getDevice(), *map(at.index, at)
             replay = None if kept is None else kept.get(alike)
@@ -170,9 +168,8 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
                 return replay(inputs, at)
             large = sum(tensor.numel() for tensor in inputs) > tuning.REPLAYED_OPERATORS
             if form in operators.kept or large or _mistakable(inputs, ()):
-                with Foresight(operator, operands, how):
-                    return operator(*operands, **how)
-            with recorded((), None) as recording, Foresight(operator, operands, how):
+                return operator(*operands, **how)
+            with recorded((), None) as recording:
                 results = operator(*operands, **how)
             operators.keep(form, replay_of(recording, inputs, results))
             return results

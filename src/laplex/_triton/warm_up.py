@@ -100,8 +100,11 @@ def prepare(device: torch.device, calls: list[Asked], points: int, told: Callabl
 def compile_all(found: dict[Variant, tuple[int, ...]], told: Callable[[int, int], None]) -> None:
     """Compile in threads, which Triton allows: much of it runs outside of Python. ``told`` hears how many are done."""
     told(0, len(found))
+    first, *others = found.items()
+    compile_ahead(*first)  # alone: with the first one Triton reads all of its own files, which threads would do again
+    told(1, len(found))
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        compiling = [threads.submit(compile_ahead, *each) for each in found.items()]
-        for done, each in enumerate(as_completed(compiling), 1):
+        compiling = [threads.submit(compile_ahead, *each) for each in others]
+        for done, each in enumerate(as_completed(compiling), 2):
             each.result()
             told(done, len(found))
