@@ -101,7 +101,7 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
     if backend is None:
         chosen = planner(device)
         if work is not None and _by_cost(chosen, device):
-            return {"scan": chosen, "pairs": "dense", "formed": "formed"}[cheapest(work, device.type)]
+            return cheapest_backend(work, device)
         return "dense" if always(n * k < load(chosen, device.type).dense_below) else chosen
     if backend not in NAMES:
         raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
@@ -109,6 +109,12 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
     if why:
         raise RuntimeError(f"laplex: backend '{backend}' {why}")
     return backend
+
+
+def cheapest_backend(work: Work, device: torch.device) -> str:
+    """The backend of the way that takes the least time, as ``cost`` estimates."""
+    way = cheapest(work, device.type)
+    return {"scan": planner(device), "pairs": "dense", "formed": "formed"}[way]
 
 
 def _by_cost(scan: str, device: torch.device) -> bool:

@@ -20,12 +20,16 @@ import torch
 from torch import Tensor
 
 from laplex import _backends
+from laplex._backends.cost import Work
+from laplex._formed.kernels import Kernels, Needs
 from laplex._scan.order import Matrix, Order
 from laplex._triton.launch import Survey, Variant, compile_ahead, state
 
 STEPS = 8  # totals n + k in each doubling
 RATIO = 24  # of the two sides, past which one counts as long
 SHORT = 1, 100, 700, 3000  # sizes of a short side
+CUDA = torch.device("cuda")
+WAYS = "triton", "dense", "formed"  # all of them at every size: the choice between them may change at any
 
 
 class Asked(NamedTuple):
@@ -51,8 +55,12 @@ def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]])
     """The programs of products with n x k matrices, each with numbers that it may be compiled with."""
     with surveyed(device) as noted:
         for n, k in pairs:
-            _multiply(n, k, asked)
+            _multiply(n, k, asked, [_backends.cheapest_backend(_work(n, k, asked), CUDA)])
     return noted.found
+
+
+def _work(n: int, k: int, asked: Asked) -> Work:
+    return Work(max(asked.batch, 1), 1, asked.rows, n, k, asked.dtype, asked.gradients)
 
 
 @contextmanager
@@ -64,20 +72,32 @@ def surveyed(device: torch.device) -> Iterator[Survey]:
         state.survey = before
 
 
-def _multiply(n: int, k: int, asked: Asked) -> None:
+def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
     """What ``laplex.linear`` and its backward run, for all sets of inputs that need a gradient."""
     batch = (asked.batch,) if asked.batch else ()
     anchors = torch.promote_types(asked.dtype, torch.float32)
     x = torch.empty((*batch, asked.rows, k), dtype=asked.dtype, device="meta")
     a, b = (torch.empty((*batch, size), dtype=anchors, device="meta") for size in (n, k))
     tau = torch.empty(batch, dtype=torch.float64, device="meta")
-    chosen = "dense" if n * k < _backends.load("triton", "cuda").dense_below else "triton"
-    table = _backends.load(chosen, "cuda")
-    order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
-    matrix = Matrix(a, b, tau, order, chosen)
-    even, none = table.scan(x, matrix, odd=False)
+    for chosen in backends:
+        table = _backends.load(chosen, "cuda")
+        if table.form is not None:
+            _form(x, Kernels(a, b, tau, None, None, None, 1), table.form, asked)
+            continue
+        order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
+        matrix = Matrix(a, b, tau, order, chosen)
+        even, none = table.scan(x, matrix, odd=False)
+        if asked.gradients:
+            _differentiate(table, even, none, x, matrix)
+
+
+def _form(x: Tensor, kernels: Kernels, module: Any, asked: Asked) -> None:
+    """The matrix, and its pullback onto all sets of arguments."""
+    matrix = module.form(kernels, x.dtype)
     if asked.gradients:
-        _differentiate(table, even, none, x, matrix)
+        g = matrix if x.dtype.itemsize >= 4 else matrix.to(torch.float32)
+        for anchors, to_tau in ((True, False), (True, True), (False, True)):
+            module.pull(g, kernels, Needs(anchors, to_tau, weight=False, phase=False))
 
 
 def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matrix) -> None:
@@ -90,11 +110,17 @@ def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matri
 
 def prepare(device: torch.device, calls: list[Asked], points: int, told: Callable[[int, int], None]) -> int:
     """Compile all programs of these calls with n + k up to ``points``, and return how many that are."""
-    found: dict[Variant, tuple[int, ...]] = {}
-    for asked in calls:
-        found |= survey(device, asked, sizes(points))
+    found = of_all_sizes(device, calls, points)
     compile_all(found, told)
     return len(found)
+
+
+def of_all_sizes(device: torch.device, calls: list[Asked], points: int) -> dict[Variant, tuple[int, ...]]:
+    """The programs of all ways that these calls may take."""
+    with surveyed(device) as noted:
+        for asked, (n, k) in itertools.product(calls, [*sizes(points)]):
+            _multiply(n, k, asked, WAYS)
+    return noted.found
 
 
 def compile_all(found: dict[Variant, tuple[int, ...]], told: Callable[[int, int], None]) -> None:
