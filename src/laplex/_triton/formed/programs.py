@@ -14,6 +14,7 @@ import triton.language as tl
 
 from laplex._triton.distance.programs import exponent_over
 from laplex._triton.points import INFINITY, LN_2, decay_over, rate_of
+from laplex._triton.program import program
 
 
 @triton.jit
@@ -67,7 +68,7 @@ def _turns(phase, at, inside, SUM: tl.constexpr):
     return tl.cos(angle).to(SUM), tl.sin(angle).to(SUM)
 
 
-@triton.jit(do_not_specialize_on_alignment=["target"])
+@program(numbers="size", callers=("target",))
 def fault_program(target, target_faults, size, fault_parts, WIDTH: tl.constexpr):
     """target_faults (h, fault_parts): NaN where one of the ``size`` anchors of an entry is not finite, else 0."""
     batch = tl.program_id(1).to(tl.int64)
@@ -95,7 +96,7 @@ def _fault_of_targets(target, target_faults, size, fault_parts, KNOWN: tl.conste
     return fault
 
 
-@triton.jit(do_not_specialize_on_alignment=["target", "source", "tau", "weight", "phi", "psi"])
+@program(numbers="r", callers=("target", "source", "tau", "weight", "phi", "psi"), divisible=("k",))
 def form_program(
     target, source, tau, weight, phi, psi, target_faults, out, r, n, k, fault_parts,
     EXACT: tl.constexpr, WEIGHTED: tl.constexpr, PHASED: tl.constexpr, KNOWN: tl.constexpr,
@@ -135,7 +136,7 @@ def form_program(
     tl.store(out + at, total + fault.to(SUM)[None, :], mask=(i < n)[:, None] & (j < k)[None, :])
 
 
-@triton.jit(do_not_specialize_on_alignment=["g", "target", "source", "tau", "phi", "psi"])
+@program(numbers="sources_at", callers=("g", "target", "source", "tau", "phi", "psi"))
 def pull_program(
     g, target, source, tau, phi, psi, parts, sources_at, all_at, r, n, k,
     EXACT: tl.constexpr, ANCHORS: tl.constexpr, TAU: tl.constexpr, WEIGHT: tl.constexpr, PHASED: tl.constexpr,
@@ -195,7 +196,7 @@ def _finished(parts, bar, i, size, count, factor, CHUNK: tl.constexpr):
     tl.store(bar + i, tl.sum(total, 0) * factor, mask=i < size)
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau", "weight"])
+@program(numbers="sources_at", callers=("tau", "weight"))
 def finish_program(
     parts, tau, weight, t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar,
     sources_at, all_at, n, k, across, down,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._triton.program import program
+
 
 @triton.jit
 def direction(angle, index, inside):
@@ -20,7 +22,7 @@ def direction(angle, index, inside):
     return tl.cos(phase), tl.sin(phase)
 
 
-@triton.jit(do_not_specialize_on_alignment=["x", "angle"])
+@program(numbers="m", callers=("x", "angle"))
 def stack_program(
     x, angle, stacked, m, size, x_batch, x_row, x_col, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
@@ -45,7 +47,7 @@ def _channels(stacked, offset, channel, mask):
     return of_cos, tl.load(stacked + channel + offset, mask=mask, other=0.0).to(tl.float64)
 
 
-@triton.jit(do_not_specialize_on_alignment=["angle", "factor", "out", "tau"])
+@program(numbers="m", callers=("angle", "factor", "out", "tau"))
 def unstack_program(
     even, odd, weighted, angle, factor, tau, out, turn, pull, stretch, m, size, row_blocks, steps,
     factor_batch, factor_row, factor_col, out_batch, out_row, out_col,

@@ -38,6 +38,7 @@ import triton.language as tl
 from laplex._triton.distance.programs import exponent_over, running_states
 from laplex._triton.phase.programs import direction
 from laplex._triton.points import INFINITY, LN_2, WORD, decay_over, entry_of, rate_of
+from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_along
 from laplex._triton.short.programs import count_before
 
@@ -68,7 +69,7 @@ def _points(place, end, entry, source, angle, merged, padded, IN_ORDER: tl.const
     return inside, at, cos, sin
 
 
-@triton.jit(do_not_specialize_on_alignment=["source", "angle", "tau"])
+@program(numbers="m", callers=("source", "angle", "tau"), divisible=("m",))
 def collect_program(
     merged_x, source, angle, tau, entry, position, border, starts, parts, faults,
     m, merged, padded, k, pieces, search,
@@ -153,7 +154,7 @@ def _store_field(fields, number, of_cos, of_sin, row, m):
     tl.store(fields + (number * 2 + 1) * m, tl.sum(of_sin.to(tl.float64), 0)[None, :], mask=row < m)
 
 
-@triton.jit
+@program(numbers="k", divisible=("numbers",))
 def gather_program(parts, starts, mass, k, pieces, numbers, PIECES: tl.constexpr, WIDTH: tl.constexpr):
     """mass (h, k + 1, numbers): the fields of an interval, the sum over its pieces; ``numbers`` = FIELDS * 2 * m."""
     interval, block = tl.program_id(0) % (k + 1), tl.program_id(0) // (k + 1)
@@ -170,7 +171,7 @@ def gather_program(parts, starts, mass, k, pieces, numbers, PIECES: tl.constexpr
     tl.store(at, tl.sum(sums, 0), mask=number < numbers)
 
 
-@triton.jit(do_not_specialize_on_alignment=["tau"])
+@program(numbers="m", callers=("tau",))
 def settle_program(
     mass, position, tau, fault, sides, m, k, numbers,
     EXACT: tl.constexpr, TO_TAU: tl.constexpr, LONG_FIRST: tl.constexpr, SHORT: tl.constexpr,
@@ -214,7 +215,7 @@ def settle_program(
     tl.store(sides + place, sums + faults, mask=inside)
 
 
-@triton.jit(do_not_specialize_on_alignment=["target"])
+@program(numbers="m", callers=("target",))
 def read_program(
     sides, mass, target, position, sums, m, k, numbers, search, batches,
     TO_TAU: tl.constexpr, LONG_FIRST: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from laplex._triton.phase.programs import direction
 from laplex._triton.points import decay_over, rate_of
+from laplex._triton.program import program
 from laplex._triton.short.programs import count_before
 
 
@@ -34,7 +35,7 @@ def _weights(source, t, number, k, rate, cos, sin, EXACT: tl.constexpr, SUM: tl.
     return left_cos[:, None], left_sin[:, None], right_cos[:, None], right_sin[:, None]
 
 
-@triton.jit(do_not_specialize_on_alignment=["target", "angle", "factor", "out", "tau"])
+@program(numbers="m", callers=("target", "angle", "factor", "out", "tau"), divisible=("m",))
 def phased_spread_program(
     target, source, tau, angle, table, factor, out, pull, turn, m, n, k, search,
     factor_batch, factor_row, factor_col, out_batch, out_row, out_col,
