@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +31,9 @@ SIZES = (64, 256, 1024, 4096, 16384, 65536)
 ROWS = (1, 8, 64, 512, 4096)
 SUMMED = (1, 4, 16)
 WAYS = ("formed", "scan", "pairs")
-MOST_PAIRS = 1 << 35  # pairs times rows; beyond, pair by pair is hopeless
-MOST_NUMBERS = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a formed matrix
+MOST_PAIRS = 1 << 33  # pairs times rows; beyond, pair by pair is hopeless
+MOST_NUMBERS = {"cuda": 1 << 28, "cpu": 1 << 26}  # of a matrix that laplex forms
+MOST_COMPILED = 1 << 31, 1 << 38  # numbers, and multiplications, of one that torch.compile forms
 
 
 @contextmanager
@@ -83,6 +85,8 @@ def possible(way: str, n: int, k: int, r: int, rows: int, device: str) -> bool:
         return device == "cuda" and n * k * r * rows <= MOST_PAIRS
     if way == "scan":
         return True
+    if way == "compiled":
+        return n * k <= MOST_COMPILED[0] and n * k * rows <= MOST_COMPILED[1]
     return n * k <= MOST_NUMBERS[device]
 
 
@@ -104,8 +108,7 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
 
     found: dict[str, Any] = {}
     for name, function in ways.items():
-        way = name if name in WAYS else "formed"
-        if not possible(way, n, k, r, rows, device):
+        if not possible(name, n, k, r, rows, device):
             continue
         try:
             if name in WAYS:
@@ -127,7 +130,9 @@ def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
         ways["compiled"] = torch.compile(formed_by_torch, dynamic=True)
     points, began = [], time.perf_counter()
     sizes = [size for size in SIZES if size <= given.largest]
-    for n, k, r, rows in itertools.product(sizes, sizes, SUMMED, ROWS):
+    order = [*itertools.product(sizes, sizes, SUMMED, ROWS)]
+    random.Random(0).shuffle(order)  # so that a sweep cut short has points of all kinds
+    for n, k, r, rows in order:
         if (n + k) * r * rows > given.most_points or time.perf_counter() - began > given.seconds:
             continue
         for gradients in (False, True):

@@ -1,5 +1,6 @@
 """One compiled program is for all sizes, and `laplex.backends.warm_up` compiles all that a call may need."""
 
+import ast
 import os
 import random
 import subprocess
@@ -164,3 +165,16 @@ def test_numbers_that_triton_sees():
     assert form_of(program, (16, 16, 48)) == (False, 16)
     assert form_of(program, (2**31, 2, 1)) == (False, 1, ("int64", 0))
     assert form_of(program, (2**31 - 1, 2, 0)) == (False, 16)
+
+
+def test_every_program_is_declared_so_that_sizes_compile_nothing():
+    folder = Path(laplex.__file__).parent / "_triton"
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py")]
+    functions = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    programs = [node for node in functions if node.name.endswith("_program")]
+    assert len(programs) > 30
+    assert [node.name for node in programs if "program(" not in map(_head, node.decorator_list)] == []
+
+
+def _head(decorator):
+    return ast.unparse(decorator)[: len("program(")]
