@@ -4,8 +4,8 @@
     python3 -m benchmarks.ways --fit ways-cuda.json   prints coefficients, and how far the choice is from the best
 
 Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
-for them. K formed by torch under torch.compile is measured beside them. (It is compiled for any sizes: to compile it for
-each of a thousand would take an hour.) This script forces the choice, so it uses private names.
+for them. With --compiled K formed by torch under torch.compile is measured beside them. (It is compiled for any sizes:
+to compile it for each of a thousand would take an hour.) This script forces the choice, so it uses private names.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from laplex._backends import cost
 SIZES = (64, 256, 1024, 4096, 16384, 65536)
 ROWS = (1, 8, 64, 512, 4096)
 SUMMED = (1, 4, 16)
-WAYS = ("formed", "scan", "pairs")
-MOST_PAIRS = 1 << 33  # pairs times rows; beyond, pair by pair is hopeless
+WAYS = ("formed", "scan")
 MOST_NUMBERS = {"cuda": 1 << 28, "cpu": 1 << 26}  # of a matrix that laplex forms
 MOST_COMPILED = 1 << 31, 1 << 38  # numbers, and multiplications, of one that torch.compile forms
 
@@ -40,7 +39,7 @@ MOST_COMPILED = 1 << 31, 1 << 38  # numbers, and multiplications, of one that to
 def forced(way: str) -> Iterator[None]:
     """Every call takes this way."""
     before = _backends.cheapest
-    _backends.cheapest = lambda work, device: way  # type: ignore[assignment]
+    _backends.cheapest = lambda work, device: way
     _forget()
     try:
         yield
@@ -80,9 +79,7 @@ def formed_by_torch(x: Any, a: Any, b: Any, weight: Any) -> Any:
     return x @ (torch.exp(-(a[:, :, None] - b[:, None, :]).abs()) * weight[:, None, None]).sum(0).T
 
 
-def possible(way: str, n: int, k: int, r: int, rows: int, device: str) -> bool:
-    if way == "pairs":
-        return device == "cuda" and n * k * r * rows <= MOST_PAIRS
+def possible(way: str, n: int, k: int, rows: int, device: str) -> bool:
     if way == "scan":
         return True
     if way == "compiled":
@@ -108,7 +105,7 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
 
     found: dict[str, Any] = {}
     for name, function in ways.items():
-        if not possible(name, n, k, r, rows, device):
+        if not possible(name, n, k, rows, device):
             continue
         try:
             if name in WAYS:
@@ -124,8 +121,8 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
 
 
 def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
-    ways: dict[str, Any] = dict.fromkeys(WAYS)
-    if device == "cuda":
+    ways: dict[str, Any] = dict.fromkeys(given.ways)
+    if given.compiled:
         torch._dynamo.config.cache_size_limit = 64
         ways["compiled"] = torch.compile(formed_by_torch, dynamic=True)
     points, began = [], time.perf_counter()
@@ -155,7 +152,7 @@ def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
     known = [row for row in rows if isinstance(row["milliseconds"].get(way), float)]
     counts = numpy.array([cost.COUNTS[way](work_of(row)) for row in known])
     taken = numpy.array([row["milliseconds"][way] * 1e3 for row in known])
-    found, _ = nnls(counts / taken[:, None], numpy.ones(len(taken)))
+    found: numpy.ndarray = nnls(counts / taken[:, None], numpy.ones(len(taken)))[0]
     return found
 
 
@@ -179,6 +176,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--fit", type=Path)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--compiled", action="store_true", help="beside K formed by torch under torch.compile")
+    parser.add_argument("--ways", nargs="*", default=WAYS)
     parser.add_argument("--largest", type=int, default=SIZES[-1])
     parser.add_argument("--most-points", type=float, default=float("inf"), help="(n + k) r rows of a point")
     parser.add_argument("--seconds", type=float, default=500.0, help="for the whole sweep")

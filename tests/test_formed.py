@@ -71,10 +71,8 @@ def test_x_of_another_dtype_than_the_anchors(backend, dtype):
     y = laplex.linear(**inputs, backend=backend)
     assert y.dtype == dtype
     true = {name: wide(value) for name, value in inputs.items()}
-    true = {name: value.to(torch.complex128) for name, value in true.items()} if dtype.is_complex else true
-    weights = (reference.kernel(*(wide(inputs[name]) for name in ("a", "b", "tau")), phi=wide(inputs["phi"]), psi=wide(inputs["psi"])) * wide(inputs["weight"])[:, None, None]).sum(0)  # fmt: skip
     tolerance = 2 * torch.finfo(dtype).eps if dtype.itemsize == 2 else 5e-7
-    assert error(y, true["x"] @ weights.mT.to(true["x"].dtype)) <= tolerance
+    assert error(y, reference.linear(**true)) <= tolerance
 
 
 def test_one_weight_for_all_matrices():
@@ -114,7 +112,7 @@ def test_gradients_of_sums(backend, batch, phased, dtype):
     found = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
     doubles = {name: wide(value) for name, value in inputs.items()}
     true = named_gradients(reference.linear, doubles, wide(g))
-    sizes = named_gradients(reference.linear, doubles | {"x": doubles["x"].abs()}, wide(g).abs())  # of terms that cancel
+    sizes = named_gradients(reference.linear, doubles | {"x": doubles["x"].abs()}, wide(g).abs())  # terms may cancel
     for name in inputs:
         assert error(found[name], true[name], sizes[name]) <= 2 * TOLERANCE[dtype], name
 
@@ -213,14 +211,11 @@ def test_wrong_weights(name):
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [("a", torch.inf, "`a` must be finite"), ("b", torch.nan, "`b` must be finite"), ("tau", -1.0, "`tau` must be positive")],
-)  # fmt: skip
-def test_faulty_values(backend, name, value, message):
+@pytest.mark.parametrize(("name", "value"), [("a", torch.inf), ("b", torch.nan), ("tau", -1.0)])
+def test_faulty_values(backend, name, value):
     inputs = a_sum((3,))
     inputs[name].view(-1)[-1] = value
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"`{name}` must be {'positive' if name == 'tau' else 'finite'}"):
         laplex.linear(**inputs, backend=backend)
 
 

@@ -37,10 +37,15 @@ def plain(x: Tensor) -> bool:
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
 
 
+def exporting() -> bool:
+    """Whether torch.export traces. ``torch.compiler.is_exporting`` is true under torch.compile, too, in torch 2.11."""
+    return bool(torch.compiler._is_exporting_flag)
+
+
 def always(condition: bool | torch.SymBool) -> bool:
     """Whether a condition on sizes holds. During export: whether it holds for every size that may come, because a graph
     built on one answer refuses the sizes that have the other."""
-    if not torch.compiler.is_exporting():
+    if not exporting():
         return bool(condition)
     from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
 

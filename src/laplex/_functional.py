@@ -56,8 +56,8 @@ def linear(
         backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients.
 
     Returns:
-        y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first, as F.linear
-        casts it, unless it is float64 or complex; the other arguments are not cast.
+        y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first,
+        as F.linear casts it, unless it is float64 or complex; the other arguments are not cast.
 
         Accuracy: sums are carried in float64. (On CUDA, for float32 and many points, only between tiles of a few
         hundred points.) Errors are relative to the sum of the terms' sizes, sum_j exp(-|a_i - b_j| / tau) |x_j|, so a

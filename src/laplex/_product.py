@@ -52,7 +52,7 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
     rows = x.reshape(-1, x.shape[-1])
     if phase or x.is_complex() or x.dtype.itemsize < 4:
         alike = rows.expand(weight.numel(), *rows.shape)
-        summed = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
+        summed: Tensor = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
     else:
         summed = weighted(rows, matrix, weight)
     return summed.view(*x.shape[:-1], summed.shape[-1])

@@ -65,12 +65,7 @@ def route(given: Arguments) -> Route:
 
 def trained(given: Arguments) -> bool:
     """Whether a gradient is wanted."""
-    if not torch.is_grad_enabled():
-        return False
-    for value in given:  # a generator would take twice as long
-        if isinstance(value, Tensor) and value.requires_grad:
-            return True
-    return False
+    return torch.is_grad_enabled() and any([isinstance(value, Tensor) and value.requires_grad for value in given])
 
 
 def whole(given: Arguments) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@
     formed   any device    forms the matrix (or a sum of matrices) once; torch multiplies, as in nn.Linear
 
 The first three sort the anchors and scan; the others visit all n * k entries, which is faster for small matrices and
-many rows. A call chooses by device, sizes and whether gradients are wanted: each way's time is estimated from a sweep. ``backend=`` overrides the choice; if that backend cannot run, the call raises and
+many rows. A call chooses by device, sizes and whether gradients are wanted: each way's time is estimated from a sweep.
+``backend=`` overrides the choice; if that backend cannot run, the call raises and
 says why.
 """
 
@@ -45,7 +46,13 @@ def _no_gpu() -> str:
 
 
 def which(
-    x: Tensor, a: Tensor, b: Tensor, *, weight: Tensor | None = None, plan: Plan | None = None, backend: str | None = None
+    x: Tensor,
+    a: Tensor,
+    b: Tensor,
+    *,
+    weight: Tensor | None = None,
+    plan: Plan | None = None,
+    backend: str | None = None,
 ) -> str:
     """The backend that ``laplex.linear(x, a, b, weight=weight, plan=plan, backend=backend)`` would run, here and now:
     where gradients are wanted another one may be the fastest."""

@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _checks, _compiled
-from laplex._backends.cost import Work, cheapest
-from laplex._eager import always
+from laplex._backends.cost import Work
+from laplex._backends.cost import cheapest as cheapest
+from laplex._eager import always, exporting
 from laplex._errors import PerformanceWarning
 from laplex._scan.order import Order, layout_of_sides
 
@@ -114,12 +115,12 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
 def cheapest_backend(work: Work, device: torch.device) -> str:
     """The backend of the way that takes the least time, as ``cost`` estimates."""
     way = cheapest(work, device.type)
-    return {"scan": planner(device), "pairs": "dense", "formed": "formed"}[way]
+    return {"scan": planner(device), "formed": "formed"}[way]
 
 
 def _by_cost(scan: str, device: torch.device) -> bool:
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting() and scan in ("cpp", "triton")
+        return not exporting() and scan in ("cpp", "triton")
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return False
     return scan in ("cpp", "triton")

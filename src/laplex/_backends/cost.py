@@ -2,7 +2,7 @@
 
 The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (``python -m benchmarks.ways``; the
 JSON is in benchmarks/results). They need not be right, only in the right order: where two ways cost about the same,
-either will do.
+either will do. (To sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ MOST_NUMBERS = {"formed": 1 << 28}  # h n k: a gigabyte in float32, with gradien
 #
 #     formed   a call; entries formed; numbers of W written; multiplications of W with rows of x; rows in and out
 #     scan     a call; matrices; points sorted; points scanned; rows in and out
-#     pairs    a call; pairs summed
 COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     "formed": lambda w: (
         1.0,
@@ -68,7 +67,6 @@ COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
         w.results * w.summed * w.rows * (w.n + w.k),
         w.results * w.rows * (w.n + w.k),
     ),
-    "pairs": lambda w: (1.0, w.results * w.summed * w.n * w.k * w.rows),
 }
 # Microseconds, by device, way and whether gradients are wanted.
 COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
@@ -77,8 +75,6 @@ COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
         ("formed", True): (400.0, 2e-6, 6e-6, 1.35e-7, 0.0),
         ("scan", False): (100.0, 0.0, 1e-4, 3e-6, 0.0),
         ("scan", True): (700.0, 0.0, 1e-4, 1e-5, 0.0),
-        ("pairs", False): (50.0, 6e-7),
-        ("pairs", True): (500.0, 2e-6),
     },
     "cpu": {
         ("formed", False): (50.6, 5.2e-5, 3.17e-4, 1.45e-5, 0.0),
@@ -98,10 +94,5 @@ def microseconds(way: str, work: Work, device: str) -> float:
 
 
 def cheapest(work: Work, device: str) -> str:
-    """ "formed", "pairs" or "scan". Spelled out, because torch.compile follows no ``min`` with a key."""
-    way, least = "scan", microseconds("scan", work, device)
-    for other in ("formed", "pairs"):
-        needed = microseconds(other, work, device)
-        if needed < least:
-            way, least = other, needed
-    return way
+    """ "formed" or "scan"."""
+    return "formed" if microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"

@@ -181,8 +181,9 @@ def sum_weight(where: str, weight: Tensor | None, a: Tensor, batch: tuple[int, .
         fits = False
     if not fits:
         raise ValueError(
-            f"{where}: `weight` must have the shape H = {batch} of the leading dimensions of `a` and `b`, one number per "
-            f"matrix of the sum, got shape {tuple(weight.shape)}; for weights of columns use laplex.gram, or x * weight"
+            f"{where}: `weight` must have the shape H = {batch} of the leading dimensions of `a` and `b`, one number "
+            f"per matrix of the sum, got shape {tuple(weight.shape)}; for weights of columns use laplex.gram, or "
+            "x * weight"
         )
 
 

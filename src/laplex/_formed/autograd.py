@@ -59,7 +59,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> Tensor:
         *given, ctx.summed, ctx.backend, ctx.kept = inputs
-        kernels = Kernels(*given, ctx.summed)
+        kernels = Kernels(*inputs[:7])
         if x.numel() == 0 or 0 in kernels.shape:
             matrix = ops.form(*kernels, x.dtype, ctx.backend)
         else:
@@ -69,9 +69,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, *given, matrix = ctx.saved_tensors
+        x, *_, matrix = saved = ctx.saved_tensors
         need_x, *needed = ctx.needs_input_grad[:7]
-        kernels = Kernels(*given, ctx.summed)
+        kernels = Kernels(*saved[1:7], summed=ctx.summed)
         if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
             return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None, None
         x_bar = torch.matmul(g, matrix) if need_x else None
@@ -99,6 +99,7 @@ def _by_the_scan(g: Tensor, x: Tensor, kernels: Kernels, needed: tuple[bool, ...
     how = {"weight": weight, "phi": phi, "psi": psi, "backend": _backends.planner(x.device)}
     with torch.enable_grad():
         y = functional.linear(x, target, source, tau, **how)
-        inputs = [tensor for tensor, need in zip((x, *kernels.tensors), needed, strict=True) if need]
+        given = zip((x, *kernels.tensors), needed, strict=True)
+        inputs = [tensor for tensor, need in given if need and tensor is not None]
         found = iter(torch.autograd.grad(y, inputs, g, create_graph=not not_again()))
     return [next(found) if need else None for need in needed]

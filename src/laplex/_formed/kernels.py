@@ -37,18 +37,13 @@ class Kernels(NamedTuple):
         """(n, k) if all matrices are summed, else (h, n, k)."""
         return self.shape[1:] if self.summed == self.tau.numel() else self.shape
 
-    @property
-    def flat(self) -> tuple[Any, ...]:
-        """The matrices as (h, r, n), (h, r, k) and (h, r), r = summed."""
+    def one(self, q: int) -> tuple[Any, ...]:
+        """The q-th matrices of all sums in float64: (h, n), (h, k), (h,), and so on; None for what is not there."""
         h, n, k = self.shape
-        r = self.summed
-        return (
-            self.target.reshape(h, r, n),
-            self.source.reshape(h, r, k),
-            self.tau.reshape(h, r),
-            None if self.weight is None else self.weight.reshape(h, r),
-            None if self.phi is None else self.phi.reshape(h, r, n),
-            None if self.psi is None else self.psi.reshape(h, r, k),
+        shapes = (n,), (k,), (), (), (n,), (k,)
+        return tuple(
+            None if tensor is None else tensor.reshape(h, self.summed, *shape)[:, q].double()
+            for tensor, shape in zip(self.tensors, shapes, strict=True)
         )
 
 

@@ -19,12 +19,11 @@ from laplex._scan.torch import BEYOND
 def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed; computed in float64."""
     checked(kernels)
-    target, source, tau, weight, phi, psi = (None if v is None else v.double() for v in kernels.flat)
-    total = target.new_zeros(())
+    total = kernels.target.new_zeros((), dtype=torch.float64)
     for q in range(kernels.summed):
-        phases = {} if phi is None else {"phi": phi[:, q], "psi": psi[:, q]}
-        entries = reference.kernel(target[:, q], source[:, q], tau[:, q], **phases)
-        total = total + (entries if weight is None else entries * weight[:, q, None, None])
+        target, source, tau, weight, phi, psi = kernels.one(q)
+        entries = reference.kernel(target, source, tau, phi=phi, psi=psi)
+        total = total + (entries if weight is None else entries * weight[:, None, None])
     return total.to(dtype).reshape(kernels.shape_of_results)
 
 
@@ -46,7 +45,7 @@ def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradie
 
 def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs) -> None:
     """Fill the gradients of the q-th matrix of every sum."""
-    t, s, tau, weight, phi, psi = (None if v is None else v[:, q].double() for v in kernels.flat)
+    t, s, tau, weight, phi, psi = kernels.one(q)
     of_t, of_s, of_tau, of_weight, of_phi, of_psi = _flat_bars(bars, kernels)
     gap = s[:, None, :] - t[:, :, None]
     u = gap.abs() / tau[:, None, None]
@@ -72,6 +71,5 @@ def _flat_bars(bars: Gradients, kernels: Kernels) -> tuple[Any, ...]:
     h, n, k = kernels.shape
     shapes = (n,), (k,), (), (), (n,), (k,)
     return tuple(
-        None if bar is None else bar.view(h, kernels.summed, *shape)
-        for bar, shape in zip(bars, shapes, strict=True)
+        None if bar is None else bar.view(h, kernels.summed, *shape) for bar, shape in zip(bars, shapes, strict=True)
     )

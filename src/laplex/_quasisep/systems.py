@@ -22,7 +22,7 @@ from torch import Tensor
 
 from laplex import _backends, _checks
 from laplex._errors import StalePlanError
-from laplex._functional import product
+from laplex._product import product
 from laplex._quasisep.arrays import Chain
 from laplex._quasisep.autograd import Factored, Generators, Product, factor, halves, logdet, solve
 from laplex._scan.order import Matrix, Order, Side
@@ -180,15 +180,15 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
 
 def _kernel_product(order: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
-    phase = (phi[0], phi[0]) if phi else None
+    phase = (phi[0], phi[0]) if phi else ()
     return product(x.mT, Matrix(a, a, tau, _widened(order), backend), phase).mT
 
 
 def _gram_product(order: Order, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
     """K diag(weight) K^T x."""
     weight, a, b, tau, *phases = parameters
-    there = (phases[0], phases[1]) if phases else None
-    back = (phases[1], phases[0]) if phases else None
+    there = (phases[0], phases[1]) if phases else ()
+    back = (phases[1], phases[0]) if phases else ()
     matrix = Matrix(a, b, tau, _widened(order), backend)
     inner = product(x.mT, matrix.mT, back)
     return product(inner * weight[:, None], matrix, there).mT

@@ -2,9 +2,10 @@ r"""The sum over matrices y = sum over h of w_h x K_h^T, by the scan.
 
 All matrices take the same x. With x_h = K_h^T g, the transposed product of each matrix with the cotangent g,
 
-    x_bar = sum over h of w_h x_h        w_bar_h = <x, x_h>        and the gradients of a matrix's anchors and tau, times w_h
+    x_bar = sum over h of w_h x_h        w_bar_h = <x, x_h>
 
-so backward needs no result of forward. Matrices are taken in parts, so that never more than a part's results exist.
+and the gradients of a matrix's anchors and tau are those of its product with x, times w_h. So backward needs no result
+of forward. Matrices are taken in parts, so that never more than a part's results exist.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _composed(x: Tensor, matrix: Matrix, weight: Tensor) -> Tensor:
     """By products that have all derivatives."""
     rows = x.expand(weight.numel(), *x.shape)
     odd = torch.is_grad_enabled() and matrix.target.requires_grad
-    return torch.tensordot(weight.to(x.dtype), scan(rows, matrix, odd=odd)[0], 1)
+    summed: Tensor = torch.tensordot(weight.to(x.dtype), scan(rows, matrix, odd=odd)[0], 1)
+    return summed
 
 
 def _parts(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
@@ -77,13 +79,13 @@ class _Weighted(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, *anchors, odd_x = ctx.saved_tensors
-        matrix = Matrix(*anchors, ctx.order, ctx.backend)
+        x, weight, target, source, tau, odd_x = ctx.saved_tensors
+        matrix = Matrix(target, source, tau, ctx.order, ctx.backend)
         needed = ctx.needs_input_grad[:5]
         if not not_again():
             with torch.enable_grad():
                 y = _composed(x, matrix, weight)
-                those = [tensor for tensor, need in zip((x, weight, *anchors), needed, strict=True) if need]
+                those = [tensor for tensor, need in zip((x, weight, *matrix[:3]), needed, strict=True) if need]
                 found = iter(torch.autograd.grad(y, those, g, create_graph=True))
             return *(next(found) if need else None for need in needed), None, None
         return *_bars(g, x, weight, matrix, odd_x, needed), None, None

@@ -179,7 +179,9 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
     return of
 
 
-def whole_call(what: PublicCall, tau: Any, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall | None:
+def whole_call(
+    what: PublicCall, tau: Any, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any
+) -> WholeCall | None:
     """The call that ``laplex._backends.whole_call`` promises, or None if it is not to be replayed."""
     if not inputs or not (what.summed or a.dim() == b.dim() == 1):
         return None

@@ -16,23 +16,20 @@ from laplex._triton.replay import replayed
 
 
 def form(kernels: Kernels, dtype: torch.dtype, kept: dict[Any, Any] | None = None) -> Tensor:
-    """W (h, n, k), or (n, k) if all matrices are summed, in this dtype: computed in float64 for that, else in float32."""
-    return _form(kernels, dtype=dtype, kept=kept)[0]
+    """W (h, n, k), or (n, k) if all matrices are summed, in this dtype; computed in float32 unless that is float64."""
+    made: Tensor = _form(kernels, dtype=dtype, kept=kept)[0]
+    return made
 
 
 def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
     """The tensors that are there, and what else the launches depend on: which these are, and how many are summed."""
-    _, _, tau, weight, phi, psi, summed = kernels
-    if weight is None:
-        given = kernels[:3] if phi is None else (*kernels[:3], phi, psi)
-    else:
-        given = kernels[:4] if phi is None else kernels[:6]
-    return given, (weight is None, phi is None, summed)  # type: ignore[return-value]
+    given = tuple([tensor for tensor in kernels[:6] if tensor is not None])
+    return given, (kernels.weight is None, kernels.phi is None, kernels.summed)
 
 
 @replayed(_flat)
 def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
-    target, source, tau, weight, phi, psi = (None if v is None else v.contiguous() for v in kernels.tensors)
+    target, source, tau, weight, phi, psi = _in_memory(kernels)
     (h, n, k), r = kernels.shape, kernels.summed
     out = kernels.target.new_empty(kernels.shape_of_results, dtype=dtype)
     size, parts = r * n, 0
@@ -69,7 +66,7 @@ def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 @replayed(_flat_with)
 def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
     """The gradients that are wanted."""
-    target, source, tau, weight, phi, psi = (None if v is None else v.contiguous() for v in kernels.tensors)
+    target, source, tau, weight, phi, psi = _in_memory(kernels)
     (h, n, k), r = kernels.shape, kernels.summed
     exact = g.dtype == torch.float64
     small, large = tuning.PULL_TILES
@@ -80,7 +77,7 @@ def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
     all_at = sources_at + h * r * channels * down * k
     dtype = torch.float64 if exact else torch.float32
     parts = g.new_empty((all_at + h * r * 2 * down * across,), dtype=dtype)
-    tensors = g, target, source, tau, _or(phi, target), _or(psi, source), parts
+    tensors: tuple[Tensor, ...] = g, target, source, tau, _or(phi, target), _or(psi, source), parts
     flags = exact, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, targets, sources
     launch(programs.pull_program, (down * across, h, 1), tensors, (sources_at, all_at, r, n, k), flags, 1)
     bars = gradients_like(kernels, needs)
@@ -105,6 +102,11 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
 def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
     """A transpose is no view that a replay could make by its shape alone."""
     torch.mm(x, matrix.t(), out=out)
+
+
+def _in_memory(kernels: Kernels) -> tuple[Any, ...]:
+    """The tensors, contiguous."""
+    return tuple([None if tensor is None else tensor.contiguous() for tensor in kernels[:6]])
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

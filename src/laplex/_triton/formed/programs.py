@@ -63,7 +63,7 @@ def _decays_of_floats(t, s, rate):
 def _turns(phase, at, inside, SUM: tl.constexpr):
     """Cosine and sine of the phases, in the wider of their dtype and SUM."""
     angle = tl.load(phase + at, mask=inside, other=0.0)
-    if SUM == tl.float64:
+    if tl.float64 == SUM:
         angle = angle.to(tl.float64)
     return tl.cos(angle).to(SUM), tl.sin(angle).to(SUM)
 
@@ -117,7 +117,8 @@ def form_program(
     total = tl.zeros([TARGETS, SOURCES], SUM)
     fault = tl.zeros([SOURCES], tl.float32)
     if first:
-        fault += _fault_of_targets(target + batch * r * n, target_faults + batch * fault_parts, r * n, fault_parts, KNOWN)
+        of_batch, found = target + batch * r * n, target_faults + batch * fault_parts
+        fault += _fault_of_targets(of_batch, found, r * n, fault_parts, KNOWN)
     for q in range(r):
         matrix = batch * r + q
         t = tl.load(target + matrix * n + i, mask=i < n, other=0.0)

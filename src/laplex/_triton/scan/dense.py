@@ -7,13 +7,13 @@ from torch import Tensor
 
 from laplex._scan import results
 from laplex._scan.order import Matrix
+from laplex._scan.parts import scan_in_parts
 from laplex._scan.results import even_like, sums_like
 from laplex._scan.torch import pullback_by
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.scan import direct as programs
-from laplex._scan.parts import scan_in_parts
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:

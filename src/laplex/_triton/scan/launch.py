@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from laplex._scan.order import Matrix, padded
+from laplex._scan.parts import batch_parts, scan_in_parts
 from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
@@ -23,7 +24,6 @@ from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._scan.parts import batch_parts, scan_in_parts
 from laplex._triton.scan.schedule import Form, schedule, worth_adjacent_rows
 from laplex._triton.short.launch import Weighted, reads_table, reduce_by_rows, spread, unstage
 
