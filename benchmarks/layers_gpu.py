@@ -47,7 +47,7 @@ def wall(step: Callable[[], object], seconds: float) -> float:
     return (time.perf_counter() - start) / count * 1e3
 
 
-def layer(sizes: tuple[int, int, int, int], backends: tuple[str, ...], rounds: int) -> dict[str, Any]:
+def layer(sizes: tuple[int, int, int, int], backends: list[str], rounds: int, compiled: bool) -> dict[str, Any]:
     k, n, r, rows = sizes
     torch.manual_seed(0)
     dense = torch.nn.Linear(k, n, device="cuda")
@@ -60,10 +60,13 @@ def layer(sizes: tuple[int, int, int, int], backends: tuple[str, ...], rounds: i
         for leaf in leaves:
             leaf.grad = None
 
-    def of_linear() -> None:
-        dense.zero_grad(set_to_none=True)
-        x.grad = None
-        dense(x).backward(g)
+    def of_linear_by(function: Callable[..., Any]) -> Callable[[], None]:
+        def step() -> None:
+            dense.zero_grad(set_to_none=True)
+            x.grad = None
+            function(x).backward(g)
+
+        return step
 
     def of_laplex(backend: str | None, function: Callable[..., Any] = laplex.linear) -> Callable[[], None]:
         def step() -> None:
@@ -75,15 +78,19 @@ def layer(sizes: tuple[int, int, int, int], backends: tuple[str, ...], rounds: i
     def formed(x: Any, a: Any, b: Any, weight: Any) -> Any:
         return x @ (torch.exp(-(a[:, :, None] - b[:, None, :]).abs()) * weight[:, None, None]).sum(0).T
 
-    compiled = torch.compile(formed)
+    def of_compiled(function: Callable[..., Any]) -> Callable[[], None]:
+        def step() -> None:
+            clear()
+            function(x, a, b, weight).backward(g)
 
-    def of_compiled() -> None:
-        clear()
-        compiled(x, a, b, weight).backward(g)
+        return step
 
-    ways = {"nn.Linear": of_linear, "laplex": of_laplex(None), "compiled K": of_compiled}
-    ways["laplex compiled"] = of_laplex(None, torch.compile(laplex.linear))
+    ways = {"nn.Linear": of_linear_by(dense), "laplex": of_laplex(None)}
     ways |= {backend: of_laplex(backend) for backend in backends}
+    if compiled:
+        ways["K compiled"] = of_compiled(torch.compile(formed))
+        ways["laplex compiled"] = of_laplex(None, torch.compile(laplex.linear))
+        ways["nn.Linear compiled"] = of_linear_by(torch.compile(dense))
     result = {"in": k, "out": n, "matrices": r, "rows": rows, "milliseconds": measured(ways, rounds)}
     result["chosen"] = laplex.backends.which(x, a, b, weight=weight)
     if r * n * k <= LARGEST_CHECKED:
@@ -125,12 +132,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--compiled", type=int, default=len(LAYERS), help="of so many layers; compiling takes long")
     parser.add_argument("--backends", nargs="*", default=["formed", "triton"])
     given = parser.parse_args()
     torch._dynamo.config.cache_size_limit = 64
     rows = []
-    for sizes in LAYERS:
-        rows.append(layer(sizes, tuple(given.backends), given.rounds))
+    for number, sizes in enumerate(LAYERS):
+        rows.append(layer(sizes, given.backends, given.rounds, number < given.compiled))
         torch.cuda.empty_cache()
         print(json.dumps(rows[-1]), flush=True)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -69,9 +69,9 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, *_, matrix = saved = ctx.saved_tensors
+        x, target, source, tau, weight, phi, psi, matrix = ctx.saved_tensors
         need_x, *needed = ctx.needs_input_grad[:7]
-        kernels = Kernels(*saved[1:7], summed=ctx.summed)
+        kernels = Kernels(target, source, tau, weight, phi, psi, ctx.summed)
         if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
             return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None, None
         x_bar = torch.matmul(g, matrix) if need_x else None
