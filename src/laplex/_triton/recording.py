@@ -66,6 +66,11 @@ class Recording:
 class _Watch(TorchDispatchMode):
     """Notes allocations, and ends a recording at any operator that a replay would leave out."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, which takes seconds, to hide this mode from it. We never record in a graph."""
+        return False
+
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
