@@ -155,7 +155,7 @@ def require(backend):
 def tiles(monkeypatch):
     """Tiles of Triton's programs so small that few points cross many; call it for others: points and rows of x of a
     tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put
-    into the merged order on the way, which large scans do, and whether it is copied with adjacent rows.
+    into the merged order on the way, and whether it is copied with adjacent rows.
     """
     from laplex._triton import tuning
     from laplex._triton.scan import schedule
@@ -164,14 +164,14 @@ def tiles(monkeypatch):
         schedule.schedule.cache_clear()
         monkeypatch.setattr(schedule, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(tuning, "CARRIED_BY_TILES", 0 if carried else 1024)
-        monkeypatch.setattr(tuning, "CARRIED_AT_ONCE", carried or 4)
-        monkeypatch.setattr(tuning, "PROGRAMS_WANTED", 0 if carried or staged else 1 << 40)
+        monkeypatch.setattr(tuning, "CARRIED_AT_ONCE", carried)
         monkeypatch.setattr(tuning, "SPANS_TOGETHER", 2 if carried else 1 << 40)
         monkeypatch.setattr(tuning, "GATHERED_TWICE", -1 if staged else 1 << 40)
         monkeypatch.setattr(tuning, "ADJACENT_FROM", 0 if adjacent else 1 << 40)
 
     of(32)
     small = {
+        "PROGRAMS_WANTED": 0,  # tiles without a target are skipped
         "DISTANCE_TILE": 32,
         "DISTANCE_CARRIED": 2,
         "MERGE_TILE": 64,

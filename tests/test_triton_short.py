@@ -25,7 +25,7 @@ ROWS = 3  # no power of two
 @pytest.fixture(autouse=True)
 def few_are_many(tiles, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE_FROM", 0)
-    tiles(32, staged=True)
+    monkeypatch.setattr(tuning, "GATHERED_TWICE", -1)
     monkeypatch.setattr(tuning, "ROWS_STAGED", ROWS)
 
 

@@ -89,7 +89,7 @@ def linear(
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
     _check_plan("laplex.linear", plan, (a, b), batch)
     phase = () if phi is None or psi is None else (phi, psi)
-    with call:
+    with _autocast.off(x.device), call:  # x has been cast, and nothing else is
         if forms:
             kernels = kernels_of((a, b), tau, batch, weight, phase)
             call.constant(kernels.tau)

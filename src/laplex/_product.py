@@ -49,8 +49,10 @@ def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, ke
 
 def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:
     """sum over h of weight_h x K_h^T by the scan: x (..., k) to (..., n)."""
+    if x.dtype.itemsize < 4:  # sums are rounded once, at the end
+        return weighted_sum(x.to(torch.float32), matrix, phase, weight).to(x.dtype)
     rows = x.reshape(-1, x.shape[-1])
-    if phase or x.is_complex() or x.dtype.itemsize < 4:
+    if phase or x.is_complex():
         alike = rows.expand(weight.numel(), *rows.shape)
         summed: Tensor = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
     else:

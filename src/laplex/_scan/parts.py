@@ -12,8 +12,9 @@ from laplex._scan.order import Matrix
 from laplex._shapes import flat, flat_rows
 
 
-def batch_parts(matrix: Matrix, most: int = results.LAUNCH_AXIS) -> list[tuple[slice, Matrix]]:
-    """Parts of the batch with at most so many matrices."""
+def batch_parts(matrix: Matrix, most: int = 1 << 62) -> list[tuple[slice, Matrix]]:
+    """Parts of the batch that fit one launch, with at most so many matrices."""
+    most = min(most, results.LAUNCH_AXIS)
     anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
     tensors = *anchors, *matrix.order.tensors
     parts = [slice(at, at + most) for at in range(0, anchors[2].shape[0], most)]

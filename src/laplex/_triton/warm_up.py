@@ -82,7 +82,8 @@ def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
     for chosen in backends:
         table = _backends.load(chosen, "cuda")
         if table.form is not None:
-            _form(x, Kernels(a, b, tau, None, None, None, 1), table.form, asked)
+            for size in {k, -(-k // 16) * 16, max(k, 3) | 1}:  # one column, and aligned rows, have their own programs
+                _form(x, Kernels(a, b.new_empty((*batch, size)), tau, None, None, None, 1), table.form, asked)
             continue
         order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
         matrix = Matrix(a, b, tau, order, chosen)

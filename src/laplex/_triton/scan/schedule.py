@@ -91,9 +91,9 @@ def schedule(form: Form) -> Schedule:
     exact = form.dtype == torch.float64 or tiles < PRECISE_TILES
     channels = 3 if form.odd else 2
     rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
-    full = tiles * row_blocks * h >= tuning.PROGRAMS_WANTED or form.adjacent > 1  # fewer programs run all at once
-    carry = 1 if full or tiles > tuning.CARRIED_BY_TILES else carried_lanes(tiles)
-    staged = _staging(form, sparse, length + tile < 2**31) if carry == 1 else ""
+    carry = 1 if tiles > tuning.CARRIED_BY_TILES else carried_lanes(tiles)
+    staged = _staging(form, sparse, length + tile < 2**31)
+    skips = sparse and tiles * row_blocks * h >= tuning.PROGRAMS_WANTED  # fewer run all at once: none would wait
     unstaged = form.placed and staged == "places" and not form.odd
     in_places, in_rows = (m * length, length, 1), (length * m, 1, m)
     out_strides = in_places if unstaged else form.out_strides
@@ -101,7 +101,6 @@ def schedule(form: Form) -> Schedule:
     reach = k * form.x_strides[2], length * x_strides[2], n * form.out_strides[2], n * form.other_strides[2]
     far = max(length + tile, *reach) >= 2**31
     how, alone = (form.first, form.in_order), h == 1
-    reduced = staged == "places", form.checked, alone, far, tile, rows == 1 and staged != "rows"  # those come later
     return Schedule(
         tiles=tiles,
         tile=tile,
@@ -117,11 +116,11 @@ def schedule(form: Form) -> Schedule:
         spans=_spans(tiles, tiles * row_blocks * h, form.adjacent),
         reduce=(
             (m, merged, length, tiles, rate_at, *form.x_strides, rows),
-            (exact, form.odd, *how, *reduced, form.adjacent),
+            (exact, form.odd, *how, staged == "places", form.checked, alone, far, tile, rows == 1, form.adjacent),
         ),
         scan=(
             (m, n, merged, length, tiles, rate_at, *x_strides, *out_strides, *form.other_strides, rows),
-            (exact, form.odd, form.pull, *how, staged, unstaged, sparse and full, far, carry, alone, tile, rows == 1),
+            (exact, form.odd, form.pull, *how, staged, unstaged, skips, far, carry, alone, tile, rows == 1),
         ),
     )
 
