@@ -12,11 +12,11 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+import laplex
 from benchmarks.report import git, machine, versions
 from laplex._formed import cpp
 from laplex._formed.kernels import Kernels, Needs
@@ -24,23 +24,6 @@ from laplex._formed.kernels import Kernels, Needs
 ROWS, KERNELS = 128, 16
 SIZES = ((768, 1000), (1280, 200))  # in, out
 DEVIATIONS = {"layer": 2.5, "wide, 25 tau": 25.0, "wide, 250 tau": 250.0}
-
-
-class _Formed(torch.autograd.Function):
-    """x (m, k), anchors, tau and weights of the kernels -> y (m, n)."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, target: Tensor, source: Tensor, tau: Tensor, weight: Tensor) -> Tensor:
-        matrix = cpp.form(Kernels(target, source, tau, weight, None, None, KERNELS), x.dtype)
-        ctx.save_for_backward(x, target, source, tau, weight, matrix)
-        return x @ matrix.mT
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, target, source, tau, weight, matrix = ctx.saved_tensors
-        (g,) = gradients
-        kernels, needs = Kernels(target, source, tau, weight, None, None, KERNELS), Needs(True, True, True, False)
-        return g @ matrix, *cpp.pull(g.mT @ x, kernels, needs)[:4]
 
 
 def minima(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -60,14 +43,14 @@ def minima(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, 
 def measure(k: int, n: int, deviation: float, seconds: float) -> dict[str, float]:
     """Milliseconds of nn.Linear and of the layer, forward + backward, and of forming and its pullback alone."""
     x, y_bar, linear = torch.randn(ROWS, k, requires_grad=True), torch.randn(ROWS, n), nn.Linear(k, n, bias=False)
-    target, source = (deviation * torch.randn(1, KERNELS, size) for size in (n, k))
-    tau, weight, g = torch.ones(1, KERNELS).double(), torch.randn(1, KERNELS), torch.randn(n, k)
+    target, source = (deviation * torch.randn(KERNELS, size) for size in (n, k))
+    tau, weight, g = torch.ones(KERNELS), torch.randn(KERNELS), torch.randn(n, k)
     kernels = Kernels(target, source, tau, weight, None, None, KERNELS)
     leaves = [x, *(value.clone().requires_grad_() for value in (target, source, tau, weight))]
     return minima(
         {
             "linear": lambda: torch.autograd.grad(linear(x), [x, linear.weight], y_bar),
-            "formed": lambda: torch.autograd.grad(_Formed.apply(*leaves), leaves, y_bar),
+            "laplex": lambda: torch.autograd.grad(laplex.linear(*leaves[:4], weight=leaves[4]), leaves, y_bar),
             "form": lambda: cpp.form(kernels, torch.float32),
             "pull": lambda: cpp.pull(g, kernels, Needs(True, True, True, False)),
         },
@@ -89,7 +72,7 @@ def main() -> None:
             times = measure(k, n, deviation, options.seconds)
             rows.append({"name": name, "in": k, "out": n, "kernels": KERNELS, "rows": ROWS, "ms": times})
             print(f"{name:14} {k:5} -> {n:<5} " + "  ".join(f"{way} {ms:6.2f} ms" for way, ms in times.items()), end="")
-            print(f"  formed / linear {times['formed'] / times['linear']:.2f}")
+            print(f"  laplex / linear {times['laplex'] / times['linear']:.2f}")
     if options.out:
         head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "threads": options.threads}
         options.out.write_text(json.dumps({**head, "results": rows}, indent=1) + "\n")

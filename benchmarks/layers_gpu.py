@@ -2,8 +2,8 @@
 
     python3 -m benchmarks.layers_gpu --out DIR
 
-writes layers-gpu.json: wall milliseconds of a forward and backward pass, which is what a training step waits for; the
-smallest of several rounds, in each of which all ways run in turn. Errors are against dense float64.
+writes trained-layers.json: wall milliseconds of a forward and backward pass, which is what a training step waits for;
+the smallest of several rounds, in each of which all ways run in turn. Errors are against dense float64.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
     given.out.mkdir(parents=True, exist_ok=True)
     machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
-    (given.out / "layers-gpu.json").write_text(json.dumps({"machine": machine, "layers": rows}, indent=1) + "\n")
+    (given.out / "trained-layers.json").write_text(json.dumps({"machine": machine, "layers": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.result import Result
 from benchmarks.tables import bar_of, scaled, value_of
 
 FILES = Path("README.md"), COMMITTED / "README.md"
-PLOT = COMMITTED / "sizes.png"
+PLOT, WAYS = COMMITTED / "sizes.png", COMMITTED / "ways.png"
 MARKED = re.compile(r"(?P<begin><!-- begin: (?P<name>[\w ]+) -->)\n.*?(?P<end><!-- end: (?P=name) -->)", re.DOTALL)
 LARGE = Size(1 << 20, 1 << 20, 1)
 
@@ -38,8 +38,6 @@ FIGURES = (
            "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
     Figure("layers", "layer-training", Size(1000, 150_528, 64),
            "Training step of a wide layer, 150528 -> 1000, batch 64, against `torch.nn.Linear`"),
-    Figure("gpu", "layer-training", Size(1000, 768, 128),
-           "Training step of a layer of common size, 768 -> 1000, batch 128, against `torch.nn.Linear`"),
     Figure("cpu", "time-celerite2", LARGE,
            "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
     Figure("layers", "time-celerite2-symmetric-1-thread", LARGE,
@@ -119,10 +117,17 @@ def in_short(result: Result) -> str:
     return f"{scaled(ours, 's')} against {scaled(theirs, 's')}: {verdict}"
 
 
+def trained_layers() -> str:
+    from benchmarks.trained import table  # needs matplotlib
+
+    return table()
+
+
 CONTENT: dict[str, Callable[[], str]] = {
     "cpu results": lambda: claims("cpu"),
     "gpu results": lambda: claims("gpu"),
     "figures": figures,
+    "trained layers": trained_layers,
 }
 
 
@@ -132,9 +137,11 @@ def main() -> None:
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
         from benchmarks.plot import draw_sweep
+        from benchmarks.trained import draw
 
         origin, results = load(committed("gpu"))
         draw_sweep(results, "sweep-size", origin).savefig(PLOT, dpi=110)
+        draw().savefig(WAYS, dpi=110)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,16 @@ import laplex
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 # These look inside: they set internal constants, or replace internal functions, to find where time and digits go.
 TUNING = {
-    *("crossover.py", "crossover_gpu.py", "first_calls.py", "formed_cpu.py", "profile.py", "refinement.py", "ways.py"),
+    *(
+        "crossover.py",
+        "crossover_gpu.py",
+        "first_calls.py",
+        "formed_cpu.py",
+        "profile.py",
+        "refinement.py",
+        "trained.py",
+        "ways.py",
+    ),
 }
 FILES = sorted(path for path in FOLDER.rglob("*.py") if path.name not in TUNING)
 PUBLIC = {"laplex", "laplex.reference", "laplex.backends"}

@@ -68,7 +68,7 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Torch would import its compiler, which takes seconds, to hide this mode from it. We never record in a graph."""
+        """Torch would import its compiler, which takes seconds, to hide this mode from it; no graph is recorded."""
         return False
 
     def __init__(self, recording: Recording) -> None:
