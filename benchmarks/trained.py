@@ -55,7 +55,7 @@ def draw() -> Figure:
     bar = figure.colorbar(mesh, ax=axes, ticks=range(-4, 5, 2), shrink=0.8)
     bar.ax.set_yticklabels(["scan 16x faster", "scan 4x", "equal", "formed 4x", "formed 16x faster"], fontsize=8)
     figure.suptitle(
-        "A training step: is it faster to form the matrix, or to scan? Colours: the cost model that laplex chooses by.\n"
+        "A training step: is it faster to form the matrix, or to scan? Colours: the cost model by which it chooses.\n"
         "Dots: points of the sweep with n and k within a factor of 16, in the colour of the measured ratio.",
         fontsize=9,
     )

@@ -39,7 +39,7 @@ def plain(x: Tensor) -> bool:
 
 def exporting() -> bool:
     """Whether torch.export traces. ``torch.compiler.is_exporting`` is true under torch.compile, too, in torch 2.11."""
-    return bool(torch.compiler._is_exporting_flag)
+    return bool(getattr(torch.compiler, "_is_exporting_flag", False))
 
 
 def always(condition: bool | torch.SymBool) -> bool:

@@ -52,9 +52,15 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
     if x.dtype.itemsize < 4:  # sums are rounded once, at the end
         return weighted_sum(x.to(torch.float32), matrix, phase, weight).to(x.dtype)
     rows = x.reshape(-1, x.shape[-1])
-    if phase or x.is_complex():
+    if weight.numel() == 1:  # a factor of the shorter side, so that no long one is read for it
+        factor = weight.to(x.dtype)
+        if matrix.target.shape[-1] <= x.shape[-1]:
+            summed = product(rows[None], matrix, phase)[0] * factor
+        else:
+            summed = product((rows * factor)[None], matrix, phase)[0]
+    elif phase or x.is_complex():
         alike = rows.expand(weight.numel(), *rows.shape)
-        summed: Tensor = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
+        summed = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
     else:
         summed = weighted(rows, matrix, weight)
     return summed.view(*x.shape[:-1], summed.shape[-1])

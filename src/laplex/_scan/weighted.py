@@ -63,8 +63,6 @@ def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Te
 def _combined(values: Tensor, weight: Tensor) -> Tensor:
     """sum over h of weight_h values_h, of values (h, m, size) that nobody else holds."""
     factor = weight.to(values.dtype)
-    if values.shape[0] == 1:
-        return values[0].mul_(factor)
     return torch.mv(values.reshape(values.shape[0], -1).t(), factor).view(values.shape[1:])
 
 
