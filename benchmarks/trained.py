@@ -66,7 +66,7 @@ def _panel(axes: Any, device: str, r: int, points: list[dict[str, Any]]) -> Any:
     def gain(size: float, rows: float) -> float:
         work = cost.Work(1, r, round(rows), round(size), round(size), torch.float32, True)
         formed, scan = (cost.microseconds(way, work, device) for way in ("formed", "scan"))
-        return -4.0 if math.isinf(formed) else math.log2(scan / formed)
+        return -4.0 if size * size > cost.MOST_FORMED else math.log2(scan / formed)
 
     colours = {"cmap": "RdBu_r", "vmin": -4, "vmax": 4}
     values = [[gain(size, rows) for size in SIZES] for rows in ROWS]

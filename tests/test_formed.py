@@ -160,6 +160,83 @@ def test_transforms(backend):
     assert error(torch.func.grad(of_weight)(inputs["weight"]), true) <= 1e-13
 
 
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_forward_mode_beside_gradients(backend):
+    """Dual tensors of leaves that require gradients."""
+    inputs = a_sum((2,), phased=False, n=5, k=6)
+    x, tangent = inputs["x"].requires_grad_(), torch.randn(4, 6, dtype=torch.float64)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        y = laplex.linear(**inputs | {"x": dual}, backend=backend)
+        pushed = torch.autograd.forward_ad.unpack_dual(y).tangent
+    assert error(pushed, reference.linear(**inputs | {"x": tangent})) <= 1e-14
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["one", "sum"])
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_one_tensor_given_twice(backend, weighted):
+    """With create_graph too, where a gradient by autograd would count both uses at each place."""
+    a, phi = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    x = torch.randn(3, 4, 5, dtype=torch.float64) if not weighted else torch.randn(4, 5, dtype=torch.float64)
+    how = {"tau": 0.7, "phi": phi, "psi": phi} | ({"weight": torch.rand(3, dtype=torch.float64)} if weighted else {})
+    for create_graph in (False, True):
+        found, true = (
+            torch.autograd.grad(y.square().sum(), (a, phi), create_graph=create_graph)
+            for y in (laplex.linear(x, a, a, **how, backend=backend), reference.linear(x, a, a, **how))
+        )
+        assert all(error(one, two) <= 1e-13 for one, two in zip(found, true))
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_lazily_negated_and_transposed_inputs(backend):
+    inputs = a_sum((3,))
+    odd = inputs | {"a": torch._neg_view(-inputs["a"]), "tau": torch._neg_view(-inputs["tau"])}
+    odd |= {"b": inputs["b"].mT.contiguous().mT, "x": inputs["x"].mT.contiguous().mT}
+    for name in odd:
+        odd[name] = odd[name].detach().requires_grad_()
+    y, true = laplex.linear(**odd, backend=backend), reference.linear(**odd)
+    assert error(y, true) <= 1e-14
+    grads = [torch.autograd.grad(v.square().sum(), list(odd.values())) for v in (y, true)]
+    assert all(error(one, two) <= 1e-12 for one, two in zip(*grads))
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_backward_under_autocast(backend):
+    given = a_sum((3,), torch.float32, phased=backend == "formed")
+    inputs, g = {name: value.requires_grad_() for name, value in given.items()}, torch.randn(4, 19)
+    true = torch.autograd.grad(laplex.linear(**inputs, backend=backend), list(inputs.values()), g)
+    y = laplex.linear(**inputs, backend=backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(y, list(inputs.values()), g)
+    assert all(torch.equal(one, two) for one, two in zip(found, true))
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_second_derivatives_of_a_batch_of_two_dimensions(backend):
+    inputs = {name: value.requires_grad_() for name, value in a_sum((2, 2), n=4, k=3).items()}
+    leaves = list(inputs.values())
+    found, true = (
+        torch.autograd.grad(torch.autograd.grad(y.square().sum(), inputs["a"], create_graph=True)[0].sum(), leaves)
+        for y in (laplex.linear(**inputs, backend=backend), reference.linear(**inputs))
+    )
+    assert all(error(one, two) <= 1e-10 for one, two in zip(found, true))
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed", None])
+@pytest.mark.parametrize(("n", "k"), [(0, 3), (3, 0), (0, 0)])
+def test_empty_sides(n, k, backend):
+    inputs = a_sum((2,), n=n, k=k, ties=False, phased=False)
+    leaves = [value.requires_grad_() for value in inputs.values()]
+    y = laplex.linear(**inputs, backend=backend)
+    assert torch.equal(y, torch.zeros(4, n, dtype=torch.float64))
+    assert all(not bool(bar.any()) for bar in torch.autograd.grad(y.sum(), leaves))
+
+
+def test_a_sum_of_no_matrices():
+    with pytest.raises(ValueError, match=r"a sum needs at least one matrix, got H = \(0,\)"):
+        laplex.linear(**a_sum((0,), ties=False))
+
+
 def test_sums_in_parts(monkeypatch):
     inputs, g = a_sum((5,), phased=False), torch.randn(4, 19, dtype=torch.float64)
     whole = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
@@ -310,6 +387,18 @@ def test_sums_on_the_gpu(phased, launches):
     for found, wanted in zip(launches.pull(g, kernels, needs), dense.pull(wide(g), in_double(kernels), needs)):
         assert (found is None) == (wanted is None)
         assert found is None or error(found, wanted) <= 5e-7
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_many_matrices_are_pulled_in_groups(launches, monkeypatch):
+    from laplex._triton import tuning
+
+    inputs = a_sum((10,), torch.float64)
+    kernels = Kernels(*(inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")), 5)
+    g, needs = torch.randn(2, 19, 23, dtype=torch.float64), Needs(True, True, True, True)
+    whole = launches.pull(g, kernels, needs)
+    monkeypatch.setattr(tuning, "PULL_PARTS", 0)
+    assert all(torch.equal(one, two) for one, two in zip(whole, launches.pull(g, kernels, needs)))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -38,7 +38,7 @@ def linear(
         y = sum over h of weight_h x K_h^T                             with a weight, for a batch of matrices K_h
 
     At the sizes of layers it is faster to form the sum of the matrices once and multiply by it, and that is done: at
-    most 2^28 numbers, for the gradients twice as many. :func:`laplex.backends.which` tells.
+    most 2^28 numbers, for the gradients three times as many. :func:`laplex.backends.which` tells.
 
     Differentiable to any order in x, a, b, tau, weight, phi and psi, in reverse and forward mode. Where a_i = b_j the
     derivative through |a_i - b_j| is 0. First derivatives in tau are accurate for all anchors. Second derivatives in
@@ -84,6 +84,8 @@ def linear(
     if again is not None:
         return again
     batch, chosen, forms, direct, kept = route(given)
+    if backend is None:
+        _backends.tell_without_core(a.device, x.numel() + math.prod(x.shape[:-1]) * a.shape[-1])
     if direct and plan is None:
         length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from laplex import _backends
 from laplex._formed.autograd import product as formed_product
 from laplex._formed.kernels import Kernels
 from laplex._phase.autograd import fused_for
-from laplex._phase.composition import channels, joined_channels, stack, unstack
+from laplex._phase.composition import composed, stack, unstack
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import weighted
@@ -28,9 +29,11 @@ def kernels_of(
     """The matrices to be formed: summed to one if there is a weight."""
     a, b = (flat_anchors(side, batch) for side in anchors)
     phi, psi = (flat_anchors(side, batch) for side in phase) if phase else (None, None)
-    as_given = isinstance(tau, Tensor) and tau.shape == batch  # a conversion would be a launch
-    length = tau if as_given and isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
-    over = weight if weight is None or weight.shape == batch else weight.expand(batch)
+    if isinstance(tau, Tensor) and tau.shape == batch:
+        length = tau.reshape(a.shape[:-1])  # as it is: a conversion would be a launch
+    else:
+        length = flat_tau(tau, batch, a.device)
+    over = None if weight is None else weight.expand(batch).reshape(a.shape[:-1])
     return Kernels(a, b, length, over, phi, psi, 1 if weight is None else length.numel())
 
 
@@ -51,7 +54,7 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
     """sum over h of weight_h x K_h^T by the scan: x (..., k) to (..., n)."""
     if x.dtype.itemsize < 4:  # sums are rounded once, at the end
         return weighted_sum(x.to(torch.float32), matrix, phase, weight).to(x.dtype)
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if weight.numel() == 1:  # a factor of the shorter side, so that no long one is read for it
         factor = weight.to(x.dtype)
         if matrix.target.shape[-1] <= x.shape[-1]:
@@ -78,11 +81,11 @@ def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...]) -> Tensor:
     fused = fused_for(x, phase, matrix) if phase else None
     if fused is not None:
         return fused(x, *phase, *matrix)
-    narrow = x.dtype.itemsize < 4 and (phase or not _backends.load(matrix.backend, x.device.type).reads_half)
-    wide = x.to(torch.float32) if narrow else x
+    if phase:
+        phi, psi = phase
+        return composed(x, phi, psi, matrix)
+    narrow = x.dtype.itemsize < 4 and not _backends.load(matrix.backend, x.device.type).reads_half
     # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
     odd = torch.is_grad_enabled() and a.requires_grad
-    y, _ = scan(channels(wide, phase[1], a) if phase else wide, matrix, odd=odd)
-    if phase:
-        y = joined_channels(y, phase[0], a)
+    y, _ = scan(x.to(torch.float32) if narrow else x, matrix, odd=odd)
     return y if y.dtype == x.dtype else y.to(x.dtype)

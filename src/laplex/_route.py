@@ -6,7 +6,6 @@ checked where they are read), and take as long as several launches.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -99,24 +98,24 @@ def _found(given: Arguments) -> Route:
     _checks.phases(where, a, b, phi, psi)
     _checks.sum_weight(where, weight, a, batch)
     _checks.operand(where, x, b, batch if weight is None else ())
-    if backend is None:
-        _backends.tell_without_core(a.device, math.prod(x.shape[:-1]) * (a.shape[-1] + b.shape[-1]))
     work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, weight, phi, psi))
     chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
-    forms = _backends.load(chosen, a.device.type).form is not None
-    return Route(batch, chosen, forms, forms and _is_direct(given, batch), {})
+    table = _backends.load(chosen, a.device.type)
+    forms = table.form is not None
+    return Route(batch, chosen, forms, forms and _is_direct(given, batch, table.reads_half), {})
 
 
-def _is_direct(given: Arguments, batch: tuple[int, ...]) -> bool:
+def _is_direct(given: Arguments, batch: tuple[int, ...], reads_half: bool) -> bool:
     """Whether the matrix is formed, for gradients, of the tensors as they are."""
-    x, a, b, tau, weight, phi, psi, _, backend = given
-    tensors = [value for value in (x, a, b, weight, phi, psi) if value is not None]
-    if not trained(given) or not plainly_eager() or not all(map(plain, tensors)) or x.is_complex():
+    x, a, b, tau, weight, phi, psi, _, _ = given
+    tensors = [value for value in (x, a, b, tau, weight, phi, psi) if isinstance(value, Tensor)]
+    if not trained(given) or not plainly_eager() or forward_ad._current_level >= 0:
+        return False
+    if not all(map(plain, tensors)) or x.is_complex():
         return False
     if any(value.numel() == 0 for value in tensors) or len(batch) > 1 or (batch and weight is None):
         return False
-    table = _backends.load(_backends.planner(x.device) if backend is None else backend, x.device.type)
-    if x.dtype.itemsize < 4 and not table.reads_half:
+    if x.dtype.itemsize < 4 and not reads_half:
         return False
     of_batch = [value.shape[:-1] for value in (a, b, phi) if value is not None]
     of_batch += [value.shape for value in (weight, tau) if isinstance(value, Tensor)]

@@ -49,17 +49,20 @@ def which(
     x: Tensor,
     a: Tensor,
     b: Tensor,
+    tau: float | Tensor = 1.0,
     *,
     weight: Tensor | None = None,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
     plan: Plan | None = None,
     backend: str | None = None,
 ) -> str:
-    """The backend that ``laplex.linear(x, a, b, weight=weight, plan=plan, backend=backend)`` would run, here and now:
-    where gradients are wanted another one may be the fastest."""
+    """The backend that ``laplex.linear`` would run with these arguments, here and now: where gradients are wanted
+    another one may be the fastest."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
     batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
-    work = Work.of((x, a, b), batch, weight is not None, plan is not None, (weight,))
+    work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, weight, phi, psi))
     return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend, work)
 
 
@@ -75,12 +78,13 @@ def warm_up(
 ) -> int:
     """Compile the GPU programs of :func:`laplex.linear` now, and not at the first call that needs them.
 
-    After it no call compiles anything, whatever n and k, if it has what is described here and no plan. Programs that
-    Triton has in its cache on disk are only loaded. Compiling uses all cores.
+    After it no call compiles anything, whatever n and k, if it has what is described here and neither a plan nor
+    phases. (For a weighted sum that is scanned, ``batch`` is the number of matrices.) Programs that Triton has in its
+    cache on disk are only loaded. Compiling uses all cores.
 
     Args:
         device: a CUDA device.
-        rows: for each number of rows of x, the product of its leading dimensions; with phases twice that.
+        rows: for each number of rows of x, the product of its leading dimensions.
         dtypes: the dtypes of x. Anchors have the same dtype, or float32 for half precision.
         points: the largest n + k.
         batch: how many matrices a batch has; 0 for one matrix without a batch.
@@ -99,6 +103,11 @@ def warm_up(
     why = _backends.refusal("triton", where) or _no_gpu()
     if why:
         raise RuntimeError(f"laplex.backends.warm_up: backend 'triton' cannot run: {why}")
+    if not rows or min(rows) < 1 or not dtypes or points < 2:
+        raise ValueError(
+            "laplex.backends.warm_up: needs at least one number of `rows`, one of `dtypes` and 2 `points`, got "
+            f"rows={tuple(rows)}, dtypes={tuple(dtypes)}, points={points}"
+        )
     if where == torch.device("cuda"):
         where = torch.device("cuda", torch.cuda.current_device())
     ahead: Any = _backends.load("triton", "cuda").ahead

@@ -114,8 +114,7 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
 
 def cheapest_backend(work: Work, device: torch.device) -> str:
     """The backend of the way that takes the least time, as ``cost`` estimates."""
-    way = cheapest(work, device.type)
-    return {"scan": planner(device), "formed": "formed"}[way]
+    return "formed" if cheapest(work, device.type) == "formed" else planner(device)
 
 
 def _by_cost(scan: str, device: torch.device) -> bool:

@@ -38,15 +38,17 @@ class Work(NamedTuple):
     ) -> Work:
         """Of x, a and b, for a batch of matrices, summed or not; ``others`` are what else may be differentiated."""
         x, a, b = operands
-        matrices, rows = math.prod(batch), math.prod(x.shape[:-1])
         gradients = torch.is_grad_enabled() and any(
             isinstance(given, Tensor) and given.requires_grad for given in (x, a, b, *others)
         )
-        results, r = (1, matrices) if summed else (matrices, 1)
-        return cls(results, r, -(-rows // max(results, 1)), a.shape[-1], b.shape[-1], x.dtype, gradients, planned)
+        results, r, lead = *((1, math.prod(batch)) if summed else (math.prod(batch), 1)), x.shape[:-1]
+        if batch and not summed:
+            lead = torch.Size((*torch.broadcast_shapes(x.shape[:-2], batch), x.shape[-2]))
+        rows = -(-math.prod(lead) // max(results, 1))
+        return cls(results, r, rows, a.shape[-1], b.shape[-1], x.dtype, gradients, planned)
 
 
-MOST_NUMBERS = {"formed": 1 << 28}  # h n k: a gigabyte in float32, with gradients twice that
+MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradients three such arrays
 
 # What each way's time is made of, in counts that its coefficients multiply.
 #
@@ -86,13 +88,13 @@ COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
 
 
 def microseconds(way: str, work: Work, device: str) -> float:
-    """What a product costs on a way; no end where the way is not possible."""
-    coefficients = COEFFICIENTS[device].get((way, work.gradients))
-    if coefficients is None or work.results * work.n * work.k > MOST_NUMBERS.get(way, math.inf):
-        return math.inf
+    """What a product costs on a way."""
+    coefficients = COEFFICIENTS[device][way, work.gradients]
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 
 
 def cheapest(work: Work, device: str) -> str:
     """ "formed" or "scan"."""
+    if work.results * work.n * work.k > MOST_FORMED:
+        return "scan"
     return "formed" if microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"

@@ -173,6 +173,8 @@ def sum_weight(where: str, weight: Tensor | None, a: Tensor, batch: tuple[int, .
     if weight is None:
         return
     real(where, "weight", weight, a)
+    if always(math.prod(batch) == 0):
+        raise ValueError(f"{where}: a sum needs at least one matrix, got H = {batch}; a sum of none would be zeros")
     if weight.shape == batch:
         return
     try:

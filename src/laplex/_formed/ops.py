@@ -57,7 +57,7 @@ def _form_pullback(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     if g.numel() == 0:
         return tuple(bar.zero_() for bar in _all_like(kernels, needs))
     bars = backend_of(backend, kernels).pull(g, kernels, Needs(*needs))
-    return tuple(g.new_empty(0) if bar is None else bar for bar in bars)
+    return tuple(kernels.target.new_empty(0) if bar is None else bar for bar in bars)
 
 
 @torch.library.register_fake("laplex::form_pullback", lib=_library)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
-from laplex._eager import apart, plain, plainly_eager
+from laplex._eager import plain, plainly_eager
 from laplex._phase.composition import composed
-from laplex._scan.autograd import differentiates, not_again
+from laplex._scan.autograd import bars_through, differentiates, not_again
 from laplex._scan.order import Matrix
 from laplex._scan.results import LAUNCH_AXIS
 
@@ -72,17 +72,8 @@ class _Phased(torch.autograd.Function):
         if not_again() and plainly_eager() and plain(g):
             bars = _fused(x, matrix).pullback(g, x, phi, psi, matrix, *kept, needs=needs)
             return *(bar if need else None for bar, need in zip(bars, needs, strict=True)), None, None
-        return *_composed_bars(g, (x, phi, psi, *matrix[:3]), matrix, needs), None, None
 
+        def function(x: Tensor, phi: Tensor, psi: Tensor, target: Tensor, source: Tensor, tau: Tensor) -> Tensor:
+            return composed(x, phi, psi, Matrix(target, source, tau, ctx.order, ctx.backend))
 
-def _composed_bars(
-    g: Tensor, inputs: tuple[Tensor, ...], matrix: Matrix, needs: tuple[bool, ...]
-) -> list[Tensor | None]:
-    """The gradients by autograd through the composition, so that they can be differentiated in turn."""
-    with torch.enable_grad():
-        leaves = apart(inputs)  # one tensor given twice has two gradients
-        x, phi, psi, target, source, tau = leaves
-        y = composed(x, phi, psi, Matrix(target, source, tau, matrix.order, matrix.backend))
-    wanted = [leaf for leaf, need in zip(leaves, needs, strict=True) if need]
-    bars = iter(torch.autograd.grad(y, wanted, g, create_graph=torch.is_grad_enabled()))
-    return [next(bars) if need else None for need in needs]
+        return *bars_through(function, (x, phi, psi, *matrix[:3]), g, needs), None, None

@@ -38,6 +38,7 @@ Every product below is a call of the same differentiable ``scan``, so all orders
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -82,6 +83,18 @@ def not_again() -> bool:
     if torch.compiler.is_compiling():
         return True
     return not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active())
+
+
+def bars_through(
+    function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], g: Tensor, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of sum(g * function(*inputs)) that are needed, by autograd, so that they can be differentiated."""
+    with torch.enable_grad():  # views: one tensor given twice has two gradients
+        leaves = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
+        y = function(*leaves)
+    wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
+    found = iter(torch.autograd.grad(y, wanted, g, create_graph=not not_again()))
+    return [next(found) if need and leaf is not None else None for leaf, need in zip(leaves, needed, strict=True)]
 
 
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:

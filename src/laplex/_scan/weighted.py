@@ -10,13 +10,15 @@ of forward. Matrices are taken in parts, so that never more than a part's result
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from laplex import _autocast
 from laplex._scan import ops
-from laplex._scan.autograd import differentiates, not_again, scan
+from laplex._scan.autograd import bars_through, differentiates, not_again, scan
 from laplex._scan.order import Matrix
 from laplex._scan.parts import batch_parts
 
@@ -80,13 +82,17 @@ class _Weighted(torch.autograd.Function):
         x, weight, target, source, tau, odd_x = ctx.saved_tensors
         matrix = Matrix(target, source, tau, ctx.order, ctx.backend)
         needed = ctx.needs_input_grad[:5]
-        if not not_again():
-            with torch.enable_grad():
-                y = _composed(x, matrix, weight)
-                those = [tensor for tensor, need in zip((x, weight, *matrix[:3]), needed, strict=True) if need]
-                found = iter(torch.autograd.grad(y, those, g, create_graph=True))
-            return *(next(found) if need else None for need in needed), None, None
-        return *_bars(g, x, weight, matrix, odd_x, needed), None, None
+        with _autocast.off(x.device):  # backward may run where autocast is on
+            if not_again():
+                return *_bars(g, x, weight, matrix, odd_x, needed), None, None
+            return *bars_through(_composed_of(matrix), (x, weight, target, source, tau), g, needed), None, None
+
+
+def _composed_of(matrix: Matrix) -> Callable[..., Tensor]:
+    def function(x: Tensor, weight: Tensor, target: Tensor, source: Tensor, tau: Tensor) -> Tensor:
+        return _composed(x, matrix._replace(target=target, source=source, tau=tau), weight)
+
+    return function
 
 
 def _bars(

@@ -153,7 +153,7 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
             if state.recorder is not None or not _in_one_piece(inputs):
                 return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
-            alike = operator, torch._C._cuda_getDevice(), *map(at.index, at)
+            alike = operator, inputs[0].dtype, torch._C._cuda_getDevice(), *map(at.index, at)
             replay = None if kept is None else kept.get(alike)
             if replay is not None:
                 return replay(inputs, at)  # type: ignore[no-any-return]

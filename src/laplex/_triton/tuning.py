@@ -52,6 +52,7 @@ DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program
 FORM_TILE = 32, 32  # targets and sources of a program
 FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
 PULL_TILES = (16, 32), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
+PULL_PARTS = 1 << 24  # partial sums; so many may be kept for a matrix that has fewer numbers
 FORM_MANY = 1 << 12  # programs
 TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
 FAULT_TILE = 2048  # anchors at a step of a program that looks for faults

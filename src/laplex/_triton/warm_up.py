@@ -29,7 +29,8 @@ STEPS = 8  # totals n + k in each doubling
 RATIO = 24  # of the two sides, past which one counts as long
 SHORT = 1, 100, 700, 3000  # sizes of a short side
 CUDA = torch.device("cuda")
-WAYS = "triton", "dense", "formed"  # all of them at every size: the choice between them may change at any
+KIND = ((torch.float64, False),)  # dtype of tau, and whether there is a weight
+WAYS = "triton", "formed"  # both at every size: the choice between them may change at any
 
 
 class Asked(NamedTuple):
@@ -39,6 +40,7 @@ class Asked(NamedTuple):
     rows: int
     batch: int = 0  # matrices; 0 for one without a batch
     gradients: bool = False
+    all_kinds: bool = False  # formed matrices with any tau, summed or not; else with a number, and not summed
 
 
 def sizes(points: int) -> Iterator[tuple[int, int]]:
@@ -83,7 +85,7 @@ def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
         table = _backends.load(chosen, "cuda")
         if table.form is not None:
             for size in {k, -(-k // 16) * 16, max(k, 3) | 1}:  # one column, and aligned rows, have their own programs
-                _form(x, Kernels(a, b.new_empty((*batch, size)), tau, None, None, None, 1), table.form, asked)
+                _form(x, a, b.new_empty((*batch, size)), table.form, asked)
             continue
         order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
         matrix = Matrix(a, b, tau, order, chosen)
@@ -92,13 +94,17 @@ def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
             _differentiate(table, even, none, x, matrix)
 
 
-def _form(x: Tensor, kernels: Kernels, module: Any, asked: Asked) -> None:
-    """The matrix, and its pullback onto all sets of arguments."""
-    matrix = module.form(kernels, x.dtype)
-    if asked.gradients:
-        g = matrix if x.dtype.itemsize >= 4 else matrix.to(torch.float32)
-        for anchors, to_tau in ((True, False), (True, True), (False, True)):
-            module.pull(g, kernels, Needs(anchors, to_tau, weight=False, phase=False))
+def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, asked: Asked) -> None:
+    """The matrix, and its pullback onto all sets of arguments: with tau as a number, or like the anchors."""
+    for dtype, weighted in itertools.product({torch.float64, a.dtype}, (False, True)) if asked.all_kinds else KIND:
+        tau = a.new_empty(a.shape[:-1], dtype=dtype)
+        kernels = Kernels(a, b, tau, a.new_empty(a.shape[:-1]) if weighted else None, None, None, 1)
+        matrix = module.form(kernels, x.dtype)
+        if asked.gradients:
+            g = matrix if x.dtype.itemsize >= 4 else matrix.to(torch.float32)
+            for needs in itertools.product((True, False), (True, False), {False, weighted}):
+                if any(needs):
+                    module.pull(g, kernels, Needs(*needs, phase=False))
 
 
 def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matrix) -> None:
@@ -120,7 +126,7 @@ def of_all_sizes(device: torch.device, calls: list[Asked], points: int) -> dict[
     """The programs of all ways that these calls may take."""
     with surveyed(device) as noted:
         for asked, (n, k) in itertools.product(calls, [*sizes(points)]):
-            _multiply(n, k, asked, WAYS)
+            _multiply(n, k, asked._replace(all_kinds=True), WAYS)
     return noted.found
 
 

@@ -37,12 +37,12 @@ def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
     if size > tuning.TARGETS_CHECKED:
         parts = min(-(-size // tuning.FAULT_TILE), 64)
         faults = out.new_empty((h, parts), dtype=torch.float32)
-        launch(programs.fault_program, (parts, h, 1), (target, faults), (size, parts), (tuning.FAULT_TILE,), 4)
+        launch(programs.fault_program, (parts * h, 1, 1), (target, faults), (size, parts), (tuning.FAULT_TILE,), 4)
     (targets, sources), (few, many) = tuning.FORM_TILE, tuning.FORM_WARPS
     tensors = target, source, tau, _or(weight, tau), _or(phi, target), _or(psi, source), faults, out
     flags = dtype == torch.float64, weight is not None, phi is not None, parts > 0, targets, sources
-    grid = -(-n // targets) * -(-k // sources), h, 1
-    warps = few if h * grid[0] < tuning.FORM_MANY else many
+    grid = h * -(-n // targets) * -(-k // sources), 1, 1
+    warps = few if grid[0] < tuning.FORM_MANY else many
     launch(programs.form_program, grid, tensors, (r, n, k, parts), flags, warps)
     return (out,)
 
@@ -65,28 +65,46 @@ def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 
 @replayed(_flat_with)
 def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
-    """The gradients that are wanted."""
-    target, source, tau, weight, phi, psi = _in_memory(kernels)
-    (h, n, k), r = kernels.shape, kernels.summed
-    exact = g.dtype == torch.float64
+    """The gradients that are wanted. Of many large ones a group is pulled at a time: parts are no more than g."""
+    h, n, k = kernels.shape
     small, large = tuning.PULL_TILES
     targets, sources = small if h * n * k < tuning.FORM_MANY * large[0] * large[1] else large
     down, across = -(-n // targets), -(-k // sources)
     channels = needs.anchors + needs.phase
-    sources_at = h * r * channels * across * n
-    all_at = sources_at + h * r * channels * down * k
-    dtype = torch.float64 if exact else torch.float32
-    parts = g.new_empty((all_at + h * r * 2 * down * across,), dtype=dtype)
-    tensors: tuple[Tensor, ...] = g, target, source, tau, _or(phi, target), _or(psi, source), parts
-    flags = exact, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, targets, sources
-    launch(programs.pull_program, (down * across, h, 1), tensors, (sources_at, all_at, r, n, k), flags, 1)
+    of_each = channels * (across * n + down * k) + 2 * down * across  # parts of one matrix
+    most = max(min(max(n * k, tuning.PULL_PARTS) // of_each, kernels.summed), 1)
     bars = gradients_like(kernels, needs)
+    parts = g.new_empty((h * most * of_each,), dtype=torch.float64 if g.dtype == torch.float64 else torch.float32)
+    for begin in range(0, kernels.summed, most):
+        group = begin, min(most, kernels.summed - begin)
+        _pull_group(g, kernels, needs, (parts, bars), (targets, sources), group)
+    return tuple(bar for bar in bars if bar is not None)
+
+
+def _pull_group(
+    g: Tensor,
+    kernels: Kernels,
+    needs: Needs,
+    into: tuple[Tensor, Gradients],
+    tile: tuple[int, int],
+    group: tuple[int, int],
+) -> None:
+    """Fill the gradients of a group of matrices: its first, and how many."""
+    target, source, tau, weight, phi, psi = _in_memory(kernels)
+    (h, n, k), (parts, bars), (begin, count) = kernels.shape, into, group
+    down, across = -(-n // tile[0]), -(-k // tile[1])
+    sources_at = h * count * (needs.anchors + needs.phase) * across * n
+    all_at = sources_at + h * count * (needs.anchors + needs.phase) * down * k
+    of_group = kernels.summed, begin, count
+    tensors: tuple[Tensor, ...] = g, target, source, tau, _or(phi, target), _or(psi, source), parts
+    flags = g.dtype == torch.float64, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, *tile
+    grid = h * down * across, 1, 1
+    launch(programs.pull_program, grid, tensors, (sources_at, all_at, *of_group, n, k), flags, 1)
     width, chunk = tuning.FINISH_TILE
     tensors = parts, tau, _or(weight, tau), *[_or(bar, parts) for bar in bars]
     how = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
-    grid = -(-n // width) + -(-k // width) + 1, h * r, 1
-    launch(programs.finish_program, grid, tensors, (sources_at, all_at, n, k, across, down), how, 4)
-    return tuple(bar for bar in bars if bar is not None)
+    grid = h * count * (-(-n // width) + -(-k // width) + 1), 1, 1
+    launch(programs.finish_program, grid, tensors, (sources_at, all_at, *of_group, n, k, across, down), how, 4)
 
 
 def multiply(x: Tensor, matrix: Tensor) -> Tensor:

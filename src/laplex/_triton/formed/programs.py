@@ -71,13 +71,21 @@ def _turns(phase, at, inside, SUM: tl.constexpr):
 @program(numbers="size", callers=("target",))
 def fault_program(target, target_faults, size, fault_parts, WIDTH: tl.constexpr):
     """target_faults (h, fault_parts): NaN where one of the ``size`` anchors of an entry is not finite, else 0."""
-    batch = tl.program_id(1).to(tl.int64)
+    part, batch = tl.program_id(0) % fault_parts, (tl.program_id(0) // fault_parts).to(tl.int64)
     fault = tl.zeros([WIDTH], tl.float32)
-    for block in range(tl.program_id(0), tl.cdiv(size, WIDTH), fault_parts):
+    for block in range(part, tl.cdiv(size, WIDTH), fault_parts):
         i = block * WIDTH + tl.arange(0, WIDTH)
         t = tl.load(target + batch * size + i, mask=i < size, other=0.0)
         fault += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
-    tl.store(target_faults + batch * fault_parts + tl.program_id(0), tl.sum(fault, 0))
+    tl.store(target_faults + batch * fault_parts + part, tl.sum(fault, 0))
+
+
+@triton.jit
+def _tile(n, k, TARGETS: tl.constexpr, SOURCES: tl.constexpr):
+    """Which tile of which W: its row and column of tiles, and W's number. All are on one axis, which has no limit."""
+    down, across = tl.cdiv(n, TARGETS), tl.cdiv(k, SOURCES)
+    tile = tl.program_id(0) % (down * across)
+    return tile // across, tile % across, (tl.program_id(0) // (down * across)).to(tl.int64)
 
 
 @triton.jit
@@ -109,11 +117,9 @@ def form_program(
     ``fault_program`` did so before.
     """
     SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
-    across = tl.cdiv(k, SOURCES)
-    batch = tl.program_id(1).to(tl.int64)
-    first = tl.program_id(0) % across == 0
-    i = tl.program_id(0) // across * TARGETS + tl.arange(0, TARGETS)
-    j = tl.program_id(0) % across * SOURCES + tl.arange(0, SOURCES)
+    row, col, batch = _tile(n, k, TARGETS, SOURCES)
+    first = col == 0
+    i, j = row * TARGETS + tl.arange(0, TARGETS), col * SOURCES + tl.arange(0, SOURCES)
     total = tl.zeros([TARGETS, SOURCES], SUM)
     fault = tl.zeros([SOURCES], tl.float32)
     if first:
@@ -139,34 +145,33 @@ def form_program(
 
 @program(numbers="sources_at", callers=("g", "target", "source", "tau", "phi", "psi"), divisible=("k",))
 def pull_program(
-    g, target, source, tau, phi, psi, parts, sources_at, all_at, r, n, k,
+    g, target, source, tau, phi, psi, parts, sources_at, all_at, r, begin, group, n, k,
     EXACT: tl.constexpr, ANCHORS: tl.constexpr, TAU: tl.constexpr, WEIGHT: tl.constexpr, PHASED: tl.constexpr,
     PHASE: tl.constexpr, TARGETS: tl.constexpr, SOURCES: tl.constexpr,
 ):  # fmt: skip
     """What one tile of g, the gradient of W, gives to the gradients, without the factors of ``finish_program``.
 
-    Parts are three arrays, one behind the other:
+    Of the r matrices of a sum ``group`` are pulled, from ``begin`` on. Parts are three arrays, one behind the other:
 
-        at 0             (h r, channels, tiles across, n)    sums over the columns: for t if ANCHORS, for phi if PHASE
-        at sources_at    (h r, channels, tiles down, k)      sums over the rows: for s and psi, with opposite sign
-        at all_at        (h r, 2, tiles)                     sums over the tile: for the weight, for tau
+        at 0             (h group, channels, tiles across, n)    sums over columns: for t if ANCHORS, for phi if PHASE
+        at sources_at    (h group, channels, tiles down, k)      sums over rows: for s and psi, with opposite sign
+        at all_at        (h group, 2, tiles)                     sums over the tile: for the weight, for tau
     """
     SUM: tl.constexpr = tl.float64 if EXACT else tl.float32
     channels: tl.constexpr = (1 if ANCHORS else 0) + (1 if PHASE else 0)
     down, across = tl.cdiv(n, TARGETS), tl.cdiv(k, SOURCES)
-    row, col = tl.program_id(0) // across, tl.program_id(0) % across
-    batch = tl.program_id(1).to(tl.int64)
+    row, col, batch = _tile(n, k, TARGETS, SOURCES)
     i, j = row * TARGETS + tl.arange(0, TARGETS), col * SOURCES + tl.arange(0, SOURCES)
     both = (i < n)[:, None] & (j < k)[None, :]
     g_tile = tl.load(g + (batch * n + i[:, None]) * k + j[None, :], mask=both, other=0.0).to(SUM)
-    for q in range(r):
-        matrix = batch * r + q
+    for q in range(group):
+        matrix, slot = batch * r + begin + q, batch * group + q
         t = tl.load(target + matrix * n + i, mask=i < n, other=0.0)
         s = tl.load(source + matrix * k + j, mask=j < k, other=0.0)
         entry, u = decays(t, s, rate_of(tl.load(tau + matrix).to(tl.float64)), EXACT)
         entry *= g_tile
-        to_target = parts + (matrix * channels * across + col) * n + i
-        to_source = parts + sources_at + (matrix * channels * down + row) * k + j
+        to_target = parts + (slot * channels * across + col) * n + i
+        to_source = parts + sources_at + (slot * channels * down + row) * k + j
         if PHASED:
             cos_t, sin_t = _turns(phi, matrix * n + i, i < n, SUM)
             cos_s, sin_s = _turns(psi, matrix * k + j, j < k, SUM)
@@ -177,9 +182,9 @@ def pull_program(
                 tl.store(to_source + last * down * k, tl.sum(turned, 0), mask=j < k)
             entry *= cos_t[:, None] * cos_s[None, :] + sin_t[:, None] * sin_s[None, :]
         if WEIGHT:
-            tl.store(parts + all_at + (matrix * 2 * down + row) * across + col, tl.sum(tl.sum(entry, 1), 0))
+            tl.store(parts + all_at + (slot * 2 * down + row) * across + col, tl.sum(tl.sum(entry, 1), 0))
         if TAU:
-            tl.store(parts + all_at + ((matrix * 2 + 1) * down + row) * across + col, tl.sum(tl.sum(entry * u, 1), 0))
+            tl.store(parts + all_at + ((slot * 2 + 1) * down + row) * across + col, tl.sum(tl.sum(entry * u, 1), 0))
         if ANCHORS:
             signed = tl.where(t[:, None] < s[None, :], entry, tl.where(t[:, None] > s[None, :], -entry, 0.0))
             tl.store(to_target, tl.sum(signed, 1), mask=i < n)
@@ -200,28 +205,29 @@ def _finished(parts, bar, i, size, count, factor, CHUNK: tl.constexpr):
 @program(numbers="sources_at", callers=("tau", "weight"))
 def finish_program(
     parts, tau, weight, t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar,
-    sources_at, all_at, n, k, across, down,
+    sources_at, all_at, r, begin, group, n, k, across, down,
     ANCHORS: tl.constexpr, TAU: tl.constexpr, WEIGHT: tl.constexpr, WEIGHTED: tl.constexpr, PHASE: tl.constexpr,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Sum the parts of one matrix, WIDTH targets or sources a program; the last one sums those for weight and tau."""
     channels: tl.constexpr = (1 if ANCHORS else 0) + (1 if PHASE else 0)
     last: tl.constexpr = channels - 1
-    matrix = tl.program_id(1).to(tl.int64)
-    block = tl.program_id(0)
     blocks_of_targets, blocks_of_sources = tl.cdiv(n, WIDTH), tl.cdiv(k, WIDTH)
+    blocks = blocks_of_targets + blocks_of_sources + 1
+    block, slot = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)
+    matrix = slot // group * r + begin + slot % group
     length = tl.load(tau + matrix).to(tl.float64)
     factor = tl.load(weight + matrix).to(tl.float64) if WEIGHTED else 1.0
     if block < blocks_of_targets:
         i = block * WIDTH + tl.arange(0, WIDTH)
-        of_targets = parts + matrix * channels * across * n
+        of_targets = parts + slot * channels * across * n
         if ANCHORS:
             _finished(of_targets, t_bar + matrix * n, i, n, across, factor / length, CHUNK)
         if PHASE:
             _finished(of_targets + last * across * n, phi_bar + matrix * n, i, n, across, factor, CHUNK)
     elif block < blocks_of_targets + blocks_of_sources:
         j = (block - blocks_of_targets) * WIDTH + tl.arange(0, WIDTH)
-        of_sources = parts + sources_at + matrix * channels * down * k
+        of_sources = parts + sources_at + slot * channels * down * k
         if ANCHORS:
             _finished(of_sources, s_bar + matrix * k, j, k, down, factor / length, CHUNK)
         if PHASE:
@@ -231,7 +237,7 @@ def finish_program(
         lane = tl.arange(0, WIDTH)
         of_weight, of_tau = tl.zeros([WIDTH], tl.float64), tl.zeros([WIDTH], tl.float64)
         for start in range(0, tiles, WIDTH):
-            at = parts + all_at + matrix * 2 * tiles + start + lane
+            at = parts + all_at + slot * 2 * tiles + start + lane
             if WEIGHT:
                 of_weight += tl.load(at, mask=start + lane < tiles, other=0.0)
             if TAU:
