@@ -75,6 +75,15 @@ def test_x_of_another_dtype_than_the_anchors(backend, dtype):
     assert error(y, reference.linear(**true)) <= tolerance
 
 
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5), (4, 2, 3, 5), (1, 3, 5)])
+def test_complex_rows_over_a_batch(shape, backend):
+    a, b = torch.randn(2, 4, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
+    x = torch.randn(shape, dtype=torch.complex128)
+    y = laplex.linear(x, a, b, 0.7, backend=backend)
+    assert error(y, torch.complex(*(reference.linear(part, a, b, 0.7) for part in (x.real, x.imag)))) <= 1e-14
+
+
 def test_one_weight_for_all_matrices():
     inputs = a_sum((3,)) | {"weight": torch.tensor(0.5, dtype=torch.float64), "tau": 0.7}
     assert error(laplex.linear(**inputs), reference.linear(**inputs)) <= TOLERANCE[torch.float64]
@@ -230,6 +239,33 @@ def test_empty_sides(n, k, backend):
     y = laplex.linear(**inputs, backend=backend)
     assert torch.equal(y, torch.zeros(4, n, dtype=torch.float64))
     assert all(not bool(bar.any()) for bar in torch.autograd.grad(y.sum(), leaves))
+
+
+@pytest.mark.parametrize("backend", ["cpp", "formed"])
+def test_second_derivatives_while_something_watches(backend):
+    from torch.utils.flop_counter import FlopCounterMode
+
+    inputs = {name: value.requires_grad_() for name, value in a_sum((2,), n=4, k=3, phased=False).items()}
+
+    def twice(y):
+        first = torch.autograd.grad(y.square().sum(), inputs["a"], create_graph=True)[0]
+        return torch.autograd.grad(first.square().sum(), list(inputs.values()))
+
+    with FlopCounterMode(display=False):
+        found = twice(laplex.linear(**inputs, backend=backend))
+    assert all(error(one, two) <= 1e-9 for one, two in zip(found, twice(reference.linear(**inputs))))
+
+
+def test_arguments_that_depend_on_one_another():
+    a = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(3, 5, dtype=torch.float64)
+    for backend in ("cpp", "formed"):
+        given = x * a, a, 2 * a, a.square().mean() + 0.5
+        found, true = (
+            torch.autograd.grad(y.square().sum(), a, create_graph=True)[0]
+            for y in (laplex.linear(*given, backend=backend), reference.linear(*given))
+        )
+        assert error(found, true) <= 1e-13
 
 
 def test_a_sum_of_no_matrices():

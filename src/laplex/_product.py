@@ -40,8 +40,10 @@ def kernels_of(
 def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, kept: dict[Any, Any]) -> Tensor:
     """x (..., k), or (*H, m, k) for a batch of results, to (..., n), with the matrix formed and multiplied by torch."""
     if x.is_complex():
-        both = formed(torch.stack([x.real, x.imag]), kernels, batch, backend, kept)
-        return torch.complex(both[0], both[1])
+        rows = x if x.dim() > 1 else x[None]
+        both = formed(torch.cat([rows.real, rows.imag], -2), kernels, batch, backend, kept)
+        y = torch.complex(*both.split(rows.shape[-2], -2))
+        return y if x.dim() > 1 else y[0]
     if x.dtype.itemsize < 4 and not _backends.load(backend, x.device.type).reads_half:
         return formed(x.to(torch.float32), kernels, batch, backend, kept).to(x.dtype)
     if not batch:

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from laplex import _backends, _checks, _progress
-from laplex._backends.cost import Work
 from laplex._plan import Plan
+from laplex._route import Arguments, route
 
 __all__ = ["available", "warm_up", "which"]
 
@@ -61,9 +61,7 @@ def which(
     another one may be the fastest."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
-    batch = tuple(torch.broadcast_shapes(a.shape[:-1], b.shape[:-1]))
-    work = Work.of((x, a, b), batch, weight is not None, plan is not None, (tau, weight, phi, psi))
-    return _backends.choose(x.device, a.shape[-1], b.shape[-1], backend, work)
+    return route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend)).backend
 
 
 def warm_up(

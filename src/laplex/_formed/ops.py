@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from laplex import _backends
+from laplex._formed import torch as of_torch
 from laplex._formed.kernels import Kernels, Needs, gradients_like
+from laplex._scan.autograd import bars_through, not_again
 
 KERNELS = "Tensor target, Tensor source, Tensor tau, Tensor? weight, Tensor? phi, Tensor? psi, int summed"
 _library = torch.library.Library("laplex", "FRAGMENT")
@@ -78,6 +80,12 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     needed = ctx.needs_input_grad[:6]
+    if not not_again():
+
+        def function(target: Any, source: Any, tau: Any, weight: Any, phi: Any, psi: Any) -> Tensor:
+            return of_torch.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
+
+        return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None
     bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.backend)
     return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None
 

@@ -108,7 +108,7 @@ def _bars(
             odd = odd_x if odd_x is not None else ops.scan_for(rows, of_part)(rows, of_part, odd=True)[1]
         pullback = ops.pullback_for(cotangents, rows, of_part)
         x_bars, *bars, tau_bar = pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
-        w_bar = torch.mv(x_bars.reshape(h, -1), x.reshape(-1)) if needed[1] else None
+        w_bar = (x_bars * x).sum(-1).sum(-1, dtype=torch.float64) if needed[1] else None
         of_anchors = [bar * factor.to(bar.dtype)[:, None] for bar in bars]
         others.append((w_bar, *of_anchors, tau_bar * factor if needed[4] else None))
         if needed[0]:
