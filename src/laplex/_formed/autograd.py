@@ -43,7 +43,7 @@ def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> 
 
 def trained_product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
     """The same, eagerly and for gradients."""
-    made: Tensor = _Product.apply(x, *kernels, backend, kept)
+    made: Tensor = _Product.apply(x, *kernels[:6], (kernels.summed, backend, kept))
     return made
 
 
@@ -52,29 +52,31 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> Tensor:
-        *given, ctx.summed, ctx.backend, ctx.kept = inputs
-        kernels = Kernels(*inputs[:7])
+        target, source, tau, weight, phi, psi, ctx.how = inputs
+        summed, backend, kept = ctx.how
+        kernels = Kernels(target, source, tau, weight, phi, psi, summed)
         if x.numel() == 0 or 0 in kernels.shape:
-            matrix = ops.form(*kernels, x.dtype, ctx.backend)
+            matrix = ops.form(*kernels, x.dtype, backend)
         else:
-            matrix = ops.backend_of(ctx.backend, kernels).form(kernels, x.dtype, ctx.kept)
-        ctx.save_for_backward(x, *given, matrix if ctx.needs_input_grad[0] else None)
+            matrix = ops.backend_of(backend, kernels).form(kernels, x.dtype, kept)
+        ctx.save_for_backward(x, *kernels[:6], matrix if ctx.needs_input_grad[0] else None)
         return of_torch.multiply(x, matrix)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, target, source, tau, weight, phi, psi, matrix = ctx.saved_tensors
         need_x, *needed = ctx.needs_input_grad[:7]
-        kernels = Kernels(target, source, tau, weight, phi, psi, ctx.summed)
+        summed, backend, kept = ctx.how
+        kernels = Kernels(target, source, tau, weight, phi, psi, summed)
         with _autocast.off(x.device):  # backward may run where autocast is on
             if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
-                return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None, None
+                return *_by_the_scan(g, x, kernels, (need_x, *needed)), None
             x_bar = torch.matmul(g, matrix) if need_x else None
             if not any(needed):
-                return x_bar, *(None,) * 9
-            module = ops.backend_of(ctx.backend, kernels)
-            bars = module.pull(_outer(g, x, kernels), kernels, Needs.of(needed), ctx.kept)
-        return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None, None, None
+                return x_bar, *(None,) * 7
+            module = ops.backend_of(backend, kernels)
+            bars = module.pull(_outer(g, x, kernels), kernels, Needs.of(needed), kept)
+        return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None
 
 
 def _outer(g: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
