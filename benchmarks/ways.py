@@ -125,6 +125,9 @@ def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
     if given.compiled:
         torch._dynamo.config.cache_size_limit = 64
         ways["compiled"] = torch.compile(formed_by_torch, dynamic=True)
+    if device == "cuda":  # else most of the time is compiling, one program after the other
+        for batch in (0, max(SUMMED)):
+            laplex.backends.warm_up(rows=ROWS, points=2 * given.largest, batch=batch, gradients=True)
     points, began = [], time.perf_counter()
     sizes = [size for size in SIZES if size <= given.largest]
     order = [*itertools.product(sizes, sizes, SUMMED, ROWS)]
