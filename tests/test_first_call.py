@@ -52,8 +52,7 @@ def random_sizes(largest, number):
     return uniform + [tuple(int(largest ** draw.random()) for _ in "nk") for _ in range(number // 2)]
 
 
-@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("rows", [1, 5, 8, 64])
+@pytest.mark.parametrize(("rows", "gradients"), [(1, False), (5, False), (64, False), (1, True), (8, True)])
 def test_random_sizes_need_nothing_that_was_not_compiled_ahead(rows, gradients, ahead):
     asked = ahead.Asked(torch.float32, rows, 0, gradients)
     compiled = ahead.of_all_sizes(CPU, [asked], 40_000)

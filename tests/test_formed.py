@@ -273,8 +273,9 @@ def test_a_sum_of_no_matrices():
         laplex.linear(**a_sum((0,), ties=False))
 
 
-def test_sums_in_parts(monkeypatch):
-    inputs, g = a_sum((5,), phased=False), torch.randn(4, 19, dtype=torch.float64)
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+def test_sums_in_parts(phased, monkeypatch):
+    inputs, g = a_sum((5,), phased=phased), torch.randn(4, 19, dtype=torch.float64)
     whole = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
     monkeypatch.setattr(weighted, "MOST_NUMBERS", 2 * 4 * 23)
     parts = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)

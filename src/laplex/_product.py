@@ -15,7 +15,7 @@ from laplex._phase.autograd import fused_for
 from laplex._phase.composition import composed, stack, unstack
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
-from laplex._scan.weighted import weighted
+from laplex._scan.weighted import parts_of, weighted
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 
@@ -64,8 +64,11 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
         else:
             summed = product((rows * factor)[None], matrix, phase)[0]
     elif phase or x.is_complex():
-        alike = rows.expand(weight.numel(), *rows.shape)
-        summed = torch.tensordot(weight.to(x.dtype), product(alike, matrix, phase), 1)
+        summed = rows.new_zeros(())
+        for part, of_part in parts_of(rows, matrix):  # autograd, if it watches, keeps the results of all
+            alike = rows.expand(of_part.tau.numel(), *rows.shape)
+            made = product(alike, of_part, tuple(side[part] for side in phase))
+            summed = summed + torch.tensordot(weight[part].to(x.dtype), made, 1)
     else:
         summed = weighted(rows, matrix, weight)
     return summed.view(*x.shape[:-1], summed.shape[-1])

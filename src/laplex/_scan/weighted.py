@@ -44,14 +44,15 @@ def _composed(x: Tensor, matrix: Matrix, weight: Tensor) -> Tensor:
     return summed
 
 
-def _parts(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
+def parts_of(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
+    """Parts of the matrices whose results for x (m, k) are few enough to exist at once."""
     each = x.shape[0] * max(matrix.target.shape[-1], matrix.source.shape[-1], 1)
     return batch_parts(matrix, max(MOST_NUMBERS // max(each, 1), 1))
 
 
 def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Tensor, Tensor | None]:
     """The sum, and the odd sums (h, m, n) if they are asked for and fit one part."""
-    parts, y, saved = _parts(x, matrix), None, None
+    parts, y, saved = parts_of(x, matrix), None, None
     for part, of_part in parts:
         rows = x.expand(of_part.tau.numel(), *x.shape)
         keep = odd and len(parts) == 1
@@ -100,7 +101,7 @@ def _bars(
 ) -> list[Tensor | None]:
     """The gradients of x, weight, targets, sources and tau that are needed."""
     x_bar, others = None, []
-    for part, of_part in _parts(x, matrix):
+    for part, of_part in parts_of(x, matrix):
         h, factor = of_part.tau.numel(), weight[part]
         rows, cotangents = x.expand(h, *x.shape), g.expand(h, *g.shape)
         odd = g.new_empty((h, g.shape[0], 0))
