@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 import laplex
+from benchmarks.timing import wall
 from laplex import reference
 
 LAYERS = (  # in, out, matrices in the sum, rows
@@ -32,19 +32,6 @@ LAYERS = (  # in, out, matrices in the sum, rows
     (150528, 1000, 1, 64),
 )
 LARGEST_CHECKED = 30_000_000  # entries of all matrices, of which the dense float64 definition is computed
-
-
-def wall(step: Callable[[], object], seconds: float) -> float:
-    """Milliseconds a step, over as many as fit into the time, without waiting in between."""
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    count = max(3, min(200, int(seconds / (time.perf_counter() - start))))
-    start = time.perf_counter()
-    for _ in range(count):
-        step()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count * 1e3
 
 
 def layer(sizes: tuple[int, int, int, int], backends: list[str], rounds: int, compiled: bool) -> dict[str, Any]:
@@ -105,7 +92,7 @@ def measured(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, floa
             if isinstance(found.get(name), str):
                 continue
             try:
-                taken = wall(step, 0.05)
+                taken = wall(step, 0.05, "cuda")
                 before = found.get(name, taken)
                 found[name] = min(taken, before) if isinstance(before, float) else taken
             except Exception as error:

@@ -80,7 +80,7 @@ def _cost(suite: Suite, row: Row, size: Size) -> Result:
         if error is not None and not error <= bound:
             return without_value(row, size, "wrong", f"{side.label}: error {error:.1e} exceeds {bound:.0e}", sides)
     calls = {label: runnable.call for label, runnable in runnables.items()}
-    peak_bytes = _peak_bytes if suite.device == "cuda" else host_peak_bytes
+    peak_bytes = peak_bytes_on_gpu if suite.device == "cuda" else host_peak_bytes
     watched = suite.device == "cuda" or row.measure.startswith("memory")
     peaks = {label: peak_bytes(call) if watched else None for label, call in calls.items()}
     times = interleave(calls, suite.device, suite.budget)
@@ -104,7 +104,7 @@ def _value(measure: str, ours: Measured, against: Measured) -> float:
     return held / other if other > 0 else math.nan  # a host's peak may be too small to see
 
 
-def _peak_bytes(call: Call) -> int:
+def peak_bytes_on_gpu(call: Call) -> int:
     """The most device memory held during one call, beyond what was held before it."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import laplex
+from benchmarks.measures import peak_bytes_on_gpu
 from benchmarks.report import git, machine, versions
 
 LONG, SHORT, ROWS = 3_145_728, 1000, 64
@@ -81,17 +82,6 @@ def milliseconds(call: Callable[[], object]) -> float:
     return round(statistics.median(times), 4)
 
 
-def peak_bytes(call: Callable[[], object]) -> int:
-    """The most memory of one call, beyond what was held before it."""
-    call()
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
 def print_profile(step: Step) -> None:
     """The ten longest programs of a step."""
     step()
@@ -107,7 +97,7 @@ def measured(n: int, k: int, profile: bool) -> dict[str, float]:
         "error": training.error(),
         "forward ms": milliseconds(training.forward),
         "forward + backward ms": milliseconds(training.step),
-        "peak GB beyond the inputs": round(peak_bytes(training.step) / 1e9, 4),
+        "peak GB beyond the inputs": round(peak_bytes_on_gpu(training.step) / 1e9, 4),
     }
     if profile:
         print_profile(training.step)

@@ -37,6 +37,25 @@ class Stats:
         return cls(_quantile(ordered, 0.5), _quantile(ordered, 0.2), _quantile(ordered, 0.8), len(ordered))
 
 
+def wall(call: Call, seconds: float, device: str) -> float:
+    """Milliseconds a call, without waiting between calls: the smaller of two rounds of as many as fit into the time."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    call()
+    wait()
+    start = time.perf_counter()
+    call()
+    wait()
+    count = max(1, min(200, int(seconds / (time.perf_counter() - start))))
+    taken = []
+    for _ in range(2):
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        wait()
+        taken.append((time.perf_counter() - start) / count * 1e3)
+    return min(taken)
+
+
 def interleave(calls: Mapping[str, Call], device: str, budget: Budget) -> dict[str, Stats]:
     """Time the calls in turns. An untimed call opens each turn: it finds the caches as the other side left them."""
     turn = _cuda_turn if device == "cuda" else _cpu_turn

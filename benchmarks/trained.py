@@ -5,7 +5,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 from benchmarks.report import COMMITTED
@@ -64,7 +63,7 @@ def draw() -> Figure:
 
 def _panel(axes: Any, device: str, r: int, points: list[dict[str, Any]]) -> Any:
     def gain(size: float, rows: float) -> float:
-        work = cost.Work(1, r, round(rows), round(size), round(size), torch.float32, True)
+        work = cost.Work(1, r, round(rows), round(size), round(size), True)
         formed, scan = (cost.microseconds(way, work, device) for way in ("formed", "scan"))
         return -4.0 if size * size > cost.MOST_FORMED else math.log2(scan / formed)
 

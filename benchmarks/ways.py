@@ -24,6 +24,7 @@ import numpy
 import torch
 
 import laplex
+from benchmarks.timing import wall
 from laplex import _backends, _route
 from laplex._backends import cost
 
@@ -54,25 +55,6 @@ def _forget() -> None:
         from laplex._triton import replay
 
         replay._calls.kept.clear()
-
-
-def wall(step: Callable[[], object], seconds: float, device: str) -> float:
-    """Milliseconds a step, the smaller of two rounds of as many as fit into the time."""
-    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
-    step()
-    wait()
-    start = time.perf_counter()
-    step()
-    wait()
-    count = max(1, min(50, int(seconds / (time.perf_counter() - start))))
-    taken = []
-    for _ in range(2):
-        start = time.perf_counter()
-        for _ in range(count):
-            step()
-        wait()
-        taken.append((time.perf_counter() - start) / count * 1e3)
-    return min(taken)
 
 
 def formed_by_torch(x: Any, a: Any, b: Any, weight: Any) -> Any:
@@ -145,7 +127,7 @@ def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def work_of(row: dict[str, Any]) -> cost.Work:
-    return cost.Work(1, row["matrices"], row["rows"], row["n"], row["k"], torch.float32, row["gradients"])
+    return cost.Work(1, row["matrices"], row["rows"], row["n"], row["k"], row["gradients"])
 
 
 def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:

@@ -4,10 +4,9 @@ import pytest
 import torch
 
 import laplex
-from cases import BY_NAME, CASES, every, named
-from helpers import all_nan, error, inputs_for, named_gradients, oracle, phases_for, rows_for, wide
+from cases import every, named
+from helpers import error, inputs_for, named_gradients, oracle, phases_for, rows_for, wide
 from laplex import _backends, reference
-from laplex._formed.kernels import Kernels, Needs
 from laplex._scan import weighted
 
 TOLERANCE = {torch.float32: 5e-7, torch.float64: 1e-14}  # torch's matrix product adds to the rounding of the entries
@@ -337,7 +336,7 @@ def test_faulty_values(backend, name, value):
 
 
 def chosen(n, k, rows, r=1, gradients=True, device="cuda"):
-    work = _backends.cost.Work(1, r, rows, n, k, torch.float32, gradients)
+    work = _backends.cost.Work(1, r, rows, n, k, gradients)
     return _backends.cheapest(work, device)
 
 
@@ -354,103 +353,3 @@ def test_which_says_so():
     given = {name: inputs[name] for name in ("x", "a", "b", "weight")}
     assert laplex.backends.which(**given, backend="formed") == "formed"
     assert laplex.backends.which(**given) in _backends.NAMES
-
-
-# --- the GPU's programs, in the interpreter ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def launches(monkeypatch):
-    if not _backends.interpreted():
-        pytest.skip("with a GPU programs are compiled, and test_gpu_formed has the same")
-    from laplex._triton import tuning
-    from laplex._triton.formed import launch
-
-    monkeypatch.setattr(tuning, "FORM_TILE", (4, 8))
-    monkeypatch.setattr(tuning, "PULL_TILES", ((8, 4), (8, 4)))
-    monkeypatch.setattr(tuning, "FINISH_TILE", (16, 4))
-    return launch
-
-
-def of_case(case, dtype, phased):
-    """The matrices of a case, each its own result."""
-    a, b, tau = case(dtype)
-    batch = a.shape[:-1]
-    phi, psi = phases_for(a, b) if phased else (None, None)
-    return Kernels(a, b, torch.as_tensor(tau, dtype=torch.float64).expand(batch).contiguous(), None, phi, psi, 1)
-
-
-def in_double(kernels):
-    return Kernels(*(None if value is None else wide(value) for value in kernels.tensors), kernels.summed)
-
-
-SMALL_CASES = [case for case in CASES if case()[0].shape[-1] * case()[1].shape[-1] <= 50 * 50]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@every(SMALL_CASES)
-def test_entries_on_the_gpu(case, dtype, launches):
-    from laplex._formed import torch as dense
-
-    kernels = of_case(case, dtype, phased=case.name == "generic")
-    true = dense.form(in_double(kernels), torch.float64)
-    assert error(launches.form(kernels, dtype), true) <= {torch.float32: 2e-7, torch.float64: 1e-14}[dtype]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@named(*SMALL)
-def test_pullback_on_the_gpu(case, dtype, launches):
-    from laplex._formed import torch as dense
-
-    kernels = of_case(case, dtype, phased=True)
-    g, needs = torch.randn(kernels.shape, dtype=dtype), Needs(True, True, False, True)
-    true = dense.pull(wide(g), in_double(kernels), needs)
-    scale = dense.pull(wide(g).abs(), in_double(kernels), needs)
-    for found, wanted, size in zip(launches.pull(g, kernels, needs), true, scale):
-        if wanted is not None:
-            assert error(found, wanted, size) <= TOLERANCE[dtype]
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
-def test_sums_on_the_gpu(phased, launches):
-    from laplex._formed import torch as dense
-
-    inputs = a_sum((6,), torch.float32, phased)
-    kernels = Kernels(*(inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")), 3)
-    true = dense.form(in_double(kernels), torch.float64)
-    assert error(launches.form(kernels, torch.float32), true) <= 3e-7
-    g, needs = torch.randn(2, 19, 23), Needs(True, True, True, phased)
-    for found, wanted in zip(launches.pull(g, kernels, needs), dense.pull(wide(g), in_double(kernels), needs)):
-        assert (found is None) == (wanted is None)
-        assert found is None or error(found, wanted) <= 5e-7
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_many_matrices_are_pulled_in_groups(launches, monkeypatch):
-    from laplex._triton import tuning
-
-    inputs = a_sum((10,), torch.float64)
-    kernels = Kernels(*(inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")), 5)
-    g, needs = torch.randn(2, 19, 23, dtype=torch.float64), Needs(True, True, True, True)
-    whole = launches.pull(g, kernels, needs)
-    monkeypatch.setattr(tuning, "PULL_PARTS", 0)
-    assert all(torch.equal(one, two) for one, two in zip(whole, launches.pull(g, kernels, needs)))
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("known", [False, True], ids=["by_all_programs", "by_its_own_program"])
-@pytest.mark.parametrize(("name", "value"), [("a", torch.inf), ("a", torch.nan), ("b", -torch.inf), ("tau", 0.0)])
-def test_a_fault_shows_in_every_row(name, value, known, launches, monkeypatch):
-    from laplex._triton import tuning
-
-    monkeypatch.setattr(tuning, "TARGETS_CHECKED", 0 if known else 1 << 15)
-    monkeypatch.setattr(tuning, "FAULT_TILE", 16)
-    inputs = a_sum((2,), torch.float32, phased=False)
-    inputs[name].view(-1)[-1] = value
-    kernels = Kernels(inputs["a"], inputs["b"], inputs["tau"], inputs["weight"], None, None, 2)
-    assert all_nan(launches.multiply(torch.zeros(2, 23), launches.form(kernels, torch.float32)))
-
-
-def test_the_named_cases_exist():
-    assert set(SMALL) <= set(BY_NAME)

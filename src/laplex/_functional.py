@@ -63,8 +63,8 @@ def linear(
         hundred points.) Errors are relative to the sum of the terms' sizes, sum_j exp(-|a_i - b_j| / tau) |x_j|, so a
         small result of large terms loses digits. With phases, whose cosines and sines are rounded, float32 results are
         within 3 * 2^-23 of that sum (5 * 2^-23 with tiles). Where the matrix is formed (backend "formed"), its entries
-        are off by 3 * 2^-24 at most in float32 (in half precision, rounded to that), and the sums are those of torch's
-        matrix product, in the precision that torch's settings allow.
+        are off by a few roundings (in half precision, rounded to that), and the sums are those of torch's matrix
+        product, in the precision that torch's settings allow.
 
         Errors on CUDA: a call does not wait for the device. Where anchors or tau are not finite, tau is not positive,
         or a plan does not describe the anchors, y is NaN throughout (in a batch, for that matrix) and nothing raises.
@@ -90,23 +90,29 @@ def linear(
         length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
     _check_plan("laplex.linear", plan, (a, b), batch)
-    phase = () if phi is None or psi is None else (phi, psi)
     with _autocast.off(x.device), call:  # x has been cast, and nothing else is
-        if forms:
-            kernels = kernels_of((a, b), tau, batch, weight, phase)
-            call.constant(kernels.tau)
-            y = formed(x, kernels, batch if weight is None else (), chosen, kept)
-            return y if batch and weight is None else call.keep(y)
-        tau_flat = flat_tau(tau, batch, a.device)
-        call.constant(tau_flat)
-        matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
-        flat_phase = tuple(flat_anchors(side, batch) for side in phase)
-        if weight is not None:
-            return call.keep(weighted_sum(x, matrix, flat_phase, weight.expand(batch).reshape(-1)))
-        if not batch:
-            return call.keep(product(x, matrix, flat_phase))
-        folded, folding = fold(x, batch)
-        return unfold(product(folded, matrix, flat_phase), folding)
+        if not forms:
+            return _scanned(given, batch, chosen, call)
+        phase = () if phi is None or psi is None else (phi, psi)
+        kernels = kernels_of((a, b), tau, batch, weight, phase)
+        call.constant(kernels.tau)
+        y = formed(x, kernels, batch if weight is None else (), chosen, kept)
+        return y if batch and weight is None else call.keep(y)
+
+
+def _scanned(given: Arguments, batch: tuple[int, ...], chosen: str, call: WholeCall) -> Tensor:
+    """The product by the scan of the chosen backend."""
+    x, a, b, tau, weight, phi, psi, plan, backend = given
+    tau_flat = flat_tau(tau, batch, a.device)
+    call.constant(tau_flat)
+    matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
+    phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
+    if weight is not None:
+        return call.keep(weighted_sum(x, matrix, phase, weight.expand(batch).reshape(-1)))
+    if not batch:
+        return call.keep(product(x, matrix, phase))
+    folded, folding = fold(x, batch)
+    return unfold(product(folded, matrix, phase), folding)
 
 
 def gram(

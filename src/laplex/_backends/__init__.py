@@ -101,7 +101,7 @@ def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work
     """
     if backend is None:
         chosen = planner(device)
-        if work is not None and _by_cost(chosen, device):
+        if work is not None and _by_cost(chosen):
             return cheapest_backend(work, device)
         return "dense" if always(n * k < load(chosen, device.type).dense_below) else chosen
     if backend not in NAMES:
@@ -117,7 +117,8 @@ def cheapest_backend(work: Work, device: torch.device) -> str:
     return "formed" if cheapest(work, device.type) == "formed" else planner(device)
 
 
-def _by_cost(scan: str, device: torch.device) -> bool:
+def _by_cost(scan: str) -> bool:
+    """Whether costs are known for this backend's scan, and no derivative is wanted that only the scan has."""
     if torch.compiler.is_compiling():
         return not exporting() and scan in ("cpp", "triton")
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ class Work(NamedTuple):
     rows: int  # m: rows of x for each W
     n: int
     k: int
-    dtype: torch.dtype  # of x
     gradients: bool
     planned: bool = False
 
@@ -32,20 +31,19 @@ class Work(NamedTuple):
         cls,
         operands: tuple[Tensor, Tensor, Tensor],
         batch: tuple[int, ...],
+        *,
         summed: bool,
+        gradients: bool,
         planned: bool,
-        others: tuple[Any, ...],
     ) -> Work:
-        """Of x, a and b, for a batch of matrices, summed or not; ``others`` are what else may be differentiated."""
+        """Of x, a and b, for a batch of matrices, summed or not."""
         x, a, b = operands
-        gradients = torch.is_grad_enabled() and any(
-            isinstance(given, Tensor) and given.requires_grad for given in (x, a, b, *others)
-        )
-        results, r, lead = *((1, math.prod(batch)) if summed else (math.prod(batch), 1)), x.shape[:-1]
-        if batch and not summed:
-            lead = torch.Size((*torch.broadcast_shapes(x.shape[:-2], batch), x.shape[-2]))
-        rows = -(-math.prod(lead) // max(results, 1))
-        return cls(results, r, rows, a.shape[-1], b.shape[-1], x.dtype, gradients, planned)
+        sizes = a.shape[-1], b.shape[-1]
+        if summed or not batch:
+            return cls(1, math.prod(batch), math.prod(x.shape[:-1]), *sizes, gradients, planned)
+        results = math.prod(batch)
+        rows = x.shape[-2] * math.prod(torch.broadcast_shapes(x.shape[:-2], batch)) // max(results, 1)
+        return cls(results, 1, rows, *sizes, gradients, planned)
 
 
 MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradients three such arrays

@@ -1,7 +1,7 @@
 """The checks of arguments, and the text of every error: what was called, which argument, required, got, what to do.
 
     arguments.py   shapes, dtypes and devices of what the user passes, before anything is computed
-    tau.py         the length scale: its type, its shape and its values
+    tau.py         the length scale: its type, its shape and its values, and those of anchors beside it
     solves.py      what only solves, log determinants and factors ask for
     messages.py    texts for faults that other modules find
 
@@ -47,3 +47,4 @@ from laplex._checks.tau import is_length as is_length
 from laplex._checks.tau import length_scale as length_scale
 from laplex._checks.tau import positive_on_cpu as positive_on_cpu
 from laplex._checks.tau import valid_tau as valid_tau
+from laplex._checks.tau import values as values

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks.arguments import as_float, is_tensor, real_instead, same_device
+from laplex._checks.messages import not_finite
 from laplex._eager import plainly_eager
 from laplex._shapes import flat_tau
 
@@ -44,6 +45,15 @@ def positive_on_cpu(where: str, tau: float | Tensor, batch: tuple[int, ...], sma
     values = flat_tau(tau.detach(), batch, tau.device)
     if not bool(is_length(values, smallest).all()):
         raise ValueError(bad_tau(where, values, smallest))
+
+
+def values(where: str, a: Tensor, b: Tensor, tau: Tensor) -> None:
+    """Raise unless all anchors are finite and every tau is a length scale. Waits for the device."""
+    for name, anchors in (("a", a), ("b", b)):
+        if not bool(torch.isfinite(anchors).all()):
+            raise ValueError(not_finite(where, name))
+    if not bool(is_length(tau).all()):
+        raise ValueError(bad_tau(where, tau))
 
 
 def valid_tau(where: str, tau: Tensor) -> Tensor:

@@ -9,10 +9,7 @@ from torch import Tensor
 
 
 class Kernels(NamedTuple):
-    """Matrices K_q of which each ``summed`` consecutive ones give one W.
-
-    H is flattened in memory: the matrices are numbered, and ``summed`` divides their number.
-    """
+    """Matrices K_q of which each ``summed`` consecutive ones give one W. H is (number of matrices,), or () for one."""
 
     target: Tensor  # (*H, n)
     source: Tensor  # (*H, k)
@@ -37,14 +34,19 @@ class Kernels(NamedTuple):
         """(n, k) if all matrices are summed, else (h, n, k)."""
         return self.shape[1:] if self.summed == self.tau.numel() else self.shape
 
-    def one(self, q: int) -> tuple[Any, ...]:
-        """The q-th matrices of all sums in float64: (h, n), (h, k), (h,), and so on; None for what is not there."""
+    def of(self, tensors: Sequence[Tensor | None], q: int) -> tuple[Any, ...]:
+        """Of tensors in the order of :attr:`tensors`, what belongs to the q-th matrix of every sum, as views: (h, n),
+        (h, k), (h,), (h,), (h, n), (h, k)."""
         h, n, k = self.shape
         shapes = (n,), (k,), (), (), (n,), (k,)
         return tuple(
-            None if tensor is None else tensor.reshape(h, self.summed, *shape)[:, q].double()
-            for tensor, shape in zip(self.tensors, shapes, strict=True)
+            None if tensor is None else tensor.reshape(h, self.summed, *shape)[:, q]
+            for tensor, shape in zip(tensors, shapes, strict=True)
         )
+
+    def one(self, q: int) -> tuple[Any, ...]:
+        """The q-th matrix of every sum, in float64; None for what is not there."""
+        return tuple(None if tensor is None else tensor.double() for tensor in self.of(self.tensors, q))
 
 
 class Needs(NamedTuple):

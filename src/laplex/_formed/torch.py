@@ -10,15 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import reference
+from laplex import _checks, reference
+from laplex._eager import plainly_eager
 from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
-from laplex._formed.values import checked
 from laplex._scan.torch import BEYOND
 
 
 def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed; computed in float64."""
-    checked(kernels)
+    if kernels.target.device.type == "cpu" and plainly_eager():  # on a GPU faulty values make W NaN
+        _checks.values("laplex.linear", kernels.target, kernels.source, kernels.tau)
     total = kernels.target.new_zeros((), dtype=torch.float64)
     for q in range(kernels.summed):
         target, source, tau, weight, phi, psi = kernels.one(q)
@@ -46,7 +47,7 @@ def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradie
 def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs) -> None:
     """Fill the gradients of the q-th matrix of every sum."""
     t, s, tau, weight, phi, psi = kernels.one(q)
-    of_t, of_s, of_tau, of_weight, of_phi, of_psi = _flat_bars(bars, kernels)
+    of_t, of_s, of_tau, of_weight, of_phi, of_psi = kernels.of(bars, q)
     gap = s[:, None, :] - t[:, :, None]
     u = gap.abs() / tau[:, None, None]
     pulled = g * torch.exp(-u)
@@ -55,21 +56,12 @@ def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs
         turn = phi[:, :, None] - psi[:, None, :]
         if needs.phase:
             turned = pulled * turn.sin() * factor[:, None, None]
-            of_phi[:, q], of_psi[:, q] = -turned.sum(2), turned.sum(1)
+            of_phi[:], of_psi[:] = -turned.sum(2), turned.sum(1)
         pulled = pulled * turn.cos()
     if needs.weight:
-        of_weight[:, q] = pulled.sum((1, 2))
+        of_weight[:] = pulled.sum((1, 2))
     if needs.tau:
-        of_tau[:, q] = factor / tau * (pulled * u.clamp(max=BEYOND)).sum((1, 2))
+        of_tau[:] = factor / tau * (pulled * u.clamp(max=BEYOND)).sum((1, 2))
     if needs.anchors:
         signed = pulled * gap.sign() * (factor / tau)[:, None, None]
-        of_t[:, q], of_s[:, q] = signed.sum(2), -signed.sum(1)
-
-
-def _flat_bars(bars: Gradients, kernels: Kernels) -> tuple[Any, ...]:
-    """The gradients as (h, r, ...), views of them."""
-    h, n, k = kernels.shape
-    shapes = (n,), (k,), (), (), (n,), (k,)
-    return tuple(
-        None if bar is None else bar.view(h, kernels.summed, *shape) for bar, shape in zip(bars, shapes, strict=True)
-    )
+        of_t[:], of_s[:] = signed.sum(2), -signed.sum(1)

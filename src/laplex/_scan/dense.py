@@ -14,11 +14,7 @@ from laplex._shapes import flat, flat_rows
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``. The order is not used."""
     target, source, tau = matrix[:3]
-    for name, anchors in (("a", target), ("b", source)):
-        if not bool(torch.isfinite(anchors).all()):
-            raise ValueError(_checks.not_finite("laplex.linear", name))
-    if not bool(_checks.is_length(tau).all()):
-        raise ValueError(_checks.bad_tau("laplex.linear", tau))
+    _checks.values("laplex.linear", target, source, tau)
     gap = flat(source, 2).double()[:, None, :] - flat(target, 2).double()[:, :, None]  # (h, n, k)
     u = gap.abs() / tau.reshape(-1, 1, 1)
     entries = torch.exp(-u)

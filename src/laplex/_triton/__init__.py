@@ -4,6 +4,7 @@
     order/       the sorted order of both sides: ranked by counting, or sorted and merged
     scan/        products over tiles of that order: reduce every tile, carry between tiles, scan every tile
     short/       products with one long side: a table of sums at few sources, and staging by rows
+    formed/      matrices, and sums of them, written once for torch to multiply by, and their gradients
     phase/       products with phases, both channels in one pass, and their gradients
     distance/    sums weighted by distance, for the gradient of tau
     gram/        Gram matrices and their gradients

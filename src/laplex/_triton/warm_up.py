@@ -62,7 +62,7 @@ def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]])
 
 
 def _work(n: int, k: int, asked: Asked) -> Work:
-    return Work(max(asked.batch, 1), 1, asked.rows, n, k, asked.dtype, asked.gradients)
+    return Work(max(asked.batch, 1), 1, asked.rows, n, k, asked.gradients)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from laplex._triton.scan.launch import pull_once, scan_once
 from laplex._triton.short.launch import reads_table
 
 
-class Needs(NamedTuple):
+class Wanted(NamedTuple):
     """Which gradients are wanted."""
 
     x: bool
@@ -49,7 +49,7 @@ class _Call(NamedTuple):
     matrix: Matrix
     targets: Side
     sources: Side
-    needs: Needs
+    needs: Wanted
 
 
 @replayed(lambda x, phi, psi, matrix: ((x, phi, psi, *matrix.tensors), matrix.order.layout))
@@ -77,7 +77,7 @@ def pullback(
 ) -> tuple[Tensor, ...]:
     """The gradients of x, phi, psi, targets, sources and tau, each empty unless it is needed."""
     matrix, targets, sources = _contiguous(matrix, phi, psi)
-    wants, tau = Needs(*needs), matrix.tau
+    wants, tau = Wanted(*needs), matrix.tau
     x_bar = even_like(x, x.shape[-1], matrix) if wants.x else None
     out = None if x_bar is None else flat_rows(x_bar, tau)
     of = _Call(flat_rows(g, tau), flat_rows(x, tau), out, matrix, targets, sources, wants)
