@@ -91,28 +91,28 @@ def linear(
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
     _check_plan("laplex.linear", plan, (a, b), batch)
     with _autocast.off(x.device), call:  # x has been cast, and nothing else is
-        if not forms:
-            return _scanned(given, batch, chosen, call)
-        phase = () if phi is None or psi is None else (phi, psi)
-        kernels = kernels_of((a, b), tau, batch, weight, phase)
-        call.constant(kernels.tau)
-        y = formed(x, kernels, batch if weight is None else (), chosen, kept)
-        return y if batch and weight is None else call.keep(y)
+        if forms:
+            return _formed(given, batch, (chosen, kept), call)
+        tau_flat = flat_tau(tau, batch, a.device)
+        call.constant(tau_flat)
+        matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
+        phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
+        if weight is not None:
+            return call.keep(weighted_sum(x, matrix, phase, weight.expand(batch).reshape(-1)))
+        if not batch:
+            return call.keep(product(x, matrix, phase))
+        folded, folding = fold(x, batch)
+        return unfold(product(folded, matrix, phase), folding)
 
 
-def _scanned(given: Arguments, batch: tuple[int, ...], chosen: str, call: WholeCall) -> Tensor:
-    """The product by the scan of the chosen backend."""
-    x, a, b, tau, weight, phi, psi, plan, backend = given
-    tau_flat = flat_tau(tau, batch, a.device)
-    call.constant(tau_flat)
-    matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
-    phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
-    if weight is not None:
-        return call.keep(weighted_sum(x, matrix, phase, weight.expand(batch).reshape(-1)))
-    if not batch:
-        return call.keep(product(x, matrix, phase))
-    folded, folding = fold(x, batch)
-    return unfold(product(folded, matrix, phase), folding)
+def _formed(given: Arguments, batch: tuple[int, ...], how: tuple[str, dict[Any, Any]], call: WholeCall) -> Tensor:
+    """The product with the matrix formed; ``how`` is the backend, and what it keeps for calls of this form."""
+    phase = () if given.phi is None else (given.phi, given.psi)
+    kernels = kernels_of((given.a, given.b), given.tau, batch, given.weight, phase)
+    call.constant(kernels.tau)
+    if given.weight is None and batch:
+        return formed(given.x, kernels, batch, *how)
+    return call.keep(formed(given.x, kernels, (), *how))
 
 
 def gram(
