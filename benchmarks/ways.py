@@ -4,13 +4,15 @@
     python3 -m benchmarks.ways --fit ways-cuda.json   prints coefficients, and how far the choice is from the best
 
 Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
-for them. With --compiled K formed by torch under torch.compile is measured beside them. (It is compiled for any sizes:
-to compile it for each of a thousand would take an hour.) This script forces the choice, so it uses private names.
+for them; of one matrix without a weight. With --compiled K formed by torch under torch.compile is measured beside them.
+(It is compiled for any sizes: to compile it for each of a thousand would take an hour.) Points are written as they are
+found, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
 import random
@@ -31,7 +33,7 @@ from laplex._backends import cost
 SIZES = (64, 256, 1024, 4096, 16384, 65536)
 ROWS = (1, 8, 64, 512, 4096)
 SUMMED = (1, 4, 16)
-WAYS = ("formed", "scan")
+WAYS = ("formed", "scan", "planned")  # "planned": the scan with a plan kept
 MOST_NUMBERS = {"cuda": 1 << 28, "cpu": 1 << 26}  # of a matrix that laplex forms
 MOST_COMPILED = 1 << 31, 1 << 38  # numbers, and multiplications, of one that torch.compile forms
 
@@ -58,11 +60,13 @@ def _forget() -> None:
 
 
 def formed_by_torch(x: Any, a: Any, b: Any, weight: Any) -> Any:
+    if weight is None:
+        return x @ torch.exp(-(a[:, None] - b).abs()).T
     return x @ (torch.exp(-(a[:, :, None] - b[:, None, :]).abs()) * weight[:, None, None]).sum(0).T
 
 
 def possible(way: str, n: int, k: int, rows: int, device: str) -> bool:
-    if way == "scan":
+    if way in ("scan", "planned"):
         return True
     if way == "compiled":
         return n * k <= MOST_COMPILED[0] and n * k * rows <= MOST_COMPILED[1]
@@ -72,14 +76,14 @@ def possible(way: str, n: int, k: int, rows: int, device: str) -> bool:
 def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any], device: str) -> dict[str, Any]:
     n, k, r, rows = sizes
     torch.manual_seed(0)
-    x, a, b, weight = (
-        torch.randn(shape, device=device).requires_grad_(gradients) for shape in ((rows, k), (r, n), (r, k), (r,))
-    )
+    shapes = ((rows, k), (n,), (k,)) if r == 1 else ((rows, k), (r, n), (r, k), (r,))
+    leaves = [torch.randn(shape, device=device).requires_grad_(gradients) for shape in shapes]
+    x, a, b, weight = (*leaves, None)[:4]
     g = torch.randn(rows, n, device=device)
 
     def step(function: Callable[..., Any]) -> Callable[[], None]:
         def both() -> None:
-            for leaf in (x, a, b, weight):
+            for leaf in leaves:
                 leaf.grad = None
             function().backward(g)
 
@@ -91,10 +95,12 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
             continue
         try:
             if name in WAYS:
-                with forced(name):
-                    found[name] = wall(step(lambda: laplex.linear(x, a, b, 1.0, weight=weight)), 0.008, device)
+                plan = laplex.Plan(a, b) if name == "planned" else None
+                with forced("formed" if name == "formed" else "scan"):
+                    call = functools.partial(laplex.linear, x, a, b, 1.0, weight=weight, plan=plan)
+                    found[name] = wall(step(call), 0.008, device)
             else:
-                found[name] = wall(step(lambda function=function: function(x, a, b, weight)), 0.008, device)
+                found[name] = wall(step(functools.partial(function, x, a, b, weight)), 0.008, device)
         except Exception as error:
             found[name] = f"{type(error).__name__}: {error}"[:120]
             if device == "cuda":
@@ -102,95 +108,110 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
     return {"n": n, "k": k, "matrices": r, "rows": rows, "gradients": gradients, "milliseconds": found}
 
 
-def sweep(device: str, given: argparse.Namespace) -> list[dict[str, Any]]:
+def sweep(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The points, in random order, so that a sweep cut short has points of all kinds."""
+    began = time.perf_counter()
     ways: dict[str, Any] = dict.fromkeys(given.ways)
     if given.compiled:
         torch._dynamo.config.cache_size_limit = 64
         ways["compiled"] = torch.compile(formed_by_torch, dynamic=True)
-    if device == "cuda":  # else most of the time is compiling, one program after the other
-        for batch in (0, max(SUMMED)):
-            laplex.backends.warm_up(rows=ROWS, points=2 * given.largest, batch=batch, gradients=True)
-    points, began = [], time.perf_counter()
     sizes = [size for size in SIZES if size <= given.largest]
     order = [*itertools.product(sizes, sizes, SUMMED, ROWS)]
-    random.Random(0).shuffle(order)  # so that a sweep cut short has points of all kinds
+    random.Random(given.seed).shuffle(order)
     for n, k, r, rows in order:
         if (n + k) * r * rows > given.most_points or time.perf_counter() - began > given.seconds:
             continue
         for gradients in (False, True):
-            points.append(point((n, k, r, rows), gradients, ways, device))
-    print(f"{len(points)} points in {time.perf_counter() - began:.0f} s", flush=True)
-    return points
+            yield point((n, k, r, rows), gradients, ways, device)
+
+
+def write(path: Path, device: str, points: list[dict[str, Any]]) -> None:
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    machine = {"device": name, "torch": torch.__version__, "threads": torch.get_num_threads()}
+    text = ",\n".join(json.dumps(row) for row in points)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f'{{"machine": {json.dumps(machine)}, "points": [\n{text}\n]}}\n')
 
 
 # --- The fit ----------------------------------------------------------------------------------------------------------
 
 
-def work_of(row: dict[str, Any]) -> cost.Work:
-    return cost.Work(1, row["matrices"], row["rows"], row["n"], row["k"], row["gradients"])
+def work_of(row: dict[str, Any], planned: bool) -> cost.Work:
+    return cost.Work(1, row["matrices"], row["rows"], row["n"], row["k"], row["gradients"], planned)
 
 
 def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
     """Coefficients that are not negative, for the least squares of relative errors."""
     from scipy.optimize import nnls
 
-    known = [row for row in rows if isinstance(row["milliseconds"].get(way), float)]
-    counts = numpy.array([cost.COUNTS[way](work_of(row)) for row in known])
-    taken = numpy.array([row["milliseconds"][way] * 1e3 for row in known])
-    found: numpy.ndarray = nnls(counts / taken[:, None], numpy.ones(len(taken)))[0]
+    names = {"formed": (False,), "scan": (False, True)}[way]
+    counts, taken = [], []
+    for row, planned in itertools.product(rows, names):
+        known = row["milliseconds"].get("planned" if planned else way)
+        if isinstance(known, float):
+            counts.append(cost.COUNTS[way](work_of(row, planned)))
+            taken.append(known * 1e3)
+    each = numpy.array(counts) / numpy.array(taken)[:, None]
+    found: numpy.ndarray = nnls(each, numpy.ones(len(taken)))[0]
     return found
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """The choice at every point beside the best way, the worst first."""
+    """The choice at every point, with a plan and without, beside the best way, the worst first."""
     judged = []
-    for row in rows:
+    for row, planned in itertools.product(rows, (False, True)):
         times = {way: taken for way, taken in row["milliseconds"].items() if isinstance(taken, float)}
-        ours = {way: taken for way, taken in times.items() if way in WAYS}
-        chosen = cost.cheapest(work_of(row), device)
-        if chosen not in ours:
-            chosen = "scan"
+        scan = "planned" if planned else "scan"
+        ours = {way: times[way] for way in ("formed", scan) if way in times}
+        if scan not in ours:
+            continue
+        chosen = cost.cheapest(work_of(row, planned), device)
+        chosen = chosen if chosen in ours else scan
         ratio = ours[chosen] / min(ours.values())
         against = ours[chosen] / times["compiled"] if "compiled" in times else 0.0
-        judged.append({**row, "chosen": chosen, "over_best": ratio, "over_compiled": against})
+        judged.append({**row, "planned": planned, "chosen": chosen, "over_best": ratio, "over_compiled": against})
     return sorted(judged, key=lambda row: -row["over_best"])
+
+
+def report(rows: list[dict[str, Any]], device: str) -> None:
+    for gradients, way in itertools.product((False, True), ("formed", "scan")):
+        known = [row for row in rows if row["gradients"] is gradients]
+        if any(isinstance(row["milliseconds"].get(way), float) for row in known):
+            print(gradients, way, [float(f"{value:.4g}") for value in fitted(known, way)])
+    judged = judge(rows, device)
+    over = sum(row["over_best"] > 1.2 for row in judged)
+    slower = sorted(judged, key=lambda row: -row["over_compiled"])
+    print(f"{over} of {len(judged)} choices over 1.2 of the best way; worst:")
+    for row in judged[:12]:
+        print(json.dumps(row))
+    beside = [row for row in judged if row["over_compiled"]]
+    print(f"{sum(row['over_compiled'] > 1.0 for row in beside)} of {len(beside)} slower than compiled; worst:")
+    for row in slower[:12]:
+        print(json.dumps(row))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--fit", type=Path)
+    parser.add_argument("--fit", type=Path, nargs="*", help="sweeps of one device")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--compiled", action="store_true", help="beside K formed by torch under torch.compile")
     parser.add_argument("--ways", nargs="*", default=WAYS)
     parser.add_argument("--largest", type=int, default=SIZES[-1])
     parser.add_argument("--most-points", type=float, default=float("inf"), help="(n + k) r rows of a point")
     parser.add_argument("--seconds", type=float, default=500.0, help="for the whole sweep")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of the points")
     given = parser.parse_args()
     if given.out is not None:
-        rows = sweep(given.device, given)
-        given.out.mkdir(parents=True, exist_ok=True)
-        device = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
-        machine = {"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()}
-        text = ",\n".join(json.dumps(row) for row in rows)
-        head = json.dumps(machine)
-        (given.out / f"ways-{given.device}.json").write_text(f'{{"machine": {head}, "points": [\n{text}\n]}}\n')
-    if given.fit is not None:
-        rows = json.loads(given.fit.read_text())["points"]
-        for gradients in (False, True):
-            for way in WAYS:
-                known = [row for row in rows if row["gradients"] is gradients]
-                if any(isinstance(row["milliseconds"].get(way), float) for row in known):
-                    print(gradients, way, [float(f"{value:.4g}") for value in fitted(known, way)])
-        judged = judge(rows, given.device)
-        over = sum(row["over_best"] > 1.2 for row in judged)
-        slower = sorted(judged, key=lambda row: -row["over_compiled"])
-        print(f"{over} of {len(judged)} points over 1.2 of the best way; worst:")
-        for row in judged[:12]:
-            print(json.dumps(row))
-        print(f"{sum(row['over_compiled'] > 1.0 for row in judged)} slower than compiled; worst:")
-        for row in slower[:12]:
-            print(json.dumps(row))
+        points, path = [], given.out / f"ways-{given.device}.json"
+        for row in sweep(given.device, given):
+            points.append(row)
+            if len(points) % 20 == 0:
+                write(path, given.device, points)
+        write(path, given.device, points)
+        print(len(points), "points")
+    if given.fit:
+        report([row for path in given.fit for row in json.loads(path.read_text())["points"]], given.device)
 
 
 if __name__ == "__main__":

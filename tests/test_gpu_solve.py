@@ -26,8 +26,9 @@ def test_values_and_gradients(case, kind, phased):
         values = made.solve(right, diag), made.logdet(diag), made.cholesky(diag) @ right
         total = sum(value.sin().sum() for value in values[:2])
         results.append([value.cpu() for value in (*values, *torch.autograd.grad(total, (right, *leaves.values())))])
+    largest = torch.cat([value.flatten() for value in results[0]])  # some gradients are 0, and rounding is all there is
     for here, there in zip(*results):
-        assert error(there, here) <= tolerance
+        assert error(there, here, None if float(here.norm()) > 1e-15 * float(largest.norm()) else largest) <= tolerance
 
 
 def test_large():
