@@ -1,0 +1,13 @@
+"""Experiments on data that the user brings: one module an experiment, run as ``laplex experiment NAME``.
+
+    record.py      results in a JSON file that grows run by run, so that an experiment goes on where it stopped
+    data.py        features, packed images and folders of images
+    training.py    one run: a head, a recipe and a seed give accuracies
+    methods.py     the heads that are compared, with what each may start from
+    heads.py       `laplex experiment heads`: accuracy against parameters
+    compress.py    `laplex experiment compress`: a trained weight replaced by LAPLEX, and by its truncated SVD
+    published.py   the paper's own figures
+    report.py      Markdown tables and plots
+
+An experiment is a module with ``ABOUT``, ``add_options``, ``refuse`` and ``run``; ``laplex.cli.experiment`` lists them.
+"""

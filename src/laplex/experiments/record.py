@@ -1,0 +1,132 @@
+"""Results of an experiment as a JSON file that is written after every run.
+
+    {"experiment": "heads",
+     "machines": [{"torch": ..., "cpu": ..., "commit": ...}, ...],
+     "runs": [{"settings": {..., "seed": 0}, "machine": 0, "date": ..., "seconds": ..., "result": {...}}, ...]}
+
+The settings of a run are its key: a run whose settings are in the file is not repeated. An interruption therefore loses
+the run in progress and no other. A run may come from another machine than the one before it, so each names its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from laplex.cli.machine import describe
+
+Settings = dict[str, Any]
+Result = dict[str, Any]
+
+
+class Record:
+    """The runs of one experiment, in the file ``path``.
+
+    Args:
+        path: the JSON file. It is made at the first run; its folder must exist.
+        experiment: the name of the experiment. A file of another one is refused.
+        device: where the runs are computed, for the description of the machine.
+        fresh: forget what the file holds. It is replaced when the first run is finished.
+    """
+
+    def __init__(self, path: Path, experiment: str, *, device: str = "cpu", fresh: bool = False) -> None:
+        self.path, self.experiment = path, experiment
+        self._machine = describe(device) | {"commit": commit()}
+        self._machines: list[dict[str, Any]] = []
+        self._runs: dict[str, dict[str, Any]] = {}
+        if path.exists() and not fresh:
+            self._read()
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def get(self, settings: Settings) -> Result | None:
+        """The result of the run with these settings, if the file has it."""
+        found = self._runs.get(_key(settings))
+        return None if found is None else found["result"]
+
+    def run(self, settings: Settings, compute: Callable[[], Result]) -> Result:
+        """The result of the run with these settings: from the file, or computed and written to it."""
+        found = self.get(settings)
+        if found is not None:
+            return found
+        start = time.perf_counter()
+        result = compute()
+        if self._machine not in self._machines:
+            self._machines.append(self._machine)
+        self._runs[_key(settings)] = {
+            "settings": settings,
+            "machine": self._machines.index(self._machine),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": round(time.perf_counter() - start, 3),
+            "result": result,
+        }
+        self._write()
+        return result
+
+    def _write(self) -> None:
+        runs = list(self._runs.values())
+        content = {"experiment": self.experiment, "machines": self._machines, "runs": runs}
+        write_whole(self.path, json.dumps(content, indent=1) + "\n")
+
+    def _read(self) -> None:
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            found, self._machines = content["experiment"], list(content["machines"])
+            self._runs = {_key(run["settings"]): run for run in content["runs"]}
+            complete = all("result" in run and run["machine"] < len(self._machines) for run in self._runs.values())
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(self._unreadable(f"which cannot be read ({type(error).__name__}: {error})")) from None
+        if not complete:
+            raise ValueError(self._unreadable("in which runs lack their result or machine"))
+        if found != self.experiment:
+            raise ValueError(self._unreadable(f"which is of the experiment {found!r}"))
+
+    def _unreadable(self, why: str) -> str:
+        return (
+            f"laplex.experiments.Record: `path` must be a results file of the experiment {self.experiment!r}, got "
+            f"{self.path}, {why}; nothing was changed: move the file away, or start over with --fresh"
+        )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file in one step: a reader, or an interruption, sees the old text or the new one."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
+    try:
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the new name with no content
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def commit() -> str | None:
+    """The commit of the checkout that laplex is imported from, with "+" if it was changed; None outside one."""
+    package = Path(__file__).parents[1]
+    # A package that is installed inside somebody else's checkout is not part of it: git does not track its files.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    head, changes = _git(package, "rev-parse", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
+    return None if head is None else head + ("+" if changes else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None where it is missing or fails."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _key(settings: Settings) -> str:
+    return json.dumps(settings, sort_keys=True)
