@@ -1,0 +1,168 @@
+"""`laplex experiment heads`: test accuracy of heads with few parameters, on features of a frozen network.
+
+For every rank r each method gets the parameters of LAPLEX^(r), r (classes + features) + r + classes, or the most below
+that it can use. Under the recipe "tuned" the learning rate of each method, start and rank is the one of ``GRID`` with
+the best validation accuracy at seed 0; then all seeds are run with it. Test rows choose nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from laplex.baselines.heads import METHODS, count, size_for_budget
+from laplex.experiments import head_tables
+from laplex.experiments.data import Features, features
+from laplex.experiments.head_tables import Row
+from laplex.experiments.methods import VARIANTS, Heads, Variant
+from laplex.experiments.record import Record
+from laplex.experiments.training import GRID, PAPER, PAPER_FULL, TUNED, Recipe, train
+
+ABOUT = "Accuracy of classification heads with few parameters, on features of a frozen network."
+RANKS, QUICK_RANKS = (2, 4, 8, 16), (2, 4)
+SEEDS, QUICK_SEEDS = 5, 1
+QUICK_EPOCHS, QUICK_GRID = 3, (1e-3, 1e-2, 1e-1)
+RECIPES = ("tuned", "paper")
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything that decides which runs there are."""
+
+    name: str
+    data: Features  # standardised, on the device
+    record: Record
+    ranks: tuple[int, ...]
+    seeds: int
+    methods: tuple[str, ...]
+    recipe: str
+    quick: bool = False
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """The learning rates to choose from; none under the paper's recipe."""
+        if self.recipe == "paper":
+            return ()
+        return QUICK_GRID if self.quick else GRID
+
+
+# --- Options ---------------------------------------------------------------------------------------------------------
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that this experiment has beside the common ones."""
+    keys = "x_train, y_train, x_test, y_test and, if there, x_val, y_val"
+    parser.add_argument("--data", required=True, metavar="FILE.npz", help=keys)
+    parser.add_argument("--name", help="of the data, for titles and file names; that of the file if not given")
+    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {_words(RANKS)}")
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
+    parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
+    parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
+
+
+def prepare(given: argparse.Namespace) -> Study:
+    """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
+    ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
+    seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
+    if min(ranks) < 1:
+        raise ValueError(f"--ranks must be at least 1, got {min(ranks)}")
+    if seeds < 1:
+        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+    if given.recipe not in RECIPES:
+        raise ValueError(f"--recipe must be one of {_words(RECIPES)}, got {given.recipe!r}")
+    unknown = [method for method in given.methods if method not in METHODS]
+    if unknown:
+        raise ValueError(f"--methods must be among {_words(METHODS)}, got {unknown[0]!r}")
+    name = given.name or Path(given.data).stem
+    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise ValueError(f"--name must consist of letters, digits, '-', '_' and '.', got {name!r}")
+    data = features(given.data).standardised().to(given.device)
+    stem = f"heads-{name}-{given.recipe}" + ("-quick" if given.quick else "")
+    record = Record(Path(given.out) / f"{stem}.json", "heads", device=given.device, fresh=given.fresh)
+    ordered = tuple(sorted(set(ranks)))
+    return Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
+
+
+def _words(values: tuple[object, ...]) -> str:
+    return ", ".join(map(str, values))
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def run(study: Study) -> int:
+    """Every run that the record lacks; then the table and the plot."""
+    heads = Heads(study.data)
+    cells = list(_cells(study))
+    rows = []
+    for number, (variant, rank, size) in enumerate(cells, 1):
+        row = measure(study, heads, variant, rank, size)
+        rows.append(row)
+        at = "" if rank is None else f", r = {rank}"
+        print(f"[{number}/{len(cells)}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
+    head_tables.write(study.record.path, study.name, study.recipe, rows)
+    return 0
+
+
+def _cells(study: Study) -> Iterator[tuple[Variant, int | None, int]]:
+    """What to measure: the variant, the rank r that sets its budget, and the size that the budget allows."""
+    shape = study.data.width, study.data.classes
+    for variant in VARIANTS:
+        if variant.method not in study.methods:
+            continue
+        if variant.method == "full":
+            yield variant, None, 0
+            continue
+        for rank in study.ranks:
+            try:
+                size = size_for_budget(variant.method, *shape, count("laplex", *shape, rank).trained)
+            except ValueError:
+                print(f"{variant}, r = {rank}: skipped, the budget is too small for it", file=sys.stderr)
+                continue
+            # More directions than features, or than rows to find them from, add nothing.
+            widest = min(study.data.train[0].shape) if variant.method.startswith("pca") else size
+            yield variant, rank, min(size, widest)
+
+
+def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size: int) -> Row:
+    """Choose the learning rate, if the recipe says so, and run all seeds."""
+
+    def reached(recipe: Recipe, seed: int) -> dict[str, Any]:
+        settings = {"data": study.data.digest, "method": variant.method, "start": variant.start, "size": size}
+        settings |= {"seed": seed, **asdict(recipe)}
+        return study.record.run(settings, lambda: train(heads.make(variant, size, seed), study.data, recipe, seed))
+
+    recipe = _recipe(study, variant)
+    if study.grid:
+        # The first of equally good rates is the lowest one.
+        recipe = max((replace(recipe, lr=lr) for lr in study.grid), key=lambda tried: reached(tried, 0)["val"])
+    results = [reached(recipe, seed) for seed in range(study.seeds)]
+    tests = [result["test"] for result in results]
+    return Row(
+        method=variant.method,
+        start=variant.start,
+        rank=rank,
+        size=size,
+        parameters=count(variant.method, study.data.width, study.data.classes, size),
+        lr=recipe.lr,
+        at_end=bool(study.grid) and recipe.lr in (study.grid[0], study.grid[-1]),
+        val=statistics.fmean(result["val"] for result in results),
+        test=statistics.fmean(tests),
+        deviation=statistics.stdev(tests) if len(tests) > 1 else 0.0,
+        seeds=len(tests),
+    )
+
+
+def _recipe(study: Study, variant: Variant) -> Recipe:
+    if study.recipe == "paper":
+        recipe = PAPER_FULL if variant.method == "full" else PAPER
+    else:
+        recipe = TUNED
+    return replace(recipe, epochs=QUICK_EPOCHS) if study.quick else recipe
