@@ -1,9 +1,9 @@
-"""The `laplex` command: `bench` and `doctor`. It needs nothing beyond laplex; with rich its tables have colours."""
+"""The `laplex` command: `bench`, `doctor` and `experiment`. With rich its tables have colours."""
 
 import argparse
 import sys
 
-from laplex.cli import options
+from laplex.cli import experiment, options
 
 
 def main() -> None:
@@ -13,7 +13,8 @@ def main() -> None:
     if given.command is None:
         parser.print_help()
         sys.exit(2)
-    sys.exit(_doctor() if given.command == "doctor" else _bench(given))
+    commands = {"doctor": lambda given: _doctor(), "bench": _bench, "experiment": experiment.run}
+    sys.exit(commands[given.command](given))
 
 
 def _doctor() -> int:

@@ -35,6 +35,15 @@ def busy() -> str:
     return f"The machine is busy (load {load:.1f} on {cores} cores): times are noisy." if load > 0.5 * cores else ""
 
 
+def refuse_device(name: str) -> None:
+    """Raise ValueError where torch has no such device."""
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
+        raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here")
+
+
 def _cpu() -> str:
     """From /proc/cpuinfo where there is one, because platform.processor() says nothing on Linux."""
     cpuinfo = Path("/proc/cpuinfo")

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 
 import laplex
+from laplex.cli import experiment
+from laplex.cli.machine import refuse_device
 
 ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
 DOCTOR = "Say what can run here, and check that its answers are right."
@@ -16,7 +18,7 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Two commands; `doctor` has no options."""
+    """The commands; `doctor` has no options, and those of experiments are in their modules."""
     made = argparse.ArgumentParser(prog="laplex", description=ABOUT)
     made.add_argument("--version", action="version", version=laplex.__version__)
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
@@ -32,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--phase", action=argparse.BooleanOptionalAction, default=False, help="with phases phi and psi")
     bench.add_argument("--memory", type=float, default=4.0, metavar="GB", help="the most nn.Linear may hold")
     bench.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    experiment.add_to(commands)
     return made
 
 
@@ -51,17 +54,9 @@ def refuse(given: argparse.Namespace) -> None:
             raise ValueError(f"--{name} must be positive and finite, got {value:g}")
     if given.dtype not in DTYPES:
         raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {given.dtype!r}")
-    _refuse_device(given.device)
+    refuse_device(given.device)
     if given.json is not None:
         try:
             Path(given.json).open("a").close()  # before anything is measured
         except OSError as error:
             raise ValueError(f"--json: cannot write {given.json} ({error.strerror or error})") from None
-
-
-def _refuse_device(name: str) -> None:
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
-        raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here")
