@@ -26,6 +26,7 @@ from laplex.experiments.record import Record
 from laplex.experiments.report import Point
 from laplex.experiments.training import GRID, TUNED, Recipe, accuracy, seeded, train
 from laplex.nn import LaplexLinear
+from laplex.reference import kernel
 
 ABOUT = "A trained weight replaced by LAPLEX and by its truncated SVD, at equal parameters."
 RANKS, SWEEPS = (4, 8, 16), 60
@@ -189,8 +190,20 @@ def approximation(head: nn.Linear, importance: Tensor | None, way: str, rank: in
         return left @ (left.mT @ weight.double())
     if way == "singular":
         layer = LaplexLinear(head.in_features, head.out_features, False, rank=rank, device=weight.device)
-        return layer.init_from(weight).to_dense()
+        return best_sum(layer.init_from(weight), weight, importance)
     return LaplexLinear.from_linear(head, rank, importance=importance, sweeps=sweeps).to_dense()
+
+
+def best_sum(layer: LaplexLinear, weight: Tensor, importance: Tensor | None) -> Tensor:
+    """The kernels of the layer, summed with the weights that leave the least residual energy."""
+    kernels = kernel(layer.a.double(), layer.b.double(), layer.tau.double())  # (r, out, in)
+    root = torch.ones_like(kernels[0, 0]) if importance is None else importance.double().sqrt()
+    columns = (kernels * root).flatten(1).mT
+    target = (weight.double() * root).reshape(-1, 1)
+    # The normal equations may be singular where two kernels are alike; the pseudo-inverse is not.
+    solved = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ target)
+    fitted: Tensor = torch.tensordot(solved[:, 0], kernels, 1)
+    return fitted
 
 
 @torch.no_grad()

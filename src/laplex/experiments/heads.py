@@ -113,22 +113,25 @@ def run(study: Study) -> int:
 
 def _cells(study: Study) -> Iterator[tuple[Variant, int | None, int]]:
     """What to measure: the variant, the rank r that sets its budget, and the size that the budget allows."""
-    shape = study.data.width, study.data.classes
-    for variant in VARIANTS:
-        if variant.method not in study.methods:
-            continue
+    for variant in (one for one in VARIANTS if one.method in study.methods):
         if variant.method == "full":
             yield variant, None, 0
             continue
         for rank in study.ranks:
             try:
-                size = size_for_budget(variant.method, *shape, count("laplex", *shape, rank).trained)
-            except ValueError:
-                print(f"{variant}, r = {rank}: skipped, the budget is too small for it", file=sys.stderr)
-                continue
-            # More directions than features, or than rows to find them from, add nothing.
-            widest = min(study.data.train[0].shape) if variant.method.startswith("pca") else size
-            yield variant, rank, min(size, widest)
+                yield variant, rank, _size(study.data, variant, rank)
+            except ValueError as error:
+                print(f"skipped: {variant}, r = {rank}: {error}", file=sys.stderr)
+
+
+def _size(data: Features, variant: Variant, rank: int) -> int:
+    """The size within the budget of LAPLEX^(rank); ValueError where the variant has none."""
+    shape = data.width, data.classes
+    size = size_for_budget(variant.method, *shape, count("laplex", *shape, rank).trained)
+    if variant.start == "singular" and size > min(shape):
+        raise ValueError(f"a weight {data.classes} x {data.width} has {min(shape)} singular vectors")
+    # More directions than features, or than rows to find them from, do not exist.
+    return min(size, *data.train[0].shape) if variant.method.startswith("pca") else size
 
 
 def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size: int) -> Row:

@@ -18,8 +18,9 @@ from laplex.baselines.heads import KroneckerSum, LaplexProjectionHead, LowRankLi
 from laplex.experiments.data import Features
 from laplex.experiments.training import seeded
 from laplex.nn import LaplexLinear
+from laplex.nn.start import discriminant
 
-SHRINKAGE = 1.0  # of the discriminant: the multiple of the mean variance that is added to every variance
+PHASES = 0.5  # radians: random phases of a start from singular vectors
 
 
 @dataclass(frozen=True)
@@ -90,30 +91,34 @@ class Heads:
         if variant.method.startswith("pca"):
             return PCAHead(x, self._data.classes, size)
         if variant.start == "singular":
-            return self._drawn(variant.method, size, 0).to(x.device).init_from((x, y))  # type: ignore[operator, no-any-return]
-        dense = discriminant(x, y, self._data.classes)
+            return self._singular(variant.method, size)
+        dense = discriminant_head(x, y, self._data.classes)
         if variant.start == "svd":
             return LowRankLinear.from_weight(dense.weight.detach(), size, dense.bias.detach())
         return LaplexLinear.from_linear(dense, size, importance=self._data.importance)
 
+    def _singular(self, method: str, size: int) -> LaplexLinear:
+        x, y = self._data.train
+        phased = method == "laplex-phased"
+        layer = LaplexLinear(self._data.width, self._data.classes, rank=size, phase=phased, device=x.device)
+        layer.init_from((x, y))
+        for phases in (layer.phi, layer.psi):
+            if phases is not None:
+                # Equal phases are a maximum of every cosine: their gradient is 0, and they would never move.
+                nn.init.uniform_(phases, -PHASES, PHASES)
+        return layer
+
 
 @torch.no_grad()
-def discriminant(x: Tensor, y: Tensor, classes: int, shrinkage: float = SHRINKAGE) -> nn.Linear:
+def discriminant_head(x: Tensor, y: Tensor, classes: int) -> nn.Linear:
     """The head of a regularised linear discriminant analysis of the rows x (rows, in) with classes y (rows,).
 
-    With class means m_c, their overall mean m, and S the covariance within classes plus ``shrinkage`` times its mean
-    variance, the score of class c is  (x - m)^T S^-1 (m_c - m) - (m_c - m)^T S^-1 (m_c - m) / 2 + log frequency.
+    With class means m_c, their mean m and W = (m_c - m) S^-1, S the regularised covariance within classes, the score of
+    class c is  (x - m) W_c - (m_c - m) W_c / 2.
     """
-    x64, counts = x.double(), torch.bincount(y, minlength=classes).double()
-    sums = torch.zeros(classes, x.shape[1], dtype=torch.float64, device=x.device).index_add_(0, y, x64)
-    means = sums / counts[:, None]
-    within = x64 - means[y]
-    covariance = within.mT @ within / len(y)
-    covariance.diagonal().add_(shrinkage * covariance.diagonal().mean())
-    centre = x64.mean(0)
-    weight = torch.linalg.solve(covariance, (means - centre).mT).mT
-    bias = -((means - centre) * weight).sum(1) / 2 - weight @ centre + (counts / len(y)).log()
+    weight = discriminant("laplex.experiments.heads", x, y, (classes, x.shape[1]))
+    means = torch.stack([x[y == c].double().mean(0) for c in range(classes)])
     made = nn.Linear(x.shape[1], classes, device=x.device, dtype=x.dtype)
     made.weight.copy_(weight)
-    made.bias.copy_(bias)
+    made.bias.copy_(-((means + means.mean(0)) * weight).sum(1) / 2)
     return made

@@ -1,0 +1,132 @@
+"""Results files: one entry a run, written at once, resumed, never overwritten when damaged."""
+
+import json
+import os
+
+import pytest
+import torch
+
+from laplex.experiments import record
+from laplex.experiments.record import Record
+
+
+def test_a_run_is_written_at_once_and_not_repeated(tmp_path):
+    path, calls = tmp_path / "runs.json", []
+
+    def compute():
+        calls.append(1)
+        return {"test": 0.5}
+
+    first = Record(path, "some")
+    assert first.run({"seed": 0, "lr": 0.1}, compute) == {"test": 0.5}
+    assert first.run({"lr": 0.1, "seed": 0}, compute) == {"test": 0.5}
+    again = Record(path, "some")
+    assert len(again) == 1
+    assert again.run({"seed": 0, "lr": 0.1}, compute) == {"test": 0.5}
+    assert again.get({"seed": 1, "lr": 0.1}) is None
+    assert len(calls) == 1
+    assert os.listdir(tmp_path) == ["runs.json"]
+
+
+def test_a_record_names_machine_versions_commit_and_settings(tmp_path):
+    Record(tmp_path / "runs.json", "some").run({"seed": 3}, lambda: {"test": 1.0})
+    content = json.loads((tmp_path / "runs.json").read_text())
+    (machine,), (run,) = content["machines"], content["runs"]
+    assert content["experiment"] == "some"
+    assert {"torch", "numpy", "laplex", "python", "cpu", "device", "commit"} <= set(machine)
+    assert machine["torch"] == torch.__version__
+    assert (run["settings"], run["result"], run["machine"]) == ({"seed": 3}, {"test": 1.0}, 0)
+    assert run["seconds"] >= 0
+    assert run["date"].endswith("+00:00")
+
+
+def test_runs_of_several_machines_each_name_their_own(tmp_path, monkeypatch):
+    path = tmp_path / "runs.json"
+    Record(path, "some").run({"seed": 0}, dict)
+    monkeypatch.setattr(record, "describe", lambda device: {"cpu": "another"})
+    second = Record(path, "some")
+    second.run({"seed": 1}, dict)
+    second.run({"seed": 2}, dict)
+    content = json.loads(path.read_text())
+    assert [run["machine"] for run in content["runs"]] == [0, 1, 1]
+    assert content["machines"][1]["cpu"] == "another"
+
+
+def test_fresh_forgets_when_the_first_run_is_finished(tmp_path):
+    path = tmp_path / "runs.json"
+    Record(path, "some").run({"seed": 0}, lambda: {"test": 1})
+    fresh = Record(path, "some", fresh=True)
+    assert (len(fresh), len(Record(path, "some"))) == (0, 1)
+    fresh.run({"seed": 1}, lambda: {"test": 2})
+    assert Record(path, "some").get({"seed": 0}) is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_interruption_loses_the_run_in_progress_only(error, tmp_path):
+    kept = Record(tmp_path / "runs.json", "some")
+    kept.run({"seed": 0}, lambda: {"test": 1})
+
+    def broken():
+        raise error
+
+    with pytest.raises(error):
+        kept.run({"seed": 1}, broken)
+    again = Record(tmp_path / "runs.json", "some")
+    assert again.get({"seed": 0}) == {"test": 1}
+    assert again.get({"seed": 1}) is None
+
+
+def test_an_interruption_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
+    kept = Record(tmp_path / "runs.json", "some")
+    kept.run({"seed": 0}, lambda: {"test": 1})
+    before = (tmp_path / "runs.json").read_bytes()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        kept.run({"seed": 1}, lambda: {"test": 2})
+    assert (tmp_path / "runs.json").read_bytes() == before
+    assert os.listdir(tmp_path) == ["runs.json"]
+
+
+DAMAGED = {
+    "": "cannot be read (JSONDecodeError",
+    '{"experiment": "some", "machines": [], "ru': "cannot be read (JSONDecodeError",
+    "[]": "cannot be read (TypeError",
+    '{"experiment": "some"}': "cannot be read (KeyError",
+    '{"experiment": "some", "machines": [], "runs": [{"settings": {}}]}': "in which runs lack their result or machine",
+    '{"experiment": "other", "machines": [], "runs": []}': "which is of the experiment 'other'",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_file_is_named_and_left_alone(text, tmp_path):
+    path = tmp_path / "runs.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="must be a results file of the experiment 'some', got") as caught:
+        Record(path, "some")
+    told = str(caught.value)
+    assert told.startswith("laplex.experiments.Record: `path` must be")
+    assert str(path) in told
+    assert DAMAGED[text] in told
+    assert told.endswith("nothing was changed: move the file away, or start over with --fresh")
+    assert path.read_text() == text
+    Record(path, "some", fresh=True).run({"seed": 0}, dict)
+    assert len(Record(path, "some")) == 1
+
+
+def test_the_commit_is_that_of_laplex_and_of_no_other_checkout(monkeypatch):
+    answers = {"ls-files": "__init__.py", "rev-parse": "abc", "status": ""}
+    monkeypatch.setattr(record, "_git", lambda folder, name, *_: answers[name])
+    assert record.commit() == "abc"
+    answers["status"] = " M _plan.py"
+    assert record.commit() == "abc+"
+    answers["ls-files"] = None
+    assert record.commit() is None
+
+
+def test_without_git_there_is_no_commit(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert record.commit() is None
