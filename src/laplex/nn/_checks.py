@@ -67,3 +67,13 @@ def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
         raise ValueError(f"{where}: `importance` must be a tensor ({columns},), one number a column, got {got}")
     if not bool((importance >= 0).all() & importance.isfinite().all() & (importance > 0).any()):
         raise ValueError(f"{where}: `importance` must be finite, not negative, and not 0 everywhere")
+
+
+def unphased(where: str, layer: object) -> None:
+    """A layer of kernels without phases."""
+    from laplex.nn._linear import LaplexLinear
+
+    if not isinstance(layer, LaplexLinear):
+        raise TypeError(f"{where}: `layer` must be a LaplexLinear, got {type(layer).__name__}")
+    if layer.phi is not None:
+        raise ValueError(f"{where}: `layer` must have no phases: a place is searched for without them")

@@ -25,7 +25,7 @@ from laplex.reference import kernel
 
 if TYPE_CHECKING:
     from laplex._progress import Told
-    from laplex.nn.linear import LaplexLinear
+    from laplex.nn._linear import LaplexLinear
 
 PLACES = 1024  # on the line, for each kernel
 TRIES = 6  # orders of the kernels

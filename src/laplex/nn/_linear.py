@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex.nn import _checks as checks
-from laplex.nn import start
+from laplex.nn import _start as start
 from laplex.reference import kernel
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class LaplexLinear(nn.Module):
             sweeps: how often all kernels are fitted in turns.
             progress: told how many sweeps are done; None shows a bar.
         """
-        from laplex.nn import fitting
+        from laplex.nn import _fitting as fitting
 
         checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}

@@ -15,7 +15,7 @@ from torch import Tensor
 from laplex.nn import _checks as checks
 
 if TYPE_CHECKING:
-    from laplex.nn.linear import LaplexLinear
+    from laplex.nn._linear import LaplexLinear
 
 SPREAD = 2.5  # standard deviation of a kernel's anchors, in units of tau; between 1 and 4 results hardly differ
 SPAN = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
