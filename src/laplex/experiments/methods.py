@@ -18,7 +18,7 @@ from laplex.baselines.heads import KroneckerSum, LaplexProjectionHead, LowRankLi
 from laplex.experiments.data import Features
 from laplex.experiments.training import seeded
 from laplex.nn import LaplexLinear
-from laplex.nn.start import discriminant
+from laplex.nn._start import discriminant
 
 PHASES = 0.5  # radians: random phases of a start from singular vectors
 
