@@ -74,6 +74,14 @@ def test_a_run_that_diverges_is_stopped_and_told(file):
     assert result == {"val": 0.0, "test": 0.0, "loss": None, "diverged": True}
 
 
+def test_a_run_that_ends_with_nan_has_diverged(file):
+    data = features(file).standardised()
+    head = nn.Linear(WIDTH, CLASSES)
+    head.weight.register_hook(lambda gradient: gradient * float("nan"))
+    rows = len(data.train[1])  # one step: its loss is still finite
+    assert train(head, data, Recipe(1e-2, 1, rows), 0)["diverged"]
+
+
 def test_accuracy_counts_rows_over_blocks(monkeypatch):
     monkeypatch.setattr(training, "ROWS", 2)
     y = torch.tensor([0, 1, 2, 0, 1])

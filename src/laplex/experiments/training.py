@@ -37,19 +37,20 @@ PAPER = Recipe(lr=1e-4, epochs=30, batch=128, bias_lr=1e-5, bias_decay=0.05)
 PAPER_FULL = replace(PAPER, lr=1e-5, decay=0.05)
 TUNED = Recipe(lr=1e-3, epochs=30, batch=256)  # its lr is replaced by each value of the grid
 GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+DIVERGED: dict[str, Any] = {"val": 0.0, "test": 0.0, "loss": None, "diverged": True}
 
 
 def train(head: nn.Module, data: Features, recipe: Recipe, seed: int) -> dict[str, Any]:
     """Train ``head`` in place, and return what it reached on validation and test rows, as fractions.
 
-    A run whose loss is no longer finite is stopped; it counts as diverged, with accuracies of 0.
+    A run whose parameters are no longer finite is stopped; it counts as diverged, with accuracies of 0.
     """
     rows = len(data.train[1])
     steps = -(-rows // recipe.batch)
     optimizer = torch.optim.AdamW(_groups(head, recipe))
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.epochs * steps, eta_min=recipe.floor)
     generator = torch.Generator().manual_seed(seed)
-    # Looking at the loss makes a GPU wait, so there it is done once an epoch. On the CPU it is done at every step,
+    # Looking at parameters makes a GPU wait, so there it is done once an epoch. On the CPU it is done after every step,
     # because there laplex raises for anchors that are not finite.
     every = 1 if data.train[0].device.type == "cpu" else steps
     loss = torch.zeros(())
@@ -58,11 +59,11 @@ def train(head: nn.Module, data: Features, recipe: Recipe, seed: int) -> dict[st
         for step, batch in enumerate(order.split(recipe.batch), 1):
             optimizer.zero_grad(set_to_none=True)
             loss = nn.functional.cross_entropy(head(data.train[0][batch]), data.train[1][batch])
-            if step % every == 0 and not loss.isfinite():
-                return {"val": 0.0, "test": 0.0, "loss": None, "diverged": True}
             loss.backward()
             optimizer.step()
             schedule.step()
+            if step % every == 0 and not all(bool(parameter.isfinite().all()) for parameter in head.parameters()):
+                return DIVERGED
     reached = {"val": accuracy(head, *data.val), "test": accuracy(head, *data.test)}
     return reached | {"loss": float(loss.detach()), "diverged": False}
 
@@ -77,7 +78,7 @@ def accuracy(head: nn.Module, x: Tensor, y: Tensor) -> float:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Random numbers from this seed inside, and the caller's own again after it."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         yield
 
