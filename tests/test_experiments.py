@@ -199,7 +199,7 @@ def test_the_learning_rate_is_the_best_on_validation_rows(file, tmp_path, monkey
     tests = iter([0.6, 0.8])
 
     def known(head, data, recipe, seed):
-        return {"val": values[recipe.lr], "test": next(tests) if recipe.lr == 1e-2 else 0.0}
+        return {"val": values[recipe.lr], "test": next(tests) if recipe.lr == 1e-2 else 0.0, "diverged": False}
 
     monkeypatch.setattr(heads, "train", known)
     data = features(file).standardised()
@@ -257,6 +257,10 @@ def test_without_matplotlib_there_is_a_table_and_it_is_told(tmp_path, monkeypatc
     assert [path.name for path in tmp_path.iterdir()] == ["heads-some.md"]
     told = capsys.readouterr().err
     assert "plots need matplotlib, which is missing; pip install laplex[experiments] and run the same command" in told
+
+
+def test_seeds_that_diverged_are_told():
+    assert row("laplex", "random", 4, 0.6, diverged=2).shown == "50.0 ± 1.0 (2 of 5 diverged)"
 
 
 def test_curves_have_one_line_a_method_over_what_counts():

@@ -5,9 +5,10 @@
     training.py    one run: a head, a recipe and a seed give accuracies
     methods.py     the heads that are compared, with what each may start from
     heads.py       `laplex experiment heads`: accuracy against parameters
+    head_tables.py its table and plot, with the paper's figures beside ours
     compress.py    `laplex experiment compress`: a trained weight replaced by LAPLEX, and by its truncated SVD
     published.py   the paper's own figures
-    report.py      Markdown tables and plots
+    report.py      Markdown tables and plots in general
 
-An experiment is a module with ``ABOUT``, ``add_options``, ``refuse`` and ``run``; ``laplex.cli.experiment`` lists them.
+An experiment is a module with ``ABOUT``, ``add_options``, ``prepare`` and ``run``: see ``laplex.cli.experiment``.
 """

@@ -156,7 +156,9 @@ def trained_head(study: Study, data: Features) -> Source:
 
     def tried(recipe: Recipe) -> float:
         settings = {"data": study.digest, "method": "full", "seed": 0, **asdict(recipe)}
-        return float(study.record.run(settings, lambda: train(fresh(), data, recipe, 0))["val"])
+        val = float(study.record.run(settings, lambda: train(fresh(), data, recipe, 0))["val"])
+        print(f"full head, lr {recipe.lr:g}: validation {100 * val:.1f} %", file=sys.stderr, flush=True)
+        return val
 
     best = max((replace(TUNED, lr=lr) for lr in GRID), key=tried)
 

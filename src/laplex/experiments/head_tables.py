@@ -43,12 +43,14 @@ class Row:
     test: float
     deviation: float
     seeds: int
+    diverged: int = 0  # of the seeds; each counts as 0 in the means
 
     @property
     def shown(self) -> str:
         """The test accuracy in percent."""
         spread = f" ± {100 * self.deviation:.1f}" if self.seeds > 1 else ""
-        return f"{100 * self.test:.1f}{spread}"
+        lost = f" ({self.diverged} of {self.seeds} diverged)" if self.diverged else ""
+        return f"{100 * self.test:.1f}{spread}{lost}"
 
 
 def write(results: Path, name: str, recipe: str, rows: list[Row]) -> None:

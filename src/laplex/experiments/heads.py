@@ -160,6 +160,7 @@ def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size
         test=statistics.fmean(tests),
         deviation=statistics.stdev(tests) if len(tests) > 1 else 0.0,
         seeds=len(tests),
+        diverged=sum(result["diverged"] for result in results),
     )
 
 
