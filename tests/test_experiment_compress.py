@@ -99,7 +99,9 @@ def test_a_head_is_trained_first_where_features_are_given(file, tmp_path, comman
     assert found["svd", 5]["test"] > 0.95
     assert found["svd", 2]["test"] < found["svd", 5]["test"]
     before = (tmp_path / "compress-made.md").read_text()
-    monkeypatch.setattr(compress, "approximation", None)  # a call would fail
+    (full,) = re.findall(r"\| the head itself \|  \| 80 \| 0 \| ([\d.]+) \|", before)
+    assert float(full) == pytest.approx(100 * found["svd", 5]["test"], abs=0.05)
+    monkeypatch.setattr(compress, "train", None)  # a call would fail
     assert command(*arguments)[0] == 0
     assert (tmp_path / "compress-made.md").read_text() == before
 

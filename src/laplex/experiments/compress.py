@@ -128,7 +128,7 @@ def run(study: Study) -> int:
         results[way, rank] = found
         told = f"[{number}/{len(cells)}] {WAYS[way]}, r = {rank}: residual energy {found['residual']:.3f}"
         print(told, file=sys.stderr, flush=True)
-    _write(study, source.make(), results)
+    _write(study, source, results)
     return 0
 
 
@@ -138,13 +138,15 @@ class Source:
 
     make: Callable[[], nn.Linear]
     settings: dict[str, Any]
+    shape: tuple[int, int]  # (out, in)
+    test: float | None = None  # its accuracy, where there are features
 
 
 def given_head(study: Study) -> Source:
     """The head of the file."""
     head = study.head
     assert head is not None  # there is one where there are no features
-    return Source(lambda: head, {})
+    return Source(lambda: head, {}, (head.out_features, head.in_features))
 
 
 def trained_head(study: Study, data: Features) -> Source:
@@ -154,13 +156,14 @@ def trained_head(study: Study, data: Features) -> Source:
         with seeded(0):
             return nn.Linear(data.width, data.classes).to(study.device)
 
-    def tried(recipe: Recipe) -> float:
+    def tried(recipe: Recipe) -> dict[str, Any]:
         settings = {"data": study.digest, "method": "full", "seed": 0, **asdict(recipe)}
-        val = float(study.record.run(settings, lambda: train(fresh(), data, recipe, 0))["val"])
-        print(f"full head, lr {recipe.lr:g}: validation {100 * val:.1f} %", file=sys.stderr, flush=True)
-        return val
+        found = study.record.run(settings, lambda: train(fresh(), data, recipe, 0))
+        print(f"full head, lr {recipe.lr:g}: validation {100 * found['val']:.1f} %", file=sys.stderr, flush=True)
+        return found
 
-    best = max((replace(TUNED, lr=lr) for lr in GRID), key=tried)
+    results = {replace(TUNED, lr=lr): tried(replace(TUNED, lr=lr)) for lr in GRID}
+    best = max(results, key=lambda recipe: results[recipe]["val"])
 
     @cache
     def make() -> nn.Linear:
@@ -168,7 +171,7 @@ def trained_head(study: Study, data: Features) -> Source:
         train(head, data, best, 0)
         return head
 
-    return Source(make, {"head": asdict(best)})
+    return Source(make, {"head": asdict(best)}, (data.classes, data.width), results[best]["test"])
 
 
 def reached(study: Study, make: Callable[[], nn.Linear], way: str, rank: int) -> dict[str, Any]:
@@ -219,15 +222,18 @@ def residual_energy(weight: Tensor, other: Tensor, importance: Tensor | None) ->
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
-def _write(study: Study, head: nn.Linear, results: dict[tuple[str, int], dict[str, Any]]) -> None:
+def _write(study: Study, source: Source, results: dict[tuple[str, int], dict[str, Any]]) -> None:
     """The page and, where matplotlib is installed, the plot."""
-    shape = head.out_features + head.in_features
-    lines = []
+    rows, cols = source.shape
+    lines = [("the head itself", "", f"{rows * cols:,}", "0", _percent(source.test))]
     curves: dict[str, list[Point]] = {title: [] for title in WAYS.values()}
     for (way, rank), found in results.items():
-        numbers = rank * shape + (0 if way == "svd" else rank)
-        test = "" if found["test"] is None else f"{100 * found['test']:.1f}"
-        lines.append((WAYS[way], str(rank), f"{numbers:,}", f"{found['residual']:.3f}", test))
+        numbers = rank * (rows + cols) + (0 if way == "svd" else rank)
+        lines.append((WAYS[way], str(rank), f"{numbers:,}", f"{found['residual']:.3f}", _percent(found["test"])))
         curves[WAYS[way]].append(Point(numbers, found["residual"]))
-    title = f"{study.name}, {head.out_features} x {head.in_features}, compressed"
+    title = f"{study.name}, {rows} x {cols}, compressed"
     report.write(study.record.path, title, (HEADER, lines, [NOTE]), ("parameters", "residual energy"), curves, None)
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.1f}"

@@ -77,6 +77,10 @@ def draw(path: Path, title: str, labels: tuple[str, str], curves: dict[str, list
     if level is not None:
         axes.axhline(level.y, color="#999999", linestyle="--", label=f"full, {level.x:,.0f} parameters")
     axes.set_xscale("log")
+    # The powers of ten alone may all lie outside; the points of the first curve never do.
+    places = sorted({point.x for point in next(iter(curves.values()), [])})
+    axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+    axes.set_xticks([], minor=True)
     axes.set(title=title, xlabel=labels[0], ylabel=labels[1])
     axes.grid(color="#e4e4e4")
     axes.legend(fontsize=8)
