@@ -2,10 +2,12 @@
 
 import json
 import os
+import warnings
 
 import pytest
 import torch
 
+import laplex
 from laplex.experiments import record
 from laplex.experiments.record import Record
 
@@ -43,13 +45,30 @@ def test_a_record_names_machine_versions_commit_and_settings(tmp_path):
 def test_runs_of_several_machines_each_name_their_own(tmp_path, monkeypatch):
     path = tmp_path / "runs.json"
     Record(path, "some").run({"seed": 0}, dict)
-    monkeypatch.setattr(record, "describe", lambda device: {"cpu": "another"})
+    monkeypatch.setattr(record, "describe", lambda device: {"cpu": "another", "laplex": laplex.__version__})
     second = Record(path, "some")
     second.run({"seed": 1}, dict)
     second.run({"seed": 2}, dict)
     content = json.loads(path.read_text())
     assert [run["machine"] for run in content["runs"]] == [0, 1, 1]
     assert content["machines"][1]["cpu"] == "another"
+
+
+@pytest.mark.parametrize("changed", ["laplex", "commit"])
+def test_runs_of_other_code_are_kept_and_told(changed, tmp_path, monkeypatch):
+    path = tmp_path / "runs.json"
+    Record(path, "some").run({"seed": 0}, lambda: {"test": 1})
+    with warnings.catch_warnings(action="error"):
+        Record(path, "some")
+    content = json.loads(path.read_text())
+    content["machines"][0][changed] = "other"
+    path.write_text(json.dumps(content))
+    with pytest.warns(
+        UserWarning, match=r"Record: 1 of 1 runs in .*runs.json are of another version or commit .* --fresh"
+    ):
+        assert Record(path, "some").get({"seed": 0}) == {"test": 1}
+    with warnings.catch_warnings(action="error"):
+        Record(path, "some", fresh=True)
 
 
 def test_fresh_forgets_when_the_first_run_is_finished(tmp_path):

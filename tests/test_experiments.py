@@ -143,6 +143,7 @@ def test_heads_runs_every_method_and_goes_on_where_it_stopped(file, tmp_path, co
     status, _, told = command(*arguments)
     assert status == 0, told
     page = (tmp_path / "new" / "heads-tiny-tuned-quick.md").read_text()
+    assert page.startswith("# Heads on tiny, recipe tuned, a quick look: too short to compare methods\n")
     assert all(f"| {method} |" in page for method in METHODS)
     assert f"[{len(VARIANTS)}/{len(VARIANTS)}]" in told
     runs = json.loads((tmp_path / "new" / "heads-tiny-tuned-quick.json").read_text())["runs"]

@@ -53,11 +53,11 @@ class Row:
         return f"{100 * self.test:.1f}{spread}{lost}"
 
 
-def write(results: Path, name: str, recipe: str, rows: list[Row]) -> None:
-    """The table and the plot beside the file of results."""
+def write(results: Path, name: str, recipe: str, rows: list[Row], *, quick: bool = False) -> None:
+    """The table and the plot beside the file of results; a quick look is named so in both."""
     curves, level = _curves(rows)
-    labels = "parameters", "test accuracy, %"
-    report.write(results, f"Heads on {name}, recipe {recipe}", _page(recipe, rows), labels, curves, level)
+    title = f"Heads on {name}, recipe {recipe}" + (", a quick look: too short to compare methods" if quick else "")
+    report.write(results, title, _page(recipe, rows), ("parameters", "test accuracy, %"), curves, level)
 
 
 def chosen(rows: Sequence[Row]) -> list[Row]:

@@ -107,7 +107,7 @@ def run(study: Study) -> int:
         rows.append(row)
         at = "" if rank is None else f", r = {rank}"
         print(f"[{number}/{len(cells)}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
-    head_tables.write(study.record.path, study.name, study.recipe, rows)
+    head_tables.write(study.record.path, study.name, study.recipe, rows, quick=study.quick)
     return 0
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import time
+import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,6 +88,19 @@ class Record:
             raise ValueError(self._unreadable("in which runs lack their result or machine"))
         if found != self.experiment:
             raise ValueError(self._unreadable(f"which is of the experiment {found!r}"))
+        self._tell_other_code()
+
+    def _tell_other_code(self) -> None:
+        """Settings are the key and the code is not: runs of other code are kept, and it is said."""
+        ours = [self._machine[name] for name in ("laplex", "commit")]
+        theirs = [[machine.get(name) for name in ("laplex", "commit")] for machine in self._machines]
+        count = sum(theirs[run["machine"]] != ours for run in self._runs.values())
+        if count:
+            warnings.warn(
+                f"laplex.experiments.Record: {count} of {len(self)} runs in {self.path} are of another version or "
+                "commit of laplex and are not repeated; start over with --fresh if the code that matters has changed",
+                stacklevel=4,
+            )
 
     def _unreadable(self, why: str) -> str:
         return (
