@@ -70,12 +70,12 @@ def reseat(
     for first in range(0, len(target), rows):
         block = target[first : first + rows]
         w = weight[first : first + rows, None] if isinstance(weight, Tensor) and weight.dim() else weight
-        found.append(_best(linear(block, places, b, tau), mass, w))
+        found.append(best_of(linear(block, places, b, tau), mass, w))
     index, weights, gains = (torch.cat(parts) for parts in zip(*found, strict=True))
     return Seats(places[index], weights, gains)
 
 
-def _best(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def best_of(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Index, weight and gain of the best of the columns of ``score`` (rows, s)."""
     if weight is None:
         gains, index = (score.square() / mass).max(1)

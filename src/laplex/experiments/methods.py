@@ -20,8 +20,6 @@ from laplex.experiments.training import seeded
 from laplex.nn import LaplexLinear
 from laplex.nn._start import discriminant
 
-PHASES = 0.5  # radians: random phases of a start from singular vectors
-
 
 @dataclass(frozen=True)
 class Variant:
@@ -101,12 +99,7 @@ class Heads:
         x, y = self._data.train
         phased = method == "laplex-phased"
         layer = LaplexLinear(self._data.width, self._data.classes, rank=size, phase=phased, device=x.device)
-        layer.init_from((x, y))
-        for phases in (layer.phi, layer.psi):
-            if phases is not None:
-                # Equal phases are a maximum of every cosine: their gradient is 0, and they would never move.
-                nn.init.uniform_(phases, -PHASES, PHASES)
-        return layer
+        return layer.init_from((x, y))
 
 
 @torch.no_grad()

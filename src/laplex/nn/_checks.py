@@ -59,14 +59,17 @@ def weight_like(where: str, name: str, weight: object, shape: tuple[int, int]) -
 
 
 def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
-    """How much each column matters: not negative, not all 0."""
+    """How much each column matters, or the second moments of all: finite, not negative on the diagonal, not all 0."""
     if importance is None:
         return
-    if not isinstance(importance, Tensor) or tuple(importance.shape) != (columns,):
+    if not isinstance(importance, Tensor) or tuple(importance.shape) not in ((columns,), (columns, columns)):
         got = tuple(importance.shape) if isinstance(importance, Tensor) else type(importance).__name__
-        raise ValueError(f"{where}: `importance` must be a tensor ({columns},), one number a column, got {got}")
-    if not bool((importance >= 0).all() & importance.isfinite().all() & (importance > 0).any()):
+        raise ValueError(f"{where}: `importance` must be a tensor ({columns},) or ({columns}, {columns}), got {got}")
+    of_columns = importance if importance.dim() == 1 else importance.diagonal()
+    if not bool((of_columns >= 0).all() & importance.isfinite().all() & (of_columns > 0).any()):
         raise ValueError(f"{where}: `importance` must be finite, not negative, and not 0 everywhere")
+    if importance.dim() == 2 and not torch.allclose(importance, importance.T):
+        raise ValueError(f"{where}: `importance` must be symmetric; the mean of x x^T is")
 
 
 def unphased(where: str, layer: object) -> None:

@@ -154,15 +154,15 @@ class LaplexLinear(nn.Module):
     ) -> Self:
         """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places in turns.
 
-        It minimises sum over i, j of importance_j (W_ij - sum over r of weight_r K_r[i, j])^2. The share of the energy
-        that is left is ``fit_residual`` of the result.
+        With E = W - sum over r of weight_r K_r it minimises trace(E C E^T), C the importance of the columns. The share
+        of trace(W C W^T) that is left is ``fit_residual`` of the result.
 
         Args:
             layer: the dense layer. Its bias is kept.
             rank: how many kernels.
-            importance (in_features,): how much a column matters; the mean of x_j^2 over the layer's inputs is best,
-                because then the error of the *results* is minimised. None for ones.
-            sweeps: how often all kernels are fitted in turns.
+            importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
+                of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
+            sweeps: how often all kernels are fitted in turns. (In C that is no diagonal, a quarter as often again.)
             progress: told how many sweeps are done; None shows a bar.
         """
         from laplex.nn import _fitting as fitting

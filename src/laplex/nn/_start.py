@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 SPREAD = 2.5  # standard deviation of a kernel's anchors, in units of tau; between 1 and 4 results hardly differ
 SPAN = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
+PHASES = 0.5  # radians; of a start in which the places say more than the phases
 JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 
@@ -73,8 +74,8 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
         level = vectors - vectors.mean(1, keepdim=True)
         anchors.copy_(level / spread.clamp_min(torch.finfo(spread.dtype).tiny) * SPREAD * layer.tau[:, None])
     for phases in (layer.phi, layer.psi):
-        if phases is not None:
-            phases.zero_()
+        if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
+            phases.uniform_(-PHASES, PHASES)
     layer.weight.fill_(1 / math.sqrt(3 * layer.in_features * layer.rank * mean_square_entry()))
     if layer.bias is not None:
         layer.bias.zero_()
