@@ -1,0 +1,1 @@
+"""Layers, projections and routing made of Laplace-kernel matrices."""
