@@ -29,7 +29,7 @@ def mean_step(places, features):
 
 
 @pytest.mark.parametrize("leaf", [1, 5, 48])
-@pytest.mark.parametrize(("samples", "features"), [(40, 300), (600, 300), (2000, 90)])
+@pytest.mark.parametrize(("samples", "features"), [(40, 200), (300, 150), (900, 60)])
 def test_a_shuffled_chain_is_recovered_up_to_reversal(samples, features, leaf):
     data = torch.cumsum(torch.randn(samples, features, dtype=torch.float64), 1)
     shuffled = torch.randperm(features)
@@ -37,7 +37,7 @@ def test_a_shuffled_chain_is_recovered_up_to_reversal(samples, features, leaf):
 
 
 def test_neighbours_of_a_long_chain_stay_near():
-    step, at_random = mean_step(seriate(chain(500, 1000)), 1000)
+    step, at_random = mean_step(seriate(chain(200, 600)), 600)
     assert step < at_random / 10
 
 
@@ -63,7 +63,7 @@ def test_blocks_do_not_matter(monkeypatch):
     data = chain(30, 200)
     places = seriate(data, leaf=3)
     monkeypatch.setattr("laplex._seriation.BLOCK", 30 * 7)
-    assert BLOCK > data.numel()
+    assert data.numel() < BLOCK
     assert torch.equal(seriate(data, leaf=3), places)
 
 
@@ -82,13 +82,13 @@ def test_half_precision(dtype):
 
 
 def test_constant_features_leave_the_others_in_order():
-    data = torch.zeros(600, 320, dtype=torch.float64)
-    varying = torch.arange(320) % 4 != 0
-    data[:, varying] = torch.cumsum(torch.randn(600, 240, dtype=torch.float64), 1)
-    data[:, ~varying] = torch.rand(80, dtype=torch.float64) + 0.1  # one value each, which a mean would round
+    data = torch.zeros(200, 160, dtype=torch.float64)
+    varying = torch.arange(160) % 4 != 0
+    data[:, varying] = torch.cumsum(torch.randn(200, 120, dtype=torch.float64), 1)
+    data[:, ~varying] = torch.rand(40, dtype=torch.float64) + 0.1  # one value each, which a mean would round
     places = seriate(data, leaf=4)
-    assert torch.equal(places.sort().values, torch.arange(320).double() / 320)
-    assert abs(rank_correlation(places[varying], torch.arange(240))) > 0.9
+    assert torch.equal(places.sort().values, torch.arange(160).double() / 160)
+    assert abs(rank_correlation(places[varying], torch.arange(120))) > 0.9
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 1), (2, 2), (5, 2)])
