@@ -7,8 +7,9 @@ The algorithm
        Gram matrices of the data.
     3. The set of all features is split at the median along its leading direction, and so are its halves, until they
        are small. All sets of a level are split together: their sizes differ by at most 1.
-    4. The tree is walked from its root. Of two halves, the walk enters the one whose mean is nearer to the feature that
-       was placed last; a leaf is placed along its own leading direction, from its nearer end on.
+    4. The tree is walked from its root. Of the two ways to pass two halves the walk takes the shorter one: from the
+       feature that was placed last to the mean of one half, and from the mean of the other to that of the set that
+       comes next. A leaf is placed along its own leading direction, forwards or backwards by the same rule.
 
 Eigenvectors are found by power iteration from random starts; nothing else is random.
 """
@@ -233,33 +234,26 @@ def _power(matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def _walk(tree: _Tree) -> Tensor:
-    """The features (d,) in the order of the walk, on the CPU.
-
-    Until a first feature is placed the walk looks ahead: it begins in the half that is farther from what comes next.
-    Else it could begin in the middle of a chain, and would have to jump back.
-    """
+    """The features (d,) in the order of the walk, on the CPU."""
     order, bottom = tree.order.cpu().numpy(), len(tree.means) - 1
-    placed, last, ahead = [], None, None
-    stack = [(0, 0)]  # level and number of a set
+    placed = []
+    last: np.ndarray | None = None  # the feature placed last
+    stack: list[tuple[int, int, np.ndarray | None]] = [(0, 0, None)]  # a level, a set, and the mean of what follows it
     while stack:
-        level, i = stack.pop()
+        level, i, ahead = stack.pop()
         two = tree.ends[i] if level == bottom else tree.means[level + 1][2 * i : 2 * i + 2]
-        if last is not None:
-            swapped = _second_is_nearer(two, last)
-        else:
-            swapped = ahead is not None and _second_is_nearer(two[::-1], ahead)
-        first, second = (1, 0) if swapped else (0, 1)
+        backwards = _way(last, two[1], two[0], ahead) < _way(last, two[0], two[1], ahead)
+        first, second = (1, 0) if backwards else (0, 1)
         if level == bottom:
             features = order[tree.starts[i] : tree.starts[i + 1]]
-            placed.append(features[::-1] if swapped else features)
+            placed.append(features[::-1] if backwards else features)
             last = two[second]
-        else:
-            stack += [(level + 1, 2 * i + second), (level + 1, 2 * i + first)]  # the one put last is taken next
-            ahead = two[second]
+        else:  # the one that is put on the stack last is taken next
+            stack += [(level + 1, 2 * i + second, ahead), (level + 1, 2 * i + first, two[second])]
     return torch.from_numpy(np.concatenate(placed))
 
 
-def _second_is_nearer(two: np.ndarray, place: np.ndarray) -> bool:
-    """Whether the second of two points (2, r) is nearer to the place (r,) than the first is."""
-    first, second = two - place
-    return bool(second @ second < first @ first)
+def _way(last: np.ndarray | None, first: np.ndarray, second: np.ndarray, ahead: np.ndarray | None) -> float:
+    """How far it is from what was placed last to the first of two sets, and from the second to what follows."""
+    to, on = (0.0 if end is None else float(np.linalg.norm(end - it)) for end, it in ((last, first), (ahead, second)))
+    return to + on
