@@ -233,9 +233,10 @@ def test_repr():
 
 
 WRONG = {
-    "in": (lambda: LaplexProjection(0, 3), ValueError, ": `in_features` must be a whole number, at least 1, got 0;"),
-    "out": (lambda: LaplexProjection(3, 2.5), ValueError, ": `out_features` must be a whole number, at least 1, got"),
-    "tau": (lambda: made(tau=-1.0), ValueError, ": `tau` must be a positive number or None, got -1.0; anchors span"),
+    "in": (lambda: LaplexProjection(0, 3), ValueError, ": `in_features` must be at least 1, got 0; use"),
+    "out": (lambda: LaplexProjection(3, 2.5), TypeError, ": `out_features` must be a whole number, got 2.5; use"),
+    "tau": (lambda: made(tau=-1.0), ValueError, ": `tau` must be positive and finite, or None, got -1.0; leave"),
+    "word": (lambda: made(tau="1"), TypeError, ": `tau` must be a positive number or None, got '1'; leave it out"),
     "dtype": (lambda: made(dtype=torch.int32), TypeError, ": `dtype` must be floating point, got torch.int32; use"),
     "data": (lambda: made().place([1.0]), TypeError, ".place: `data` must be a torch.Tensor, got list"),
     "shape": (

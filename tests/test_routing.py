@@ -174,8 +174,8 @@ WRONG = {
         lambda: count_sketch(INDEX, None, 1),
     ),
     "count": (
-        ValueError,
-        r"count_sketch: `out_features` must be a whole number, at least 0, got 2.0; count",
+        TypeError,
+        r"count_sketch: `out_features` must be a whole number, got 2.0; use int",
         lambda: count_sketch(INDEX, None, 2.0),
     ),
     "signs": (

@@ -113,8 +113,13 @@ WRONG = {
     "empty": (torch.ones(0, 3), {}, ValueError, "one feature, got shape (0, 3); use .flatten(1)"),
     "nan": (torch.tensor([[1.0, torch.nan]]), {}, ValueError, "`data` must be finite, got NaN or infinity; find it"),
     "inf": (torch.tensor([[1.0, torch.inf]]), {}, ValueError, "`data` must be finite, got NaN or infinity; find it"),
-    "leaf": (torch.ones(2, 2), {"leaf": 0}, ValueError, "`leaf` must be a whole number, at least 1, got 0; leave"),
-    "coordinates": (torch.ones(2, 2), {"coordinates": 1.5}, ValueError, "`coordinates` must be a whole number, at"),
+    "leaf": (torch.ones(2, 2), {"leaf": 0}, ValueError, "`leaf` must be at least 1, got 0; use a larger one"),
+    "coordinates": (
+        torch.ones(2, 2),
+        {"coordinates": 1.5},
+        TypeError,
+        "`coordinates` must be a whole number, got 1.5;",
+    ),
 }
 
 

@@ -16,7 +16,6 @@ Eigenvectors are found by power iteration from random starts; nothing else is ra
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._checks.counts import whole
 
 BLOCK = 1 << 22  # numbers of the data, or of a level of the tree, that are worked on at a time
 ITERATIONS = 12  # of power methods; a direction of nearly the same variance does as well as the leading one
@@ -81,9 +81,8 @@ def _check(where: str, data: Tensor, coordinates: object, leaf: object) -> None:
             f"{where}: `data` must be (N, d), with at least one sample and one feature, got shape {tuple(data.shape)}; "
             "use .flatten(1)"
         )
-    for name, value in (("coordinates", coordinates), ("leaf", leaf)):
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-            raise ValueError(f"{where}: `{name}` must be a whole number, at least 1, got {value!r}; leave it out")
+    whole(where, "coordinates", coordinates)
+    whole(where, "leaf", leaf)
 
 
 # --- Features as points ----------------------------------------------------------------------------------------------

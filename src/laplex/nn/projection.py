@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from laplex import _checks
-from laplex._checks.arguments import as_float
+from laplex._checks.counts import positive, whole
 from laplex._eager import plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
@@ -76,8 +75,10 @@ class LaplexProjection(Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.in_features = _count("in_features", in_features)
-        self.out_features = _count("out_features", out_features)
+        where = "laplex.nn.LaplexProjection"
+        self.in_features = whole(where, "in_features", in_features)
+        self.out_features = whole(where, "out_features", out_features)
+        length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
         self.trainable = trainable
         self._plan = None
         dtype = _anchor_dtype(dtype)
@@ -89,7 +90,7 @@ class LaplexProjection(Module):
 
         self._keep("a", uniform(out_features))
         self._keep("b", uniform(in_features))
-        self._keep("log_tau", torch.tensor(math.log(_length(tau, out_features)), device=device, dtype=dtype))
+        self._keep("log_tau", torch.tensor(math.log(length), device=device, dtype=dtype))
         self._keep("phi", uniform(out_features, 2 * math.pi) if phase else None)
         self._keep("psi", uniform(in_features, 2 * math.pi) if phase else None)
         self.register_buffer("signs", (2 * (uniform(in_features) < 0.5) - 1).to(torch.int8) if signs else None)
@@ -172,24 +173,6 @@ class LaplexProjection(Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(
-            f"laplex.nn.LaplexProjection: `{name}` must be a whole number, at least 1, got {value!r}; count them"
-        )
-    return int(value)
-
-
-def _length(tau: object, out_features: int) -> float:
-    if tau is None:
-        return 1 / out_features
-    if isinstance(tau, bool) or not isinstance(tau, numbers.Real) or not 0 < as_float(tau) < math.inf:
-        raise ValueError(
-            f"laplex.nn.LaplexProjection: `tau` must be a positive number or None, got {tau!r}; anchors span [0, 1]"
-        )
-    return float(tau)
 
 
 def _anchor_dtype(dtype: torch.dtype | None) -> torch.dtype:

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._checks.arguments import ANCHOR_DTYPES
+from laplex._checks.counts import whole
 from laplex._functional import linear
 from laplex._shapes import flat_tau
 
@@ -121,7 +122,7 @@ def gather(
         dtype: of the anchors, float32 or float64.
     """
     where = "laplex.nn.routing.gather"
-    _count(where, "in_features", in_features)
+    whole(where, "in_features", in_features, 0)
     _labels(where, "index", index, in_features)
     a, b = _places(where, index, in_features, dtype)
     if signs is None:
@@ -144,7 +145,7 @@ def count_sketch(
     nearest one rounds to -1, and its sine is multiplied by 0.
     """
     where = "laplex.nn.routing.count_sketch"
-    _count(where, "out_features", out_features)
+    whole(where, "out_features", out_features, 0)
     _labels(where, "buckets", buckets, out_features)
     b, a = _places(where, buckets, out_features, dtype)
     if signs is None:
@@ -248,11 +249,6 @@ def _one_matrix(
 
 
 # --- Labels, places and signs ----------------------------------------------------------------------------------------
-
-
-def _count(where: str, name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{where}: `{name}` must be a whole number, at least 0, got {value!r}; count the features")
 
 
 def _labels(where: str, name: str, labels: Tensor, below: int | None) -> None:
