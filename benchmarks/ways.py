@@ -78,7 +78,8 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
     torch.manual_seed(0)
     shapes = ((rows, k), (n,), (k,)) if r == 1 else ((rows, k), (r, n), (r, k), (r,))
     leaves = [torch.randn(shape, device=device).requires_grad_(gradients) for shape in shapes]
-    x, a, b, weight = (*leaves, None)[:4]
+    x, a, b = leaves[:3]
+    weight = leaves[3] if r > 1 else None
     g = torch.randn(rows, n, device=device)
 
     def step(function: Callable[..., Any]) -> Callable[[], None]:

@@ -44,6 +44,7 @@ with which every result is tested.
 """
 
 from laplex import backends as backends
+from laplex import nn as nn
 from laplex import reference as reference
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
 from laplex._errors import PerformanceWarning as PerformanceWarning
@@ -54,6 +55,8 @@ from laplex._gram_operator import GramOperator as GramOperator
 from laplex._operator import LaplaceOperator as LaplaceOperator
 from laplex._plan import Plan as Plan
 from laplex._rank import rank as rank
+from laplex._reseat import Seats as Seats
+from laplex._reseat import reseat as reseat
 from laplex._version import __version__ as __version__
 
 __all__ = [
@@ -62,11 +65,14 @@ __all__ = [
     "LaplaceOperator",
     "PerformanceWarning",
     "Plan",
+    "Seats",
     "StalePlanError",
     "__version__",
     "backends",
     "gram",
     "linear",
+    "nn",
     "rank",
     "reference",
+    "reseat",
 ]

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._scan.order import SHORT_AXIS_RATIO
+
 
 class Work(NamedTuple):
     """A product as ``laplex.linear`` is asked for it."""
@@ -50,37 +52,51 @@ MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradie
 
 # What each way's time is made of, in counts that its coefficients multiply.
 #
-#     formed   a call; entries formed; numbers of W written; multiplications of W with rows of x; rows in and out
-#     scan     a call; matrices; points sorted; points scanned; rows in and out
+#     formed   a call; a sum; entries formed; numbers of W written; multiplications of W with rows of x
+#     scan     a call; a sum; an order to find; matrices; points sorted; points scanned, by the two kinds of layout
+#
+# A scan of a matrix with a short side reads the long one once, in order. Others gather and scatter.
 COUNTS: dict[str, Callable[[Work], tuple[float, ...]]] = {
     "formed": lambda w: (
         1.0,
+        float(w.summed > 1),
         w.results * w.summed * w.n * w.k,
         w.results * w.n * w.k,
         w.results * w.rows * w.n * w.k,
-        w.results * w.rows * (w.n + w.k),
     ),
     "scan": lambda w: (
         1.0,
+        float(w.summed > 1),
+        0.0 if w.planned else 1.0,
         w.results * w.summed,
         0.0 if w.planned else w.results * w.summed * (w.n + w.k),
-        w.results * w.summed * w.rows * (w.n + w.k),
-        w.results * w.rows * (w.n + w.k),
+        0.0 if _has_short_side(w) else _points(w),
+        _points(w) if _has_short_side(w) else 0.0,
     ),
 }
+
+
+def _points(w: Work) -> int:
+    return w.results * w.summed * w.rows * (w.n + w.k)
+
+
+def _has_short_side(w: Work) -> bool:
+    return max(w.n, w.k) >= SHORT_AXIS_RATIO * min(w.n, w.k)
+
+
 # Microseconds, by device, way and whether gradients are wanted.
 COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
     "cuda": {  # an H200
-        ("formed", False): (60.1, 5.76e-7, 2.1e-6, 3.64e-8, 0.0),
-        ("formed", True): (583.0, 9.85e-7, 6.06e-6, 7.97e-8, 0.0),
-        ("scan", False): (237.0, 13.1, 1.28e-3, 4.93e-6, 2.56e-6),
-        ("scan", True): (1280.0, 57.1, 9.8e-4, 2.12e-5, 6.21e-6),
+        ("formed", False): (57.9, 0.456, 7.0e-7, 1.74e-6, 3.71e-8),
+        ("formed", True): (481.0, 70.5, 1.93e-6, 3.9e-6, 9.51e-8),
+        ("scan", False): (48.5, 264.0, 15.7, 1.63, 1.88e-4, 1.96e-5, 6.19e-6),
+        ("scan", True): (565.0, 958.0, 72.7, 4.37, 1.44e-4, 6.56e-5, 1.64e-5),
     },
     "cpu": {  # two cores of an EPYC
-        ("formed", False): (50.6, 5.2e-5, 3.17e-4, 1.45e-5, 0.0),
-        ("formed", True): (189.0, 2.12e-4, 1.29e-3, 3.84e-5, 5.55e-4),
-        ("scan", False): (114.0, 5.42, 9.54e-3, 7.6e-4, 3.26e-5),
-        ("scan", True): (403.0, 6.61, 1.33e-2, 2.6e-3, 8.42e-5),
+        ("formed", False): (49.6, 20.0, 6.13e-5, 3.93e-4, 1.52e-5),
+        ("formed", True): (160.0, 66.7, 2.41e-4, 1.6e-3, 4.59e-5),
+        ("scan", False): (41.2, 83.1, 32.7, 1.71, 1.05e-2, 1.04e-3, 9.81e-4),
+        ("scan", True): (170.0, 309.0, 27.9, 4.36, 1.41e-2, 3.58e-3, 3.6e-3),
     },
 }
 

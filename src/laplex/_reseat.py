@@ -1,0 +1,108 @@
+r"""Re-seating: the best place of every anchor of one side, all places of a line at once.
+
+Gradient descent cannot carry an anchor past others. A search can. With the other side's anchors b held, a row at place
+s is the vector K(s, b), and what it explains of its target is found from a product of K(s, b) with something known. For
+all rows and all places together that is one call of :func:`laplex.linear`, whose row anchors are the places.
+
+    row i, of weight w, at place s lowers  |t_i - w K(s, b)|^2  by    gain_i(s) = 2 w c_i(s) - w^2 m(s)
+    with the best weight for that place,   w = c_i(s) / m(s),   by    gain_i(s) = c_i(s)^2 / m(s)
+
+        c_i(s) = sum over j of t_ij K(s, b_j)            m(s) = sum over j, l of K(s, b_j) M_jl K(s, b_l)
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._functional import linear
+from laplex.reference import kernel
+
+MOST_AT_ONCE = 1 << 24  # scores, rows x places
+
+
+class Seats(NamedTuple):
+    """What :func:`reseat` found for each row."""
+
+    places: Tensor  # (n,)
+    weights: Tensor  # (n,)
+    gains: Tensor  # (n,)
+
+
+@torch.no_grad()
+def reseat(
+    target: Tensor,
+    b: Tensor,
+    places: Tensor,
+    tau: float | Tensor = 1.0,
+    *,
+    weight: float | Tensor | None = None,
+    moments: Tensor | None = None,
+) -> Seats:
+    """The best of the given places for every row of a kernel matrix, with its columns held.
+
+    Args:
+        target (n, k): t, what each row should be; with moments M, that times M: the products of the rows with the
+            columns in the metric M.
+        b (k,): the columns' anchors.
+        places (s,): where a row may go.
+        tau: the length scale.
+        weight: w, a number or (n,), that multiplies the row; None for the best weight at each place.
+        moments: M, the metric of the columns: (k,) for a diagonal one, or (k, k), symmetric, positive; None for ones.
+
+    Returns:
+        Seats: each row's best place, its weight there, and the gain: by how much the squared error falls from that
+        without the row.
+
+    Example:
+        >>> b = torch.linspace(0, 3, 50)
+        >>> row = laplex.reference.kernel(torch.tensor([1.0]), b)
+        >>> laplex.reseat(2 * row, b, torch.linspace(0, 3, 301)).places
+        tensor([1.])
+    """
+    _check(target, b, places, moments)
+    mass = _moments_at(places, b, tau, moments)
+    rows = max(1, MOST_AT_ONCE // max(len(places), 1))
+    found = []
+    for first in range(0, len(target), rows):
+        block = target[first : first + rows]
+        w = weight[first : first + rows, None] if isinstance(weight, Tensor) and weight.dim() else weight
+        found.append(_best(linear(block, places, b, tau), mass, w))
+    index, weights, gains = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return Seats(places[index], weights, gains)
+
+
+def _best(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Index, weight and gain of the best of the columns of ``score`` (rows, s)."""
+    if weight is None:
+        gains, index = (score.square() / mass).max(1)
+        return index, score.gather(1, index[:, None])[:, 0] / mass[index], gains
+    gains, index = (weight * (2 * score - weight * mass)).max(1)
+    return index, torch.as_tensor(weight, dtype=score.dtype, device=score.device).expand(len(score), 1)[:, 0], gains
+
+
+def _moments_at(places: Tensor, b: Tensor, tau: float | Tensor, moments: Tensor | None) -> Tensor:
+    """m(s) for every place. (The square of a kernel is the kernel of half the length scale.)"""
+    if moments is None or moments.dim() == 1:
+        ones = torch.ones_like(b) if moments is None else moments.to(b.dtype)
+        mass = linear(ones, places, b, tau / 2)
+    else:
+        at = kernel(places, b, tau)
+        mass = (at @ moments.to(b.dtype) * at).sum(1)
+    return mass.clamp_min(torch.finfo(b.dtype).tiny)  # a place far from all columns explains nothing
+
+
+def _check(target: Tensor, b: Tensor, places: Tensor, moments: Tensor | None) -> None:
+    where = "laplex.reseat"
+    for name, value in (("target", target), ("b", b), ("places", places)):
+        _checks.is_tensor(where, name, value)
+    if b.dim() != 1 or target.dim() != 2 or target.shape[1] != b.shape[0]:
+        raise ValueError(f"{where}: `target` must be (n, {len(b)}) for {len(b)} columns, got {tuple(target.shape)}")
+    if places.dim() != 1 or len(places) == 0:
+        raise ValueError(f"{where}: `places` must be (s,) with at least one place, got {tuple(places.shape)}")
+    k = len(b)
+    if moments is not None and tuple(moments.shape) not in ((k,), (k, k)):
+        raise ValueError(f"{where}: `moments` must be ({k},) or ({k}, {k}), got {tuple(moments.shape)}")

@@ -1,0 +1,226 @@
+"""The layer that stands in for ``torch.nn.Linear``: a weighted sum of Laplace-kernel matrices, LAPLEX^(r)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from laplex._functional import linear
+from laplex._plan import Plan
+from laplex.nn import _checks as checks
+from laplex.nn import _start as start
+from laplex.reference import kernel
+
+if TYPE_CHECKING:
+    from laplex._progress import Told
+
+
+class LaplexLinear(nn.Module):
+    r"""y = x W^T + bias with W = sum over r of weight_r K(a_r, b_r; tau_r), in place of ``torch.nn.Linear``.
+
+        K(a, b; tau)[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)           the cosine only with phase=True
+
+    A weight of out_features x in_features numbers is held as rank * (out_features + in_features + 1) of them. It is not
+    of low rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
+    device and sizes whether to form W or to scan.
+
+    **The start decides** what a layer can learn, because gradient descent moves anchors only past their neighbours.
+    ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
+    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. Anchors like large steps: learning rates of
+    0.01 to 0.1 with Adam are usual where tau = 1.
+
+    The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
+    are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
+    any precision are accepted, and the result has that of the input. Autocast works as with nn.Linear.
+
+    Args:
+        in_features, out_features: sizes, at least 1.
+        bias: whether a bias is added.
+        rank: r, how many kernels are summed. (Not the rank of W.)
+        phase: whether kernels have phases; they double the number of anchors.
+        tau: the length scale of all kernels, a positive number; None for 1. The anchors' start is relative to it, so it
+            matters only for the size of learning rates.
+        train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
+
+    Attributes:
+        a (rank, out_features), b (rank, in_features): anchors.
+        weight (rank,): the weights of the kernels.
+        bias (out_features,): the bias, or None.
+        phi (rank, out_features), psi (rank, in_features): phases, or None.
+        tau (rank,): length scales; with train_tau it is exp(log_tau).
+
+    Example:
+        >>> layer = laplex.nn.LaplexLinear(768, 1000, rank=4)
+        >>> layer(torch.randn(8, 768)).shape
+        torch.Size([8, 1000])
+        >>> sum(p.numel() for p in layer.parameters())
+        8076
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        rank: int = 1,
+        phase: bool = False,
+        tau: float | None = None,
+        train_tau: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        where = "laplex.nn.LaplexLinear"
+        self.in_features = checks.size(where, "in_features", in_features)
+        self.out_features = checks.size(where, "out_features", out_features)
+        self.rank = checks.size(where, "rank", rank)
+        first = checks.positive(where, "tau", 1.0 if tau is None else tau)
+        like: dict[str, Any] = {"device": device, "dtype": checks.at_least_single(where, dtype)}
+
+        def made(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, **like))
+
+        self.a, self.b = made(rank, out_features), made(rank, in_features)
+        self.weight = made(rank)
+        self.phi = made(rank, out_features) if phase else None
+        self.psi = made(rank, in_features) if phase else None
+        self.bias = made(out_features) if bias else None
+        scales = torch.full((rank,), first, **like)
+        if train_tau:
+            self.log_tau = nn.Parameter(scales.log())
+        else:
+            self.register_buffer("fixed_tau", scales)
+        self.train_tau = train_tau
+        self._plan: Plan | None = None
+        self.fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
+        self.reset_parameters()
+
+    @property
+    def tau(self) -> Tensor:
+        """The length scales (rank,)."""
+        return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
+
+    def reset_parameters(self) -> None:
+        """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start."""
+        start.interlaced(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X (..., in_features) -> y (..., out_features)."""
+        checks.features("laplex.nn.LaplexLinear", x, self.in_features)
+        fixed = {"weight": self.weight, "phi": self.phi, "psi": self.psi, "plan": self._plan_of_frozen()}
+        y = linear(x, self.a, self.b, self.tau, **fixed)  # type: ignore[arg-type]
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def _plan_of_frozen(self) -> Plan | None:
+        """The order of anchors that are not trained, found once. (Trained ones are in another order at every step.)"""
+        if self.a.requires_grad or self.b.requires_grad or torch.compiler.is_compiling():
+            return None
+        if self._plan is None or not self._plan._knows(self.a, self.b):
+            self._plan = Plan(self.a, self.b)
+        return self._plan
+
+    # --- from and to dense layers -------------------------------------------------------------------------------------
+
+    def init_from(self, target: Tensor | tuple[Tensor, Tensor]) -> Self:
+        """Start from a dense weight, or from examples, instead of from nothing. The bias becomes 0.
+
+        Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
+        far from each other on the line, rows that it does not start together.
+
+        Args:
+            target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class
+                labels y (N,), from which a linear discriminant's weight is found in closed form.
+
+        Returns:
+            The layer.
+        """
+        start.singular(self, target)
+        return self
+
+    @classmethod
+    def from_linear(
+        cls,
+        layer: nn.Linear,
+        rank: int,
+        *,
+        importance: Tensor | None = None,
+        sweeps: int = 60,
+        progress: Told | None = None,
+    ) -> Self:
+        """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places in turns.
+
+        It minimises sum over i, j of importance_j (W_ij - sum over r of weight_r K_r[i, j])^2. The share of the energy
+        that is left is ``fit_residual`` of the result.
+
+        Args:
+            layer: the dense layer. Its bias is kept.
+            rank: how many kernels.
+            importance (in_features,): how much a column matters; the mean of x_j^2 over the layer's inputs is best,
+                because then the error of the *results* is minimised. None for ones.
+            sweeps: how often all kernels are fitted in turns.
+            progress: told how many sweeps are done; None shows a bar.
+        """
+        from laplex.nn import _fitting as fitting
+
+        checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
+        like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
+        made = cls(layer.in_features, layer.out_features, layer.bias is not None, rank=rank, **like)
+        fitting.fit(made, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
+        if layer.bias is not None and made.bias is not None:
+            made.bias.data.copy_(layer.bias.detach())
+        return made
+
+    def to_dense(self) -> Tensor:
+        """W (out_features, in_features), differentiable."""
+        return self._sum_of(range(self.rank))
+
+    def _sum_of(self, kernels: Any) -> Tensor:
+        total: Any = 0.0
+        for r in kernels:
+            phases = {} if self.phi is None or self.psi is None else {"phi": self.phi[r], "psi": self.psi[r]}
+            total = total + self.weight[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
+        return total  # type: ignore[no-any-return]
+
+    def to_linear(self) -> nn.Linear:
+        """The dense layer with the same weight and bias."""
+        like: dict[str, Any] = {"device": self.a.device, "dtype": self.a.dtype}
+        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
+        made.weight.data.copy_(self.to_dense().detach())
+        if self.bias is not None:
+            made.bias.data.copy_(self.bias.detach())
+        return made
+
+    # --- what modules do ----------------------------------------------------------------------------------------------
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """As every module, but never to less than float32."""
+        self._plan = None
+
+        def kept(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            if moved.is_floating_point() and moved.dtype.itemsize < 4:
+                return tensor.to(moved.device, torch.float32)
+            return moved
+
+        super()._apply(kept, recurse)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_plan": None}
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        parts = [f"in_features={self.in_features}", f"out_features={self.out_features}", f"rank={self.rank}"]
+        parts += [f"bias={self.bias is not None}"]
+        if self.phi is not None:
+            parts.append("phase=True")
+        if self.train_tau:
+            parts.append("train_tau=True")
+        elif not self.a.is_meta and not math.isclose(float(self.tau[0]), 1.0):
+            parts.append(f"tau={float(self.tau[0]):.4g}")
+        return ", ".join(parts)

@@ -1,0 +1,103 @@
+"""Anchors that jump during training: a step that gradient descent cannot take, kept only if the loss falls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from laplex.nn import _checks as checks
+from laplex.nn._fitting import Fit
+
+if TYPE_CHECKING:
+    from laplex.nn._linear import LaplexLinear
+
+STEPS = (3.0, 10.0, 30.0, 100.0)
+
+
+def reseat_step(
+    layer: LaplexLinear, loss: Callable[[], Tensor], *, steps: Sequence[float] = STEPS, sweeps: int = 2
+) -> tuple[float, float]:
+    """Move a layer's anchors to better places, anywhere on the line, if that lowers the loss.
+
+    With W the layer's weight and G the loss's gradient in it, the anchors are re-seated for the target W - step G / h,
+    where h_j is the mean of x_j^2, for each of the given steps. The best result is kept if the loss falls; else the
+    layer stays as it is, to the bit. W is formed: this step costs as much memory as a dense layer, and time as a few
+    passes over the examples.
+
+    Optimizers keep averages of gradients, which belong to the old places. Call this rarely, every few epochs, and not
+    in the last third of a training.
+
+    Args:
+        layer: a :class:`LaplexLinear` without phases.
+        loss: computes the loss from the layer, over enough examples that the step is not noise. It is called once for
+            every step, and twice more.
+        steps: sizes of steps, in units of W / G.
+        sweeps: how often all kernels are re-seated for each target.
+
+    Returns:
+        The loss before and after.
+    """
+    where = "laplex.nn.reseat_step"
+    checks.unphased(where, layer)
+    checks.size(where, "sweeps", sweeps)
+    before, gradient, importance = _gradient(where, layer, loss)
+    weight = layer.to_dense().detach()
+    kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.weight)]
+    best, found = before, kept
+    try:
+        for step in steps:
+            target = weight - step * gradient / importance.clamp_min(1e-6 * float(importance.mean()))
+            state = _fitted(layer, target, importance, sweeps, kept)
+            _put(layer, [state.a, state.b, state.weight])
+            with torch.no_grad():
+                now = float(loss())
+            if now < best:
+                best, found = now, [state.a, state.b, state.weight]
+    finally:  # if the loss raises, too, the layer is the best so far
+        _put(layer, found)
+    return before, best
+
+
+def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tuple[float, Tensor, Tensor]:
+    """The loss, its gradient in W, and the mean of x^2 over what the layer was given."""
+    weight = layer.to_dense().detach().requires_grad_()
+    squares: list[Tensor] = []
+    counts: list[int] = []
+
+    def dense(x: Tensor) -> Tensor:
+        rows = x.detach().reshape(-1, layer.in_features)
+        squares.append(rows.square().sum(0))
+        counts.append(len(rows))
+        return functional.linear(x, weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
+
+    layer.forward = dense  # type: ignore[method-assign]
+    try:
+        with torch.enable_grad():
+            total = loss()
+            (gradient,) = torch.autograd.grad(total, weight, allow_unused=True)
+    finally:
+        del layer.forward
+    if gradient is None:
+        raise ValueError(f"{where}: `loss` must be computed from the layer, got one that does not depend on it")
+    return float(total.detach()), gradient, sum(squares, torch.zeros_like(layer.b[0])) / max(sum(counts), 1)
+
+
+@torch.no_grad()
+def _fitted(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int, kept: list[Tensor]) -> Fit:
+    _put(layer, kept)
+    state = Fit(target, importance / importance.mean(), layer)
+    for _ in range(sweeps):
+        for r in range(layer.rank):
+            state.seat(r)
+        state.solve_weights()
+    return state
+
+
+@torch.no_grad()
+def _put(layer: LaplexLinear, values: list[Tensor]) -> None:
+    for parameter, value in zip((layer.a, layer.b, layer.weight), values, strict=True):
+        parameter.copy_(value)

@@ -1,0 +1,307 @@
+"""``laplex.nn.LaplexLinear``: what a user of nn.Linear relies on."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import laplex
+from helpers import error
+from laplex.nn import LaplexLinear
+
+VARIANTS = {
+    "plain": {},
+    "rank_4": {"rank": 4},
+    "phased": {"rank": 2, "phase": True},
+    "trained_tau": {"rank": 3, "train_tau": True, "tau": 0.5},
+    "no_bias": {"rank": 2, "bias": False},
+    "all": {"rank": 2, "phase": True, "train_tau": True, "tau": 2.0},
+}
+variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+
+
+def layer_of(options, sizes=(30, 20), **more):
+    return LaplexLinear(*sizes, **options, **more)
+
+
+def dense_of(layer):
+    """The definition, in float64."""
+    wide = copy.deepcopy(layer).double()
+    phases = [{}] * layer.rank if layer.phi is None else [{"phi": p, "psi": q} for p, q in zip(wide.phi, wide.psi)]
+    kernels = zip(wide.weight, wide.a, wide.b, wide.tau, phases)
+    return sum(w * laplex.reference.kernel(a, b, tau, **phase) for w, a, b, tau, phase in kernels)
+
+
+@variants
+def test_is_the_sum_of_its_kernels(options):
+    layer, x = layer_of(options), torch.randn(5, 2, 30)
+    bias = 0.0 if layer.bias is None else layer.bias.double()
+    assert error(layer(x), x.double() @ dense_of(layer).T + bias) <= 1e-6
+    assert error(layer.to_dense(), dense_of(layer)) <= 1e-6
+    assert error(layer.to_linear()(x), layer(x)) <= 1e-6
+
+
+@variants
+def test_gradients_are_those_of_the_definition(options):
+    layer, x = layer_of(options).double(), torch.randn(5, 30, dtype=torch.float64, requires_grad=True)
+    leaves = [x, *layer.parameters()]
+    g = torch.randn(5, 20, dtype=torch.float64)
+    got = torch.autograd.grad(layer(x), leaves, g)
+    y = x @ layer.to_dense().T
+    want = torch.autograd.grad(y if layer.bias is None else y + layer.bias, leaves, g)
+    for (name, _), one, other in zip([("x", x), *layer.named_parameters()], got, want):
+        assert error(one, other) <= 1e-11, name
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "expected"),
+    [((768, 1000), 4, 8_076), ((768, 1000), 8, 15_152), ((768, 1000), 16, 29_304)],
+)
+def test_parameters_of_a_swin_head(sizes, rank, expected):
+    assert sum(p.numel() for p in LaplexLinear(*sizes, rank=rank).parameters()) == expected
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(4, 11_664), (8, 21_816), (16, 42_120)])
+def test_parameters_of_a_maxvit_head(rank, expected):
+    layers = LaplexLinear(512, 512, rank=rank), LaplexLinear(512, 1000, rank=rank)
+    assert sum(p.numel() for layer in layers for p in layer.parameters()) == expected
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (30, 20), (20, 30), (40, 41), (1, 9), (64, 5)])
+def test_starts_with_kernels_of_full_rank(sizes):
+    layer = LaplexLinear(*sizes, rank=3)
+    assert laplex.rank(layer.a.detach(), layer.b.detach()).tolist() == [min(sizes)] * 3
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"rank": 8}, {"rank": 4, "phase": True}, {"tau": 0.01}, {"tau": 100.0}], ids=str
+)
+def test_starts_with_results_as_large_as_those_of_a_dense_layer(options):
+    x = torch.randn(256, 512)
+    ours = torch.stack([LaplexLinear(512, 300, **options)(x).std() for _ in range(8)]).square().mean().sqrt()
+    assert 0.8 < float(ours.detach() / nn.Linear(512, 300)(x).std().detach()) < 1.25
+
+
+@variants
+def test_saving_and_loading(options, tmp_path):
+    layer, other, x = layer_of(options), layer_of(options), torch.randn(4, 30)
+    torch.save(layer.state_dict(), tmp_path / "layer.pt")
+    other.load_state_dict(torch.load(tmp_path / "layer.pt"))  # weights_only, the default
+    assert torch.equal(other(x), layer(x))
+    whole = io.BytesIO(pickle.dumps(layer))
+    assert torch.equal(pickle.load(whole)(x), layer(x))
+    assert torch.equal(copy.deepcopy(layer)(x), layer(x))
+
+
+def test_a_fixed_tau_is_saved():
+    layer, other, x = LaplexLinear(8, 9, tau=0.3), LaplexLinear(8, 9), torch.randn(8)
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(x), layer(x))
+
+
+def test_safetensors(tmp_path):
+    safetensors = pytest.importorskip("safetensors.torch")
+    layer, other, x = LaplexLinear(8, 9, rank=2), LaplexLinear(8, 9, rank=2), torch.randn(8)
+    safetensors.save_model(layer, str(tmp_path / "layer.safetensors"))
+    safetensors.load_model(other, str(tmp_path / "layer.safetensors"))
+    assert torch.equal(other(x), layer(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("how", ["to", "constructor"])
+def test_half_precision_keeps_the_parameters(dtype, how):
+    layer = LaplexLinear(30, 20, rank=2).to(dtype) if how == "to" else LaplexLinear(30, 20, rank=2, dtype=dtype)
+    assert {p.dtype for p in [*layer.parameters(), *layer.buffers()]} == {torch.float32}
+    x = torch.randn(5, 30).to(dtype)
+    y = layer(x)
+    assert y.dtype == dtype
+    assert error(y, x.double() @ dense_of(layer).T + layer.bias.double()) <= 4 * torch.finfo(dtype).eps
+    y.float().sum().backward()
+    assert all(bool(p.grad.isfinite().all()) for p in layer.parameters())
+
+
+def test_double_precision():
+    layer = LaplexLinear(30, 20, rank=2).double()
+    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    assert {p.dtype for p in layer.half().parameters()} == {torch.float32}
+
+
+def test_under_autocast():
+    layer, x = LaplexLinear(30, 20, rank=2), torch.randn(5, 30)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(x)
+    assert y.dtype == nn.functional.linear(x, x).to(torch.bfloat16).dtype
+    assert error(y, layer(x)) <= 0.02
+
+
+@variants
+def test_compiled(options):
+    torch._dynamo.reset()
+    layer, x = layer_of(options), torch.randn(5, 30)
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    got, want = compiled(x), layer(x)
+    assert error(got, want) <= 1e-6
+    one, other = (torch.autograd.grad(y.square().sum(), list(layer.parameters())) for y in (got, want))
+    assert all(error(this, that) <= 1e-5 for this, that in zip(one, other))
+
+
+def test_trains():
+    torch.manual_seed(0)
+    true = LaplexLinear(12, 8, rank=2)
+    layer, x = LaplexLinear(12, 8, rank=2), torch.randn(256, 12)
+    layer.load_state_dict({name: value + 0.05 * torch.randn_like(value) for name, value in true.state_dict().items()})
+    layer.fixed_tau.fill_(1.0)
+    optimizer, y = torch.optim.Adam(layer.parameters(), lr=0.01), true(x).detach()
+    first = float((layer(x) - y).square().mean().detach())
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss = (layer(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < 0.02 * first
+
+
+# --- a plan kept for frozen anchors -----------------------------------------------------------------------------------
+
+
+def test_a_frozen_layer_sorts_once():
+    layer, x = LaplexLinear(300, 200).requires_grad_(False), torch.randn(4, 300)
+    first = layer(x)
+    plan = layer._plan
+    assert plan is not None
+    assert torch.equal(layer(x), first)
+    assert layer._plan is plan
+    layer.a.mul_(-1.0)  # another order
+    assert error(layer(x), x.double() @ dense_of(layer).T + layer.bias.double()) <= 1e-6
+    assert layer._plan is not plan
+
+
+def test_a_plan_is_no_part_of_the_state():
+    layer = LaplexLinear(30, 20).requires_grad_(False)
+    layer(torch.randn(30))
+    assert layer._plan is not None
+    assert "_plan" not in str(layer.state_dict().keys())
+    assert copy.deepcopy(layer)._plan is None
+    assert pickle.loads(pickle.dumps(layer))._plan is None
+    assert layer.double()._plan is None
+
+
+def test_trained_anchors_have_no_plan():
+    layer = LaplexLinear(30, 20)
+    layer(torch.randn(30))
+    assert layer._plan is None
+
+
+# --- starts -----------------------------------------------------------------------------------------------------------
+
+
+def blobs(classes=10, features=16, each=20):
+    centres = torch.randn(classes, features)
+    y = torch.arange(classes).repeat_interleave(each)
+    return centres[y] + 0.3 * torch.randn(len(y), features), y
+
+
+@pytest.mark.parametrize("phase", [False, True])
+def test_init_from_a_weight_puts_anchors_at_its_singular_vectors(phase):
+    weight = torch.randn(20, 30)
+    layer = LaplexLinear(30, 20, rank=3, tau=0.5, phase=phase).init_from(weight)
+    left, _, right = torch.linalg.svd(weight)
+    for anchors, vectors in ((layer.a, left.T), (layer.b, right)):
+        for r in range(3):
+            assert abs(float(torch.corrcoef(torch.stack([anchors[r].detach(), vectors[r]]))[0, 1])) > 1 - 1e-5
+    assert float(layer.bias.abs().max()) == 0.0
+
+
+def test_init_from_examples_learns_more_in_the_same_time():
+    torch.manual_seed(0)
+    x, y = blobs(classes=30, features=40)
+    losses = []
+    for start in ("data", "nothing"):
+        torch.manual_seed(1)
+        layer = LaplexLinear(40, 30, rank=4)
+        if start == "data":
+            layer.init_from((x, y))
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+        for _ in range(60):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(layer(x), y)
+            loss.backward()
+            optimizer.step()
+        losses.append(float(loss))
+    assert losses[0] < losses[1]
+
+
+def test_a_constant_feature_and_an_empty_class_do_no_harm():
+    x, y = blobs()
+    x[:, 3] = 7.0
+    layer = LaplexLinear(16, 12, rank=2).init_from((x, y))
+    assert all(bool(p.isfinite().all()) for p in layer.parameters())
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+BAD = {
+    "no rank": (dict(rank=0), ValueError, "`rank` must be a whole number of at least 1, got 0"),
+    "half a rank": (dict(rank=1.5), ValueError, "`rank` must be a whole number of at least 1, got 1.5"),
+    "no features": (dict(in_features=0), ValueError, "`in_features` must be a whole number of at least 1, got 0"),
+    "fewer": (dict(out_features=-3), ValueError, "`out_features` must be a whole number of at least 1, got -3"),
+    "tau 0": (dict(tau=0.0), ValueError, "`tau` must be positive and finite, got 0.0"),
+    "tau nan": (dict(tau=float("nan")), ValueError, "`tau` must be positive and finite, got nan"),
+    "tau text": (dict(tau="1"), TypeError, "`tau` must be a positive number, got str"),
+    "integers": (dict(dtype=torch.int32), TypeError, "`dtype` must be a floating-point type, got torch.int32"),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "text"), BAD.values(), ids=BAD)
+def test_bad_arguments(options, kind, text):
+    with pytest.raises(kind, match=f"laplex.nn.LaplexLinear: {text}"):
+        LaplexLinear(**{"in_features": 3, "out_features": 4, **options})
+
+
+def test_bad_inputs():
+    layer = LaplexLinear(30, 20, rank=2)
+    with pytest.raises(ValueError, match=r"`x` must have 30 features in its last dimension, got \(5, 29\)"):
+        layer(torch.randn(5, 29))
+    with pytest.raises(TypeError, match="`x` must be a tensor, got list"):
+        layer([1.0])
+
+
+BAD_TARGETS = {
+    "shape": (torch.randn(3, 3), r"`target` must be \(12, 16\), got \(3, 3\)"),
+    "nan": (torch.full((12, 16), torch.nan), "`target` must be finite; it has 192 NaN or infinity"),
+    "features": ((torch.randn(5, 3), torch.zeros(5, dtype=torch.long)), r"`x` must be \(N, 16\) .* got \(5, 3\)"),
+    "none": ((torch.randn(0, 16), torch.zeros(0, dtype=torch.long)), r"with at least one example, got \(0, 16\)"),
+    "labels": ((torch.randn(5, 16), torch.zeros(5)), r"`y` must hold 5 class labels, whole numbers, got torch.float32"),
+    "classes": ((torch.randn(5, 16), torch.full((5,), 12)), r"`y` must be in 0 ... 11, the classes, got 12 ... 12"),
+    "infinite": ((torch.full((5, 16), torch.inf), torch.zeros(5, dtype=torch.long)), "`x` must be finite; it has 80"),
+}
+
+
+@pytest.mark.parametrize(("target", "text"), BAD_TARGETS.values(), ids=BAD_TARGETS)
+def test_bad_targets(target, text):
+    layer = LaplexLinear(16, 12)
+    before = copy.deepcopy(layer.state_dict())
+    with pytest.raises(ValueError, match=text):
+        layer.init_from(target)
+    assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
+def test_more_kernels_than_singular_vectors():
+    with pytest.raises(ValueError, match="`rank` must be at most 3, the number of singular vectors, got 4"):
+        LaplexLinear(5, 3, rank=4).init_from(torch.randn(3, 5))
+
+
+def test_what_print_shows():
+    assert str(LaplexLinear(5, 3, rank=2)) == "LaplexLinear(in_features=5, out_features=3, rank=2, bias=True)"
+    shown = str(LaplexLinear(5, 3, bias=False, phase=True, tau=0.25))
+    assert shown == "LaplexLinear(in_features=5, out_features=3, rank=1, bias=False, phase=True, tau=0.25)"
+    assert "train_tau=True" in str(LaplexLinear(5, 3, train_tau=True))
+
+
+def test_on_the_meta_device():
+    layer = LaplexLinear(5, 3, rank=2, device="meta")
+    assert layer.a.is_meta
+    assert "rank=2" in str(layer)

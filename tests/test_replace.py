@@ -1,0 +1,171 @@
+"""``laplex.nn.replace_linear`` and ``reseat_step``."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from helpers import error
+from laplex.nn import LaplexLinear, replace_linear, reseat_step
+
+
+def quiet(done, of):
+    """No bar."""
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(12, 24), nn.Linear(24, 12, bias=False)
+
+    def forward(self, x):
+        return x + self.down(self.up(x).relu())
+
+
+def model_of():
+    return nn.Sequential(Block(), Block(), nn.Linear(12, 5))
+
+
+def kinds(model):
+    return {name: type(module) for name, module in model.named_modules() if not list(module.children())}
+
+
+def test_all_layers_are_replaced():
+    model, x = model_of(), torch.randn(3, 12)
+    bias = model[0].up.bias.detach().clone()
+    table = replace_linear(model, rank=2)
+    assert set(kinds(model).values()) == {LaplexLinear}
+    assert [row.name for row in table] == ["0.up", "0.down", "1.up", "1.down", "2"]
+    assert model(x).shape == (3, 5)
+    assert model[0].down.bias is None
+    assert torch.equal(model[0].up.bias, bias)
+    assert sum(row.after for row in table) == sum(p.numel() for p in model.parameters())
+
+
+def test_names_choose():
+    model = model_of()
+    table = replace_linear(model, include=r"\.up$|^2$", exclude="^1")
+    assert [row.name for row in table] == ["0.up", "2"]
+    assert type(model[1].up) is type(model[0].down) is nn.Linear
+
+
+def test_a_dry_run_changes_nothing_and_prints_a_table():
+    model = model_of()
+    before = copy.deepcopy(model.state_dict())
+    table = replace_linear(model, rank=2, include="up", dry_run=True, phase=True)
+    assert set(kinds(model).values()) == {nn.Linear}
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    lines = str(table).splitlines()
+    assert lines[0].split() == ["layer", "in", "->", "out", "parameters", "after", "residual"]
+    assert lines[1].split() == ["0.up", "12", "->", "24", "312", "170"]
+    assert lines[-1].split() == ["all", "624", "340"]
+
+
+def test_fitted_layers_are_near_the_old_ones():
+    torch.manual_seed(0)
+    model = model_of()
+    old = copy.deepcopy(model)
+    table = replace_linear(model, rank=6, fit=True, sweeps=10, include="up", progress=quiet)
+    for row in table:
+        new, before = model.get_submodule(row.name), old.get_submodule(row.name)
+        assert row.residual == pytest.approx(error(new.to_dense(), before.weight) ** 2, rel=1e-3)
+        assert row.residual < 0.35
+
+
+def test_a_layer_used_twice_is_replaced_once():
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    replace_linear(model, rank=1)
+    assert model[0] is model[2]
+    assert isinstance(model[0], LaplexLinear)
+
+
+def test_tied_weights_and_subclasses_are_left_alone():
+    class Special(nn.Linear):
+        pass
+
+    tied = nn.Module()
+    tied.table, tied.head, tied.special, tied.free = nn.Embedding(9, 6), nn.Linear(6, 9), Special(6, 6), nn.Linear(6, 6)
+    tied.head.weight = tied.table.weight
+    assert [row.name for row in replace_linear(tied)] == ["free"]
+
+
+def test_mode_dtype_and_frozen_state_are_kept():
+    model = nn.Sequential(nn.Linear(6, 7)).double().eval().requires_grad_(False)
+    replace_linear(model, rank=2)
+    assert not model[0].training
+    assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float64, False)}
+
+
+BAD = {
+    "a layer": (nn.Linear(3, 4), {}, TypeError, "`model` must be a module that contains layers, got Linear"),
+    "no module": ("model", {}, TypeError, "`model` must be a module that contains layers, got str"),
+    "no match": (model_of(), {"include": "attention"}, ValueError, "none matches .* layers of the model: 0.up, 0.down"),
+    "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "nn.Linear layers of the model: none"),
+    "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
+    "rank": (model_of(), {"rank": 0}, ValueError, "`rank` must be a whole number of at least 1, got 0"),
+    "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
+}
+
+
+@pytest.mark.parametrize(("model", "options", "kind", "text"), BAD.values(), ids=BAD)
+def test_bad_arguments(model, options, kind, text):
+    before = kinds(model) if isinstance(model, nn.Module) else None
+    with pytest.raises(kind, match=text):
+        replace_linear(model, **options)
+    assert before is None or kinds(model) == before
+
+
+# --- jumps during training --------------------------------------------------------------------------------------------
+
+
+def stuck():
+    """A layer whose anchors are in a wrong order, and a loss that says so."""
+    torch.manual_seed(0)
+    true, layer, x = LaplexLinear(10, 8, rank=1), LaplexLinear(10, 8, rank=1), torch.randn(200, 10)
+    y = true(x).detach()
+    return layer, lambda: functional.mse_loss(layer(x), y)
+
+
+def test_a_jump_lowers_the_loss():
+    layer, loss = stuck()
+    before, after = reseat_step(layer, loss)
+    assert float(loss().detach()) == pytest.approx(after, rel=1e-5)
+    assert after < 0.7 * before
+
+
+def test_a_layer_stays_as_it_is_where_no_jump_helps():
+    layer, loss = stuck()
+    kept = copy.deepcopy(layer.state_dict())
+    before, after = reseat_step(layer, loss, steps=(-1e3,))
+    assert before == after
+    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+
+
+@pytest.mark.parametrize("good", [0, 1], ids=["at_once", "later"])
+def test_an_error_in_the_loss_leaves_the_layer_whole(good):
+    layer, _ = stuck()
+    kept, calls = copy.deepcopy(layer.state_dict()), iter(range(9))
+
+    def broken():
+        loss = layer(torch.randn(2, 10)).sum()
+        if next(calls) == good:
+            raise RuntimeError("no data")
+        return loss
+
+    with pytest.raises(RuntimeError, match="no data"):
+        reseat_step(layer, broken)
+    assert "forward" not in vars(layer)
+    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+
+
+def test_bad_steps():
+    layer, loss = stuck()
+    with pytest.raises(TypeError, match="`layer` must be a LaplexLinear, got Linear"):
+        reseat_step(nn.Linear(3, 3), loss)
+    with pytest.raises(ValueError, match="`layer` must have no phases"):
+        reseat_step(LaplexLinear(3, 3, phase=True), loss)
+    with pytest.raises(ValueError, match="`loss` must be computed from the layer"):
+        reseat_step(layer, lambda: torch.ones(1, requires_grad=True).sum())
