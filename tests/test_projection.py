@@ -237,7 +237,7 @@ WRONG = {
     "out": (lambda: LaplexProjection(3, 2.5), TypeError, ": `out_features` must be a whole number, got 2.5; use"),
     "tau": (lambda: made(tau=-1.0), ValueError, ": `tau` must be positive and finite, or None, got -1.0; leave"),
     "word": (lambda: made(tau="1"), TypeError, ": `tau` must be a positive number or None, got '1'; leave it out"),
-    "dtype": (lambda: made(dtype=torch.int32), TypeError, ": `dtype` must be floating point, got torch.int32; use"),
+    "dtype": (lambda: made(dtype=torch.int32), TypeError, ": `dtype` must be a floating-point type, got torch.int32"),
     "data": (lambda: made().place([1.0]), TypeError, ".place: `data` must be a torch.Tensor, got list"),
     "shape": (
         lambda: made().place(torch.ones(3, 4)),

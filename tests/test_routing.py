@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import laplex
-from laplex import reference
+from laplex import _backends, reference
 from laplex.nn.routing import Routing, count_sketch, gather, permutation, routing_of, scatter, universal
 
 BACKENDS = pytest.mark.parametrize("backend", ["torch", "cpp", "formed", "dense", None])
@@ -60,6 +60,18 @@ def test_a_count_sketch_is_exact(n, k, backend, dtype):
     assert torch.equal(apply(torch.eye(k, dtype=dtype), anchors, backend), matrix.mT)  # every entry, one at a time
     unsigned = apply(x, count_sketch(buckets, None, n, dtype=dtype), backend)
     assert torch.equal(unsigned, x @ matrix.abs().mT)
+
+
+@pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled")
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("n", "k"), [(7, 30), (20, 20), (2, 300)])
+def test_the_programs_of_triton_are_exact(n, k, dtype):
+    buckets, signs = torch.randint(n, (k,)), torch.randint(2, (k,)) * 2 - 1
+    x, matrix = dyadic(2, k, dtype=dtype), sketch_matrix(buckets, signs, n, dtype)
+    assert torch.equal(apply(x, count_sketch(buckets, signs, n, dtype=dtype), "triton"), x @ matrix.mT)
+    assert torch.equal(apply(x, count_sketch(buckets, None, n, dtype=dtype), "triton"), x @ matrix.abs().mT)
+    order = torch.randperm(k)
+    assert torch.equal(apply(x, permutation(order, dtype=dtype), "triton"), x[:, order])
 
 
 def test_anchors_of_float32_are_exact_for_inputs_of_float64():

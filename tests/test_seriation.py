@@ -5,7 +5,16 @@ import re
 import pytest
 import torch
 
-from laplex._seriation import BLOCK, seriate
+from laplex._seriation import BLOCK, _leading, seriate
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def chain(samples, features, seed=0, dtype=torch.float64):
@@ -34,6 +43,24 @@ def test_a_shuffled_chain_is_recovered_up_to_reversal(samples, features, leaf):
     data = torch.cumsum(torch.randn(samples, features, dtype=torch.float64), 1)
     shuffled = torch.randperm(features)
     assert abs(rank_correlation(seriate(data[:, shuffled], leaf=leaf), shuffled)) > 0.9
+
+
+@pytest.mark.parametrize(("samples", "features"), [(150, 200), (300, 150)])
+def test_few_coordinates_will_do(samples, features):
+    """These are found by subspace iteration, not by a whole decomposition."""
+    data = torch.cumsum(torch.randn(samples, features, dtype=torch.float64), 1)
+    shuffled = torch.randperm(features)
+    places = seriate(data[:, shuffled], coordinates=8)
+    assert abs(rank_correlation(places, shuffled)) > 0.9
+    assert torch.equal(seriate(data, coordinates=8)[shuffled], places)
+
+
+def test_subspace_iteration_finds_the_leading_eigenvectors():
+    basis = torch.linalg.qr(torch.randn(100, 100, dtype=torch.float64)).Q
+    values = 0.8 ** torch.arange(100).double()
+    got, vectors = _leading((basis * values) @ basis.mT, 6, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(got, values[:6], rtol=1e-9, atol=0)
+    torch.testing.assert_close((basis[:, :6].mT @ vectors).abs(), torch.eye(6).double(), rtol=0, atol=1e-9)
 
 
 def test_neighbours_of_a_long_chain_stay_near():

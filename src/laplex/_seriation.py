@@ -106,23 +106,26 @@ def _principal_coordinates(data: Tensor, coordinates: int, generator: torch.Gene
         _, vectors = _leading(gram.tril() + gram.tril(-1).mT, coordinates, generator)
         points = torch.cat([block.mT @ vectors.to(block) for block in _standardised(data, *scaling)])
     points = points.to(_precision(data))
-    flipped: Tensor = points * torch.where(points.pow(3).sum(0) < 0, -1.0, 1.0).to(points)
-    return flipped
+    points *= torch.where(torch.einsum("ij,ij,ij->j", points, points, points) < 0, -1.0, 1.0).to(points)
+    return points
 
 
 def _leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """About the ``count`` leading eigenvalues and eigenvectors of a positive semidefinite matrix, the largest first.
 
-    By subspace iteration, because a whole decomposition of 3000 samples takes longer than all else. It is exact for
-    small matrices; else eigenvalues near the last one mix, which moves no feature far.
+    Large matrices by subspace iteration, because a whole decomposition for 3000 samples takes longer than all else.
+    Eigenvectors near the last one are then mixed with those beyond it, which moves no feature far.
     """
-    size = len(matrix)
-    start = torch.randn(size, min(size, count + SPARE), generator=generator, dtype=torch.float64)
-    basis = torch.linalg.qr(start.to(matrix.device)).Q
-    for _ in range(ITERATIONS):
-        basis = torch.linalg.qr(matrix @ basis).Q
-    values, vectors = torch.linalg.eigh(basis.mT @ matrix @ basis)
-    return values.flip(0)[:count], (basis @ vectors).flip(1)[:, :count]
+    size, width = len(matrix), count + SPARE
+    if size <= width:
+        values, vectors = torch.linalg.eigh(matrix)
+    else:
+        basis = torch.randn(size, width, generator=generator, dtype=torch.float64).to(matrix.device)
+        for _ in range(ITERATIONS):
+            basis = torch.linalg.qr(matrix @ basis).Q
+        values, vectors = torch.linalg.eigh(basis.mT @ matrix @ basis)
+        vectors = basis @ vectors
+    return values.flip(0)[:count], vectors.flip(1)[:, :count]
 
 
 def _precision(data: Tensor) -> torch.dtype:

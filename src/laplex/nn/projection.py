@@ -16,6 +16,7 @@ from laplex._eager import plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._seriation import seriate
+from laplex.nn._checks import at_least_single
 from laplex.nn.routing import Routing, routing_of
 
 
@@ -81,7 +82,7 @@ class LaplexProjection(Module):
         length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
         self.trainable = trainable
         self._plan = None
-        dtype = _anchor_dtype(dtype)
+        dtype = at_least_single(where, dtype)
 
         def uniform(count: int, span: float = 1.0) -> Tensor:
             drawn_on = device if generator is None else generator.device
@@ -115,8 +116,13 @@ class LaplexProjection(Module):
         return linear(x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self._kept_plan())
 
     def _kept_plan(self) -> Plan | None:
-        """The plan of frozen anchors, built anew if they changed; None where values are not known, as in a graph."""
+        """The plan of frozen anchors, built anew if they changed; None where values are not known, as in a graph.
+
+        A CUDA graph sorts for itself: it would need this plan as long as it lives, and building one waits.
+        """
         if self.trainable or not plainly_eager() or self.a.is_meta:
+            return None
+        if self.a.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
         if self._plan is None or not self._plan._knows(self.a, self.b):
             self._plan = Plan(self.a, self.b)
@@ -173,10 +179,3 @@ class LaplexProjection(Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
-
-
-def _anchor_dtype(dtype: torch.dtype | None) -> torch.dtype:
-    dtype = torch.get_default_dtype() if dtype is None else dtype
-    if not dtype.is_floating_point:
-        raise TypeError(f"laplex.nn.LaplexProjection: `dtype` must be floating point, got {dtype}; use torch.float32")
-    return torch.promote_types(dtype, torch.float32)
