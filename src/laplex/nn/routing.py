@@ -9,8 +9,8 @@ labels, K then sends inputs to outputs: it permutes, selects, or adds up in buck
     universal      y = W x, for any W                         inputs are repeated and scaled first
 
 In floating point the limit is reached. Labels are whole numbers, so different ones are at least 1 apart, and at
-:data:`ROUTING_TAU` the entry exp(-1 / tau) is 0 in float64, in which every backend carries its sums. So the matrix that
-is applied is the routing matrix itself, and a product is as exact as the sums of its terms.
+:data:`ROUTING_TAU` the entry exp(-1 / tau) is 0 in float32 and in float64. So the matrix that every backend applies is
+the routing matrix itself, and a product is as exact as the sums of its terms.
 
 :func:`routing_of` goes the other way: from a trained matrix to the routing that is nearest to it.
 
