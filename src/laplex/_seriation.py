@@ -106,7 +106,7 @@ def _principal_coordinates(data: Tensor, coordinates: int, generator: torch.Gene
         _, vectors = _leading(gram.tril() + gram.tril(-1).mT, coordinates, generator)
         points = torch.cat([block.mT @ vectors.to(block) for block in _standardised(data, *scaling)])
     points = points.to(_precision(data))
-    points *= torch.where(torch.einsum("ij,ij,ij->j", points, points, points) < 0, -1.0, 1.0).to(points)
+    points *= torch.where(points.pow(3).sum(0) < 0, -1.0, 1.0).to(points)
     return points
 
 
