@@ -1,4 +1,4 @@
-"""What laplex is compared with: one small file each, one shape.
+"""What laplex is compared with: one small file each, one shape. `laplex.baselines` has those that experiments share.
 
 Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does what may be kept between calls (a
 matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import celerite, copy, dense, fft, keops, layer, logcumsumexp, toeplitz
+from benchmarks.baselines import celerite, copy, dense, fft, keops, layer, logcumsumexp
+from laplex.baselines import toeplitz
 
 Apply = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor, Tensor, float], Apply]

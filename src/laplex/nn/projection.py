@@ -1,0 +1,181 @@
+"""A projection of many features to few by one kernel matrix, frozen or trained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from laplex import _checks
+from laplex._checks.counts import positive, whole
+from laplex._eager import plainly_eager
+from laplex._functional import linear
+from laplex._plan import Plan
+from laplex._seriation import seriate
+from laplex.nn._checks import at_least_single
+from laplex.nn.routing import Routing, routing_of
+
+
+class LaplexProjection(Module):
+    r"""y = (x * signs) K^T with one kernel matrix K(a, b): x (..., in_features) to y (..., out_features).
+
+    A random projection that stores in_features + out_features numbers and costs O((d + m) log(d + m)) for every row.
+    As tau tends to 0 it becomes sparse routing, as CountSketch; :meth:`to_routing` gives that limit.
+
+    The places of the inputs decide what the projection keeps. By default they are uniform in [0, 1], and so are those
+    of the outputs. :meth:`place` puts inputs that vary alike near one another, and the outputs on an even grid.
+
+    Frozen (the default): anchors, phases and log_tau are buffers, and the order of the anchors is kept between calls
+    until they change. It is no part of ``state_dict``, copies and pickles, which build it again. Trainable: the same
+    tensors are parameters. Both have the same ``state_dict``, so that one can be loaded into the other.
+
+    Args:
+        in_features: the number d of inputs.
+        out_features: the number m of outputs.
+        tau: length scale, where the anchors span [0, 1]. None is 1 / m, the distance of outputs on an even grid: each
+            one then listens to its own part of the line, no input is left out, and neighbours overlap.
+        phase: random phases phi (m,) and psi (d,), uniform in [0, 2 pi].
+        signs: random signs of the inputs, 1 or -1, that are never trained. Without phases or signs all entries of K are
+            positive, and outputs are weighted means of inputs.
+        trainable: train the anchors, the phases and log_tau.
+        generator: of the random numbers; None uses torch's own.
+        device: of the anchors.
+        dtype: of the anchors, float32 or float64. Half precision would tie most anchors together, so for it, and under
+            ``.half()`` and ``.to(torch.bfloat16)``, anchors are float32. Inputs may be half precision all the same; the
+            output has the dtype of the input.
+
+    Example:
+        >>> projection = LaplexProjection(150_528, 100, signs=True)
+        >>> projection(torch.randn(8, 150_528)).shape
+        torch.Size([8, 100])
+    """
+
+    a: Tensor  # (m,)
+    b: Tensor  # (d,)
+    log_tau: Tensor  # ()
+    phi: Tensor | None  # (m,)
+    psi: Tensor | None  # (d,)
+    signs: Tensor | None  # (d,) int8
+    _plan: Plan | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        tau: float | None = None,
+        phase: bool = False,
+        signs: bool = False,
+        trainable: bool = False,
+        generator: torch.Generator | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        where = "laplex.nn.LaplexProjection"
+        self.in_features = whole(where, "in_features", in_features)
+        self.out_features = whole(where, "out_features", out_features)
+        length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
+        self.trainable = trainable
+        self._plan = None
+        dtype = at_least_single(where, dtype)
+
+        def uniform(count: int, span: float = 1.0) -> Tensor:
+            drawn_on = device if generator is None else generator.device
+            drawn = span * torch.rand(count, generator=generator, device=drawn_on, dtype=dtype)
+            return drawn if device is None else drawn.to(device)
+
+        self._keep("a", uniform(out_features))
+        self._keep("b", uniform(in_features))
+        self._keep("log_tau", torch.tensor(math.log(length), device=device, dtype=dtype))
+        self._keep("phi", uniform(out_features, 2 * math.pi) if phase else None)
+        self._keep("psi", uniform(in_features, 2 * math.pi) if phase else None)
+        self.register_buffer("signs", (2 * (uniform(in_features) < 0.5) - 1).to(torch.int8) if signs else None)
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        """Register a tensor: as a parameter if it is trained, else as a buffer."""
+        if self.trainable:
+            self.register_parameter(name, None if value is None else Parameter(value))
+        else:
+            self.register_buffer(name, value)
+
+    @property
+    def tau(self) -> Tensor:
+        """The length scale, a tensor of one element."""
+        return self.log_tau.exp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., d) to y (..., m), in the dtype of x."""
+        if self.signs is not None:
+            _checks.operand("laplex.nn.LaplexProjection", x, self.b, ())
+            x = x * self.signs
+        return linear(x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self._kept_plan())
+
+    def _kept_plan(self) -> Plan | None:
+        """The plan of frozen anchors, built anew if they changed; None where values are not known, as in a graph.
+
+        A CUDA graph sorts for itself: it would need this plan as long as it lives, and building one waits.
+        """
+        if self.trainable or not plainly_eager() or self.a.is_meta:
+            return None
+        if self.a.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        if self._plan is None or not self._plan._knows(self.a, self.b):
+            self._plan = Plan(self.a, self.b)
+        return self._plan
+
+    @torch.no_grad()
+    def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
+        """Put inputs that vary alike near one another, by :func:`laplex.seriate`, and the outputs on an even grid.
+
+        Signs stay as they are; a projection that is to be placed should have none, since neighbours would cancel.
+
+        Args:
+            data (N, d): samples of the input.
+            generator: of :func:`laplex.seriate`; None uses one of seed 0.
+
+        Returns:
+            The module itself.
+        """
+        _checks.is_tensor("laplex.nn.LaplexProjection.place", "data", data)
+        if data.dim() != 2 or data.shape[1] != self.in_features:
+            raise ValueError(
+                f"laplex.nn.LaplexProjection.place: `data` must be (N, {self.in_features}), one row per sample, got "
+                f"shape {tuple(data.shape)}; use .flatten(1)"
+            )
+        m = self.out_features
+        self.b.copy_(seriate(data, generator=generator))
+        self.a.copy_((torch.arange(m, dtype=torch.float64) + 0.5) / m)
+        return self
+
+    def to_routing(self) -> Routing:
+        """The sparse routing next to this projection, signs included, and a bound of the difference in every entry.
+
+        :func:`laplex.nn.routing.routing_of` says which one it is. ``routing.linear(x)`` applies it.
+        """
+        routing = routing_of(self.a, self.b, self.tau, self.phi, self.psi)
+        return routing if self.signs is None else routing._replace(sign=routing.sign * self.signs)
+
+    def extra_repr(self) -> str:
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        tau = "" if self.log_tau.is_meta else f", tau={float(self.tau.detach()):.3g}"
+        return f"{sizes}{tau}, phase={self.phi is not None}, signs={self.signs is not None}, trainable={self.trainable}"
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LaplexProjection:
+        """Conversions as `Module` makes them, except to half precision."""
+
+        def not_to_half(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            half = made.is_floating_point() and made.dtype.itemsize < 4
+            return tensor.to(made.device) if half else made
+
+        super()._apply(not_to_half, recurse)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of copies and pickles, without the plan: it knows its anchors by their address."""
+        return {**self.__dict__, "_plan": None}
