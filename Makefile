@@ -57,5 +57,5 @@ $(TOOLS): constraints.txt
 
 $(INSTALLED): $(TOOLS) pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "laplex: building and installing"
-	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench]'
+	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench,experiments]'
 	@touch $@

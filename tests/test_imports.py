@@ -83,6 +83,7 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 def test_public_names():
     names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "Seats"]
     names += ["StalePlanError", "__version__", "backends", "gram", "linear", "nn", "rank", "reference", "reseat"]
+    names += ["seriate"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 
@@ -117,7 +118,8 @@ def test_public_names_of_objects():
 def test_public_names_of_modules():
     assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
-    assert shown(laplex.nn) == ["LaplexLinear", "Replacement", "Replacements", "replace_linear", "reseat_step"]
+    layers = ["LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
+    assert shown(laplex.nn) == [*layers, "replace_linear", "reseat_step", "routing"]
 
 
 def test_public_names_have_docstrings():

@@ -212,7 +212,7 @@ def test_init_from_a_weight_puts_anchors_at_its_singular_vectors(phase):
     for anchors, vectors in ((layer.a, left.T), (layer.b, right)):
         for r in range(3):
             assert abs(float(torch.corrcoef(torch.stack([anchors[r].detach(), vectors[r]]))[0, 1])) > 1 - 1e-5
-    assert float(layer.bias.abs().max()) == 0.0
+    assert float(layer.bias.detach().abs().max()) == 0.0
 
 
 def test_init_from_examples_learns_more_in_the_same_time():
@@ -244,13 +244,13 @@ def test_a_constant_feature_and_an_empty_class_do_no_harm():
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "no rank": (dict(rank=0), ValueError, "`rank` must be a whole number of at least 1, got 0"),
-    "half a rank": (dict(rank=1.5), ValueError, "`rank` must be a whole number of at least 1, got 1.5"),
-    "no features": (dict(in_features=0), ValueError, "`in_features` must be a whole number of at least 1, got 0"),
-    "fewer": (dict(out_features=-3), ValueError, "`out_features` must be a whole number of at least 1, got -3"),
-    "tau 0": (dict(tau=0.0), ValueError, "`tau` must be positive and finite, got 0.0"),
-    "tau nan": (dict(tau=float("nan")), ValueError, "`tau` must be positive and finite, got nan"),
-    "tau text": (dict(tau="1"), TypeError, "`tau` must be a positive number, got str"),
+    "no rank": (dict(rank=0), ValueError, "`rank` must be at least 1, got 0"),
+    "half a rank": (dict(rank=1.5), TypeError, "`rank` must be a whole number, got 1.5"),
+    "no features": (dict(in_features=0), ValueError, "`in_features` must be at least 1, got 0"),
+    "fewer": (dict(out_features=-3), ValueError, "`out_features` must be at least 1, got -3"),
+    "tau 0": (dict(tau=0.0), ValueError, "`tau` must be positive and finite, or None, got 0.0"),
+    "tau nan": (dict(tau=float("nan")), ValueError, "`tau` must be positive and finite, or None, got nan"),
+    "tau text": (dict(tau="1"), TypeError, "`tau` must be a positive number or None, got '1'"),
     "integers": (dict(dtype=torch.int32), TypeError, "`dtype` must be a floating-point type, got torch.int32"),
 }
 

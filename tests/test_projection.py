@@ -11,7 +11,7 @@ import torch
 from helpers import TOLERANCE, error, oracle
 from laplex import reference
 from laplex._seriation import seriate
-from laplex.nn.projection import LaplexProjection
+from laplex.nn._projection import LaplexProjection
 
 KINDS = pytest.mark.parametrize("kind", [{}, {"phase": True}, {"signs": True}, {"phase": True, "signs": True}], ids=str)
 TRAINABLE = pytest.mark.parametrize("trainable", [False, True])

@@ -105,7 +105,7 @@ BAD = {
     "no match": (model_of(), {"include": "attention"}, ValueError, "none matches .* layers of the model: 0.up, 0.down"),
     "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "nn.Linear layers of the model: none"),
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
-    "rank": (model_of(), {"rank": 0}, ValueError, "`rank` must be a whole number of at least 1, got 0"),
+    "rank": (model_of(), {"rank": 0}, ValueError, "`rank` must be at least 1, got 0"),
     "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
 }
 

@@ -171,8 +171,8 @@ def test_a_weight_of_zeros():
 
 BAD_FITS = {
     "no layer": ((nn.ReLU(), 2), {}, TypeError, "`layer` must be a torch.nn.Linear, got ReLU"),
-    "no rank": ((nn.Linear(5, 4), 0), {}, ValueError, "`rank` must be a whole number of at least 1, got 0"),
-    "no sweeps": ((nn.Linear(5, 4), 1), {"sweeps": 0}, ValueError, "`sweeps` must be a whole number"),
+    "no rank": ((nn.Linear(5, 4), 0), {}, ValueError, "`rank` must be at least 1, got 0"),
+    "no sweeps": ((nn.Linear(5, 4), 1), {"sweeps": 0}, ValueError, "`sweeps` must be at least 1"),
     "shape": ((nn.Linear(5, 4), 1), {"importance": torch.ones(4)}, ValueError, r"`importance` must be a tensor \(5,\)"),
     "lopsided": (
         (nn.Linear(2, 4), 1),

@@ -57,6 +57,7 @@ from laplex._plan import Plan as Plan
 from laplex._rank import rank as rank
 from laplex._reseat import Seats as Seats
 from laplex._reseat import reseat as reseat
+from laplex._seriation import seriate as seriate
 from laplex._version import __version__ as __version__
 
 __all__ = [
@@ -75,4 +76,5 @@ __all__ = [
     "rank",
     "reference",
     "reseat",
+    "seriate",
 ]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import positive, whole
-from laplex.nn.projection import LaplexProjection
+from laplex.nn._projection import LaplexProjection
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

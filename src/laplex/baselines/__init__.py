@@ -1,7 +1,7 @@
 """What laplex is compared with: small, tested and importable.
 
-    heads      layers of equal parameters: low rank, Kronecker sums, projections with a dense head
-    sketch     projections: CountSketch, Gaussian, principal components
-    rff        random Fourier features of the Laplace kernel
-    toeplitz   products with evenly spaced anchors by FFT
+heads      layers of equal parameters: low rank, Kronecker sums, projections with a dense head
+sketch     projections: CountSketch, Gaussian, principal components
+rff        random Fourier features of the Laplace kernel
+toeplitz   products with evenly spaced anchors by FFT
 """

@@ -126,10 +126,14 @@ class LowRankLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
 
     @classmethod
-    def from_weight(cls, weight: Tensor, rank: int, bias: Tensor | None = None) -> LowRankLinear:
-        """The best approximation of ``weight`` (out, in) in least squares, by its singular vectors.
+    def from_weight(
+        cls, weight: Tensor, rank: int, bias: Tensor | None = None, *, moments: Tensor | None = None
+    ) -> LowRankLinear:
+        """The best approximation of ``weight`` (out, in) in least squares, by singular vectors.
 
-        ``bias`` (out,) is copied. A rank above min(out, in) fills up with zeros on the left, so that it can be trained.
+        With ``moments`` C (in, in), the mean of x x^T over the inputs, the squared error of the *results* is least:
+        trace(E C E^T) for a difference E. ``bias`` (out,) is copied. A rank above min(out, in) fills up with zeros on
+        the left, so that it can be trained.
         """
         where = "laplex.baselines.LowRankLinear.from_weight"
         if weight.dim() != 2:
@@ -139,12 +143,15 @@ class LowRankLinear(nn.Module):
         out_features, in_features = weight.shape
         made = cls(in_features, out_features, rank, bias=bias is not None, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
-            u, s, v = torch.linalg.svd(weight.double(), full_matrices=False)
-            kept = min(rank, len(s))
-            root = s[:kept].sqrt()
+            wide = weight.double()
+            energy = wide @ wide.mT if moments is None else wide @ moments.double() @ wide.mT
+            kept = min(rank, out_features, in_features)
+            left = torch.linalg.eigh(energy).eigenvectors.flip(1)[:, :kept]
+            right = left.mT @ wide
+            root = right.norm(dim=1).clamp_min(torch.finfo(wide.dtype).tiny).sqrt()  # shared by the two sides
             made.left.zero_()
-            made.left[:, :kept] = u[:, :kept] * root
-            made.right[:kept] = v[:kept] * root[:, None]
+            made.left[:, :kept] = left * root
+            made.right[:kept] = right / root[:, None]
             if made.bias is not None and bias is not None:
                 made.bias.copy_(bias)
         return made

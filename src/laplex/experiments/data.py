@@ -60,6 +60,12 @@ class Features:
         squares = self.train[0].square().mean(0)
         return squares.clamp_min(1e-6 * float(squares.mean()))
 
+    @property
+    def moments(self) -> Tensor:
+        """The mean of x x^T over the train rows (features, features)."""
+        x = self.train[0]
+        return x.T @ x / len(x)
+
     def to(self, device: str | torch.device) -> Features:
         """The same on another device."""
         splits = [(x.to(device), y.to(device)) for x, y in (self.train, self.val, self.test)]

@@ -2,28 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import numbers
-
 import torch
 from torch import Tensor, nn
-
-
-def size(where: str, name: str, value: object) -> int:
-    """A whole number of at least 1."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise ValueError(f"{where}: `{name}` must be a whole number of at least 1, got {value!r}")
-    return int(value)
-
-
-def positive(where: str, name: str, value: object) -> float:
-    """A positive, finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, numbers.Real)):
-        raise TypeError(f"{where}: `{name}` must be a positive number, got {type(value).__name__}")
-    number = float(value)
-    if not (number > 0 and math.isfinite(number)):
-        raise ValueError(f"{where}: `{name}` must be positive and finite, got {value!r}")
-    return number
 
 
 def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:

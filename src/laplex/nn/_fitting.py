@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import whole
 from laplex._progress import shown
 from laplex._reseat import best_of, reseat
 from laplex.nn import _checks as checks
@@ -121,7 +122,7 @@ def fit(
     """Fit a layer's anchors and weights to a dense weight (out_features, in_features)."""
     where = "laplex.nn.LaplexLinear.from_linear"
     checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
-    checks.size(where, "sweeps", sweeps)
+    whole(where, "sweeps", sweeps)
     checks.importance_of(where, importance, layer.in_features)
     metric = torch.ones_like(layer.b[0]) if importance is None else importance.to(layer.b)
     diagonal = metric if metric.dim() == 1 else metric.diagonal()

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from laplex._checks.counts import positive, whole
 from laplex._functional import linear
-from laplex._plan import Plan
 from laplex.nn import _checks as checks
 from laplex.nn import _start as start
+from laplex.nn._anchored import Anchored
 from laplex.reference import kernel
 
 if TYPE_CHECKING:
     from laplex._progress import Told
 
 
-class LaplexLinear(nn.Module):
+class LaplexLinear(Anchored):
     r"""y = x W^T + bias with W = sum over r of weight_r K(a_r, b_r; tau_r), in place of ``torch.nn.Linear``.
 
         K(a, b; tau)[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)           the cosine only with phase=True
@@ -76,10 +76,10 @@ class LaplexLinear(nn.Module):
     ) -> None:
         super().__init__()
         where = "laplex.nn.LaplexLinear"
-        self.in_features = checks.size(where, "in_features", in_features)
-        self.out_features = checks.size(where, "out_features", out_features)
-        self.rank = checks.size(where, "rank", rank)
-        first = checks.positive(where, "tau", 1.0 if tau is None else tau)
+        self.in_features = whole(where, "in_features", in_features)
+        self.out_features = whole(where, "out_features", out_features)
+        self.rank = whole(where, "rank", rank)
+        first = 1.0 if tau is None else positive(where, "tau", tau, "None")
         like: dict[str, Any] = {"device": device, "dtype": checks.at_least_single(where, dtype)}
 
         def made(*shape: int) -> nn.Parameter:
@@ -96,7 +96,6 @@ class LaplexLinear(nn.Module):
         else:
             self.register_buffer("fixed_tau", scales)
         self.train_tau = train_tau
-        self._plan: Plan | None = None
         self.fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
         self.reset_parameters()
 
@@ -112,17 +111,9 @@ class LaplexLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        fixed = {"weight": self.weight, "phi": self.phi, "psi": self.psi, "plan": self._plan_of_frozen()}
+        fixed = {"weight": self.weight, "phi": self.phi, "psi": self.psi, "plan": self._plan_of_frozen(self.a, self.b)}
         y = linear(x, self.a, self.b, self.tau, **fixed)  # type: ignore[arg-type]
         return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def _plan_of_frozen(self) -> Plan | None:
-        """The order of anchors that are not trained, found once. (Trained ones are in another order at every step.)"""
-        if self.a.requires_grad or self.b.requires_grad or torch.compiler.is_compiling():
-            return None
-        if self._plan is None or not self._plan._knows(self.a, self.b):
-            self._plan = Plan(self.a, self.b)
-        return self._plan
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
 
@@ -194,24 +185,6 @@ class LaplexLinear(nn.Module):
         if self.bias is not None:
             made.bias.data.copy_(self.bias.detach())
         return made
-
-    # --- what modules do ----------------------------------------------------------------------------------------------
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """As every module, but never to less than float32."""
-        self._plan = None
-
-        def kept(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            if moved.is_floating_point() and moved.dtype.itemsize < 4:
-                return tensor.to(moved.device, torch.float32)
-            return moved
-
-        super()._apply(kept, recurse)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_plan": None}
 
     def extra_repr(self) -> str:
         """What print shows."""

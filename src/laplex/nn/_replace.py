@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 
-from laplex.nn import _checks as checks
+from laplex._checks.counts import whole
 from laplex.nn._linear import LaplexLinear
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def replace_linear(
         all                    8,320    900
     """
     where = "laplex.nn.replace_linear"
-    checks.size(where, "rank", rank)
+    whole(where, "rank", rank)
     if fit and options:
         raise ValueError(f"{where}: with fit=True layers have no {', '.join(options)}; leave it out, or set fit=False")
     found = _chosen(where, model, include, exclude)

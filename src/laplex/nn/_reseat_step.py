@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from laplex._checks.counts import whole
 from laplex.nn import _checks as checks
 from laplex.nn._fitting import Fit
 
@@ -43,7 +44,7 @@ def reseat_step(
     """
     where = "laplex.nn.reseat_step"
     checks.unphased(where, layer)
-    checks.size(where, "sweeps", sweeps)
+    whole(where, "sweeps", sweeps)
     before, gradient, importance = _gradient(where, layer, loss)
     weight = layer.to_dense().detach()
     kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.weight)]

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from laplex import _checks
 from laplex._checks.counts import positive, whole
-from laplex._eager import plainly_eager
 from laplex._functional import linear
-from laplex._plan import Plan
 from laplex._seriation import seriate
+from laplex.nn._anchored import Anchored
 from laplex.nn._checks import at_least_single
 from laplex.nn.routing import Routing, routing_of
 
 
-class LaplexProjection(Module):
+class LaplexProjection(Anchored):
     r"""y = (x * signs) K^T with one kernel matrix K(a, b): x (..., in_features) to y (..., out_features).
 
     A random projection that stores in_features + out_features numbers and costs O((d + m) log(d + m)) for every row.
@@ -60,7 +57,6 @@ class LaplexProjection(Module):
     phi: Tensor | None  # (m,)
     psi: Tensor | None  # (d,)
     signs: Tensor | None  # (d,) int8
-    _plan: Plan | None
 
     def __init__(
         self,
@@ -81,7 +77,6 @@ class LaplexProjection(Module):
         self.out_features = whole(where, "out_features", out_features)
         length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
         self.trainable = trainable
-        self._plan = None
         dtype = at_least_single(where, dtype)
 
         def uniform(count: int, span: float = 1.0) -> Tensor:
@@ -113,20 +108,9 @@ class LaplexProjection(Module):
         if self.signs is not None:
             _checks.operand("laplex.nn.LaplexProjection", x, self.b, ())
             x = x * self.signs
-        return linear(x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self._kept_plan())
-
-    def _kept_plan(self) -> Plan | None:
-        """The plan of frozen anchors, built anew if they changed; None where values are not known, as in a graph.
-
-        A CUDA graph sorts for itself: it would need this plan as long as it lives, and building one waits.
-        """
-        if self.trainable or not plainly_eager() or self.a.is_meta:
-            return None
-        if self.a.is_cuda and torch.cuda.is_current_stream_capturing():
-            return None
-        if self._plan is None or not self._plan._knows(self.a, self.b):
-            self._plan = Plan(self.a, self.b)
-        return self._plan
+        return linear(
+            x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self._plan_of_frozen(self.a, self.b)
+        )
 
     @torch.no_grad()
     def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
@@ -164,18 +148,3 @@ class LaplexProjection(Module):
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         tau = "" if self.log_tau.is_meta else f", tau={float(self.tau.detach()):.3g}"
         return f"{sizes}{tau}, phase={self.phi is not None}, signs={self.signs is not None}, trainable={self.trainable}"
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LaplexProjection:
-        """Conversions as `Module` makes them, except to half precision."""
-
-        def not_to_half(tensor: Tensor) -> Tensor:
-            made = fn(tensor)
-            half = made.is_floating_point() and made.dtype.itemsize < 4
-            return tensor.to(made.device) if half else made
-
-        super()._apply(not_to_half, recurse)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The state of copies and pickles, without the plan: it knows its anchors by their address."""
-        return {**self.__dict__, "_plan": None}

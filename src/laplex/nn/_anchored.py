@@ -1,0 +1,52 @@
+"""What all modules with anchors share: anchors are never kept in half precision, and frozen ones are sorted once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from laplex._eager import plainly_eager
+from laplex._plan import Plan
+
+
+class Anchored(nn.Module):
+    """A module whose floating-point tensors stay in float32 or float64, and which may keep a plan."""
+
+    _plan: Plan | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plan = None
+
+    def _plan_of_frozen(self, a: Tensor, b: Tensor) -> Plan | None:
+        """The order of anchors that are not trained, found again when they change; None where it is of no use.
+
+        Trained anchors have another order at every step. In a graph values are not known. A CUDA graph sorts for
+        itself: it would need this plan as long as it lives, and building one waits.
+        """
+        if a.requires_grad or b.requires_grad or not plainly_eager() or a.is_meta:
+            return None
+        if a.is_cuda and torch.cuda.is_current_stream_capturing():
+            return None
+        if self._plan is None or not self._plan._knows(a, b):
+            self._plan = Plan(a, b)
+        return self._plan
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Conversions as every module makes them, but never to less than float32."""
+        self._plan = None
+
+        def not_to_half(tensor: Tensor) -> Tensor:
+            made = fn(tensor)
+            half = made.is_floating_point() and made.dtype.itemsize < 4
+            return tensor.to(made.device, torch.float32) if half else made
+
+        super()._apply(not_to_half, recurse)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state of copies and pickles, without the plan: it knows its anchors by their address."""
+        return {**self.__dict__, "_plan": None}
