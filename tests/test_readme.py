@@ -29,12 +29,14 @@ def test_readme_blocks_run(tmp_path, monkeypatch):
 
 
 DOCUMENTED = [laplex.linear, laplex.LaplaceOperator, laplex.LaplaceOperator.solve, laplex.rank, laplex.Plan]
-DOCUMENTED += [laplex.GramOperator, laplex.CholeskyFactor, laplex.gram]
+DOCUMENTED += [laplex.GramOperator, laplex.CholeskyFactor, laplex.gram, laplex.reseat]
+DOCUMENTED += [laplex.nn.LaplexLinear, laplex.nn.LaplexProjection, laplex.nn.replace_linear]
 
 
 @pytest.mark.parametrize("documented", DOCUMENTED)
 def test_docstring_examples(documented):
     names = {"torch": torch, "laplex": laplex, "LaplaceOperator": laplex.LaplaceOperator}
+    names["LaplexProjection"] = laplex.nn.LaplexProjection
     for test in doctest.DocTestFinder(recurse=False).find(documented, globs=names):
         failed, _ = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test)
         assert failed == 0
