@@ -9,6 +9,7 @@ import torch
 
 import laplex
 from laplex import LaplaceOperator, Plan
+from laplex.nn import LaplexLinear, LaplexProjection
 
 
 def anchors():
@@ -25,6 +26,13 @@ def gradients(function, *inputs):
 def symmetric(method):
     a, b = anchors()
     return [method(LaplaceOperator(a)), method(LaplaceOperator(a, b).gram(b.abs())), method(LaplaceOperator(a).gram())]
+
+
+def fitted():
+    dense = torch.nn.Linear(6, 7, device="cpu")
+    with torch.no_grad():
+        dense.weight.copy_(laplex.reference.kernel(*anchors()))
+    return LaplexLinear.from_linear(dense, 2, sweeps=2, progress=lambda done, of: None)
 
 
 def seeded():
@@ -47,6 +55,9 @@ CALLS = {
     "sample": lambda a, b: symmetric(lambda matrix: matrix.cholesky(0.1).sample(3, generator=seeded())),
     "rank": lambda a, b: laplex.rank(a.expand(2, 7), b.expand(2, 6)),
     "plan": lambda a, b: laplex.linear(b, a, b, plan=Plan(a, b).update(a, b)),
+    "fit": lambda a, b: fitted().to_dense().detach(),
+    "seriate": lambda a, b: laplex.seriate(a[:, None] * b + a[:, None].cos(), coordinates=1),
+    "place": lambda a, b: LaplexProjection(6, 3, device="cpu", generator=seeded()).place(a[:, None] + b).a,
     "pickled_plan": lambda a, b: laplex.linear(b, a, b, plan=pickle.loads(pickle.dumps(Plan(a, b)))),
 }
 

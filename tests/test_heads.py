@@ -99,10 +99,36 @@ def test_laplex_and_low_rank_have_the_same_rank_within_a_budget():
             lambda: LowRankLinear.from_weight(torch.randn(3), 1),
             r"LowRankLinear.from_weight: `weight` must have the shape \(out, in\), got \(3,\); pass layer.weight",
         ),
+        (
+            lambda: LowRankLinear.from_weight(torch.randn(3, 4), 1, torch.ones(4)),
+            r"LowRankLinear.from_weight: `bias` must have the shape \(3,\), got \(4,\); leave it out",
+        ),
+        (
+            lambda: LowRankLinear.from_weight(torch.randn(3, 4), 1, moments=torch.ones(3, 3)),
+            r"LowRankLinear.from_weight: `moments` must have the shape \(4, 4\), got \(3, 3\); leave it out",
+        ),
+        (
+            lambda: LowRankLinear.from_weight(torch.full((3, 4), torch.nan), 1),
+            "LowRankLinear.from_weight: `weight` must be finite, got NaN or infinity; find it",
+        ),
+        (lambda: PCAHead(torch.full((9, 3), torch.inf), 2, 1), "PCAHead: `x` must be finite, got NaN or infinity;"),
     ],
 )  # fmt: skip
 def test_bad_arguments_are_named(call, message):
     with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LowRankLinear(3, 2, 1.5), "LowRankLinear: `rank` must be a whole number, got 1.5; use int"),
+        (lambda: count("laplex", 3, 2, 1.5), "heads.count: `size` must be a whole number, got 1.5; use int"),
+        (lambda: size_for_budget("laplex", 3, 2, 9.5), "size_for_budget: `budget` must be a whole number, got 9.5;"),
+    ],
+)
+def test_sizes_are_whole_numbers(call, message):
+    with pytest.raises(TypeError, match=message):
         call()
 
 

@@ -164,37 +164,6 @@ def test_trains():
     assert float(loss.detach()) < 0.02 * first
 
 
-# --- a plan kept for frozen anchors -----------------------------------------------------------------------------------
-
-
-def test_a_frozen_layer_sorts_once():
-    layer, x = LaplexLinear(300, 200).requires_grad_(False), torch.randn(4, 300)
-    first = layer(x)
-    plan = layer._plan
-    assert plan is not None
-    assert torch.equal(layer(x), first)
-    assert layer._plan is plan
-    layer.a.mul_(-1.0)  # another order
-    assert error(layer(x), x.double() @ dense_of(layer).T + layer.bias.double()) <= 1e-6
-    assert layer._plan is not plan
-
-
-def test_a_plan_is_no_part_of_the_state():
-    layer = LaplexLinear(30, 20).requires_grad_(False)
-    layer(torch.randn(30))
-    assert layer._plan is not None
-    assert "_plan" not in str(layer.state_dict().keys())
-    assert copy.deepcopy(layer)._plan is None
-    assert pickle.loads(pickle.dumps(layer))._plan is None
-    assert layer.double()._plan is None
-
-
-def test_trained_anchors_have_no_plan():
-    layer = LaplexLinear(30, 20)
-    layer(torch.randn(30))
-    assert layer._plan is None
-
-
 # --- starts -----------------------------------------------------------------------------------------------------------
 
 
@@ -251,6 +220,12 @@ BAD = {
     "tau 0": (dict(tau=0.0), ValueError, "`tau` must be positive and finite, or None, got 0.0"),
     "tau nan": (dict(tau=float("nan")), ValueError, "`tau` must be positive and finite, or None, got nan"),
     "tau text": (dict(tau="1"), TypeError, "`tau` must be a positive number or None, got '1'"),
+    "tau too large": (
+        dict(tau=1e39),
+        ValueError,
+        r"`tau` must be from 9.9e-32 to 4.1e\+31 in torch.float32, got 1e\+39",
+    ),
+    "tau too small": (dict(tau=1e-300, train_tau=True), ValueError, "`tau` must be from 9.9e-32 .* got 1e-300; scale"),
     "integers": (dict(dtype=torch.int32), TypeError, "`dtype` must be a floating-point type, got torch.int32"),
 }
 
@@ -276,6 +251,8 @@ BAD_TARGETS = {
     "none": ((torch.randn(0, 16), torch.zeros(0, dtype=torch.long)), r"with at least one example, got \(0, 16\)"),
     "labels": ((torch.randn(5, 16), torch.zeros(5)), r"`y` must hold 5 class labels, whole numbers, got torch.float32"),
     "classes": ((torch.randn(5, 16), torch.full((5,), 12)), r"`y` must be in 0 ... 11, the classes, got 12 ... 12"),
+    "meta": (torch.randn(12, 16, device="meta"), "`target` must hold numbers, got a tensor on the meta device"),
+    "three": ((torch.randn(5, 16), torch.zeros(5), 1), r"`target` must be a weight or a pair \(x, y\), got 3 values"),
     "infinite": ((torch.full((5, 16), torch.inf), torch.zeros(5, dtype=torch.long)), "`x` must be finite; it has 80"),
 }
 
@@ -287,6 +264,20 @@ def test_bad_targets(target, text):
     with pytest.raises(ValueError, match=text):
         layer.init_from(target)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
+def test_complex_targets():
+    for name, target in (
+        ("target", torch.ones(12, 16).cfloat()),
+        ("x", (torch.ones(5, 16).cfloat(), torch.ones(5, dtype=torch.long))),
+    ):
+        with pytest.raises(TypeError, match=f"`{name}` must be real, got torch.complex64; use {name}.real"):
+            LaplexLinear(16, 12).init_from(target)
+
+
+def test_a_constant_weight_tells_no_rows_apart():
+    layer = LaplexLinear(16, 12).init_from(torch.ones(12, 16))
+    assert float(layer.a.detach().abs().max()) == float(layer.b.detach().abs().max()) == 0.0
 
 
 def test_more_kernels_than_singular_vectors():
@@ -305,3 +296,20 @@ def test_on_the_meta_device():
     layer = LaplexLinear(5, 3, rank=2, device="meta")
     assert layer.a.is_meta
     assert "rank=2" in str(layer)
+    assert layer(torch.empty(4, 5, device="meta")).shape == (4, 3)
+
+
+@variants
+def test_from_the_meta_device_to_a_real_one(options):
+    layer = layer_of(options, device="meta").to_empty(device="cpu")
+    layer.reset_parameters()
+    torch.testing.assert_close(layer.tau.detach(), layer_of(options).tau.detach())
+    x = torch.randn(4, 30)
+    assert error(layer(x), x.double() @ dense_of(layer).T + (0.0 if layer.bias is None else layer.bias.double())) < 1e-6
+
+
+@pytest.mark.parametrize("tau", [1e-30, 1e30])
+@pytest.mark.parametrize("train_tau", [False, True])
+def test_an_extreme_length_scale(tau, train_tau):
+    layer, x = LaplexLinear(30, 20, rank=2, tau=tau, train_tau=train_tau), torch.randn(4, 30)
+    assert error(layer(x), x.double() @ dense_of(layer).T + layer.bias.double()) <= 2e-6

@@ -72,6 +72,11 @@ def test_principal_components_are_those_of_scikit_learn(samples, d, dtype):
     assert not layer.weight.requires_grad
 
 
+def test_principal_components_of_data_that_do_not_vary():
+    layer = principal_components(torch.ones(5, 9), 2)
+    assert torch.equal(layer(torch.ones(3, 9)), torch.zeros(3, 2))
+
+
 # --- Random Fourier features -----------------------------------------------------------------------------------------
 
 
@@ -125,6 +130,16 @@ WRONG = {
         lambda: principal_components(torch.ones(3), 1),
         ValueError,
         "principal_components: `data` must be (N, d) and floating point, got shape (3,) of torch.float32; use",
+    ),
+    "x": (
+        lambda: CountSketch(3, 2)(torch.ones(4, 1)),
+        ValueError,
+        "CountSketch: `x` must have 3 features in its last dimension, got (4, 1); use .reshape",
+    ),
+    "nan": (
+        lambda: principal_components(torch.full((9, 3), torch.nan), 1),
+        ValueError,
+        "principal_components: `data` must be finite, got NaN or infinity; find it",
     ),
     "many": (
         lambda: principal_components(torch.ones(3, 9), 3),

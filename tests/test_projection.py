@@ -105,6 +105,13 @@ def test_the_plan_follows_what_is_loaded_moved_and_placed():
     assert error(module(x.double()), definition(module, x)) <= TOLERANCE[torch.float64]
 
 
+def test_the_plan_follows_what_is_written_through_data():
+    module, x = made(), torch.randn(40)
+    module(x)
+    module.b.data.copy_(torch.rand(40))
+    assert error(module(x), definition(module, x)) <= TOLERANCE[torch.float32]
+
+
 def test_training_keeps_no_plan():
     module = made(trainable=True)
     module(torch.randn(40))
@@ -179,6 +186,15 @@ def test_double_and_meta():
     assert "tau" not in repr(shadow)
 
 
+@KINDS
+@TRAINABLE
+def test_from_the_meta_device_to_a_real_one(kind, trainable):
+    module = LaplexProjection(40, 7, tau=0.3, device="meta", trainable=trainable, **kind).to_empty(device="cpu")
+    module.reset_parameters(torch.Generator().manual_seed(1))
+    want = made(tau=0.3, trainable=trainable, **kind).state_dict()
+    assert all(torch.equal(want[name], value) for name, value in module.state_dict().items())
+
+
 def test_compiles(unpoisoned):
     module, x = made(signs=True), torch.randn(3, 40)
     compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
@@ -236,6 +252,11 @@ WRONG = {
     "in": (lambda: LaplexProjection(0, 3), ValueError, ": `in_features` must be at least 1, got 0; use"),
     "out": (lambda: LaplexProjection(3, 2.5), TypeError, ": `out_features` must be a whole number, got 2.5; use"),
     "tau": (lambda: made(tau=-1.0), ValueError, ": `tau` must be positive and finite, or None, got -1.0; leave"),
+    "huge": (
+        lambda: made(tau=1e40),
+        ValueError,
+        ": `tau` must be from 9.9e-32 to 4.1e+31 in torch.float32, got 1e+40;",
+    ),
     "word": (lambda: made(tau="1"), TypeError, ": `tau` must be a positive number or None, got '1'; leave it out"),
     "dtype": (lambda: made(dtype=torch.int32), TypeError, ": `dtype` must be a floating-point type, got torch.int32"),
     "data": (lambda: made().place([1.0]), TypeError, ".place: `data` must be a torch.Tensor, got list"),

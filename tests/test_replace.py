@@ -11,6 +11,15 @@ from helpers import error
 from laplex.nn import LaplexLinear, replace_linear, reseat_step
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def quiet(done, of):
     """No bar."""
 
@@ -82,6 +91,36 @@ def test_a_layer_used_twice_is_replaced_once():
     assert isinstance(model[0], LaplexLinear)
 
 
+def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
+    shared = nn.Linear(6, 6)
+    model = nn.ModuleDict({"first": shared, "second": shared, "other": nn.Linear(6, 6)})
+    (row,) = replace_linear(model, rank=1, include="second")
+    assert (row.name, row.before, row.after) == ("first", 42, 19)
+    assert model["first"] is model["second"]
+    assert isinstance(model["first"], LaplexLinear)
+    with pytest.raises(ValueError, match="no layer to replace"):
+        replace_linear(nn.Sequential(shared, shared), exclude="1")
+
+
+def test_a_shared_bias_is_not_torn():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6))
+    model[1].bias = model[0].bias
+    assert [row.name for row in replace_linear(model)] == ["2"]
+    assert model[1].bias is model[0].bias
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_an_encoder_of_torch_in_evaluation(masked):
+    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model, x = nn.TransformerEncoder(part, 2), torch.randn(3, 5, 8)
+    replace_linear(model, rank=2)
+    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
+    want = model(x, src_key_padding_mask=mask).detach()
+    with torch.no_grad():
+        got = model.eval()(x, src_key_padding_mask=mask)
+    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
+
+
 def test_tied_weights_and_subclasses_are_left_alone():
     class Special(nn.Linear):
         pass
@@ -99,12 +138,21 @@ def test_mode_dtype_and_frozen_state_are_kept():
     assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float64, False)}
 
 
+def test_a_bias_may_be_trained_alone():
+    model = nn.Sequential(nn.Linear(6, 7))
+    model[0].weight.requires_grad_(False)
+    replace_linear(model)
+    assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == ["0.bias"]
+
+
 BAD = {
     "a layer": (nn.Linear(3, 4), {}, TypeError, "`model` must be a module that contains layers, got Linear"),
     "no module": ("model", {}, TypeError, "`model` must be a module that contains layers, got str"),
     "no match": (model_of(), {"include": "attention"}, ValueError, "none matches .* layers of the model: 0.up, 0.down"),
     "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "nn.Linear layers of the model: none"),
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
+    "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
+    "unknown": (model_of(), {"bias": False}, TypeError, "`options` must be among phase, tau, train_tau, got bias"),
     "rank": (model_of(), {"rank": 0}, ValueError, "`rank` must be at least 1, got 0"),
     "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
 }
@@ -159,6 +207,48 @@ def test_an_error_in_the_loss_leaves_the_layer_whole(good):
         reseat_step(layer, broken)
     assert "forward" not in vars(layer)
     assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+
+
+def test_a_forward_of_the_instance_is_kept():
+    layer, loss = stuck()
+    wrapped = layer.forward = lambda x: LaplexLinear.forward(layer, x)
+    reseat_step(layer, loss)
+    assert vars(layer)["forward"] is wrapped
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.complex64])
+def test_a_jump_with_inputs_of_other_dtypes(dtype):
+    layer, _ = stuck()
+    x, y = (300 * torch.randn(200, 10)).to(dtype), torch.randn(200, 8)  # squares of float16 would overflow
+    before, after = reseat_step(layer, lambda: ((layer(x) - y) / 300).abs().float().square().mean())
+    assert after < before
+
+
+def test_a_layer_that_is_given_zeros_stays():
+    layer, _ = stuck()
+    kept = copy.deepcopy(layer.state_dict())
+    for x in (torch.zeros(5, 10), torch.zeros(0, 10)):
+        before, after = reseat_step(layer, lambda x=x: layer(x).square().sum())
+        assert before == after
+    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+
+
+def test_bad_losses():
+    layer, loss = stuck()
+
+    def without_gradients():
+        with torch.no_grad():
+            return loss()
+
+    with pytest.raises(ValueError, match="does not depend on it, or not differentiably; call the layer in it, outside"):
+        reseat_step(layer, without_gradients)
+    with pytest.raises(TypeError, match="`loss` must return a tensor of one element, got float; return its mean"):
+        reseat_step(layer, lambda: float(loss().detach()))
+    with pytest.raises(TypeError, match=r"`loss` must return a tensor of one element, got shape \(2,\); return"):
+        reseat_step(layer, lambda: loss().expand(2))
+    for steps in (3.0, "12", (1.0, float("nan"))):
+        with pytest.raises(ValueError, match=r"`steps` must be a sequence of finite numbers, got .*; leave it out"):
+            reseat_step(layer, loss, steps=steps)
 
 
 def test_bad_steps():

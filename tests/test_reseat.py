@@ -14,6 +14,15 @@ from laplex.nn._fitting import Fit
 METRICS = ("none", "diagonal", "full")
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def problem(metric, n=6, k=9, s=40):
     torch.manual_seed(1)
     target, b, places = torch.randn(n, k).double(), torch.randn(k).double(), torch.linspace(-3, 3, s).double()
@@ -64,26 +73,55 @@ def test_in_blocks(monkeypatch):
     assert error(parts.gains, whole.gains) <= 1e-14
 
 
+def test_no_rows():
+    _, b, places, _ = problem("none")
+    assert [len(each) for each in laplex.reseat(torch.zeros(0, 9).double(), b, places)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_targets_of_any_scale_go_home(scale):
+    b, places = torch.linspace(-1, 1, 50), torch.linspace(-2, 2, 81)
+    home = places[[50, 35]]
+    rows = scale * laplex.reference.kernel(home, b, 0.5)
+    assert torch.equal(laplex.reseat(rows, b, places, 0.5).places, home)
+
+
+def test_half_precision_is_computed_in_that_of_the_columns():
+    target, b, places, _ = problem("none")
+    got, want = (laplex.reseat(each, b.float(), places.float()) for each in (target.half(), target.half().float()))
+    assert all(torch.equal(one, other) for one, other in zip(got, want, strict=True))
+
+
 def test_a_place_far_from_everything_is_never_chosen_over_a_near_one():
     target, b = torch.ones(1, 3), torch.tensor([0.0, 0.1, 0.2])
     assert float(laplex.reseat(target, b, torch.tensor([1e9, 0.1])).places) == pytest.approx(0.1)
 
 
+GOOD = {"target": torch.ones(2, 4), "b": torch.ones(4), "places": torch.ones(5)}
 BAD = {
-    "columns": ((torch.ones(2, 3), torch.ones(4), torch.ones(5)), {}, r"`target` must be \(n, 4\) for 4 columns"),
-    "places": ((torch.ones(2, 4), torch.ones(4), torch.ones(0)), {}, r"`places` must be \(s,\) with at least one"),
-    "moments": (
-        (torch.ones(2, 4), torch.ones(4), torch.ones(5)),
-        {"moments": torch.ones(5)},
-        r"`moments` must be \(4,\)",
+    "columns": ({"b": torch.ones(3)}, ValueError, r"`target` must be \(n, 3\) for 3 columns, got \(2, 4\)"),
+    "a matrix": ({"b": torch.ones(1, 4)}, ValueError, r"`b` must be \(k,\), got \(1, 4\); use .reshape"),
+    "a number": ({"b": torch.tensor(1.0)}, ValueError, "`b` must have at least one dimension, got a scalar"),
+    "no places": ({"places": torch.ones(0)}, ValueError, r"`places` must be \(s,\) with at least one place, got \(0,"),
+    "double": (
+        {"places": torch.ones(5).double()},
+        TypeError,
+        "`places` must have the dtype of `b`, torch.float32, got",
     ),
+    "complex": ({"target": torch.ones(2, 4).cfloat()}, TypeError, "`target` must be real and floating point, got"),
+    "tau": ({"tau": "1"}, TypeError, "`tau` must be a positive number or a tensor, got str"),
+    "taus": ({"tau": torch.ones(2)}, ValueError, "`tau` must have one element"),
+    "weights": ({"weight": torch.ones(3)}, ValueError, r"`weight` must be a number or \(2,\), .* got \(3,\); use"),
+    "list": ({"weight": [1.0, 1.0]}, TypeError, r"`weight` must be a number, a tensor or None, got \[1.0, 1.0\]; use"),
+    "moments": ({"moments": torch.ones(5)}, ValueError, r"`moments` must be \(4,\) or \(4, 4\), got \(5,\)"),
+    "words": ({"moments": "ones"}, TypeError, "`moments` must be a torch.Tensor, got str"),
 }
 
 
-@pytest.mark.parametrize(("given", "options", "text"), BAD.values(), ids=BAD)
-def test_bad_arguments(given, options, text):
-    with pytest.raises(ValueError, match=f"laplex.reseat: {text}"):
-        laplex.reseat(*given, **options)
+@pytest.mark.parametrize(("given", "kind", "text"), BAD.values(), ids=BAD)
+def test_bad_arguments(given, kind, text):
+    with pytest.raises(kind, match=f"laplex.reseat: {text}"):
+        laplex.reseat(**{**GOOD, **given})
 
 
 # --- from_linear ------------------------------------------------------------------------------------------------------
@@ -98,7 +136,7 @@ def fitted(dense, rank, **options):
 
 
 def residual(layer, weight, importance=None):
-    h = torch.ones(weight.shape[1]) if importance is None else importance
+    h = torch.ones_like(weight[0]) if importance is None else importance
     metric = torch.diag(h) if h.dim() == 1 else h
     left = layer.to_dense().detach() - weight
     return float((left @ metric * left).sum() / (weight @ metric * weight).sum())
@@ -169,6 +207,44 @@ def test_a_weight_of_zeros():
     assert layer.fit_residual == 0.0
 
 
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e30, 1e37])
+def test_the_scale_of_a_weight_does_not_matter(scale):
+    torch.manual_seed(0)
+    dense = nn.Linear(9, 7, bias=False)
+    want = fitted(dense, 2, sweeps=4)
+    dense.weight.data.mul_(scale)
+    got = fitted(dense, 2, sweeps=4)
+    assert got.fit_residual == pytest.approx(want.fit_residual, rel=0.05)
+    assert got.fit_residual == pytest.approx(residual(got.double(), dense.weight.detach().double()), rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-40, 1e38, 1e200])
+@pytest.mark.parametrize("metric", ["diagonal", "full"])
+def test_the_scale_of_importances_does_not_matter(metric, scale):
+    torch.manual_seed(0)
+    dense, given = nn.Linear(9, 7), torch.rand(9).double()
+    importance = given if metric == "diagonal" else torch.diag(given) + 0.1
+    got, want = (fitted(dense, 2, sweeps=4, importance=each) for each in (scale * importance, importance))
+    assert got.fit_residual == pytest.approx(want.fit_residual, rel=0.05)
+
+
+@pytest.mark.parametrize(("rank", "metric"), [(3, "none"), (3, "full"), (8, "none")])
+def test_a_fit_can_be_repeated(rank, metric):
+    dense, root = nn.Linear(9, 7), torch.randn(9, 9)
+    importance = root @ root.T if metric == "full" else None
+    one, other = (fitted(dense, rank, sweeps=2, importance=importance).state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 9), (9, 1)])
+@pytest.mark.parametrize("rank", [1, 4])
+def test_fits_of_single_rows_and_columns(sizes, rank):
+    dense = nn.Linear(*sizes)
+    layer = fitted(dense, rank, sweeps=3)
+    assert layer.fit_residual == pytest.approx(residual(layer, dense.weight.detach()), rel=1e-3, abs=1e-10)
+    assert layer.fit_residual < 1.0
+
+
 BAD_FITS = {
     "no layer": ((nn.ReLU(), 2), {}, TypeError, "`layer` must be a torch.nn.Linear, got ReLU"),
     "no rank": ((nn.Linear(5, 4), 0), {}, ValueError, "`rank` must be at least 1, got 0"),
@@ -179,6 +255,24 @@ BAD_FITS = {
         {"importance": torch.tensor([[1.0, 2.0], [0.0, 1.0]])},
         ValueError,
         "`importance` must be symmetric",
+    ),
+    "indefinite": (
+        (nn.Linear(2, 4), 1),
+        {"importance": torch.tensor([[1.0, 2.0], [2.0, 1.0]])},
+        ValueError,
+        "`importance` must have no negative eigenvalue, got one",
+    ),
+    "complex": (
+        (nn.Linear(2, 4), 1),
+        {"importance": torch.ones(2).cfloat()},
+        TypeError,
+        "`importance` must be real, got",
+    ),
+    "meta": (
+        (nn.Linear(2, 4, device="meta"), 1),
+        {},
+        ValueError,
+        "`weight` must hold numbers, got a tensor on the meta",
     ),
     "negative": ((nn.Linear(5, 4), 1), {"importance": -torch.ones(5)}, ValueError, "finite, not negative, and not 0"),
 }

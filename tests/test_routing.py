@@ -200,6 +200,16 @@ WRONG = {
         r"gather: `signs` must be 1 or -1, got others; use signs.sign\(\)",
         lambda: gather(INDEX, 2, torch.zeros(2)),
     ),
+    "booleans": (
+        TypeError,
+        r"gather: `signs` must be real numbers, 1 or -1, got torch.bool; use 1 - 2 \* negative",
+        lambda: gather(INDEX, 2, torch.ones(2).bool()),
+    ),
+    "one feature": (
+        ValueError,
+        r"Routing.linear: `x` must have 3 features in its last dimension, got \(5, 1\); use .reshape",
+        lambda: routing_of(*SIDES).linear(torch.ones(5, 1)),
+    ),
     "half": (
         TypeError,
         r"gather: `dtype` must be torch.float32 or torch.float64, got torch.float16; use",

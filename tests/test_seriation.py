@@ -86,6 +86,12 @@ def test_offsets_and_positive_scales_do_not_matter():
     assert torch.equal(seriate(offset + scale * data), seriate(data))
 
 
+@pytest.mark.parametrize("exponent", [-1000, 1000])
+def test_very_large_and_small_data(exponent):
+    data = chain(60, 100)
+    assert torch.equal(seriate(data * 2.0**exponent), seriate(data))
+
+
 def test_blocks_do_not_matter(monkeypatch):
     data = chain(30, 200)
     places = seriate(data, leaf=3)

@@ -12,12 +12,14 @@ all rows and all places together that is one call of :func:`laplex.linear`, whos
 
 from __future__ import annotations
 
+import numbers
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._checks.arguments import anchors
 from laplex._functional import linear
 from laplex.reference import kernel
 
@@ -30,6 +32,9 @@ class Seats(NamedTuple):
     places: Tensor  # (n,)
     weights: Tensor  # (n,)
     gains: Tensor  # (n,)
+
+
+Seats.__module__ = "laplex"  # the name that users import and that saved files hold
 
 
 @torch.no_grad()
@@ -63,11 +68,13 @@ def reseat(
         >>> laplex.reseat(2 * row, b, torch.linspace(0, 3, 301)).places
         tensor([1.])
     """
-    _check(target, b, places, moments)
+    _check(target, b, places, tau)
+    _check_weights(target, b, weight, moments)
+    target = target.to(torch.promote_types(target.dtype, b.dtype))
     mass = _moments_at(places, b, tau, moments)
-    rows = max(1, MOST_AT_ONCE // max(len(places), 1))
+    rows = max(1, MOST_AT_ONCE // len(places))
     found = []
-    for first in range(0, len(target), rows):
+    for first in range(0, max(len(target), 1), rows):  # at least one block, even if it is empty
         block = target[first : first + rows]
         w = weight[first : first + rows, None] if isinstance(weight, Tensor) and weight.dim() else weight
         found.append(best_of(linear(block, places, b, tau), mass, w))
@@ -78,8 +85,8 @@ def reseat(
 def best_of(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Index, weight and gain of the best of the columns of ``score`` (rows, s)."""
     if weight is None:
-        gains, index = (score.square() / mass).max(1)
-        return index, score.gather(1, index[:, None])[:, 0] / mass[index], gains
+        size, index = (score.abs() * mass.rsqrt()).max(1)  # its square, the gain, may overflow or be lost
+        return index, score.gather(1, index[:, None])[:, 0] / mass[index], size.square()
     gains, index = (weight * (2 * score - weight * mass)).max(1)
     return index, torch.as_tensor(weight, dtype=score.dtype, device=score.device).expand(len(score), 1)[:, 0], gains
 
@@ -95,14 +102,41 @@ def _moments_at(places: Tensor, b: Tensor, tau: float | Tensor, moments: Tensor 
     return mass.clamp_min(torch.finfo(b.dtype).tiny)  # a place far from all columns explains nothing
 
 
-def _check(target: Tensor, b: Tensor, places: Tensor, moments: Tensor | None) -> None:
+def _check(target: Tensor, b: Tensor, places: Tensor, tau: float | Tensor) -> None:
     where = "laplex.reseat"
-    for name, value in (("target", target), ("b", b), ("places", places)):
-        _checks.is_tensor(where, name, value)
-    if b.dim() != 1 or target.dim() != 2 or target.shape[1] != b.shape[0]:
+    for name, value, count in (("b", b, "(k,)"), ("places", places, "(s,) with at least one place")):
+        anchors(where, name, value)
+        if value.dim() != 1 or (value is places and len(value) == 0):
+            raise ValueError(f"{where}: `{name}` must be {count}, got {tuple(value.shape)}; use .reshape(-1)")
+    if places.dtype != b.dtype:
+        raise TypeError(
+            f"{where}: `places` must have the dtype of `b`, {b.dtype}, got {places.dtype}; use .to(b.dtype)"
+        )
+    _real(where, "target", target)
+    if target.dim() != 2 or target.shape[1] != len(b):
         raise ValueError(f"{where}: `target` must be (n, {len(b)}) for {len(b)} columns, got {tuple(target.shape)}")
-    if places.dim() != 1 or len(places) == 0:
-        raise ValueError(f"{where}: `places` must be (s,) with at least one place, got {tuple(places.shape)}")
-    k = len(b)
-    if moments is not None and tuple(moments.shape) not in ((k,), (k, k)):
+    _checks.length_scale(where, tau, b, _checks.SMALLEST_TAU_OF_SQUARES)
+    _checks.batch_shape(where, places, b, tau)
+
+
+def _check_weights(target: Tensor, b: Tensor, weight: object, moments: object) -> None:
+    where, n, k = "laplex.reseat", len(target), len(b)
+    if isinstance(weight, Tensor):
+        _real(where, "weight", weight)
+    elif weight is not None and (isinstance(weight, bool) or not isinstance(weight, numbers.Real)):
+        raise TypeError(f"{where}: `weight` must be a number, a tensor or None, got {weight!r}; use torch.as_tensor")
+    if isinstance(weight, Tensor) and tuple(weight.shape) not in ((), (n,)):
+        raise ValueError(
+            f"{where}: `weight` must be a number or ({n},), one for each row, got {tuple(weight.shape)}; use .reshape"
+        )
+    if moments is None:
+        return
+    _real(where, "moments", moments)
+    if isinstance(moments, Tensor) and tuple(moments.shape) not in ((k,), (k, k)):
         raise ValueError(f"{where}: `moments` must be ({k},) or ({k}, {k}), got {tuple(moments.shape)}")
+
+
+def _real(where: str, name: str, value: object) -> None:
+    _checks.is_tensor(where, name, value)
+    if isinstance(value, Tensor) and not value.is_floating_point():
+        raise TypeError(f"{where}: `{name}` must be real and floating point, got {value.dtype}; call .float()")

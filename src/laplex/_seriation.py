@@ -64,7 +64,7 @@ def seriate(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     points = _principal_coordinates(data.detach(), coordinates, generator)  # (d, r)
-    start = torch.randn(points.shape[1], generator=generator, dtype=torch.float64)
+    start = torch.randn(points.shape[1], generator=generator, dtype=torch.float64, device="cpu")
     order = _walk(_split(points, leaf, start.to(points)))
     d = len(order)
     ranks = torch.empty(d, dtype=torch.float64, device=data.device)
@@ -120,7 +120,7 @@ def _leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Te
     if size <= width:
         values, vectors = torch.linalg.eigh(matrix)
     else:
-        basis = torch.randn(size, width, generator=generator, dtype=torch.float64).to(matrix.device)
+        basis = torch.randn(size, width, generator=generator, dtype=torch.float64, device="cpu").to(matrix.device)
         for _ in range(ITERATIONS):
             basis = torch.linalg.qr(matrix @ basis).Q
         values, vectors = torch.linalg.eigh(basis.mT @ matrix @ basis)
@@ -149,7 +149,9 @@ def _scaling(data: Tensor) -> tuple[Tensor, Tensor]:
             raise ValueError(_checks.not_finite("laplex.seriate", "data"))
         low, high = given.aminmax(dim=0)  # a rounded mean would leave a constant feature some length
         means.append(mean)
-        factors.append(torch.where(low == high, 0.0, 1 / (given - mean).norm(dim=0)))
+        size = low.abs().maximum(high.abs()).double()  # without it squares of 1e200 or 1e-200 would leave float64
+        factor = 1 / ((given - mean) / size).norm(dim=0) / size
+        factors.append(torch.where((low == high) | factor.isinf(), 0.0, factor))
     return torch.cat(means), torch.cat(factors)
 
 

@@ -76,6 +76,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             phase=self.phase,
             signs=self.signs,
             generator=torch.Generator().manual_seed(seed),
+            device="cpu",
             dtype=torch.float64,
         )
         if self.places == "data":

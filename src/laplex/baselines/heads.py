@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from laplex import _checks
+from laplex._checks.counts import whole
 from laplex.nn import LaplexLinear
 
 METHODS = (
@@ -47,7 +49,10 @@ def count(method: str, in_features: int, out_features: int, size: int) -> Count:
         in_features, out_features: features and classes.
         size: kernels, rank, terms or width; "full" has none, and ignores it.
     """
-    _is_method("laplex.baselines.heads.count", method)
+    where = "laplex.baselines.heads.count"
+    _is_method(where, method)
+    _whole(where, in_features=in_features, out_features=out_features)
+    whole(where, "size", size, 0)
     dense = out_features * (size + 1)  # on top of a projection to `size` features
     trained = {
         "full": out_features * in_features + out_features,
@@ -75,6 +80,7 @@ def size_for_budget(method: str, in_features: int, out_features: int, budget: in
     _is_method(where, method)
     if method == "full":
         raise ValueError(f"{where}: `method` must have a size, got 'full'; its parameters are those of torch.nn.Linear")
+    whole(where, "budget", budget)
     counts = [count(method, in_features, out_features, size) for size in (0, 1)]
     none, one = (each.stored if method == "pca-stored" else each.trained for each in counts)
     size = (budget - none) // (one - none)  # counts are linear in the size
@@ -91,10 +97,9 @@ def _is_method(where: str, method: str) -> None:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}; choose one of them")
 
 
-def _at_least_one(where: str, **sizes: int) -> None:
+def _whole(where: str, **sizes: int) -> None:
     for name, value in sizes.items():
-        if value < 1:
-            raise ValueError(f"{where}: `{name}` must be at least 1, got {value}; use a positive integer")
+        whole(where, name, value)
 
 
 # --- Heads -----------------------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ class LowRankLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _at_least_one("laplex.baselines.LowRankLinear", in_features=in_features, out_features=out_features, rank=rank)
+        _whole("laplex.baselines.LowRankLinear", in_features=in_features, out_features=out_features, rank=rank)
         self.left = nn.Parameter(torch.randn(out_features, rank, device=device, dtype=dtype) / rank**0.5)
         self.right = nn.Parameter(torch.randn(rank, in_features, device=device, dtype=dtype) / in_features**0.5)
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
@@ -141,6 +146,13 @@ class LowRankLinear(nn.Module):
                 f"{where}: `weight` must have the shape (out, in), got {tuple(weight.shape)}; pass layer.weight"
             )
         out_features, in_features = weight.shape
+        if not bool(weight.isfinite().all()):
+            raise ValueError(_checks.not_finite(where, "weight"))
+        for name, value, shape in (("bias", bias, (out_features,)), ("moments", moments, (in_features, in_features))):
+            if value is not None and tuple(value.shape) != shape:
+                raise ValueError(
+                    f"{where}: `{name}` must have the shape {shape}, got {tuple(value.shape)}; leave it out"
+                )
         made = cls(in_features, out_features, rank, bias=bias is not None, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
             wide = weight.double()
@@ -173,7 +185,7 @@ class KroneckerSum(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, terms: int, bias: bool = True) -> None:
         super().__init__()
-        _at_least_one("laplex.baselines.KroneckerSum", in_features=in_features, out_features=out_features, terms=terms)
+        _whole("laplex.baselines.KroneckerSum", in_features=in_features, out_features=out_features, terms=terms)
         p, q = kronecker_shape(in_features, out_features)
         self.left = nn.Parameter(torch.randn(terms, p, q))
         # An entry of W then has the variance 1 / in, as in a dense layer that keeps the variance of x.
@@ -223,10 +235,10 @@ class SeededProjectionHead(nn.Module):
     def __init__(self, in_features: int, out_features: int, width: int, seed: int) -> None:
         super().__init__()
         where = "laplex.baselines.SeededProjectionHead"
-        _at_least_one(where, in_features=in_features, out_features=out_features, width=width)
-        drawn = torch.randn(width, in_features, generator=torch.Generator().manual_seed(seed))
-        self.register_buffer("projection", drawn / in_features**0.5, persistent=False)
+        _whole(where, in_features=in_features, out_features=out_features, width=width)
+        drawn = torch.randn(width, in_features, generator=torch.Generator().manual_seed(seed), device="cpu")
         self.head = nn.Linear(width, out_features)
+        self.register_buffer("projection", drawn.to(self.head.weight) / in_features**0.5, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.head(nn.functional.linear(x, self.projection))
@@ -247,12 +259,14 @@ class PCAHead(nn.Module):
     def __init__(self, x: Tensor, out_features: int, width: int) -> None:
         super().__init__()
         where = "laplex.baselines.PCAHead"
-        _at_least_one(where, out_features=out_features, width=width)
+        _whole(where, out_features=out_features, width=width)
         if x.dim() != 2 or width > min(x.shape):
             raise ValueError(
                 f"{where}: `x` must have the shape (rows, in) with at least `width` = {width} rows and features, got "
                 f"{tuple(x.shape)}; use a smaller width"
             )
+        if not bool(x.isfinite().all()):
+            raise ValueError(_checks.not_finite(where, "x"))
         centred = x.double() - x.double().mean(0)
         _, vectors = torch.linalg.eigh(centred.mT @ centred)  # ascending
         self.register_buffer("directions", vectors.mT.flip(0)[:width].to(x.dtype).contiguous())
@@ -275,7 +289,7 @@ class LaplexProjectionHead(nn.Module):
     def __init__(self, in_features: int, out_features: int, width: int) -> None:
         super().__init__()
         where = "laplex.baselines.LaplexProjectionHead"
-        _at_least_one(where, in_features=in_features, out_features=out_features, width=width)
+        _whole(where, in_features=in_features, out_features=out_features, width=width)
         self.projection = LaplexLinear(in_features, width, bias=False)
         self.head = nn.Linear(width, out_features)
 

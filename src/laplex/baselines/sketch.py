@@ -10,6 +10,7 @@ from torch.nn import Linear, Module
 
 from laplex import _checks
 from laplex._checks.counts import whole
+from laplex.nn._checks import features
 from laplex.nn.routing import scatter
 
 
@@ -46,6 +47,7 @@ class CountSketch(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., d) to (..., m), in the dtype of x; half precision is summed in float32."""
+        features("laplex.baselines.CountSketch", x, self.in_features)
         return scatter(x * self.signs, self.buckets, self.out_features)
 
     def extra_repr(self) -> str:
@@ -101,11 +103,13 @@ def principal_components(data: Tensor, out_features: int) -> Linear:
             "use fewer components or more samples"
         )
     mean = data.mean(0, dtype=torch.float64)
+    if not bool(mean.isfinite().all()):
+        raise ValueError(_checks.not_finite(where, "data"))
     centred = data - mean  # (N, d) float64
     if samples < d:
         leading = torch.linalg.eigh(centred @ centred.mT).eigenvectors[:, -out_features:].flip(1)
         components = leading.mT @ centred  # (m, d), not yet of length 1
-        components /= components.norm(dim=1, keepdim=True)
+        components /= components.norm(dim=1, keepdim=True).clamp_min(torch.finfo(components.dtype).tiny)
     else:
         components = torch.linalg.eigh(centred.mT @ centred).eigenvectors[:, -out_features:].flip(1).mT
     components = components * components.gather(1, components.abs().argmax(1, keepdim=True)).sign()

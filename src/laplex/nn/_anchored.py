@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from laplex._eager import plainly_eager
+from laplex._errors import StalePlanError
+from laplex._functional import linear
 from laplex._plan import Plan
 
 
@@ -21,19 +23,34 @@ class Anchored(nn.Module):
         super().__init__()
         self._plan = None
 
+    def _product(self, x: Tensor, a: Tensor, b: Tensor, tau: Tensor, **rest: Any) -> Tensor:
+        """The product of :func:`laplex.linear`, with a plan where the anchors are frozen."""
+        plan = self._plan_of_frozen(a, b)
+        if plan is None:
+            return linear(x, a, b, tau, **rest)
+        try:
+            return linear(x, a, b, tau, plan=plan, **rest)
+        except StalePlanError:  # the anchors were written through ``.data``, as some averages of weights are
+            self._plan = plan = Plan(a, b)
+            return linear(x, a, b, tau, plan=plan, **rest)
+
     def _plan_of_frozen(self, a: Tensor, b: Tensor) -> Plan | None:
         """The order of anchors that are not trained, found again when they change; None where it is of no use.
 
         Trained anchors have another order at every step. In a graph values are not known. A CUDA graph sorts for
         itself: it would need this plan as long as it lives, and building one waits.
         """
-        if a.requires_grad or b.requires_grad or not plainly_eager() or a.is_meta:
+        if not plainly_eager() or a.is_meta:
+            return None
+        if a.requires_grad or b.requires_grad:
+            self._plan = None  # a fused optimizer moves the anchors, and torch does not count its writes
             return None
         if a.is_cuda and torch.cuda.is_current_stream_capturing():
             return None
-        if self._plan is None or not self._plan._knows(a, b):
-            self._plan = Plan(a, b)
-        return self._plan
+        plan = self._plan  # one look: another thread may replace it
+        if plan is None or not plan._knows(a, b):
+            self._plan = plan = Plan(a, b)
+        return plan
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Conversions as every module makes them, but never to less than float32."""

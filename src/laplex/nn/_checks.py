@@ -10,32 +10,56 @@ def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of parameters: anchors are never kept in half precision."""
     wanted = torch.get_default_dtype() if dtype is None else dtype
     if not wanted.is_floating_point:
-        raise TypeError(f"{where}: `dtype` must be a floating-point type, got {dtype}")
+        raise TypeError(f"{where}: `dtype` must be a floating-point type, got {dtype}; use torch.float32")
     return wanted if wanted.itemsize >= 4 else torch.float32
+
+
+def length_in(where: str, tau: float, dtype: torch.dtype) -> float:
+    """A length scale beside which anchors of this dtype have all their digits, even those much closer than tau."""
+    info = torch.finfo(dtype)
+    low, high = info.tiny / info.eps, info.max * info.eps
+    if not low <= tau <= high:
+        raise ValueError(
+            f"{where}: `tau` must be from {low:.1e} to {high:.1e} in {dtype}, got {tau}; scale it, or use torch.float64"
+        )
+    return tau
 
 
 def features(where: str, x: object, expected: int) -> None:
     """The last dimension of an input."""
     if not isinstance(x, Tensor):
-        raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}")
+        raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; use torch.as_tensor")
     if x.dim() == 0 or x.shape[-1] != expected:
-        raise ValueError(f"{where}: `x` must have {expected} features in its last dimension, got {tuple(x.shape)}")
+        got = tuple(x.shape)
+        raise ValueError(f"{where}: `x` must have {expected} features in its last dimension, got {got}; use .reshape")
 
 
 def is_linear(where: str, layer: object) -> None:
     """A dense layer."""
     if not isinstance(layer, nn.Linear):
-        raise TypeError(f"{where}: `layer` must be a torch.nn.Linear, got {type(layer).__name__}")
+        raise TypeError(f"{where}: `layer` must be a torch.nn.Linear, got {type(layer).__name__}; pass one")
 
 
 def weight_like(where: str, name: str, weight: object, shape: tuple[int, int]) -> None:
     """A finite dense weight of this shape."""
     if not isinstance(weight, Tensor):
-        raise TypeError(f"{where}: `{name}` must be a tensor, got {type(weight).__name__}")
+        raise TypeError(f"{where}: `{name}` must be a tensor, got {type(weight).__name__}; use torch.as_tensor")
     if tuple(weight.shape) != shape:
-        raise ValueError(f"{where}: `{name}` must be {shape}, got {tuple(weight.shape)}")
+        raise ValueError(
+            f"{where}: `{name}` must be {shape}, got {tuple(weight.shape)}; it is (out_features, in_features)"
+        )
+    real_values(where, name, weight)
     if not bool(weight.isfinite().all()):
-        raise ValueError(f"{where}: `{name}` must be finite; it has {int((~weight.isfinite()).sum())} NaN or infinity")
+        count = int((~weight.isfinite()).sum())
+        raise ValueError(f"{where}: `{name}` must be finite; it has {count} NaN or infinity; use .nan_to_num()")
+
+
+def real_values(where: str, name: str, value: Tensor) -> None:
+    """Real numbers that can be read."""
+    if value.is_complex():
+        raise TypeError(f"{where}: `{name}` must be real, got {value.dtype}; use {name}.real")
+    if value.is_meta:
+        raise ValueError(f"{where}: `{name}` must hold numbers, got a tensor on the meta device; load it first")
 
 
 def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
@@ -44,12 +68,27 @@ def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
         return
     if not isinstance(importance, Tensor) or tuple(importance.shape) not in ((columns,), (columns, columns)):
         got = tuple(importance.shape) if isinstance(importance, Tensor) else type(importance).__name__
-        raise ValueError(f"{where}: `importance` must be a tensor ({columns},) or ({columns}, {columns}), got {got}")
+        raise ValueError(
+            f"{where}: `importance` must be a tensor ({columns},) or ({columns}, {columns}), got {got}; use the mean "
+            "of x^2, or of x x^T, over the inputs"
+        )
+    real_values(where, "importance", importance)
     of_columns = importance if importance.dim() == 1 else importance.diagonal()
     if not bool((of_columns >= 0).all() & importance.isfinite().all() & (of_columns > 0).any()):
-        raise ValueError(f"{where}: `importance` must be finite, not negative, and not 0 everywhere")
-    if importance.dim() == 2 and not torch.allclose(importance, importance.T):
-        raise ValueError(f"{where}: `importance` must be symmetric; the mean of x x^T is")
+        raise ValueError(f"{where}: `importance` must be finite, not negative, and not 0 everywhere; clamp it")
+    if importance.dim() == 2:
+        _second_moments(where, importance)
+
+
+def _second_moments(where: str, importance: Tensor) -> None:
+    """A symmetric matrix without negative eigenvalues, beyond what rounding and few examples leave."""
+    scaled = importance.double() / importance.diagonal().double().max()
+    if not torch.allclose(scaled, scaled.T):
+        raise ValueError(f"{where}: `importance` must be symmetric, got another; the mean of x x^T is")
+    trace = scaled.diagonal().sum()
+    slack = 1e-5 * trace * torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
+    if int(torch.linalg.cholesky_ex(scaled + slack).info) != 0:
+        raise ValueError(f"{where}: `importance` must have no negative eigenvalue, got one; x x^T has none")
 
 
 def unphased(where: str, layer: object) -> None:
@@ -57,6 +96,6 @@ def unphased(where: str, layer: object) -> None:
     from laplex.nn._linear import LaplexLinear
 
     if not isinstance(layer, LaplexLinear):
-        raise TypeError(f"{where}: `layer` must be a LaplexLinear, got {type(layer).__name__}")
+        raise TypeError(f"{where}: `layer` must be a LaplexLinear, got {type(layer).__name__}; pass one")
     if layer.phi is not None:
-        raise ValueError(f"{where}: `layer` must have no phases: a place is searched for without them")
+        raise ValueError(f"{where}: `layer` must have no phases, got some; a place is searched for without them")

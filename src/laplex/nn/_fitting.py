@@ -15,6 +15,7 @@ or 0.59 of the energy is left), so a few orders are tried, and the best is conti
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,7 @@ from laplex._checks.counts import whole
 from laplex._progress import shown
 from laplex._reseat import best_of, reseat
 from laplex.nn import _checks as checks
+from laplex.nn import _start as start
 from laplex.reference import kernel
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class Fit:
         self.tau = layer.tau.detach()
         self.kernels = torch.stack([self.kernel(r) for r in range(len(self.a))])
         self.target = weight
+        self.draws = _draws()
         self.measure_by(metric)
 
     def measure_by(self, metric: Tensor) -> None:
@@ -74,6 +77,12 @@ class Fit:
         self.weight = torch.linalg.solve(normal + ridge, right).to(self.target.dtype)
         self.left = self.target - torch.tensordot(self.weight, self.kernels, 1)
 
+    def sweep(self, order: Iterable[int]) -> None:
+        """Seat the kernels in this order, then find all weights."""
+        for r in order:
+            self.seat(r)
+        self.solve_weights()
+
     def seat(self, r: int) -> None:
         """The best places of kernel r's rows, then of its columns, then its weight."""
         rest = self.left + self.weight[r] * self.kernels[r]
@@ -99,7 +108,7 @@ class Fit:
         mass = at.square().sum(0)
         formed = self.kernel(r)
         pull = self.times_metric(rest - weight * formed)  # E C
-        for few in torch.randperm(len(self.b[r])).to(self.b.device).split(COLUMNS_AT_ONCE):
+        for few in _shuffled(len(self.b[r]), self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
             together = self.metric[few][:, few].abs().sum(1).clamp_min(torch.finfo(mass.dtype).tiny)
             target = weight * formed[:, few] + pull[:, few] / together
             index, _, _ = best_of(target.T @ at, mass, weight)
@@ -112,7 +121,8 @@ class Fit:
         """The places that kernel r's anchors may take."""
         both = torch.cat([self.a[r], self.b[r]])
         margin = MARGIN * float(self.tau[r])
-        return torch.linspace(float(both.min()) - margin, float(both.max()) + margin, PLACES).to(both)
+        low, high = float(both.min()) - margin, float(both.max()) + margin
+        return torch.linspace(low, high, PLACES, dtype=both.dtype, device=both.device)
 
 
 @torch.no_grad()
@@ -124,30 +134,50 @@ def fit(
     checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
     whole(where, "sweeps", sweeps)
     checks.importance_of(where, importance, layer.in_features)
-    metric = torch.ones_like(layer.b[0]) if importance is None else importance.to(layer.b)
-    diagonal = metric if metric.dim() == 1 else metric.diagonal()
-    metric, diagonal = metric / diagonal.mean(), diagonal / diagonal.mean()
-    weight = weight.to(layer.a)
-    if layer.rank <= min(weight.shape):
-        layer.init_from(weight * diagonal.sqrt())
+    metric, diagonal = _metrics(layer, importance)
+    scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32
+    target = (weight.double() / scale).to(layer.a)
+    draws = _draws()
+    if layer.rank <= min(target.shape):
+        layer.init_from(target * diagonal.sqrt())
+    else:
+        start.interlaced(layer, draws)
     tries, first = (TRIES, min(FIRST_SWEEPS, sweeps)) if layer.rank > 1 else (1, sweeps)
     last = 0 if metric.dim() == 1 else -(-sweeps // 4)  # in the whole metric, from where its diagonal led
-    orders, count = torch.Generator().manual_seed(0), itertools.count(1)  # a seed, so that a fit can be repeated
+    count = itertools.count(1)
     with shown("laplex: fitting", progress) as tell:
 
         def swept(state: Fit, times: int) -> Fit:
             for _ in range(times):
-                for r in torch.randperm(layer.rank, generator=orders).tolist():
-                    state.seat(r)
-                state.solve_weights()
+                state.sweep(_shuffled(layer.rank, draws).tolist())
                 tell(next(count), tries * first + sweeps - first + last)
             return state
 
-        best = min((swept(Fit(weight, diagonal, layer), first) for _ in range(tries)), key=Fit.residual)
+        best = min((swept(Fit(target, diagonal, layer), first) for _ in range(tries)), key=Fit.residual)
         swept(best, sweeps - first)
         if last:
             best.measure_by(metric)
             swept(best, last)
-    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.weight, best.weight)):
+    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.weight, best.weight.double() * scale)):
         parameter.copy_(found)
     layer.fit_residual = best.residual()
+
+
+def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The metric of the columns, (k,) or (k, k), and its diagonal (k,), whose mean is 1."""
+    if importance is None:
+        return torch.ones_like(layer.b[0]), torch.ones_like(layer.b[0])
+    metric = importance.double() / importance.max()  # first, or the mean of very large ones would overflow
+    diagonal = metric if metric.dim() == 1 else metric.diagonal()
+    mean = diagonal.mean()
+    return (metric / mean).to(layer.b), (diagonal / mean).to(layer.b)
+
+
+def _draws() -> torch.Generator:
+    """Random numbers that are the same every time, so that a fit can be repeated."""
+    return torch.Generator().manual_seed(0)
+
+
+def _shuffled(count: int, draws: torch.Generator) -> Tensor:
+    """The numbers 0 to count - 1 in random order, on the CPU."""
+    return torch.randperm(count, generator=draws, device="cpu")

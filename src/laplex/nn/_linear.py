@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from laplex._checks.counts import positive, whole
-from laplex._functional import linear
 from laplex.nn import _checks as checks
 from laplex.nn import _start as start
 from laplex.nn._anchored import Anchored
@@ -37,6 +36,9 @@ class LaplexLinear(Anchored):
     are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
     any precision are accepted, and the result has that of the input. Autocast works as with nn.Linear.
 
+    While its anchors are frozen (``requires_grad_(False)``), a layer keeps their sorted order between calls. On CUDA it
+    does not see writes through ``.data``, which torch does not count: write under ``torch.no_grad()`` instead.
+
     Args:
         in_features, out_features: sizes, at least 1.
         bias: whether a bias is added.
@@ -61,6 +63,8 @@ class LaplexLinear(Anchored):
         8076
     """
 
+    __module__ = "laplex.nn"  # the name that users import and that saved files hold
+
     def __init__(
         self,
         in_features: int,
@@ -79,8 +83,9 @@ class LaplexLinear(Anchored):
         self.in_features = whole(where, "in_features", in_features)
         self.out_features = whole(where, "out_features", out_features)
         self.rank = whole(where, "rank", rank)
-        first = 1.0 if tau is None else positive(where, "tau", tau, "None")
         like: dict[str, Any] = {"device": device, "dtype": checks.at_least_single(where, dtype)}
+        first = 1.0 if tau is None else positive(where, "tau", tau, "None")
+        self._first_tau = checks.length_in(where, first, like["dtype"])
 
         def made(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, **like))
@@ -90,11 +95,10 @@ class LaplexLinear(Anchored):
         self.phi = made(rank, out_features) if phase else None
         self.psi = made(rank, in_features) if phase else None
         self.bias = made(out_features) if bias else None
-        scales = torch.full((rank,), first, **like)
         if train_tau:
-            self.log_tau = nn.Parameter(scales.log())
+            self.log_tau = made(rank)
         else:
-            self.register_buffer("fixed_tau", scales)
+            self.register_buffer("fixed_tau", torch.empty((rank,), **like))
         self.train_tau = train_tau
         self.fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
         self.reset_parameters()
@@ -105,14 +109,21 @@ class LaplexLinear(Anchored):
         return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
 
     def reset_parameters(self) -> None:
-        """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start."""
+        """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
+
+        tau becomes that of the constructor. So a layer made on the meta device is ready after ``to_empty`` and this.
+        """
+        with torch.no_grad():
+            if self.train_tau:
+                self.log_tau.fill_(math.log(self._first_tau))
+            else:
+                self.fixed_tau.fill_(self._first_tau)  # type: ignore[operator]
         start.interlaced(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        fixed = {"weight": self.weight, "phi": self.phi, "psi": self.psi, "plan": self._plan_of_frozen(self.a, self.b)}
-        y = linear(x, self.a, self.b, self.tau, **fixed)  # type: ignore[arg-type]
+        y = self._product(x, self.a, self.b, self.tau, weight=self.weight, phi=self.phi, psi=self.psi)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from torch.nn import Parameter
 
 from laplex import _checks
 from laplex._checks.counts import positive, whole
-from laplex._functional import linear
 from laplex._seriation import seriate
 from laplex.nn._anchored import Anchored
-from laplex.nn._checks import at_least_single
+from laplex.nn._checks import at_least_single, length_in
 from laplex.nn.routing import Routing, routing_of
 
 
@@ -27,8 +26,9 @@ class LaplexProjection(Anchored):
     of the outputs. :meth:`place` puts inputs that vary alike near one another, and the outputs on an even grid.
 
     Frozen (the default): anchors, phases and log_tau are buffers, and the order of the anchors is kept between calls
-    until they change. It is no part of ``state_dict``, copies and pickles, which build it again. Trainable: the same
-    tensors are parameters. Both have the same ``state_dict``, so that one can be loaded into the other.
+    until they change. (On CUDA writes through ``.data`` are not seen: write under ``torch.no_grad()`` instead.) It is
+    no part of ``state_dict``, copies and pickles, which build it again. Trainable: the same tensors are parameters.
+    Both have the same ``state_dict``, so that one can be loaded into the other.
 
     Args:
         in_features: the number d of inputs.
@@ -50,6 +50,8 @@ class LaplexProjection(Anchored):
         >>> projection(torch.randn(8, 150_528)).shape
         torch.Size([8, 100])
     """
+
+    __module__ = "laplex.nn"  # the name that users import and that saved files hold
 
     a: Tensor  # (m,)
     b: Tensor  # (d,)
@@ -75,21 +77,45 @@ class LaplexProjection(Anchored):
         where = "laplex.nn.LaplexProjection"
         self.in_features = whole(where, "in_features", in_features)
         self.out_features = whole(where, "out_features", out_features)
-        length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
-        self.trainable = trainable
         dtype = at_least_single(where, dtype)
+        length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
+        self._first_tau = length_in(where, length, dtype)
+        self.trainable = trainable
 
-        def uniform(count: int, span: float = 1.0) -> Tensor:
-            drawn_on = device if generator is None else generator.device
-            drawn = span * torch.rand(count, generator=generator, device=drawn_on, dtype=dtype)
-            return drawn if device is None else drawn.to(device)
+        def made(*shape: int) -> Tensor:
+            return torch.empty(shape, device=device, dtype=dtype)
 
-        self._keep("a", uniform(out_features))
-        self._keep("b", uniform(in_features))
-        self._keep("log_tau", torch.tensor(math.log(length), device=device, dtype=dtype))
-        self._keep("phi", uniform(out_features, 2 * math.pi) if phase else None)
-        self._keep("psi", uniform(in_features, 2 * math.pi) if phase else None)
-        self.register_buffer("signs", (2 * (uniform(in_features) < 0.5) - 1).to(torch.int8) if signs else None)
+        self._keep("a", made(self.out_features))
+        self._keep("b", made(self.in_features))
+        self._keep("log_tau", made())
+        self._keep("phi", made(self.out_features) if phase else None)
+        self._keep("psi", made(self.in_features) if phase else None)
+        self.register_buffer("signs", made(self.in_features).to(torch.int8) if signs else None)
+        self.reset_parameters(generator)
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw anchors, phases and signs anew, and set tau to that of the constructor.
+
+        A projection made on the meta device is ready after ``to_empty`` and this.
+
+        Args:
+            generator: of the random numbers; None uses torch's own.
+        """
+
+        def uniform(like: Tensor, span: float = 1.0) -> Tensor:
+            drawn_on = like.device if generator is None else generator.device
+            drawn = torch.rand(like.shape, generator=generator, device=drawn_on, dtype=self.a.dtype)
+            return (span * drawn).to(like.device)
+
+        for anchors in (self.a, self.b):
+            anchors.copy_(uniform(anchors))
+        self.log_tau.fill_(math.log(self._first_tau))
+        for phases in (self.phi, self.psi):
+            if phases is not None:
+                phases.copy_(uniform(phases, 2 * math.pi))
+        if self.signs is not None:
+            self.signs.copy_(2 * (uniform(self.signs) < 0.5) - 1)
 
     def _keep(self, name: str, value: Tensor | None) -> None:
         """Register a tensor: as a parameter if it is trained, else as a buffer."""
@@ -108,9 +134,7 @@ class LaplexProjection(Anchored):
         if self.signs is not None:
             _checks.operand("laplex.nn.LaplexProjection", x, self.b, ())
             x = x * self.signs
-        return linear(
-            x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self._plan_of_frozen(self.a, self.b)
-        )
+        return self._product(x, self.a, self.b, self.tau, phi=self.phi, psi=self.psi)
 
     @torch.no_grad()
     def place(self, data: Tensor, *, generator: torch.Generator | None = None) -> LaplexProjection:
@@ -133,7 +157,7 @@ class LaplexProjection(Anchored):
             )
         m = self.out_features
         self.b.copy_(seriate(data, generator=generator))
-        self.a.copy_((torch.arange(m, dtype=torch.float64) + 0.5) / m)
+        self.a.copy_((torch.arange(m, dtype=torch.float64, device=data.device) + 0.5) / m)
         return self
 
     def to_routing(self) -> Routing:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from laplex._progress import Told
 
 
+OPTIONS = ("phase", "tau", "train_tau")
+
+
 class Replacement(NamedTuple):
     """One layer of a model."""
 
@@ -62,8 +65,9 @@ def replace_linear(
 ) -> Replacements:
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
 
-    A layer that appears twice in the model is replaced by one layer in both places. Layers whose weight is shared with
-    another module (tied embeddings) are left alone, and so are subclasses of nn.Linear: what they add would be lost.
+    A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. Layers
+    that share a weight or bias with another module (tied embeddings) are left alone, and so are subclasses of
+    nn.Linear: what they add would be lost. Hooks of the old layers are dropped.
 
     Args:
         model: any module. It must not be an nn.Linear itself: that has no parent to be replaced in.
@@ -90,58 +94,73 @@ def replace_linear(
     whole(where, "rank", rank)
     if fit and options:
         raise ValueError(f"{where}: with fit=True layers have no {', '.join(options)}; leave it out, or set fit=False")
-    found = _chosen(where, model, include, exclude)
-    made: dict[int, LaplexLinear] = {}
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise TypeError(
+            f"{where}: `options` must be among {', '.join(OPTIONS)}, got {', '.join(unknown)}; leave it out"
+        )
+    chosen = _chosen(where, model, include, exclude)
+    made: list[LaplexLinear] = []
     rows = []
-    for name, old in found:
-        if id(old) not in made and not dry_run:
-            made[id(old)] = _fitted(old, rank, sweeps, progress) if fit else _anew(old, rank, options)
-        new = made.get(id(old))
-        after = _count(new) if new is not None else _count(_shape_of(old, rank, options))
-        residual = None if new is None else new.fit_residual
-        rows.append(Replacement(name, old.in_features, old.out_features, _count(old), after, residual))
-    for name, old in found:
-        if not dry_run:
-            model.set_submodule(name, made[id(old)])
+    for names, old in chosen:
+        if dry_run:
+            new = _shape_of(old, rank, options)
+        else:
+            new = _fitted(old, rank, sweeps, progress) if fit else _anew(old, rank, options)
+        made.append(new)
+        sizes = old.in_features, old.out_features, _count(old), _count(new)
+        rows.append(Replacement(names[0], *sizes, new.fit_residual))
+    if not dry_run:  # all at the end: an error leaves the model as it was
+        for (names, _), new in zip(chosen, made, strict=True):
+            for name in names:
+                model.set_submodule(name, new)
+        _leave_fused_paths(model)
     return Replacements(rows)
 
 
-def _chosen(where: str, model: object, include: str | None, exclude: str | None) -> list[tuple[str, nn.Linear]]:
+def _chosen(where: str, model: object, include: str | None, exclude: str | None) -> list[tuple[list[str], nn.Linear]]:
+    """The layers to be replaced, each with all of its names."""
     if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
         raise TypeError(
             f"{where}: `model` must be a module that contains layers, got {type(model).__name__}; "
             "for a single layer use LaplexLinear.from_linear"
         )
-    patterns = [_pattern(where, name, value) for name, value in (("include", include), ("exclude", exclude))]
-    named = [(n, m) for n, m in model.named_modules(remove_duplicate=False) if type(m) is nn.Linear]
+    wanted, unwanted = _pattern(where, "include", include), _pattern(where, "exclude", exclude)
+    named: dict[nn.Linear, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if type(module) is nn.Linear:
+            named.setdefault(module, []).append(name)
+
+    def matches(names: list[str]) -> bool:  # a layer that is excluded under one of its names stays
+        included = wanted is None or any(wanted.search(name) for name in names)
+        return included and not (unwanted and any(unwanted.search(name) for name in names))
+
     tied = _shared(model)
-    kept = [
-        (name, layer)
-        for name, layer in named
-        if (patterns[0] is None or patterns[0].search(name)) and not (patterns[1] and patterns[1].search(name))
-    ]
-    free = [(name, layer) for name, layer in kept if id(layer.weight) not in tied]
+    kept = [(names, layer) for layer, names in named.items() if matches(names)]
+    free = [(names, layer) for names, layer in kept if not any(id(one) in tied for one in layer.parameters())]
     if not free:
-        why = "its weight is shared with another module" if kept else "none matches `include` and `exclude`"
-        names = ", ".join(name for name, _ in named[:8]) or "none"
-        raise ValueError(f"{where}: no layer to replace: {why}; nn.Linear layers of the model: {names}")
+        why = "it shares parameters with another module" if kept else "none matches `include` and `exclude`"
+        first = ", ".join(names[0] for names in list(named.values())[:8]) or "none"
+        raise ValueError(f"{where}: no layer to replace: {why}; nn.Linear layers of the model: {first}")
     return free
 
 
 def _pattern(where: str, name: str, value: str | None) -> re.Pattern[str] | None:
     try:
         return None if value is None else re.compile(value)
+    except TypeError:
+        raise TypeError(f"{where}: `{name}` must be a regular expression, got {value!r}; use a string") from None
     except re.error as error:
         raise ValueError(f"{where}: `{name}` must be a regular expression, got {value!r}: {error}") from None
 
 
 def _shared(model: nn.Module) -> set[int]:
-    """Weights that more than one module owns."""
+    """Parameters that more than one module owns."""
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), set()).add(id(module))
-    return {weight for weight, modules in owners.items() if len(modules) > 1}
+    return {parameter for parameter, modules in owners.items() if len(modules) > 1}
 
 
 def _fitted(old: nn.Linear, rank: int, sweeps: int, progress: Told | None) -> LaplexLinear:
@@ -166,7 +185,23 @@ def _anew(old: nn.Linear, rank: int, options: dict[str, Any]) -> LaplexLinear:
 
 def _as_before(old: nn.Linear, new: LaplexLinear) -> LaplexLinear:
     """In the same mode, and frozen where the old layer was."""
-    return new.train(old.training).requires_grad_(old.weight.requires_grad)
+    new.train(old.training).requires_grad_(old.weight.requires_grad)
+    if old.bias is not None and new.bias is not None:
+        new.bias.requires_grad_(old.bias.requires_grad)
+    return new
+
+
+def _leave_fused_paths(model: nn.Module) -> None:
+    """Keep torch's encoders from reading the weights of their layers, which they do in evaluation.
+
+    These are the attributes by which they decide. (An activation that is neither ReLU nor GELU counts as 0.)
+    """
+    for module in model.modules():
+        parts = {type(part) for part in module.modules()}
+        if isinstance(module, nn.TransformerEncoder) and LaplexLinear in parts:
+            module.use_nested_tensor = False
+        if isinstance(module, nn.TransformerEncoderLayer) and LaplexLinear in parts:
+            module.activation_relu_or_gelu = 0
 
 
 def _shape_of(old: nn.Linear, rank: int, options: dict[str, Any]) -> LaplexLinear:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,9 @@ def reseat_step(
 
     Args:
         layer: a :class:`LaplexLinear` without phases.
-        loss: computes the loss from the layer, over enough examples that the step is not noise. It is called once for
-            every step, and twice more.
-        steps: sizes of steps, in units of W / G.
+        loss: computes the loss from the layer, a tensor of one element, over enough examples that the step is not
+            noise. It is called once, with gradients, and once for every step.
+        steps: sizes of steps, finite numbers, in units of W / G.
         sweeps: how often all kernels are re-seated for each target.
 
     Returns:
@@ -45,7 +46,10 @@ def reseat_step(
     where = "laplex.nn.reseat_step"
     checks.unphased(where, layer)
     whole(where, "sweeps", sweeps)
+    _check_steps(where, steps)
     before, gradient, importance = _gradient(where, layer, loss)
+    if not 0 < float(importance.mean()) < math.inf:
+        return before, before  # the layer was given zeros, or nothing: no place is better than another
     weight = layer.to_dense().detach()
     kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.weight)]
     best, found = before, kept
@@ -71,20 +75,45 @@ def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tu
 
     def dense(x: Tensor) -> Tensor:
         rows = x.detach().reshape(-1, layer.in_features)
-        squares.append(rows.square().sum(0))
+        squares.append(rows.abs().to(layer.b.dtype).square().sum(0))  # half precision would overflow
         counts.append(len(rows))
         return functional.linear(x, weight.to(x.dtype), None if layer.bias is None else layer.bias.to(x.dtype))
 
+    replaced = vars(layer).get("forward")  # some libraries wrap a module by a forward of the instance
     layer.forward = dense  # type: ignore[method-assign]
     try:
         with torch.enable_grad():
             total = loss()
+            _check_loss(where, total)
             (gradient,) = torch.autograd.grad(total, weight, allow_unused=True)
     finally:
         del layer.forward
+        if replaced is not None:
+            layer.forward = replaced  # type: ignore[method-assign]
     if gradient is None:
-        raise ValueError(f"{where}: `loss` must be computed from the layer, got one that does not depend on it")
+        raise ValueError(_not_of_the_layer(where))
     return float(total.detach()), gradient, sum(squares, torch.zeros_like(layer.b[0])) / max(sum(counts), 1)
+
+
+def _check_loss(where: str, total: object) -> None:
+    if not isinstance(total, Tensor) or total.numel() != 1:
+        got = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else type(total).__name__
+        raise TypeError(f"{where}: `loss` must return a tensor of one element, got {got}; return its mean")
+    if not total.requires_grad:
+        raise ValueError(_not_of_the_layer(where))
+
+
+def _not_of_the_layer(where: str) -> str:
+    return (
+        f"{where}: `loss` must be computed from the layer, got one that does not depend on it, or not differentiably; "
+        "call the layer in it, outside of torch.no_grad() and torch.inference_mode()"
+    )
+
+
+def _check_steps(where: str, steps: object) -> None:
+    given = steps if isinstance(steps, Sequence) and not isinstance(steps, str) else [steps]
+    if given is not steps or not all(isinstance(step, (int, float)) and math.isfinite(step) for step in given):
+        raise ValueError(f"{where}: `steps` must be a sequence of finite numbers, got {steps!r}; leave it out")
 
 
 @torch.no_grad()
@@ -92,9 +121,7 @@ def _fitted(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int
     _put(layer, kept)
     state = Fit(target, importance / importance.mean(), layer)
     for _ in range(sweeps):
-        for r in range(layer.rank):
-            state.seat(r)
-        state.solve_weights()
+        state.sweep(range(layer.rank))
     return state
 
 

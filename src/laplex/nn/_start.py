@@ -20,30 +20,35 @@ if TYPE_CHECKING:
 SPREAD = 2.5  # standard deviation of a kernel's anchors, in units of tau; between 1 and 4 results hardly differ
 SPAN = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
 PHASES = 0.5  # radians; of a start in which the places say more than the phases
+ALIKE = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
 JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 
 @torch.no_grad()
-def interlaced(layer: LaplexLinear) -> None:
+def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
     """Even grids in random order, random signs, and results with the variance that those of nn.Linear have."""
+
+    def uniform(like: Tensor) -> Tensor:
+        drawn_on = like.device if draws is None else draws.device
+        return torch.rand(like.shape, generator=draws, device=drawn_on, dtype=like.dtype).to(like.device)
+
     n, k, tau = layer.out_features, layer.in_features, layer.tau[:, None]
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
-        places = torch.rand(anchors.shape, device=anchors.device).argsort(1) + 0.5
+        places = uniform(anchors).argsort(1) + 0.5
         # Of two sides the shorter has one anchor in each of its cells, and every cell holds an anchor of the longer.
         # So the shorter may move within its cells, and all pairs stay disjoint.
         if size <= other:
-            places = places + JITTER * (2 * torch.rand(anchors.shape, device=anchors.device) - 1)
+            places = places + JITTER * (2 * uniform(anchors) - 1)
         anchors.copy_((places / size - 0.5) * SPAN * tau)
     for phases in (layer.phi, layer.psi):
         if phases is not None:
-            phases.uniform_(-math.pi, math.pi)
+            phases.copy_(math.pi * (2 * uniform(phases) - 1))
     energy = mean_square_entry() * (0.5 if layer.phi is not None else 1.0)
     large = 1 / math.sqrt(3 * k * layer.rank * energy)  # nn.Linear's weights have variance 1 / (3 in_features)
-    layer.weight.copy_(torch.where(torch.rand(layer.rank, device=layer.weight.device) < 0.5, -large, large))
+    layer.weight.copy_(torch.where(uniform(layer.weight) < 0.5, -large, large))
     if layer.bias is not None:
-        bound = 1 / math.sqrt(k)
-        layer.bias.uniform_(-bound, bound)
+        layer.bias.copy_((2 * uniform(layer.bias) - 1) / math.sqrt(k))
 
 
 def mean_square_entry() -> float:
@@ -57,6 +62,8 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
     where = "laplex.nn.LaplexLinear.init_from"
     shape = layer.out_features, layer.in_features
     if isinstance(target, tuple):
+        if len(target) != 2:
+            raise ValueError(f"{where}: `target` must be a weight or a pair (x, y), got {len(target)} values")
         weight = discriminant(where, *target, shape)
     else:
         checks.weight_like(where, "target", target, shape)
@@ -72,7 +79,8 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
     for anchors, vectors in ((layer.a, a), (layer.b, b)):
         spread = vectors.std(1, keepdim=True, correction=0)
         level = vectors - vectors.mean(1, keepdim=True)
-        anchors.copy_(level / spread.clamp_min(torch.finfo(spread.dtype).tiny) * SPREAD * layer.tau[:, None])
+        alike = spread <= ALIKE * vectors.abs().amax(1, keepdim=True)
+        anchors.copy_(torch.where(alike, 0.0, level / spread) * SPREAD * layer.tau[:, None])
     for phases in (layer.phi, layer.psi):
         if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
             phases.uniform_(-PHASES, PHASES)
@@ -104,6 +112,7 @@ def examples(where: str, x: object, y: object, shape: tuple[int, int]) -> None:
     classes, features = shape
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         raise TypeError(f"{where}: examples must be tensors, got {type(x).__name__} and {type(y).__name__}")
+    checks.real_values(where, "x", x)
     if x.dim() != 2 or x.shape[1] != features or len(x) == 0:
         raise ValueError(f"{where}: `x` must be (N, {features}) with at least one example, got {tuple(x.shape)}")
     if not bool(x.isfinite().all()):

@@ -36,6 +36,7 @@ from laplex._checks.arguments import ANCHOR_DTYPES
 from laplex._checks.counts import whole
 from laplex._functional import linear
 from laplex._shapes import flat_tau
+from laplex.nn._checks import features
 
 ROUTING_TAU = 2.0**-10  # exp(-1024) is 0; a power of two, so gap / tau is exact
 
@@ -75,6 +76,7 @@ class Routing(NamedTuple):
 
     def linear(self, x: Tensor) -> Tensor:
         """x (..., k) R^T: (..., n), in the dtype of x, in O(k) for every row of x."""
+        features("laplex.nn.routing.Routing.linear", x, len(self.target))
         return scatter(x * self.sign.to(x.dtype), self.target, self.out_features)
 
 
@@ -279,6 +281,8 @@ def _places(where: str, labels: Tensor, count: int, dtype: torch.dtype) -> tuple
 def _phases(where: str, signs: Tensor, like: Tensor) -> Tensor:
     """The phase 0 for the sign 1, and pi for -1. In float64: the cosine of float32's pi is -1 in float32 alone."""
     _checks.is_tensor(where, "signs", signs)
+    if signs.is_complex() or signs.dtype == torch.bool:
+        raise TypeError(f"{where}: `signs` must be real numbers, 1 or -1, got {signs.dtype}; use 1 - 2 * negative")
     if signs.shape != like.shape:
         raise ValueError(
             f"{where}: `signs` must be one sign for each label, shape {tuple(like.shape)}, got {tuple(signs.shape)}; "
