@@ -2,8 +2,11 @@
 
 For every rank r each method gets the parameters of LAPLEX^(r), r (classes + features) + r + classes, or the most below
 that it can use. With --head mlp a head has two layers, Linear(f, f) - tanh - Linear(f, classes) for f features, both of
-the method and of the same rank, and the budget is that of two LAPLEX layers. Under the recipe "tuned" the learning rate of each method, start and rank is the one of ``GRID`` with
-the best validation accuracy at seed 0; then all seeds are run with it. Test rows choose nothing.
+the method and of the same rank, and the budget is that of two LAPLEX layers. Under the recipe "tuned" the learning rate
+of each method, start and rank is the one of ``GRID`` with the best validation accuracy at seed 0; then all seeds are
+run with it. Test rows choose nothing.
+
+A training step is a few tiny launches, which leave a GPU idle most of the time: --jobs N shares it between N processes.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from laplex.baselines.heads import METHODS, count, size_for_budget
-from laplex.experiments import head_tables
+from laplex.experiments import head_tables, jobs
 from laplex.experiments.data import Features, features
 from laplex.experiments.head_tables import Row
 from laplex.experiments.methods import VARIANTS, Heads, Variant
@@ -31,6 +35,8 @@ SEEDS, QUICK_SEEDS = 5, 1
 QUICK_EPOCHS, QUICK_GRID = 3, (1e-3, 1e-2, 1e-1)
 RECIPES = ("tuned", "paper")
 SHAPES = ("linear", "mlp")
+
+Cell = tuple[Variant, int | None, int]  # the variant, the rank r that sets its budget, the size that the budget allows
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Study:
     recipe: str
     quick: bool = False
     shape: str = "linear"
+    jobs: int = 1
 
     @property
     def hidden(self) -> int | None:
@@ -73,6 +80,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
     parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
 
 
@@ -80,6 +88,8 @@ def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
     if given.head not in SHAPES:
         raise ValueError(f"--head must be one of {', '.join(SHAPES)}, got {given.head!r}")
+    if given.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {given.jobs}")
     ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
     if min(ranks) < 1:
@@ -100,7 +110,7 @@ def prepare(given: argparse.Namespace) -> Study:
     record = Record(Path(given.out) / f"{stem}.json", "heads", device=given.device, fresh=given.fresh)
     ordered = tuple(sorted(set(ranks)))
     methods = tuple(given.methods)
-    return Study(name, data, record, ordered, seeds, methods, given.recipe, given.quick, given.head)
+    return Study(name, data, record, ordered, seeds, methods, given.recipe, given.quick, given.head, given.jobs)
 
 
 def _words(values: tuple[object, ...]) -> str:
@@ -112,21 +122,44 @@ def _words(values: tuple[object, ...]) -> str:
 
 def run(study: Study) -> int:
     """Every run that the record lacks; then the table and the plot."""
-    heads = Heads(study.data, study.hidden)
+    study.record.absorb()  # what jobs of an earlier command left
     cells = list(_cells(study))
-    rows = []
-    for number, (variant, rank, size) in enumerate(cells, 1):
-        row = measure(study, heads, variant, rank, size)
-        rows.append(row)
-        at = "" if rank is None else f", r = {rank}"
-        print(f"[{number}/{len(cells)}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
+    if study.jobs > 1:
+        try:
+            jobs.side_by_side(partial(_share, study, cells), min(study.jobs, len(cells)))
+        except jobs.JobError as error:
+            print(f"laplex experiment heads: {error}", file=sys.stderr)
+            return 1
+        finally:
+            study.record.absorb()
+    rows = _measured(study, list(enumerate(cells, 1)), len(cells))
     title = study.name + (", two layers" if study.shape == "mlp" else "")
     head_tables.write(study.record.path, title, study.recipe, rows, quick=study.quick)
     return 0
 
 
-def _cells(study: Study) -> Iterator[tuple[Variant, int | None, int]]:
-    """What to measure: the variant, the rank r that sets its budget, and the size that the budget allows."""
+def _share(study: Study, cells: list[Cell], job: int, of: int) -> None:
+    """What one of so many jobs measures; its runs go into a file of its own."""
+    numbered = list(enumerate(cells, 1))[job::of]
+    _measured(replace(study, record=study.record.part(job)), numbered, len(cells))
+
+
+def _measured(study: Study, cells: list[tuple[int, Cell]], of: int) -> list[Row]:
+    """The rows of these cells, with a line for each that is new."""
+    heads = Heads(study.data, study.hidden)
+    rows = []
+    for number, (variant, rank, size) in cells:
+        before = len(study.record)
+        row = measure(study, heads, variant, rank, size)
+        rows.append(row)
+        at = "" if rank is None else f", r = {rank}"
+        if len(study.record) > before:
+            print(f"[{number}/{of}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _cells(study: Study) -> Iterator[Cell]:
+    """What to measure, in the order of the table; what cannot be is named."""
     for variant in (one for one in VARIANTS if one.method in study.methods):
         if study.hidden is not None and not variant.deep:
             print(f"skipped: {variant}: there is no head of two layers of this kind", file=sys.stderr)
