@@ -20,10 +20,11 @@ import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from laplex.cli.machine import describe
 
@@ -141,11 +142,18 @@ class Record:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the file in one step: a reader, or an interruption, sees the old text or the new one."""
+    """Replace the file in one step, by a text."""
+    with replaced(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave the new name with no content
         os.replace(unfinished, path)
