@@ -324,5 +324,5 @@ def test_listed_splits_must_have_the_same_classes(tmp_path):
     with pytest.raises(ValueError, match=where + "`root` must hold folders train and val, .* which has no val;"):
         data.listed_splits(tmp_path)
     packed(tmp_path / "some_val.npz", [jpeg((9, 9, 9))], [1], ["cat", "fox"])
-    with pytest.raises(ValueError, match=where + r"`root` must have the same classes in every part, .* dog, fox\)"):
+    with pytest.raises(ValueError, match=where + r".* must have the same classes in every part, .* dog, fox\)"):
         data.listed_splits(tmp_path)

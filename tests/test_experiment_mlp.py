@@ -62,19 +62,19 @@ def test_heads_of_two_layers_have_their_own_results(file, tmp_path, command):
     for variant in VARIANTS:
         line = f"skipped: {variant}: there is no head of two layers of this kind\n"
         assert (line in told) == (variant not in deep)
-    page = (tmp_path / "heads-tiny-mlp-tuned-quick.md").read_text()
+    page = (tmp_path / "heads-tiny-tuned-quick-mlp.md").read_text()
     assert page.startswith("# Heads on tiny, two layers, recipe tuned")
     assert all((f"| {method} |" in page) == (method in LAYERS) for method in METHODS)
     trained = count("laplex", WIDTH, CLASSES, 2, hidden=WIDTH).trained
     assert f"| laplex | random | 2 | 2 | {trained} | {trained} |" in page
-    runs = json.loads((tmp_path / "heads-tiny-mlp-tuned-quick.json").read_text())["runs"]
+    runs = json.loads((tmp_path / "heads-tiny-tuned-quick-mlp.json").read_text())["runs"]
     assert {run["settings"]["head"] for run in runs} == {"mlp"}
 
 
 def test_two_layers_learn(file, tmp_path, command):
     options = ("--head", "mlp", "--methods", "low-rank", "--ranks", 4, "--seeds", 1, "--device", "cpu")
     assert command("heads", "--data", file, "--out", tmp_path, *options, "--name", "tiny")[0] == 0
-    runs = json.loads((tmp_path / "heads-tiny-mlp-tuned.json").read_text())["runs"]
+    runs = json.loads((tmp_path / "heads-tiny-tuned-mlp.json").read_text())["runs"]
     assert max(run["result"]["test"] for run in runs) > 0.8
 
 

@@ -2,9 +2,9 @@
 
     features(file)            x_train, y_train, x_test, y_test and, if there, x_val, y_val of an .npz file
     images(source, side)      an .npz file of packed JPEGs (keys jpeg, off, y, classes), or root/CLASS/*.jpg
+    listed_splits(root)       the images of image_splits, not decoded: there may be more than memory holds
     image_splits(root, side)  root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG, as ImageNette is distributed, or packed
                               files *train*.npz and *val*.npz
-    listed_splits(root)       the same, listed and not decoded, for more images than memory holds
 
 Features are float16 or float32 in the file and float32 here. Images are RGB, uint8, resized and cropped at the centre.
 """
@@ -244,56 +244,32 @@ def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None
     where, root = "laplex.experiments.data.image_splits", Path(root)
     found = []
     for name in ("train", "val"):
-        parts = _parts(where, root, name)
+        parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
+        if not parts:
+            raise ValueError(
+                f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
+                f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
+            )
         found.append(_joined(where, parts, [images(part, side, progress=progress) for part in parts]))
     train, val = found
-    _same_classes(where, root / "val", val.classes, train.classes)
+    _same_classes(where, root / "val", val, train)
     return train, val
-
-
-def listed_splits(root: str | Path) -> tuple[Listing, Listing]:
-    """As :func:`image_splits`, without decoding the images."""
-    where, root = "laplex.experiments.data.listed_splits", Path(root)
-    splits: list[list[Source]] = [[], []]
-    wanted: tuple[str, ...] = ()
-    for name, sources in zip(("train", "val"), splits, strict=True):
-        for part in _parts(where, root, name):
-            found, classes = _listed(where, part)
-            wanted = wanted or classes  # those of the first part
-            _same_classes(where, part, classes, wanted)
-            sources += found
-    return Listing(splits[0], wanted), Listing(splits[1], wanted)
-
-
-def _parts(where: str, root: Path, name: str) -> list[Path]:
-    """The folder, or the packed files, of a split."""
-    parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
-    if not parts:
-        raise ValueError(
-            f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
-            f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
-        )
-    return parts
-
-
-def _listed(where: str, source: Path) -> tuple[list[Source], tuple[str, ...]]:
-    return _in_folder(where, source) if source.is_dir() else _packed(where, source)
 
 
 def _joined(where: str, parts: list[Path], loaded: list[Images]) -> Images:
     """Files of one split as one."""
     for part, other in zip(parts[1:], loaded[1:], strict=True):
-        _same_classes(where, part, other.classes, loaded[0].classes)
+        _same_classes(where, part, other, loaded[0])
     pixels, y = (torch.cat([getattr(one, name) for one in loaded]) for name in ("pixels", "y"))
     return Images(pixels, y, loaded[0].classes, tuple(name for one in loaded for name in one.skipped))
 
 
-def _same_classes(where: str, path: Path, got: tuple[str, ...], want: tuple[str, ...]) -> None:
-    if got != want:
-        odd = sorted(set(got) ^ set(want)) or ["the same ones in another order"]
+def _same_classes(where: str, path: Path, got: Images | Listing, want: Images | Listing) -> None:
+    if got.classes != want.classes:
+        odd = sorted(set(got.classes) ^ set(want.classes)) or ["the same ones in another order"]
         raise ValueError(
-            f"{where}: `root` must have the same classes in every part, got {len(got)} in {path} and "
-            f"{len(want)} in the first part (they differ in: {', '.join(odd[:NAMED])}); make them alike"
+            f"{where}: `root` must have the same classes in every part, got {len(got.classes)} in {path} and "
+            f"{len(want.classes)} in the first part (they differ in: {', '.join(odd[:NAMED])}); make them alike"
         )
 
 
@@ -331,6 +307,34 @@ def _packed(where: str, path: Path) -> tuple[list[Source], tuple[str, ...]]:
         Source(f"{path}[{index}]", label, data[begin:end].tobytes) for index, (begin, end, label) in enumerate(pieces)
     ]
     return sources, tuple(str(name) for name in classes)
+
+
+def _listed(where: str, source: Path) -> tuple[list[Source], tuple[str, ...]]:
+    return _in_folder(where, source) if source.is_dir() else _packed(where, source)
+
+
+def listed_splits(root: str | Path) -> tuple[Listing, Listing]:
+    """The train and the validation images under a folder, of the same classes: as :func:`image_splits` finds them."""
+    where, root = "laplex.experiments.data.listed_splits", Path(root)
+    parts = [(name, part) for name in ("train", "val") for part in _parts(where, root, name)]
+    listings = [Listing(*_listed(where, part)) for _, part in parts]
+    for (_, part), listing in zip(parts, listings, strict=True):
+        _same_classes(where, part, listing, listings[0])
+    found: dict[str, list[Source]] = {"train": [], "val": []}
+    for (name, _), listing in zip(parts, listings, strict=True):
+        found[name] += listing.sources
+    return Listing(found["train"], listings[0].classes), Listing(found["val"], listings[0].classes)
+
+
+def _parts(where: str, root: Path, name: str) -> list[Path]:
+    """The folder, or the packed files, of a split."""
+    parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
+    if not parts:
+        raise ValueError(
+            f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
+            f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
+        )
+    return parts
 
 
 def _decoded(where: str, sources: list[Source], side: int, progress: _progress.Told | None) -> tuple[Array, Array]:

@@ -79,9 +79,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
     parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
+    parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
     parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
-    parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
 
 
 def prepare(given: argparse.Namespace) -> Study:
@@ -105,12 +105,12 @@ def prepare(given: argparse.Namespace) -> Study:
     if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise ValueError(f"--name must consist of letters, digits, '-', '_' and '.', got {name!r}")
     data = features(given.data).standardised().to(given.device)
-    stem = f"heads-{name}" + ("-mlp" if given.head == "mlp" else "")
-    stem += f"-{given.recipe}" + ("-quick" if given.quick else "")
+    stem = f"heads-{name}-{given.recipe}" + ("-quick" if given.quick else "")
+    stem += "-mlp" if given.head == "mlp" else ""
     record = Record(Path(given.out) / f"{stem}.json", "heads", device=given.device, fresh=given.fresh)
     ordered = tuple(sorted(set(ranks)))
-    methods = tuple(given.methods)
-    return Study(name, data, record, ordered, seeds, methods, given.recipe, given.quick, given.head, given.jobs)
+    study = Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
+    return replace(study, shape=given.head, jobs=given.jobs)
 
 
 def _words(values: tuple[object, ...]) -> str:

@@ -109,7 +109,7 @@ def _state(models: Any, name: str, weights: str) -> tuple[Any, str]:
         chosen = models.get_model_weights(name).DEFAULT
         try:
             return chosen.get_state_dict(progress=True, check_hash=True), chosen.url
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: the file is not the one that was asked for
             raise ValueError(
                 f"{WHERE}: `--weights` default must be loaded from {chosen.url}, which fails ({error}); download the "
                 "file elsewhere and name it: --weights FILE.pth"
