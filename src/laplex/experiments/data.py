@@ -316,14 +316,13 @@ def _listed(where: str, source: Path) -> tuple[list[Source], tuple[str, ...]]:
 def listed_splits(root: str | Path) -> tuple[Listing, Listing]:
     """The train and the validation images under a folder, of the same classes: as :func:`image_splits` finds them."""
     where, root = "laplex.experiments.data.listed_splits", Path(root)
-    parts = [(name, part) for name in ("train", "val") for part in _parts(where, root, name)]
-    listings = [Listing(*_listed(where, part)) for _, part in parts]
-    for (_, part), listing in zip(parts, listings, strict=True):
-        _same_classes(where, part, listing, listings[0])
-    found: dict[str, list[Source]] = {"train": [], "val": []}
-    for (name, _), listing in zip(parts, listings, strict=True):
-        found[name] += listing.sources
-    return Listing(found["train"], listings[0].classes), Listing(found["val"], listings[0].classes)
+    parts = {name: _parts(where, root, name) for name in ("train", "val")}
+    listings = {part: Listing(*_listed(where, part)) for some in parts.values() for part in some}
+    first = listings[parts["train"][0]]
+    for part, listing in listings.items():
+        _same_classes(where, part, listing, first)
+    train, val = ([one for part in some for one in listings[part].sources] for some in parts.values())
+    return Listing(train, first.classes), Listing(val, first.classes)
 
 
 def _parts(where: str, root: Path, name: str) -> list[Path]:
