@@ -2,6 +2,7 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -44,10 +45,6 @@ def fail_or_wait(folder, values, job, count):
     time.sleep(600)
 
 
-def vanish(job, count):
-    os._exit(7)
-
-
 def names(folder):
     return [path.name for path in folder.iterdir() if not path.name.startswith(".")]
 
@@ -77,10 +74,16 @@ def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
 
 
 def test_a_job_that_vanishes_is_told():
-    with pytest.raises(
-        jobs.JobError, match="ended with the status 7 and without a message; if memory ran out, use fewer"
-    ):
-        jobs.side_by_side(vanish, 1)
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=os._exit, args=(7,))
+    process.start()
+    sender.close()
+    message = (
+        "^job 1 of 1 failed, .* it ended with the status 7 and without a message; if memory ran out, use fewer jobs$"
+    )
+    with pytest.raises(jobs.JobError, match=message):
+        jobs._wait([process], [receiver])
 
 
 def test_an_interruption_stops_the_jobs(tmp_path):
