@@ -301,3 +301,28 @@ def test_images_without_pillow_name_the_extra(tmp_path, monkeypatch):
     (folder_ / "0.jpg").write_bytes(b"")
     with pytest.raises(ImportError, match=r"images need Pillow, which is missing; pip install laplex\[experiments\]"):
         data.images(tmp_path / "images", 8)
+
+
+def test_splits_are_listed_without_decoding(tmp_path):
+    for name in ("train", "val"):
+        folder(tmp_path / "tree" / name, each=3)
+    (tmp_path / "tree" / "val" / "cat" / "0.jpg").write_bytes(b"no image")
+    train, val = data.listed_splits(tmp_path / "tree")
+    assert (len(train.sources), len(val.sources), val.classes) == (6, 6, ("cat", "dog"))
+    assert [one.label for one in val.sources] == [0, 0, 0, 1, 1, 1]
+    assert val.sources[0].read() == b"no image"
+    (tmp_path / "files").mkdir()
+    for name in ("train0", "train1", "val"):
+        packed(tmp_path / "files" / f"some_{name}.npz", [jpeg((9, 9, 9))], [1], ["cat", "dog"])
+    train, val = data.listed_splits(tmp_path / "files")
+    assert (len(train.sources), len(val.sources), train.classes) == (2, 1, ("cat", "dog"))
+
+
+def test_listed_splits_must_have_the_same_classes(tmp_path):
+    where = "laplex.experiments.data.listed_splits: "
+    folder(tmp_path / "train")
+    with pytest.raises(ValueError, match=where + "`root` must hold folders train and val, .* which has no val;"):
+        data.listed_splits(tmp_path)
+    packed(tmp_path / "some_val.npz", [jpeg((9, 9, 9))], [1], ["cat", "fox"])
+    with pytest.raises(ValueError, match=where + r".* must have the same classes in every part, .* dog, fox\)"):
+        data.listed_splits(tmp_path)

@@ -55,6 +55,18 @@ def test_every_head_maps_batches_and_trains(method):
 def test_the_counts_of_the_paper():
     assert [count("laplex", 768, 1000, r).trained for r in (4, 8, 16)] == [8076, 15152, 29304]
     assert count("full", 768, 1000, 0).trained == 769_000
+    # MaxViT-T: both layers of its MLP.
+    assert [count("laplex", 512, 1000, r, hidden=512).trained for r in (4, 8, 16)] == [11_664, 21_816, 42_120]
+    assert count("full", 512, 1000, 0, hidden=512) == (775_656, 775_656)
+
+
+@pytest.mark.parametrize("method", [name for name in heads.LAYERS if name != "full"])
+def test_a_budget_buys_two_layers_of_the_same_size(method):
+    budget = count("laplex", IN, OUT, 5, hidden=7).trained
+    size = size_for_budget(method, IN, OUT, budget, hidden=7)
+    fits, exceeds = (count(method, IN, 7, n).trained + count(method, 7, OUT, n).trained for n in (size, size + 1))
+    assert fits <= budget < exceeds
+    assert count(method, IN, OUT, size, hidden=7).trained == fits
 
 
 @pytest.mark.parametrize("method", [name for name in heads.METHODS if name != "full"])
@@ -80,6 +92,11 @@ def test_laplex_and_low_rank_have_the_same_rank_within_a_budget():
     [
         (lambda: count("dense", 3, 2, 1), "laplex.baselines.heads.count: `method` must be one of full, .* got 'dense'"),
         (lambda: size_for_budget("dense", 3, 2, 9), "size_for_budget: `method` must be one of"),
+        (
+            lambda: count("pca", 3, 2, 1, hidden=3),
+            "heads.count: `method` must be one of full, laplex, laplex-phased, low-rank, kronecker, got 'pca'; choose",
+        ),
+        (lambda: size_for_budget("pca", 3, 2, 9, hidden=3), "size_for_budget: `method` must be one of full, .* 'pca'"),
         (lambda: size_for_budget("full", 3, 2, 9), "size_for_budget: `method` must have a size, got 'full'; its"),
         (
             lambda: size_for_budget("seeded", 3, 2, 3),

@@ -12,7 +12,8 @@ Each maps x (..., in) to scores (..., out). ``size`` is the one number that trad
     torch.nn.Linear        out in + out                                    none
 
 :func:`count` evaluates this table and :func:`size_for_budget` inverts it. The methods "pca" and "pca-stored" are both a
-PCAHead: within a budget the first counts what is trained, the second what is stored.
+PCAHead: within a budget the first counts what is trained, the second what is stored. A head may also have two layers,
+Linear(in, hidden) - tanh - Linear(hidden, out), both of the same method and size; their parameters add up.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from laplex.nn import LaplexLinear
 METHODS = (
     "full", "laplex", "laplex-phased", "low-rank", "kronecker", "seeded", "pca", "pca-stored", "laplex-projection",
 )  # fmt: skip
+LAYERS = ("full", "laplex", "laplex-phased", "low-rank", "kronecker")  # methods that replace a layer, hidden ones too
 
 
 # --- Parameters ------------------------------------------------------------------------------------------------------
@@ -41,18 +43,22 @@ class Count(NamedTuple):
     stored: int
 
 
-def count(method: str, in_features: int, out_features: int, size: int) -> Count:
-    """The parameters of a head, bias included.
+def count(method: str, in_features: int, out_features: int, size: int, *, hidden: int | None = None) -> Count:
+    """The parameters of a head, biases included.
 
     Args:
         method: one of ``METHODS``.
         in_features, out_features: features and classes.
         size: kernels, rank, terms or width; "full" has none, and ignores it.
+        hidden: the width of the hidden layer of a head of two layers; ``method`` is then one of ``LAYERS``.
     """
     where = "laplex.baselines.heads.count"
-    _is_method(where, method)
+    _is_method(where, method, METHODS if hidden is None else LAYERS)
     _whole(where, in_features=in_features, out_features=out_features)
     whole(where, "size", size, 0)
+    if hidden is not None:
+        first, last = count(method, in_features, hidden, size), count(method, hidden, out_features, size)
+        return Count(first.trained + last.trained, first.stored + last.stored)
     dense = out_features * (size + 1)  # on top of a projection to `size` features
     trained = {
         "full": out_features * in_features + out_features,
@@ -68,20 +74,21 @@ def count(method: str, in_features: int, out_features: int, size: int) -> Count:
     return Count(trained, trained + size * in_features if method.startswith("pca") else trained)
 
 
-def size_for_budget(method: str, in_features: int, out_features: int, budget: int) -> int:
+def size_for_budget(method: str, in_features: int, out_features: int, budget: int, *, hidden: int | None = None) -> int:
     """The largest size whose parameters do not exceed ``budget``, such as that of LAPLEX^(r).
 
     Args:
         method: one of ``METHODS`` but "full", which has no size.
         in_features, out_features: features and classes.
-        budget: the most parameters, bias included: stored ones for "pca-stored", else trained ones.
+        budget: the most parameters, biases included: stored ones for "pca-stored", else trained ones.
+        hidden: as for :func:`count`.
     """
     where = "laplex.baselines.heads.size_for_budget"
-    _is_method(where, method)
+    _is_method(where, method, METHODS if hidden is None else LAYERS)
     if method == "full":
         raise ValueError(f"{where}: `method` must have a size, got 'full'; its parameters are those of torch.nn.Linear")
     whole(where, "budget", budget)
-    counts = [count(method, in_features, out_features, size) for size in (0, 1)]
+    counts = [count(method, in_features, out_features, size, hidden=hidden) for size in (0, 1)]
     none, one = (each.stored if method == "pca-stored" else each.trained for each in counts)
     size = (budget - none) // (one - none)  # counts are linear in the size
     if size < 1:
@@ -92,9 +99,9 @@ def size_for_budget(method: str, in_features: int, out_features: int, budget: in
     return size
 
 
-def _is_method(where: str, method: str) -> None:
-    if method not in METHODS:
-        raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}; choose one of them")
+def _is_method(where: str, method: str, known: tuple[str, ...]) -> None:
+    if method not in known:
+        raise ValueError(f"{where}: `method` must be one of {', '.join(known)}, got {method!r}; choose one of them")
 
 
 def _whole(where: str, **sizes: int) -> None:

@@ -2,6 +2,9 @@
 
     record.py      results in a JSON file that grows run by run, so that an experiment goes on where it stopped
     data.py        features, packed images and folders of images
+    features.py    `laplex experiment features`: what enters the head of a frozen image network
+    networks.py    those networks
+    jobs.py        processes side by side
     training.py    one run: a head, a recipe and a seed give accuracies
     methods.py     the heads that are compared, with what each may start from
     heads.py       `laplex experiment heads`: accuracy against parameters

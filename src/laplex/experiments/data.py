@@ -2,6 +2,7 @@
 
     features(file)            x_train, y_train, x_test, y_test and, if there, x_val, y_val of an .npz file
     images(source, side)      an .npz file of packed JPEGs (keys jpeg, off, y, classes), or root/CLASS/*.jpg
+    listed_splits(root)       the images of image_splits, not decoded: there may be more than memory holds
     image_splits(root, side)  root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG, as ImageNette is distributed, or packed
                               files *train*.npz and *val*.npz
 
@@ -203,12 +204,20 @@ class Images:
 
 
 @dataclass(frozen=True)
-class _Source:
+class Source:
     """Where one image comes from: how errors name it, its label, and what opens its bytes."""
 
     name: str
     label: int
     read: Callable[[], bytes]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Labelled images that are not decoded; labels are into ``classes``."""
+
+    sources: list[Source]
+    classes: tuple[str, ...]
 
 
 def images(source: str | Path, side: int, *, progress: _progress.Told | None = None) -> Images:
@@ -222,10 +231,10 @@ def images(source: str | Path, side: int, *, progress: _progress.Told | None = N
     where, source = "laplex.experiments.data.images", Path(source)
     if side < 1:
         raise ValueError(f"{where}: `side` must be at least 1, got {side}; give the pixels of a side, such as 224")
-    sources, classes = _in_folder(where, source) if source.is_dir() else _packed(where, source)
+    sources, classes = _listed(where, source)
     pixels, read = _decoded(where, sources, side, progress)
     skipped = tuple(one.name for one, good in zip(sources, read, strict=True) if not good)
-    _tell_skipped(where, source, skipped, len(sources))
+    tell_skipped(where, source, skipped, len(sources))
     labels = np.array([one.label for one in sources], np.int64)
     return Images(torch.from_numpy(pixels[read]), torch.from_numpy(labels[read]), classes, skipped)
 
@@ -255,7 +264,7 @@ def _joined(where: str, parts: list[Path], loaded: list[Images]) -> Images:
     return Images(pixels, y, loaded[0].classes, tuple(name for one in loaded for name in one.skipped))
 
 
-def _same_classes(where: str, path: Path, got: Images, want: Images) -> None:
+def _same_classes(where: str, path: Path, got: Images | Listing, want: Images | Listing) -> None:
     if got.classes != want.classes:
         odd = sorted(set(got.classes) ^ set(want.classes)) or ["the same ones in another order"]
         raise ValueError(
@@ -264,10 +273,10 @@ def _same_classes(where: str, path: Path, got: Images, want: Images) -> None:
         )
 
 
-def _in_folder(where: str, root: Path) -> tuple[list[_Source], tuple[str, ...]]:
+def _in_folder(where: str, root: Path) -> tuple[list[Source], tuple[str, ...]]:
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     sources = [
-        _Source(str(path), label, path.read_bytes)
+        Source(str(path), label, path.read_bytes)
         for label, folder in enumerate(folders)
         for path in sorted(folder.iterdir())
         if path.suffix.lower() in SUFFIXES
@@ -280,7 +289,7 @@ def _in_folder(where: str, root: Path) -> tuple[list[_Source], tuple[str, ...]]:
     return sources, tuple(folder.name for folder in folders)
 
 
-def _packed(where: str, path: Path) -> tuple[list[_Source], tuple[str, ...]]:
+def _packed(where: str, path: Path) -> tuple[list[Source], tuple[str, ...]]:
     arrays = read_npz(where, path, ("jpeg", "off", "y", "classes"))
     data, ends, labels, classes = (arrays[name] for name in ("jpeg", "off", "y", "classes"))
     if len(ends) != len(labels) + 1 or len(labels) == 0:
@@ -295,14 +304,41 @@ def _packed(where: str, path: Path) -> tuple[list[_Source], tuple[str, ...]]:
         )
     pieces = zip(ends[:-1].tolist(), ends[1:].tolist(), labels.tolist(), strict=True)
     sources = [
-        _Source(f"{path}[{index}]", label, data[begin:end].tobytes) for index, (begin, end, label) in enumerate(pieces)
+        Source(f"{path}[{index}]", label, data[begin:end].tobytes) for index, (begin, end, label) in enumerate(pieces)
     ]
     return sources, tuple(str(name) for name in classes)
 
 
-def _decoded(where: str, sources: list[_Source], side: int, progress: _progress.Told | None) -> tuple[Array, Array]:
+def _listed(where: str, source: Path) -> tuple[list[Source], tuple[str, ...]]:
+    return _in_folder(where, source) if source.is_dir() else _packed(where, source)
+
+
+def listed_splits(root: str | Path) -> tuple[Listing, Listing]:
+    """The train and the validation images under a folder, of the same classes: as :func:`image_splits` finds them."""
+    where, root = "laplex.experiments.data.listed_splits", Path(root)
+    parts = {name: _parts(where, root, name) for name in ("train", "val")}
+    listings = {part: Listing(*_listed(where, part)) for some in parts.values() for part in some}
+    first = listings[parts["train"][0]]
+    for part, listing in listings.items():
+        _same_classes(where, part, listing, first)
+    train, val = ([one for part in some for one in listings[part].sources] for some in parts.values())
+    return Listing(train, first.classes), Listing(val, first.classes)
+
+
+def _parts(where: str, root: Path, name: str) -> list[Path]:
+    """The folder, or the packed files, of a split."""
+    parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
+    if not parts:
+        raise ValueError(
+            f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
+            f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
+        )
+    return parts
+
+
+def _decoded(where: str, sources: list[Source], side: int, progress: _progress.Told | None) -> tuple[Array, Array]:
     """The pixels of every source, and which sources could be read."""
-    square = _decoder(where, side)
+    square = decoder(where, side)
     pixels, read = np.zeros((len(sources), side, side, 3), np.uint8), np.zeros(len(sources), bool)
     with (
         _progress.shown("laplex: decoding images", progress) as told,
@@ -315,7 +351,7 @@ def _decoded(where: str, sources: list[_Source], side: int, progress: _progress.
     return pixels, read
 
 
-def _tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) -> None:
+def tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) -> None:
     if len(skipped) == count:
         raise ValueError(
             f"{where}: `source` must have images that can be read, got {path}, where all {count} fail; open one with "
@@ -328,14 +364,14 @@ def _tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) 
         )
 
 
-def _decoder(where: str, side: int) -> Callable[[_Source], Array | None]:
+def decoder(where: str, side: int) -> Callable[[Source], Array | None]:
     """A function from a source to its square of pixels, or None if it cannot be read."""
     try:
         from PIL import Image, ImageOps
     except ImportError:
         raise ImportError(f"{where}: images need Pillow, which is missing; pip install laplex[experiments]") from None
 
-    def square(source: _Source) -> Array | None:
+    def square(source: Source) -> Array | None:
         try:
             with Image.open(io.BytesIO(source.read())) as image:
                 fitted = ImageOps.fit(image.convert("RGB"), (side, side), method=Image.Resampling.BICUBIC)

@@ -1,8 +1,12 @@
 """`laplex experiment heads`: test accuracy of heads with few parameters, on features of a frozen network.
 
 For every rank r each method gets the parameters of LAPLEX^(r), r (classes + features) + r + classes, or the most below
-that it can use. Under the recipe "tuned" the learning rate of each method, start and rank is the one of ``GRID`` with
-the best validation accuracy at seed 0; then all seeds are run with it. Test rows choose nothing.
+that it can use. With --head mlp a head has two layers, Linear(f, f) - tanh - Linear(f, classes) for f features, both of
+the method and of the same rank, and the budget is that of two LAPLEX layers. Under the recipe "tuned" the learning rate
+of each method, start and rank is the one of ``GRID`` with the best validation accuracy at seed 0; then all seeds are
+run with it. Test rows choose nothing.
+
+A training step is a few tiny launches, which leave a GPU idle most of the time: --jobs N shares it between N processes.
 """
 
 from __future__ import annotations
@@ -13,11 +17,12 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from laplex.baselines.heads import METHODS, count, size_for_budget
-from laplex.experiments import head_tables
+from laplex.experiments import head_tables, jobs
 from laplex.experiments.data import Features, features
 from laplex.experiments.head_tables import Row
 from laplex.experiments.methods import VARIANTS, Heads, Variant
@@ -29,6 +34,9 @@ RANKS, QUICK_RANKS = (2, 4, 8, 16), (2, 4)
 SEEDS, QUICK_SEEDS = 5, 1
 QUICK_EPOCHS, QUICK_GRID = 3, (1e-3, 1e-2, 1e-1)
 RECIPES = ("tuned", "paper")
+SHAPES = ("linear", "mlp")
+
+Cell = tuple[Variant, int | None, int]  # the variant, the rank r that sets its budget, the size that the budget allows
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,13 @@ class Study:
     methods: tuple[str, ...]
     recipe: str
     quick: bool = False
+    shape: str = "linear"
+    jobs: int = 1
+
+    @property
+    def hidden(self) -> int | None:
+        """The width of the hidden layer; None where heads have one layer."""
+        return self.data.width if self.shape == "mlp" else None
 
     @property
     def grid(self) -> tuple[float, ...]:
@@ -65,10 +80,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
+    parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
 
 
 def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
+    if given.head not in SHAPES:
+        raise ValueError(f"--head must be one of {', '.join(SHAPES)}, got {given.head!r}")
+    if given.jobs < 1:
+        raise ValueError(f"--jobs must be at least 1, got {given.jobs}")
     ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
     if min(ranks) < 1:
@@ -85,9 +106,11 @@ def prepare(given: argparse.Namespace) -> Study:
         raise ValueError(f"--name must consist of letters, digits, '-', '_' and '.', got {name!r}")
     data = features(given.data).standardised().to(given.device)
     stem = f"heads-{name}-{given.recipe}" + ("-quick" if given.quick else "")
+    stem += "-mlp" if given.head == "mlp" else ""
     record = Record(Path(given.out) / f"{stem}.json", "heads", device=given.device, fresh=given.fresh)
     ordered = tuple(sorted(set(ranks)))
-    return Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
+    study = Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
+    return replace(study, shape=given.head, jobs=given.jobs)
 
 
 def _words(values: tuple[object, ...]) -> str:
@@ -99,35 +122,64 @@ def _words(values: tuple[object, ...]) -> str:
 
 def run(study: Study) -> int:
     """Every run that the record lacks; then the table and the plot."""
-    heads = Heads(study.data)
+    study.record.absorb()  # what jobs of an earlier command left
     cells = list(_cells(study))
-    rows = []
-    for number, (variant, rank, size) in enumerate(cells, 1):
-        row = measure(study, heads, variant, rank, size)
-        rows.append(row)
-        at = "" if rank is None else f", r = {rank}"
-        print(f"[{number}/{len(cells)}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
-    head_tables.write(study.record.path, study.name, study.recipe, rows, quick=study.quick)
+    if study.jobs > 1:
+        try:
+            jobs.side_by_side(partial(_share, study, cells), min(study.jobs, len(cells)))
+        except jobs.JobError as error:
+            print(f"laplex experiment heads: {error}", file=sys.stderr)
+            return 1
+        finally:
+            study.record.absorb()
+    rows = _measured(study, list(enumerate(cells, 1)), len(cells))
+    title = study.name + (", two layers" if study.shape == "mlp" else "")
+    head_tables.write(study.record.path, title, study.recipe, rows, quick=study.quick)
     return 0
 
 
-def _cells(study: Study) -> Iterator[tuple[Variant, int | None, int]]:
-    """What to measure: the variant, the rank r that sets its budget, and the size that the budget allows."""
+def _share(study: Study, cells: list[Cell], job: int, of: int) -> None:
+    """What one of so many jobs measures; its runs go into a file of its own."""
+    numbered = list(enumerate(cells, 1))[job::of]
+    _measured(replace(study, record=study.record.part(job)), numbered, len(cells))
+
+
+def _measured(study: Study, cells: list[tuple[int, Cell]], of: int) -> list[Row]:
+    """The rows of these cells, with a line for each that is new."""
+    heads = Heads(study.data, study.hidden)
+    rows = []
+    for number, (variant, rank, size) in cells:
+        before = len(study.record)
+        row = measure(study, heads, variant, rank, size)
+        rows.append(row)
+        at = "" if rank is None else f", r = {rank}"
+        if len(study.record) > before:
+            print(f"[{number}/{of}] {variant}{at}: lr {row.lr:g}, test {row.shown}", file=sys.stderr, flush=True)
+    return rows
+
+
+def _cells(study: Study) -> Iterator[Cell]:
+    """What to measure, in the order of the table; what cannot be is named."""
     for variant in (one for one in VARIANTS if one.method in study.methods):
+        if study.hidden is not None and not variant.deep:
+            print(f"skipped: {variant}: there is no head of two layers of this kind", file=sys.stderr)
+            continue
         if variant.method == "full":
             yield variant, None, 0
             continue
         for rank in study.ranks:
             try:
-                yield variant, rank, _size(study.data, variant, rank)
+                yield variant, rank, _size(study, variant, rank)
             except ValueError as error:
                 print(f"skipped: {variant}, r = {rank}: {error}", file=sys.stderr)
 
 
-def _size(data: Features, variant: Variant, rank: int) -> int:
+def _size(study: Study, variant: Variant, rank: int) -> int:
     """The size within the budget of LAPLEX^(rank); ValueError where the variant has none."""
+    data, hidden = study.data, study.hidden
     shape = data.width, data.classes
-    size = size_for_budget(variant.method, *shape, count("laplex", *shape, rank).trained)
+    budget = count("laplex", *shape, rank, hidden=hidden).trained
+    size = size_for_budget(variant.method, *shape, budget, hidden=hidden)
     if variant.start == "singular" and size > min(shape):
         raise ValueError(f"a weight {data.classes} x {data.width} has {min(shape)} singular vectors")
     # More directions than features, or than rows to find them from, do not exist.
@@ -140,6 +192,8 @@ def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size
     def reached(recipe: Recipe, seed: int) -> dict[str, Any]:
         settings = {"data": study.data.digest, "method": variant.method, "start": variant.start, "size": size}
         settings |= {"seed": seed, **asdict(recipe)}
+        # Results files from before there was a choice hold heads of one layer, and stay valid.
+        settings |= {} if study.shape == "linear" else {"head": study.shape}
         return study.record.run(settings, lambda: train(heads.make(variant, size, seed), study.data, recipe, seed))
 
     recipe = _recipe(study, variant)
@@ -153,7 +207,7 @@ def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size
         start=variant.start,
         rank=rank,
         size=size,
-        parameters=count(variant.method, study.data.width, study.data.classes, size),
+        parameters=count(variant.method, study.data.width, study.data.classes, size, hidden=study.hidden),
         lr=recipe.lr,
         at_end=bool(study.grid) and recipe.lr in (study.grid[0], study.grid[-1]),
         val=statistics.fmean(result["val"] for result in results),

@@ -5,7 +5,8 @@ singular   LAPLEX: anchors from singular vectors of a cheap dense head, found fr
 reseated   LAPLEX: fitted to a dense head, a linear discriminant, by anchors that jump to their best places
 svd        low rank: the best approximation of that discriminant
 
-The last two have the least squared error of results on the train rows that they can find.
+The last two have the least squared error of results on the train rows that they can find. A head of two layers has two
+layers of its method with a tanh between them, and starts at random: from train rows alone no hidden layer is known.
 """
 
 from __future__ import annotations
@@ -16,7 +17,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from laplex.baselines.heads import KroneckerSum, LaplexProjectionHead, LowRankLinear, PCAHead, SeededProjectionHead
+from laplex.baselines.heads import (
+    LAYERS,
+    KroneckerSum,
+    LaplexProjectionHead,
+    LowRankLinear,
+    PCAHead,
+    SeededProjectionHead,
+)
 from laplex.experiments.data import Features
 from laplex.experiments.training import seeded
 from laplex.nn import LaplexLinear
@@ -32,6 +40,11 @@ class Variant:
 
     def __str__(self) -> str:
         return self.method if self.start == "random" else f"{self.method}, {self.start}"
+
+    @property
+    def deep(self) -> bool:
+        """Whether there are heads of two layers of this kind."""
+        return self.method in LAYERS and self.start == "random"
 
 
 VARIANTS = (
@@ -52,17 +65,20 @@ VARIANTS = (
 
 
 class Heads:
-    """Makes heads for ``data``; what is found from the data is found once and copied for every run."""
+    """Makes heads for ``data``; what is found from the data is found once and copied for every run.
 
-    def __init__(self, data: Features) -> None:
-        self._data = data
+    With ``hidden`` they have two layers, and a hidden one of that width.
+    """
+
+    def __init__(self, data: Features, hidden: int | None = None) -> None:
+        self._data, self._hidden = data, hidden
         self._found: dict[tuple[Variant, int], nn.Module] = {}
 
     def make(self, variant: Variant, size: int, seed: int) -> nn.Module:
         """A new head on the device of the data; ``seed`` decides what is random about it."""
         with seeded(seed):
             if variant.start == "random" and not variant.method.startswith("pca"):
-                return self._drawn(variant.method, size, seed).to(self._data.train[0].device)
+                return self._random(variant.method, size, seed).to(self._data.train[0].device)
         if (variant, size) not in self._found:
             with seeded(0):
                 self._found[variant, size] = self._fitted(variant, size)
@@ -72,16 +88,13 @@ class Heads:
                 made.head.reset_parameters()
         return made
 
-    def _drawn(self, method: str, size: int, seed: int) -> nn.Module:
+    def _random(self, method: str, size: int, seed: int) -> nn.Module:
         shape = self._data.width, self._data.classes
-        if method == "full":
-            return nn.Linear(*shape)
-        if method in ("laplex", "laplex-phased"):
-            return LaplexLinear(*shape, rank=size, phase=method == "laplex-phased")
-        if method == "low-rank":
-            return LowRankLinear(*shape, size)
-        if method == "kronecker":
-            return KroneckerSum(*shape, size)
+        if self._hidden is not None:
+            first, last = _layer(method, shape[0], self._hidden, size), _layer(method, self._hidden, shape[1], size)
+            return nn.Sequential(first, nn.Tanh(), last)
+        if method in LAYERS:
+            return _layer(method, *shape, size)
         if method == "seeded":
             return SeededProjectionHead(*shape, size, seed)
         return LaplexProjectionHead(*shape, size)
@@ -103,6 +116,17 @@ class Heads:
         phased = method == "laplex-phased"
         layer = LaplexLinear(self._data.width, self._data.classes, rank=size, phase=phased, device=x.device)
         return layer.init_from((x, y))
+
+
+def _layer(method: str, in_features: int, out_features: int, size: int) -> nn.Module:
+    """A layer of one of the methods ``LAYERS``."""
+    if method == "full":
+        return nn.Linear(in_features, out_features)
+    if method == "low-rank":
+        return LowRankLinear(in_features, out_features, size)
+    if method == "kronecker":
+        return KroneckerSum(in_features, out_features, size)
+    return LaplexLinear(in_features, out_features, rank=size, phase=method == "laplex-phased")
 
 
 @torch.no_grad()

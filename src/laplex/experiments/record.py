@@ -6,19 +6,25 @@
 
 The settings of a run are its key: a run whose settings are in the file is not repeated. An interruption therefore loses
 the run in progress and no other. A run may come from another machine than the one before it, so each names its own.
+
+Processes that run side by side must not write the same file. Each writes a part of its own, runs.part0.json and so on
+beside runs.json, and ``absorb`` moves the runs of all parts into the file. Parts that an interruption leaves behind are
+absorbed by the next command, however many processes that one has.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from laplex.cli.machine import describe
 
@@ -37,10 +43,11 @@ class Record:
     """
 
     def __init__(self, path: Path, experiment: str, *, device: str = "cpu", fresh: bool = False) -> None:
-        self.path, self.experiment = path, experiment
+        self.path, self.experiment, self._device, self._fresh = path, experiment, device, fresh
         self._machine = describe(device) | {"commit": commit()}
         self._machines: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
+        self._known: dict[str, dict[str, Any]] = {}  # runs of another file, which are not written to this one
         if path.exists() and not fresh:
             self._read()
 
@@ -49,7 +56,8 @@ class Record:
 
     def get(self, settings: Settings) -> Result | None:
         """The result of the run with these settings, if the file has it."""
-        found = self._runs.get(_key(settings))
+        key = _key(settings)
+        found = self._runs.get(key) or self._known.get(key)
         return None if found is None else found["result"]
 
     def run(self, settings: Settings, compute: Callable[[], Result]) -> Result:
@@ -59,17 +67,41 @@ class Record:
             return found
         start = time.perf_counter()
         result = compute()
-        if self._machine not in self._machines:
-            self._machines.append(self._machine)
         self._runs[_key(settings)] = {
             "settings": settings,
-            "machine": self._machines.index(self._machine),
+            "machine": self._machine_number(self._machine),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - start, 3),
             "result": result,
         }
         self._write()
         return result
+
+    def part(self, index: int) -> Record:
+        """A record for one of several processes: it knows the runs of this one, and writes its own into a part."""
+        path = self.path.with_name(f"{self.path.stem}.part{index}.json")
+        made = Record(path, self.experiment, device=self._device, fresh=True)
+        made._known = self._runs
+        return made
+
+    def absorb(self) -> None:
+        """Move the runs of all parts into the file; a record that is made fresh drops those of earlier commands."""
+        parts = sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.part*.json"))
+        for path in () if self._fresh else parts:
+            part = Record(path, self.experiment, device=self._device)
+            for key, run in part._runs.items():
+                number = self._machine_number(part._machines[run["machine"]])
+                self._runs[key] = run | {"machine": number}
+        if parts and not self._fresh:
+            self._write()
+        self._fresh = False
+        for path in parts:  # only now are their runs safe elsewhere
+            path.unlink()
+
+    def _machine_number(self, machine: dict[str, Any]) -> int:
+        if machine not in self._machines:
+            self._machines.append(machine)
+        return self._machines.index(machine)
 
     def _write(self) -> None:
         runs = list(self._runs.values())
@@ -110,11 +142,18 @@ class Record:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace the file in one step: a reader, or an interruption, sees the old text or the new one."""
+    """Replace the file in one step, by a text."""
+    with replaced(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
     try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with unfinished.open("wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())  # else a power cut may leave the new name with no content
         os.replace(unfinished, path)
