@@ -24,7 +24,7 @@ TUNING = {
 }
 FILES = sorted(path for path in FOLDER.rglob("*.py") if path.name not in TUNING)
 PUBLIC = {"laplex", "laplex.reference", "laplex.backends"}
-OF_PUBLIC_MODULES = {"laplex.baselines"}  # packages whose modules are public, too
+OF_PUBLIC_MODULES = {"laplex.baselines", "laplex.nn"}  # packages whose modules are public, too
 
 
 def imported(source: str) -> Iterator[tuple[str, str]]:

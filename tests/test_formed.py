@@ -75,7 +75,7 @@ def test_x_of_another_dtype_than_the_anchors(backend, dtype):
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
-@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5), (4, 2, 3, 5), (1, 3, 5)])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 3, 5), (4, 2, 3, 5), (1, 3, 5), (0, 5)])
 def test_complex_rows_over_a_batch(shape, backend):
     a, b = torch.randn(2, 4, dtype=torch.float64), torch.randn(2, 5, dtype=torch.float64)
     x = torch.randn(shape, dtype=torch.complex128)

@@ -42,7 +42,7 @@ def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, ke
     if x.is_complex():
         rows = x if x.dim() > 1 else x[None]
         both = formed(torch.cat([rows.real, rows.imag], -2), kernels, batch, backend, kept)
-        y = torch.complex(*both.split(rows.shape[-2], -2))
+        y = torch.complex(*both.tensor_split(2, -2))
         return y if x.dim() > 1 else y[0]
     if x.dtype.itemsize < 4 and not _backends.load(backend, x.device.type).reads_half:
         return formed(x.to(torch.float32), kernels, batch, backend, kept).to(x.dtype)
