@@ -8,7 +8,6 @@ the best validation accuracy at seed 0; then all seeds are run with it. Test row
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from laplex.experiments import head_tables
 from laplex.experiments.data import Features, features
 from laplex.experiments.head_tables import Row
 from laplex.experiments.methods import VARIANTS, Heads, Variant
+from laplex.experiments.options import among, at_least_one, file_name, words
 from laplex.experiments.record import Record
 from laplex.experiments.training import GRID, PAPER, PAPER_FULL, TUNED, Recipe, train
 
@@ -60,10 +60,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     keys = "x_train, y_train, x_test, y_test and, if there, x_val, y_val"
     parser.add_argument("--data", required=True, metavar="FILE.npz", help=keys)
     parser.add_argument("--name", help="of the data, for titles and file names; that of the file if not given")
-    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {_words(RANKS)}")
+    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {words(RANKS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
     parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
-    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {words(METHODS)}")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
 
 
@@ -71,27 +71,17 @@ def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
     ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
-    if min(ranks) < 1:
-        raise ValueError(f"--ranks must be at least 1, got {min(ranks)}")
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+    at_least_one("ranks", ranks)
+    at_least_one("seeds", [seeds])
     if given.recipe not in RECIPES:
-        raise ValueError(f"--recipe must be one of {_words(RECIPES)}, got {given.recipe!r}")
-    unknown = [method for method in given.methods if method not in METHODS]
-    if unknown:
-        raise ValueError(f"--methods must be among {_words(METHODS)}, got {unknown[0]!r}")
-    name = given.name or Path(given.data).stem
-    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
-        raise ValueError(f"--name must consist of letters, digits, '-', '_' and '.', got {name!r}")
+        raise ValueError(f"--recipe must be one of {words(RECIPES)}, got {given.recipe!r}")
+    among("methods", given.methods, METHODS)
+    name = file_name(given.name or Path(given.data).stem)
     data = features(given.data).standardised().to(given.device)
     stem = f"heads-{name}-{given.recipe}" + ("-quick" if given.quick else "")
     record = Record(Path(given.out) / f"{stem}.json", "heads", device=given.device, fresh=given.fresh)
     ordered = tuple(sorted(set(ranks)))
     return Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
-
-
-def _words(values: tuple[object, ...]) -> str:
-    return ", ".join(map(str, values))
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
