@@ -41,6 +41,13 @@ class Panel(NamedTuple):
     log_y: bool = False
 
 
+def percent(mean: float, deviation: float, seeds: int, diverged: int) -> str:
+    """A fraction in percent, with its standard deviation over seeds and how many of them diverged."""
+    spread = f" ± {100 * deviation:.1f}" if seeds > 1 else ""
+    lost = f" ({diverged} of {seeds} diverged)" if diverged else ""
+    return f"{100 * mean:.1f}{spread}{lost}"
+
+
 def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
     """A page: the title, the table, and one paragraph a note."""
     return page(title, [Section(header, rows, notes)])
