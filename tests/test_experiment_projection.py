@@ -245,6 +245,8 @@ def test_features_of_any_scale_give_the_same_head_and_zeros_do_no_harm(data, map
     recipe = HeadRecipe(steps=30)
     first, second = frozen_run(data, train, val, recipe, 0), frozen_run(data, train * scale, val * scale, recipe, 0)
     assert first == second
+    nothing = frozen_run(data, torch.zeros(400, 2), torch.zeros(400, 2), recipe, 0)
+    assert nothing["val"] == pytest.approx(1 / CLASSES, abs=0.01)  # every image gets the same class
 
 
 def test_pixels_placed_from_the_data_keep_more_than_random_places(data, maps):

@@ -33,9 +33,10 @@ def frozen_run(data: FlatImages, train: Tensor, val: Tensor, recipe: HeadRecipe,
         "val" at the decay that was chosen, "held" on held-out rows, "decay" itself, and "best": the largest accuracy on
         the validation images over all decays, which flatters.
     """
-    known = train[data.rest].std(0)
-    known = known.clamp_min(1e-6 * float(known.max()))  # a feature that is 0 everywhere stays 0
-    train, val = train / known, val / known
+    scale = train[data.rest].std(0)
+    # A feature that is constant up to rounding must not be blown up; one that is 0 stays 0.
+    scale = scale.clamp_min(max(1e-6 * float(scale.max()), torch.finfo(scale.dtype).tiny))
+    train, val = train / scale, val / scale
     seen = torch.ones(len(train), 2, device=train.device)
     seen[data.held, 0] = 0
     count = len(recipe.decays)
