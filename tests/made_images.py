@@ -5,7 +5,11 @@ import io
 import numpy as np
 from PIL import Image
 
+from laplex.experiments.data import image_splits
+from laplex.experiments.flat_images import flattened
+
 SIDE, CLASSES = 12, 4
+D = SIDE * SIDE * 3  # pixel values of an image
 
 
 def patterns():
@@ -50,3 +54,15 @@ def unpack(root, each, seed):
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(one).save(folder / f"{index:04}.png")
     return root
+
+
+def write_files(root):
+    """A folder with two train files, of 200 images each, and a validation file of 400."""
+    for name, each, seed in (("train0", 50, 0), ("train1", 50, 1), ("val", 100, 2)):
+        pack(root / f"some_{name}.npz", each, seed)
+    return root
+
+
+def load_files(root):
+    """Its images, flattened."""
+    return flattened(*image_splits(root, SIDE, progress=lambda done, of: None), "cpu")
