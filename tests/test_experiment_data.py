@@ -247,12 +247,10 @@ def test_splits_must_have_the_same_classes(tmp_path):
     ):
         data.image_splits(tmp_path, 8)
     folder(tmp_path / "val", classes=("cat", "fox"))
-    message = (
-        r"`root` must have the same classes in every part, got 2 in .*val and 2 in .* \(they differ in: dog, fox\)"
-    )
+    message = r"`train` and `val` must have the same classes in every part, got 2 in .*val and 2 in .*: dog, fox\)"
     with pytest.raises(ValueError, match=message):
         data.image_splits(tmp_path, 8)
-    for name in ("some_train0", "some_train1"):
+    for name in ("some_train0", "some_train1", "some_val0"):
         (tmp_path / "x").mkdir(exist_ok=True)
         order = ["cat", "dog"] if name.endswith("0") else ["dog", "cat"]
         packed(tmp_path / "x" / f"{name}.npz", [jpeg(0, mode="L")], [0], order)

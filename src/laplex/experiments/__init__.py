@@ -10,8 +10,13 @@
     heads.py       `laplex experiment heads`: accuracy against parameters
     head_tables.py its table and plot, with the paper's figures beside ours
     compress.py    `laplex experiment compress`: a trained weight replaced by LAPLEX, and by its truncated SVD
+    projection.py  `laplex experiment projection`: flattened images projected to few numbers, then a linear head
+    projection_maps.py, projection_training.py, projection_tables.py, flat_images.py
+                   its projections, its runs, its tables and plot, its images
+    rff.py         `laplex experiment rff`: errors of random Fourier features against their number
     published.py   the paper's own figures
     report.py      Markdown tables and plots in general
+    options.py     what several experiments refuse
 
 An experiment is a module with ``ABOUT``, ``add_options``, ``prepare`` and ``run``: see ``laplex.cli.experiment``.
 """

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from laplex.experiments import report
 from laplex.experiments.data import Features, digest, features, read_npz
+from laplex.experiments.options import at_least_one
 from laplex.experiments.record import Record
 from laplex.experiments.report import Point
 from laplex.experiments.training import GRID, TUNED, Recipe, accuracy, seeded, train
@@ -64,9 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
-    for name, least in (("ranks", min(given.ranks)), ("sweeps", given.sweeps)):
-        if least < 1:
-            raise ValueError(f"--{name} must be at least 1, got {least}")
+    at_least_one("ranks", given.ranks)
+    at_least_one("sweeps", [given.sweeps])
     file = Path(given.weight or given.data)
     head, importance, data = None, None, None
     if given.weight is not None:

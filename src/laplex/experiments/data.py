@@ -5,6 +5,7 @@
     listed_splits(root)       the images of image_splits, not decoded: there may be more than memory holds
     image_splits(root, side)  root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG, as ImageNette is distributed, or packed
                               files *train*.npz and *val*.npz
+    image_parts(train, val, side)  the same from sources that are named one by one
 
 Features are float16 or float32 in the file and float32 here. Images are RGB, uint8, resized and cropped at the centre.
 """
@@ -123,18 +124,27 @@ def _class_count(where: str, y: Tensor) -> int:
 def _held_out(where: str, train: Split) -> tuple[Split, Split]:
     """A validation split out of the train split, and the rest of it."""
     x, y = train
-    shuffled = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
-    order = shuffled[y[shuffled].argsort(stable=True)]  # by class, and shuffled within each
-    first = torch.bincount(y).cumsum(0) - torch.bincount(y)
-    place = torch.arange(len(y)) - first[y[order]]
-    held = order[place % HELD_OUT == HELD_OUT - 1]
+    held, rest = held_out_rows(y)
     if len(held) == 0:
         raise ValueError(
             f"{where}: `x_train` must have {HELD_OUT} rows of some class where there is no `x_val`, got fewer of every "
             "class; add x_val and y_val to the file"
         )
-    rest = order[place % HELD_OUT != HELD_OUT - 1]
     return (x[held], y[held]), (x[rest], y[rest])
+
+
+def held_out_rows(y: Tensor) -> tuple[Tensor, Tensor]:
+    """Row numbers of every tenth row of each class, the same at every call, and those of all others.
+
+    Args:
+        y (rows,): classes. A class of fewer than ten rows keeps all of them.
+    """
+    shuffled = torch.randperm(len(y), generator=torch.Generator().manual_seed(0))
+    order = shuffled[y[shuffled].argsort(stable=True)]  # by class, and shuffled within each
+    first = torch.bincount(y).cumsum(0) - torch.bincount(y)
+    place = torch.arange(len(y)) - first[y[order]]
+    last = place % HELD_OUT == HELD_OUT - 1
+    return order[last], order[~last]
 
 
 def _split(where: str, arrays: dict[str, Array], name: str) -> Split:
@@ -242,24 +252,37 @@ def images(source: str | Path, side: int, *, progress: _progress.Told | None = N
 def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None = None) -> tuple[Images, Images]:
     """The train and the validation images under a folder, of the same classes."""
     where, root = "laplex.experiments.data.image_splits", Path(root)
-    found = []
+    parts = {}
     for name in ("train", "val"):
-        parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
-        if not parts:
+        parts[name] = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
+        if not parts[name]:
             raise ValueError(
                 f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
                 f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
             )
-        found.append(_joined(where, parts, [images(part, side, progress=progress) for part in parts]))
-    train, val = found
-    _same_classes(where, root / "val", val, train)
-    return train, val
+    return image_parts(parts["train"], parts["val"], side, progress=progress)
 
 
-def _joined(where: str, parts: list[Path], loaded: list[Images]) -> Images:
-    """Files of one split as one."""
-    for part, other in zip(parts[1:], loaded[1:], strict=True):
-        _same_classes(where, part, other, loaded[0])
+def image_parts(
+    train: Sequence[Path], val: Sequence[Path], side: int, *, progress: _progress.Told | None = None
+) -> tuple[Images, Images]:
+    """The train and the validation images, each out of one or several sources for :func:`images`, of the same classes.
+
+    Args:
+        train, val: files or folders.
+        side, progress: see :func:`images`.
+    """
+    paths = [*train, *val]
+    loaded = [images(path, side, progress=progress) for path in paths]
+    for path, one in zip(paths[1:], loaded[1:], strict=True):
+        _same_classes("laplex.experiments.data.image_parts", path, one, loaded[0])
+    return _joined(loaded[: len(train)]), _joined(loaded[len(train) :])
+
+
+def _joined(loaded: list[Images]) -> Images:
+    """Sources of one split as one."""
+    if len(loaded) == 1:
+        return loaded[0]  # no second copy of what may be gigabytes
     pixels, y = (torch.cat([getattr(one, name) for one in loaded]) for name in ("pixels", "y"))
     return Images(pixels, y, loaded[0].classes, tuple(name for one in loaded for name in one.skipped))
 
@@ -268,8 +291,8 @@ def _same_classes(where: str, path: Path, got: Images | Listing, want: Images | 
     if got.classes != want.classes:
         odd = sorted(set(got.classes) ^ set(want.classes)) or ["the same ones in another order"]
         raise ValueError(
-            f"{where}: `root` must have the same classes in every part, got {len(got.classes)} in {path} and "
-            f"{len(want.classes)} in the first part (they differ in: {', '.join(odd[:NAMED])}); make them alike"
+            f"{where}: `train` and `val` must have the same classes in every part, got {len(got.classes)} in {path} "
+            f"and {len(want.classes)} in the first part (they differ in: {', '.join(odd[:NAMED])}); make them alike"
         )
 
 

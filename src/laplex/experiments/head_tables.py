@@ -48,9 +48,7 @@ class Row:
     @property
     def shown(self) -> str:
         """The test accuracy in percent."""
-        spread = f" ± {100 * self.deviation:.1f}" if self.seeds > 1 else ""
-        lost = f" ({self.diverged} of {self.seeds} diverged)" if self.diverged else ""
-        return f"{100 * self.test:.1f}{spread}{lost}"
+        return report.percent(self.test, self.deviation, self.seeds, self.diverged)
 
 
 def write(results: Path, name: str, recipe: str, rows: list[Row], *, quick: bool = False) -> None:

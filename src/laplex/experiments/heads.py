@@ -12,7 +12,6 @@ A training step is a few tiny launches, which leave a GPU idle most of the time:
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from laplex.experiments import head_tables, jobs
 from laplex.experiments.data import Features, features
 from laplex.experiments.head_tables import Row
 from laplex.experiments.methods import VARIANTS, Heads, Variant
+from laplex.experiments.options import among, at_least_one, file_name, words
 from laplex.experiments.record import Record
 from laplex.experiments.training import GRID, PAPER, PAPER_FULL, TUNED, Recipe, train
 
@@ -75,10 +75,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     keys = "x_train, y_train, x_test, y_test and, if there, x_val, y_val"
     parser.add_argument("--data", required=True, metavar="FILE.npz", help=keys)
     parser.add_argument("--name", help="of the data, for titles and file names; that of the file if not given")
-    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {_words(RANKS)}")
+    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {words(RANKS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
     parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
-    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {_words(METHODS)}")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {words(METHODS)}")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
     parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
@@ -92,18 +92,12 @@ def prepare(given: argparse.Namespace) -> Study:
         raise ValueError(f"--jobs must be at least 1, got {given.jobs}")
     ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
-    if min(ranks) < 1:
-        raise ValueError(f"--ranks must be at least 1, got {min(ranks)}")
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
+    at_least_one("ranks", ranks)
+    at_least_one("seeds", [seeds])
     if given.recipe not in RECIPES:
-        raise ValueError(f"--recipe must be one of {_words(RECIPES)}, got {given.recipe!r}")
-    unknown = [method for method in given.methods if method not in METHODS]
-    if unknown:
-        raise ValueError(f"--methods must be among {_words(METHODS)}, got {unknown[0]!r}")
-    name = given.name or Path(given.data).stem
-    if not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
-        raise ValueError(f"--name must consist of letters, digits, '-', '_' and '.', got {name!r}")
+        raise ValueError(f"--recipe must be one of {words(RECIPES)}, got {given.recipe!r}")
+    among("methods", given.methods, METHODS)
+    name = file_name(given.name or Path(given.data).stem)
     data = features(given.data).standardised().to(given.device)
     stem = f"heads-{name}-{given.recipe}" + ("-quick" if given.quick else "")
     stem += "-mlp" if given.head == "mlp" else ""
@@ -111,10 +105,6 @@ def prepare(given: argparse.Namespace) -> Study:
     ordered = tuple(sorted(set(ranks)))
     study = Study(name, data, record, ordered, seeds, tuple(given.methods), given.recipe, given.quick)
     return replace(study, shape=given.head, jobs=given.jobs)
-
-
-def _words(values: tuple[object, ...]) -> str:
-    return ", ".join(map(str, values))
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------

@@ -41,3 +41,78 @@ def head(network: str, method: str, rank: int | None) -> Head | None:
     """The paper's figure for a method at a rank, if it has one."""
     found = (one for one in HEADS if (one.network, one.method, one.rank) == (network, method, rank))
     return next(found, None)
+
+
+# --- Projections -----------------------------------------------------------------------------------------------------
+
+
+class Accuracy(NamedTuple):
+    """Validation accuracy in percent over five seeds; the table of trained projections has no deviations."""
+
+    mean: float
+    deviation: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+def _over(widths: tuple[int, ...], *figures: tuple[float, ...]) -> dict[int, Accuracy]:
+    """Figures of one row of a table, by width m."""
+    return {width: Accuracy(*figure) for width, figure in zip(widths, figures, strict=True)}
+
+
+PROJECTIONS_DATA = "ImageNet10 at 224 x 224"
+FROZEN_SOURCE, TRAINED_SOURCE = "tab:logreg-frozen-tau-sweep", "tab:logreg-merged"
+_FROZEN, _TRAINED = (25, 50, 100, 250, 500, 750, 1000), (25, 100, 500, 1000)
+# By method, one of laplex.experiments.projection_maps.METHODS, and tau. Whether LAPLEX has phases is not said.
+_PROJECTIONS: dict[tuple[str, float | None], dict[int, Accuracy]] = {
+    ("countsketch", None): _over(
+        _FROZEN,
+        (26.88, 2.17), (30.92, 1.97), (31.00, 1.65), (32.04, 1.40), (31.12, 1.95), (27.76, 1.79), (25.96, 1.09),
+    ),
+    ("laplex", 0.01): _over(
+        _FROZEN,
+        (29.08, 0.54), (30.44, 1.89), (32.20, 1.74), (30.92, 0.58), (30.24, 2.09), (28.56, 1.52), (27.64, 1.88),
+    ),
+    ("laplex", 0.05): _over(
+        _FROZEN,
+        (26.28, 1.51), (30.08, 2.51), (30.24, 1.81), (32.68, 1.32), (31.48, 2.32), (30.08, 1.22), (30.08, 0.91),
+    ),
+    ("laplex", 0.1): _over(
+        _FROZEN,
+        (27.96, 1.17), (29.88, 1.04), (31.84, 2.05), (32.20, 1.29), (30.92, 1.82), (31.28, 1.57), (31.28, 1.48),
+    ),
+    ("laplex", 0.5): _over(
+        _FROZEN,
+        (27.76, 1.77), (29.44, 0.62), (29.12, 1.22), (31.60, 1.22), (31.24, 0.80), (30.60, 1.14), (31.64, 0.71),
+    ),
+    ("laplex", 1.0): _over(
+        _FROZEN,
+        (27.28, 1.94), (27.76, 0.85), (29.72, 1.91), (29.56, 1.19), (29.56, 2.46), (30.12, 1.06), (29.64, 1.44),
+    ),
+    ("pca", None): _over(
+        _FROZEN,
+        (34.80, 0.51), (35.92, 1.68), (36.48, 2.09), (35.84, 2.19), (32.40, 1.00), (29.32, 1.83), (27.16, 1.95),
+    ),
+    ("gaussian", None): _over(
+        _FROZEN,
+        (27.96, 0.52), (30.28, 1.43), (31.68, 1.52), (32.36, 1.92), (30.16, 0.86), (28.04, 1.37), (25.16, 0.86),
+    ),
+    ("trained-laplex", None): _over(_TRAINED, (43.5,), (43.6,), (43.8,), (44.2,)),
+    ("trained-dense", None): _over(_TRAINED, (43.5,), (43.0,), (43.0,), (43.8,)),
+}  # fmt: skip
+
+
+def projection(method: str, tau: float | None) -> dict[int, Accuracy]:
+    """The paper's accuracies of a projection by width m; empty if it has none."""
+    return _PROJECTIONS.get((method, tau), {})
+
+
+# --- Random Fourier features -----------------------------------------------------------------------------------------
+
+RFF_SOURCE = "fig:kerlap-vs-rff"
+RFF_VALUES = {1: 4.5, 16: 0.72, 2048: 0.076}  # the median relative error of K x by the number of features D
+RFF_GRADIENTS = (
+    "Of its gradients (fig:app-rff-grad) the paper says in words that the error on the side of x falls 26 times from "
+    "D = 1 to 2048, and that on the other side it stays between 200 and 460 %. Its a is on the side of x, our b."
+)
