@@ -252,15 +252,8 @@ def images(source: str | Path, side: int, *, progress: _progress.Told | None = N
 def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None = None) -> tuple[Images, Images]:
     """The train and the validation images under a folder, of the same classes."""
     where, root = "laplex.experiments.data.image_splits", Path(root)
-    parts = {}
-    for name in ("train", "val"):
-        parts[name] = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
-        if not parts[name]:
-            raise ValueError(
-                f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
-                f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
-            )
-    return image_parts(parts["train"], parts["val"], side, progress=progress)
+    train, val = (_parts(where, root, name) for name in ("train", "val"))
+    return image_parts(train, val, side, progress=progress)
 
 
 def image_parts(
