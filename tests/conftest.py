@@ -238,3 +238,37 @@ def operators(monkeypatch):
     monkeypatch.setattr(replay.Replay, "__call__", counted)
     monkeypatch.setattr(replay, "operators", replays)
     return replays
+
+
+# --- for layers and experiments ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Threads wait for one another in matrices as small as those of tests, for seconds if the machine is busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """`laplex experiment` as a function of its arguments: exit status, output and errors."""
+    from laplex import cli
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["laplex", "experiment", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Features with a known answer."""
+    from made_features import write_features
+
+    return write_features(tmp_path_factory.mktemp("data") / "made.npz")

@@ -1,12 +1,8 @@
-"""What the tests of experiments share: features with a known answer, and the command."""
-
-import sys
+"""What the tests of experiments share: features with a known answer."""
 
 import numpy as np
-import pytest
 import torch
 
-from laplex import cli
 from laplex.experiments import training
 from laplex.nn import LaplexLinear
 
@@ -30,23 +26,3 @@ def write_features(path):
         content |= {f"x_{name}": x[kept].numpy().astype(np.float16), f"y_{name}": y[kept].numpy()}
     np.savez(path, **content)
     return path
-
-
-def command_of(monkeypatch, capsys):
-    """`laplex experiment` as a function of its arguments: exit status, output and errors."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["laplex", "experiment", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
-
-
-def one_thread():
-    """For a fixture: steps of tiny layers are slower with several threads, which wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)

@@ -11,24 +11,10 @@ from torch import nn
 from laplex.cli import experiment
 from laplex.experiments import compress
 from laplex.nn import LaplexLinear
-from made_features import command_of, one_thread, write_features
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ("--sweeps", 4, "--device", "cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return write_features(tmp_path_factory.mktemp("data") / "made.npz")
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
 
 
 def saved(folder, **arrays):

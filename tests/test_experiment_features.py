@@ -12,15 +12,11 @@ from PIL import Image
 import stand_in_torchvision as stand_in
 from laplex.experiments import data, features, networks
 from laplex.experiments.networks import DEVIATION, MEAN
-from made_features import command_of, one_thread
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 NAMES = ("bird", "cat", "dog")
 SMALL = ("--side", 56, "--device", "cpu", "--batch", 4)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
 
 
 @pytest.fixture
@@ -29,9 +25,8 @@ def models(monkeypatch):
 
 
 @pytest.fixture
-def command(models, monkeypatch, capsys):
-    run = command_of(monkeypatch, capsys)
-    return lambda *arguments: run("features", *arguments)
+def extract(models, command):
+    return lambda *arguments: command("features", *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -67,8 +62,8 @@ def read(path):
         return {name: file[name] for name in file.files}
 
 
-def test_features_of_swin_are_what_enters_its_head(root, tmp_path, command):
-    status, output, told = command("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+def test_features_of_swin_are_what_enters_its_head(root, tmp_path, extract):
+    status, output, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 0, told
     assert os.listdir(tmp_path) == ["swin_t-pictures.npz"]
     arrays = read(tmp_path / "swin_t-pictures.npz")
@@ -91,10 +86,10 @@ def test_features_of_swin_are_what_enters_its_head(root, tmp_path, command):
     assert "laplex: test images: 15 of 15" in told
 
 
-def test_features_of_maxvit_enter_the_first_of_two_layers(root, tmp_path, command):
+def test_features_of_maxvit_enter_the_first_of_two_layers(root, tmp_path, extract):
     torch.save(stand_in.drawn(stand_in.MaxVit, (224, 224)).state_dict(), tmp_path / "weights.pth")
     options = ("--weights", tmp_path / "weights.pth", "--device", "cpu")
-    status, _, told = command("--model", "maxvit_t", "--data", root, "--out", tmp_path / "out", *options)
+    status, _, told = extract("--model", "maxvit_t", "--data", root, "--out", tmp_path / "out", *options)
     assert status == 0, told
     arrays = read(tmp_path / "out" / "maxvit_t-pictures.npz")
     model = stand_in.drawn(stand_in.MaxVit, (224, 224))
@@ -107,16 +102,15 @@ def test_features_of_maxvit_enter_the_first_of_two_layers(root, tmp_path, comman
     np.testing.assert_allclose(arrays["importance"], (inner**2).mean(0), rtol=1e-5)
 
 
-def test_the_file_serves_heads_and_compress(root, tmp_path, command, monkeypatch, capsys):
-    assert command("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)[0] == 0
+def test_the_file_serves_heads_and_compress(root, tmp_path, extract, command):
+    assert extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)[0] == 0
     file = tmp_path / "swin_t-pictures.npz"
     loaded = data.features(file)
     assert (loaded.classes, loaded.width, len(loaded.test[1])) == (3, stand_in.SWIN_WIDTH, 15)
     assert len(loaded.train[1]) + len(loaded.val[1]) == 36
-    run = command_of(monkeypatch, capsys)
     options = ("--ranks", 1, "--device", "cpu", "--out", tmp_path / "out")
-    assert run("heads", "--data", file, "--quick", "--methods", "low-rank", *options)[0] == 0
-    assert run("compress", "--weight", file, "--sweeps", 2, *options)[0] == 0
+    assert command("heads", "--data", file, "--quick", "--methods", "low-rank", *options)[0] == 0
+    assert command("compress", "--weight", file, "--sweeps", 2, *options)[0] == 0
     page = (tmp_path / "out" / "compress-swin_t-pictures.md").read_text()
     assert page.startswith(f"# swin_t-pictures, 3 x {stand_in.SWIN_WIDTH}, compressed")
 
@@ -124,9 +118,9 @@ def test_the_file_serves_heads_and_compress(root, tmp_path, command, monkeypatch
 # --- Stops and bad images --------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, command, monkeypatch):
+def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, extract, monkeypatch):
     arguments = ("--model", "swin_t", "--data", root, *SMALL)
-    assert command(*arguments, "--out", tmp_path / "whole")[0] == 0
+    assert extract(*arguments, "--out", tmp_path / "whole")[0] == 0
     monkeypatch.setattr(features, "SHARD", 10)
     rows, seen = features._rows, []
 
@@ -137,7 +131,7 @@ def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, command, 
         return rows(study, squares)
 
     monkeypatch.setattr(features, "_rows", stopped)
-    status, _, told = command(*arguments, "--out", tmp_path / "parts")
+    status, _, told = extract(*arguments, "--out", tmp_path / "parts")
     assert status == 130
     assert "the same command goes on from there" in told
     folder = tmp_path / "parts" / "swin_t-pictures.shards"
@@ -145,7 +139,7 @@ def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, command, 
     (folder / "train-000000010.npz").write_bytes(b"damaged")
     seen.clear()
     monkeypatch.setattr(features, "_rows", lambda *given: seen.append(len(given[1])) or rows(*given))
-    status, _, told = command(*arguments, "--out", tmp_path / "parts")
+    status, _, told = extract(*arguments, "--out", tmp_path / "parts")
     assert status == 0, told
     assert sum(seen) == 36 - 10 + 15
     assert os.listdir(tmp_path / "parts") == ["swin_t-pictures.npz"]
@@ -158,28 +152,28 @@ def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, command, 
             np.testing.assert_array_equal(value, other[name])
 
 
-def test_a_complete_file_is_kept_and_another_is_not_replaced_unasked(root, tmp_path, command, monkeypatch):
+def test_a_complete_file_is_kept_and_another_is_not_replaced_unasked(root, tmp_path, extract, monkeypatch):
     arguments = ("--model", "swin_t", "--data", root, "--out", tmp_path)
-    assert command(*arguments, *SMALL)[0] == 0
+    assert extract(*arguments, *SMALL)[0] == 0
     before = (tmp_path / "swin_t-pictures.npz").read_bytes()
     monkeypatch.setattr(features, "_rows", None)  # a call would fail
-    status, output, _ = command(*arguments, *SMALL)
+    status, output, _ = extract(*arguments, *SMALL)
     assert (status, output) == (0, f"{tmp_path / 'swin_t-pictures.npz'} is complete; --fresh makes it again\n")
     monkeypatch.undo()
     stand_in.install(monkeypatch)
     run = (*arguments, "--side", 64, "--device", "cpu")
-    status, _, told = command(*run)
+    status, _, told = extract(*run)
     assert status == 2
     assert "holds features of other images, weights or sides; move it away, or replace it with --fresh" in told
     assert (tmp_path / "swin_t-pictures.npz").read_bytes() == before
 
 
-def test_fresh_replaces_the_file(root, tmp_path, command):
+def test_fresh_replaces_the_file(root, tmp_path, extract):
     arguments = ("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL, "--fresh")
     (tmp_path / "swin_t-pictures.npz").write_bytes(b"no features")
     (tmp_path / "swin_t-pictures.shards").mkdir()
     (tmp_path / "swin_t-pictures.shards" / "train-000000000.npz").write_bytes(b"no shard")
-    assert command(*arguments)[0] == 0
+    assert extract(*arguments)[0] == 0
     assert os.listdir(tmp_path) == ["swin_t-pictures.npz"]
     assert len(read(tmp_path / "swin_t-pictures.npz")["x_train"]) == 36
 
@@ -197,10 +191,10 @@ def folders(root, bad=(), each=3):
     return root
 
 
-def test_bad_images_are_named_counted_and_skipped(tmp_path, command):
+def test_bad_images_are_named_counted_and_skipped(tmp_path, extract):
     root = folders(tmp_path / "pictures", bad=("train/cat/1.png", "val/dog/0.png", "val/dog/2.png"))
     with pytest.warns(UserWarning, match="cannot be read") as told:
-        assert command("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)[0] == 0
+        assert extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)[0] == 0
     where = "laplex.experiments.features: "
     assert [str(one.message) for one in told] == [
         f"{where}1 of 9 images cannot be read and are skipped: {root / 'train/cat/1.png'}",
@@ -212,17 +206,17 @@ def test_bad_images_are_named_counted_and_skipped(tmp_path, command):
     assert len(arrays["skipped"]) == 3
 
 
-def test_images_that_all_fail_and_features_that_overflow_are_told(tmp_path, command, models):
+def test_images_that_all_fail_and_features_that_overflow_are_told(tmp_path, extract, models):
     bad = [f"val/{name}/{index}.png" for name in NAMES for index in range(2)]
     root = folders(tmp_path / "pictures", bad, each=2)
-    status, output, told = command("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)
+    status, output, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)
     assert (status, output) == (1, "")
     assert "laplex experiment features: laplex.experiments.features: `source` must have images that can be read" in told
     state = stand_in.drawn(stand_in.Swin).state_dict()
     state["norm.weight"] *= 1e9
     torch.save(state, tmp_path / "large.pth")
     options = ("--weights", tmp_path / "large.pth", *SMALL)
-    status, _, told = command("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *options)
+    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *options)
     assert status == 1
     assert "features: `--weights` must give features that float16 can hold, got NaN or infinity; check the w" in told
 
@@ -262,19 +256,19 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_bad_options_are_refused_and_nothing_is_written(case, root, tmp_path, command, monkeypatch):
+def test_bad_options_are_refused_and_nothing_is_written(case, root, tmp_path, extract, monkeypatch):
     options, message = REFUSED[case]
     monkeypatch.chdir(bad_files(tmp_path))
-    status, output, told = command("--model", "swin_t", "--data", root, "--out", "out", "--device", "cpu", *options)
+    status, output, told = extract("--model", "swin_t", "--data", root, "--out", "out", "--device", "cpu", *options)
     assert (status, output) == (2, "")
     assert told.startswith("laplex experiment features: ")
     assert message in told
     assert not (tmp_path / "out").exists()
 
 
-def test_weights_that_cannot_be_loaded_are_named_with_their_address(root, tmp_path, command, models):
+def test_weights_that_cannot_be_loaded_are_named_with_their_address(root, tmp_path, extract, models):
     models.weights.fails = True
-    status, _, told = command("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     assert (
         WHERE + "`--weights` default must be loaded from https://example.org/weights.pth, which fails (no network); "
@@ -283,7 +277,7 @@ def test_weights_that_cannot_be_loaded_are_named_with_their_address(root, tmp_pa
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("operator torchvision::nms does not exist")])
-def test_without_torchvision_it_is_said_what_to_install(error, root, tmp_path, command, monkeypatch):
+def test_without_torchvision_it_is_said_what_to_install(error, root, tmp_path, extract, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.delitem(sys.modules, "torchvision.models")
     reason = "No module named 'torchvision"
@@ -294,14 +288,14 @@ def test_without_torchvision_it_is_said_what_to_install(error, root, tmp_path, c
             raise error
 
         monkeypatch.setattr(networks, "importlib", SimpleNamespace(import_module=broken))
-    status, _, told = command("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     assert f"{WHERE}networks need torchvision, which cannot be imported ({reason}" in told
     assert f"pip install torchvision, in the version that belongs to torch {torch.__version__}" in told
 
 
-def test_without_pillow_the_extra_is_named(root, tmp_path, command, monkeypatch):
+def test_without_pillow_the_extra_is_named(root, tmp_path, extract, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    status, _, told = command("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     assert f"{WHERE}images need Pillow, which is missing; pip install laplex[experiments]" in told

@@ -13,22 +13,8 @@ import torch
 
 from laplex.experiments import jobs
 from laplex.experiments.record import Record
-from made_features import command_of, one_thread, write_features
 
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return write_features(tmp_path_factory.mktemp("data") / "made.npz")
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- Processes (functions at the top of the file, because fresh interpreters import them by name) --------------------

@@ -10,24 +10,11 @@ from laplex.baselines.heads import LAYERS, METHODS, count
 from laplex.experiments.data import features
 from laplex.experiments.methods import VARIANTS, Heads, Variant
 from laplex.nn import LaplexLinear
-from made_features import CLASSES, WIDTH, command_of, one_thread, write_features
+from made_features import CLASSES, WIDTH
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = ("--quick", "--device", "cpu", "--name", "tiny")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return write_features(tmp_path_factory.mktemp("data") / "made.npz")
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
 
 
 @pytest.mark.parametrize("method", LAYERS)

@@ -13,13 +13,9 @@ from laplex.experiments.flat_images import flattened
 from laplex.experiments.projection_maps import VARIANTS, Maps, Variant
 from laplex.experiments.projection_tables import Cell
 from laplex.experiments.projection_training import HeadRecipe, JointRecipe, fit_heads, frozen_run, joint_run
-from made_features import command_of, one_thread
 from made_images import CLASSES, SIDE, D, load_files, pack, unpack, write_files
 
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +31,6 @@ def data(folder):
 @pytest.fixture(scope="module")
 def maps(data):
     return Maps(data, 64)
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
 
 
 SMALL = ("--side", SIDE, "--device", "cpu", "--name", "tiny")

@@ -14,13 +14,9 @@ from laplex.experiments.flat_images import flattened
 from laplex.experiments.projection_maps import METHODS, TRAINED, VARIANTS, Maps, Variant, stored
 from laplex.experiments.projection_training import joint_parameters
 from laplex.nn import LaplexProjection
-from made_features import one_thread
 from made_images import CLASSES, D, load_files, write_files
 
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

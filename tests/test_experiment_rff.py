@@ -8,19 +8,10 @@ import torch
 
 from laplex.experiments import published, report, rff
 from laplex.experiments.report import Panel, Point, Section
-from made_features import command_of, one_thread
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = ("--size", 50, "--features", 1, 64, "--seeds", 3, "--device", "cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
 
 
 def test_the_truth_is_the_dense_definition_in_any_blocks(monkeypatch):

@@ -17,24 +17,11 @@ from laplex.experiments.methods import VARIANTS, Heads, Variant, discriminant_he
 from laplex.experiments.record import Record
 from laplex.experiments.training import Recipe, train
 from laplex.nn import LaplexLinear
-from made_features import CLASSES, WIDTH, command_of, one_thread, write_features
+from made_features import CLASSES, WIDTH
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 QUICK = ("--quick", "--device", "cpu", "--name", "tiny")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def threads():
-    yield from one_thread()
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    return write_features(tmp_path_factory.mktemp("data") / "made.npz")
-
-
-@pytest.fixture
-def command(monkeypatch, capsys):
-    return command_of(monkeypatch, capsys)
 
 
 # --- Training --------------------------------------------------------------------------------------------------------

@@ -10,14 +10,7 @@ from torch.nn import functional
 from helpers import error
 from laplex.nn import LaplexLinear, replace_linear, reseat_step
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def quiet(done, of):

@@ -11,16 +11,9 @@ from helpers import error
 from laplex.nn import LaplexLinear
 from laplex.nn._fitting import Fit
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 METRICS = ("none", "diagonal", "full")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def problem(metric, n=6, k=9, s=40):

@@ -7,14 +7,7 @@ import torch
 
 from laplex._seriation import BLOCK, _leading, seriate
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """LAPACK's threads wait for one another in matrices this small, for seconds if the machine is busy."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def chain(samples, features, seed=0, dtype=torch.float64):

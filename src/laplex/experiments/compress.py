@@ -118,7 +118,12 @@ def read_head(path: Path, device: str) -> tuple[nn.Linear, Tensor | None]:
 
 def run(study: Study) -> int:
     """Every approximation that the record lacks; then the table and the plot."""
-    source = given_head(study) if study.data is None else trained_head(study, study.data)
+    if study.head is not None:
+        source = given_head(study.head)
+    elif study.data is not None:
+        source = trained_head(study, study.data)
+    else:
+        raise ValueError("laplex.experiments.compress: `study` must have a head or features, got neither")
     cells = [(way, rank) for rank in study.ranks for way in WAYS]
     results = {}
     for number, (way, rank) in enumerate(cells, 1):
@@ -142,10 +147,8 @@ class Source:
     test: float | None = None  # its accuracy, where there are features
 
 
-def given_head(study: Study) -> Source:
+def given_head(head: nn.Linear) -> Source:
     """The head of the file."""
-    head = study.head
-    assert head is not None  # there is one where there are no features
     return Source(lambda: head, {}, (head.out_features, head.in_features))
 
 

@@ -8,8 +8,8 @@ With E = W - sum over r of w_r K_r and a metric C of the columns, the error  tra
 If C is the mean of x x^T over the layer's inputs, this is the squared error of the layer's results. Its diagonal alone
 is cheaper, since then columns do not act on each other and move all at once.
 
-Where it ends depends on the order in which the kernels are first seated (with 16 kernels on a head of 200 classes, 0.55
-or 0.59 of the energy is left), so a few orders are tried, and the best is continued.
+Where it ends depends on the order in which the kernels are first seated. So a few orders are tried, each for a few
+sweeps, and the best is continued.
 """
 
 from __future__ import annotations

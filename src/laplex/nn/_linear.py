@@ -29,8 +29,8 @@ class LaplexLinear(Anchored):
 
     **The start decides** what a layer can learn, because gradient descent moves anchors only past their neighbours.
     ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
-    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. Anchors like large steps: learning rates of
-    0.01 to 0.1 with Adam are usual where tau = 1.
+    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. Anchors like large steps: with
+    Adam and tau = 1, learning rates of 0.1 to 0.3.
 
     The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
     are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
@@ -179,11 +179,8 @@ class LaplexLinear(Anchored):
 
     def to_dense(self) -> Tensor:
         """W (out_features, in_features), differentiable."""
-        return self._sum_of(range(self.rank))
-
-    def _sum_of(self, kernels: Any) -> Tensor:
         total: Any = 0.0
-        for r in kernels:
+        for r in range(self.rank):
             phases = {} if self.phi is None or self.psi is None else {"phi": self.phi[r], "psi": self.psi[r]}
             total = total + self.weight[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
         return total  # type: ignore[no-any-return]
