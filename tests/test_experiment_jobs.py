@@ -13,6 +13,7 @@ import torch
 
 from laplex.experiments import jobs
 from laplex.experiments.record import Record
+from made_images import SIDE, write_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -179,10 +180,10 @@ def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, comm
         raise jobs.JobError(f"job 1 of {count} failed: no memory")
 
     monkeypatch.setattr(jobs, "side_by_side", failing)
-    options = ("--methods", "full", "--quick", "--device", "cpu", "--name", "tiny", "--jobs", 8)
+    options = ("--methods", "low-rank", "--ranks", 2, "--quick", "--device", "cpu", "--name", "tiny", "--jobs", 8)
     status, output, told = command("heads", "--data", file, "--out", tmp_path, *options)
     assert (status, output) == (1, "")
-    assert told == "laplex experiment heads: job 1 of 1 failed: no memory\n"  # there is one cell, so there is one job
+    assert told == "laplex experiment heads: job 1 of 2 failed: no memory\n"  # there are two starts, so two jobs
     assert os.listdir(tmp_path) == ["heads-tiny-tuned-quick.json"]
     assert list(results(tmp_path / "heads-tiny-tuned-quick.json").values()) == [{"test": 1.0}]
 
@@ -190,3 +191,18 @@ def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, comm
 def test_jobs_are_counted_from_one(file, tmp_path, command):
     status, _, told = command("heads", "--data", file, "--out", tmp_path / "new", "--jobs", 0)
     assert (status, told) == (2, "laplex experiment heads: --jobs must be at least 1, got 0\n")
+
+
+# --- projection ------------------------------------------------------------------------------------------------------
+
+
+def test_jobs_of_projection_give_the_results_of_one_process(tmp_path, command):
+    folder = write_files(tmp_path)
+    options = ("--methods", "placed", "pca", "trained-placed", "--widths", 3, "--quick", "--side", SIDE)
+    options += ("--device", "cpu", "--name", "tiny")
+    for out, count in (("one", 1), ("two", 2)):
+        status, _, told = command("projection", "--data", folder, "--out", tmp_path / out, *options, "--jobs", count)
+        assert status == 0, told
+    name = "projection-tiny-quick"
+    assert results(tmp_path / "two" / f"{name}.json") == results(tmp_path / "one" / f"{name}.json")
+    assert sorted(os.listdir(tmp_path / "two")) == [f"{name}.json", f"{name}.md", f"{name}.png"]

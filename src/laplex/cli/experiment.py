@@ -51,7 +51,9 @@ def add_to(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """The command: 2 where the options or the data are refused, 130 after Ctrl-C."""
+    """The command: 2 where the options or the data are refused, 1 where a job fails, 130 after Ctrl-C."""
+    from laplex.experiments.jobs import JobError
+
     if given.list:
         print("\n".join(f"{name:12}{_module(name).ABOUT}" for name in EXPERIMENTS))
         return 0
@@ -72,6 +74,9 @@ def run(given: argparse.Namespace) -> int:
         told = "interrupted; finished runs are kept, and the same command goes on from there"
         print(f"\nlaplex experiment {given.experiment}: {told}", file=sys.stderr)
         return 130
+    except JobError as error:
+        print(f"laplex experiment {given.experiment}: {error}", file=sys.stderr)
+        return 1
 
 
 def _make_folder(path: Path) -> None:

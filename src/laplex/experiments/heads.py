@@ -88,8 +88,7 @@ def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
     if given.head not in SHAPES:
         raise ValueError(f"--head must be one of {', '.join(SHAPES)}, got {given.head!r}")
-    if given.jobs < 1:
-        raise ValueError(f"--jobs must be at least 1, got {given.jobs}")
+    at_least_one("jobs", [given.jobs])
     ranks = given.ranks or (QUICK_RANKS if given.quick else RANKS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
     at_least_one("ranks", ranks)
@@ -112,16 +111,8 @@ def prepare(given: argparse.Namespace) -> Study:
 
 def run(study: Study) -> int:
     """Every run that the record lacks; then the table and the plot."""
-    study.record.absorb()  # what jobs of an earlier command left
     cells = list(_cells(study))
-    if study.jobs > 1:
-        try:
-            jobs.side_by_side(partial(_share, study, cells), min(study.jobs, len(cells)))
-        except jobs.JobError as error:
-            print(f"laplex experiment heads: {error}", file=sys.stderr)
-            return 1
-        finally:
-            study.record.absorb()
+    jobs.into_record(study.record, partial(_share, study, cells), min(study.jobs, len(cells)))
     rows = _measured(study, list(enumerate(cells, 1)), len(cells))
     title = study.name + (", two layers" if study.shape == "mlp" else "")
     head_tables.write(study.record.path, title, study.recipe, rows, quick=study.quick)

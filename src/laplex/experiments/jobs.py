@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
+from laplex.experiments.record import Record
+
 PATIENCE = 10.0  # seconds in which a job may finish what it is writing; then it is killed
 LONGEST = 4000  # characters of a job's error, from its end
 
@@ -29,6 +31,19 @@ Work = Callable[[int, int], None]  # of the number of the job, from 0, and the n
 
 class JobError(RuntimeError):
     """A job failed; the message says why."""
+
+
+def into_record(record: Record, work: Work, count: int) -> None:
+    """Run ``work(job, count)``, which writes its runs into ``record.part(job)``, and gather them in the record.
+
+    Parts that an earlier command left are gathered first. With a count of 1 that is all, and the caller does the work.
+    """
+    record.absorb()
+    if count > 1:
+        try:
+            side_by_side(work, count)
+        finally:
+            record.absorb()
 
 
 def side_by_side(work: Work, count: int) -> None:

@@ -11,10 +11,11 @@ import statistics
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from laplex.experiments import projection_tables
+from laplex.experiments import jobs, projection_tables
 from laplex.experiments.data import Images, image_parts, image_splits
 from laplex.experiments.flat_images import FlatImages, flattened
 from laplex.experiments.options import among, at_least_one, file_name, words
@@ -46,6 +47,7 @@ class Study:
     seeds: int
     methods: tuple[str, ...]
     quick: bool = False
+    jobs: int = 1
 
 
 # --- Options ---------------------------------------------------------------------------------------------------------
@@ -62,13 +64,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each projection; {SEEDS}")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="NAME", help=f"all of {words(METHODS)}")
     parser.add_argument("--quick", action="store_true", help="few widths, seeds and epochs: to see that it works")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
 
 
 def prepare(given: argparse.Namespace) -> Study:
     """Check the options and read the images; ValueError where something is wrong, and nothing is written."""
     widths = given.widths or (QUICK_WIDTHS if given.quick else WIDTHS)
     seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
-    for option, values in (("widths", widths), ("seeds", [seeds]), ("side", [given.side])):
+    for option, values in (("widths", widths), ("seeds", [seeds]), ("side", [given.side]), ("jobs", [given.jobs])):
         at_least_one(option, values)
     among("methods", given.methods, METHODS)
     name = file_name(given.name or Path(given.data).resolve().stem)
@@ -80,7 +83,8 @@ def prepare(given: argparse.Namespace) -> Study:
             f"--widths must have one of at most {data.most_components}, the number of principal components, for pca "
             f"alone, got {words(widths)}"
         )
-    return Study(name, data, record, tuple(sorted(set(widths))), seeds, tuple(given.methods), given.quick)
+    study = Study(name, data, record, tuple(sorted(set(widths))), seeds, tuple(given.methods), given.quick)
+    return replace(study, jobs=given.jobs)
 
 
 def _images(given: argparse.Namespace) -> tuple[Images, Images]:
@@ -103,15 +107,33 @@ def run(study: Study) -> int:
     """Every run that the record lacks; then the tables and the plot."""
     maps = Maps(study.data, max(study.widths))
     wanted = list(_wanted(study))
+    count = min(study.jobs, len(wanted))
+    if count > 1:
+        maps.prepare({variant.method for variant, _ in wanted})  # once for all jobs
+    jobs.into_record(study.record, partial(_share, study, maps, wanted), count)
+    cells = _measured(study, maps, list(enumerate(wanted, 1)), len(wanted))
+    projection_tables.write(study.record.path, study.name, cells, quick=study.quick)
+    return 0
+
+
+def _share(study: Study, maps: Maps, wanted: list[tuple[Variant, int]], job: int, of: int) -> None:
+    """What one of so many jobs measures; its runs go into a file of its own."""
+    numbered = list(enumerate(wanted, 1))[job::of]
+    _measured(replace(study, record=study.record.part(job)), maps, numbered, len(wanted))
+
+
+def _measured(study: Study, maps: Maps, wanted: list[tuple[int, tuple[Variant, int]]], of: int) -> list[Cell]:
+    """The cells that are wanted, with a line for each that is new."""
     cells = []
-    for number, (variant, width) in enumerate(wanted, 1):
+    for number, (variant, width) in wanted:
+        before = len(study.record)
         cell = measure(study, maps, variant, width)
         cells.append(cell)
         regime = "trained" if variant.method in TRAINED else "frozen"
-        told = f"[{number}/{len(wanted)}] {regime} {variant}, m = {width}: {cell.shown} %"
-        print(told, file=sys.stderr, flush=True)
-    projection_tables.write(study.record.path, study.name, cells, quick=study.quick)
-    return 0
+        if len(study.record) > before:
+            told = f"[{number}/{of}] {regime} {variant}, m = {width}: {cell.shown} %"
+            print(told, file=sys.stderr, flush=True)
+    return cells
 
 
 def _wanted(study: Study) -> Iterator[tuple[Variant, int]]:

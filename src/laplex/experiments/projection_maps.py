@@ -11,7 +11,7 @@ What is found from the data (places, components) is found from the train rows th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -112,6 +112,13 @@ class Maps:
         """The leading principal components; those of a smaller width are the first ones."""
         rows = self.data.normalised(self.data.train.pixels[self.data.rest])
         return principal_components(rows, self._components)
+
+    def prepare(self, methods: Collection[str]) -> None:
+        """Find now what these methods need of the data."""
+        if {"placed", "trained-placed"} & set(methods):
+            _ = self.places
+        if "pca" in methods:
+            _ = self.components
 
     @torch.no_grad()
     def features(self, variant: Variant, m: int, seed: int) -> tuple[Tensor, Tensor]:
