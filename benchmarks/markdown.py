@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from benchmarks import accuracies
 from benchmarks.problems import Size, power
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
@@ -128,6 +129,8 @@ CONTENT: dict[str, Callable[[], str]] = {
     "gpu results": lambda: claims("gpu"),
     "figures": figures,
     "trained layers": trained_layers,
+    "heads": accuracies.heads,
+    "projections": accuracies.projections,
 }
 
 

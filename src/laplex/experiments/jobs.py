@@ -69,6 +69,8 @@ def side_by_side(work: Work, count: int) -> None:
         _wait(processes, receivers)
     finally:
         _stop(processes)
+        if torch.cuda.is_initialized():
+            torch.cuda.ipc_collect()  # else torch warns at exit of tensors that the jobs had not given back
 
 
 @contextmanager

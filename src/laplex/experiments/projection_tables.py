@@ -20,8 +20,8 @@ OF_FROZEN = (
     "say whether its LAPLEX has phases or signs, nor how its head is regularised.",
 )
 OF_TRAINED = (
-    f"{ACCURACY}It is that after the last epoch; nothing was chosen. Numbers are all trained ones, batch norm and head "
-    "included. Bold: the best of each column.",
+    f"{ACCURACY}It is that after the last epoch; the validation images chose nothing. Numbers are all trained ones, "
+    "batch norm and head included. Bold: the best of each column.",
     f"The paper's rows are {published.PROJECTIONS_DATA} (table {published.TRAINED_SOURCE}): other images. It does not "
     "say how its anchors start.",
 )
