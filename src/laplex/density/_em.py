@@ -1,0 +1,135 @@
+r"""Fitting without gradients: expectation and maximisation, with numbers that jump to their best places.
+
+The model is :class:`laplex.density.PlacedGaussian`, with knots b on an even grid and q functions a place:
+
+    x_p = m_p + sum over c of w_cp sum over j of K(a_p, b_j) y_cj + d_p eps,       y ~ N(0, Q),     Q = R R^T
+
+E-step, for all examples X (N, n) less their mean, with B the matrix of y -> x:
+
+    C C^T = 1 + R^T B^T D^-1 B R,   V = C^-1 R^T,   S = V^T V,   Y = X D^-1 B S,   T = Y^T Y / N + S
+
+S is the covariance of y given x, Y (N, qK) its means, T its second moment. Q is never inverted: where knots are closer
+than tau it is all but singular. M-step, every part closed: Q = T, and for each number p by itself, with
+c_p = Y^T X_p / N and k_s = K(s, b) at a place s,
+
+    t_p = k_s c_p (q,),    T_s = k_s T k_s^T (q, q):   p explains t_p^T T_s^-1 t_p of its variance with w_p = T_s^-1 t_p
+
+so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. Neither step
+lowers the likelihood.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from laplex._functional import gram, linear
+from laplex._plan import Plan
+from laplex.density._examples import Examples
+from laplex.density._gaussian import PlacedGaussian
+from laplex.density._places import Line
+
+SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers x knots: what fits a cache, or keeps a GPU busy
+LEAST_NOISE = 1e-4  # of the variance of a number, and of the mean variance; without noise a likelihood has no bound
+RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first with which it is definite
+
+
+@dataclass
+class State:
+    """The model between rounds."""
+
+    a: Tensor  # (n,) places
+    weight: Tensor  # (q, n)
+    noise: Tensor  # (n,) d^2
+    root: Tensor  # (qK, qK) float64: R
+    knots: Tensor  # (K,)
+    tau: float
+
+    @classmethod
+    @torch.no_grad()
+    def of(cls, model: PlacedGaussian) -> State:
+        """The parameters of a model, as they are."""
+        root = model.triangle().double()
+        noise = model.log_noise.exp().square()
+        a, weight, knots = (one.detach().clone() for one in (model.a, model.weight, model.b))
+        return cls(a, weight, noise, root, knots, float(model.log_tau.exp()))
+
+    @torch.no_grad()
+    def into(self, model: PlacedGaussian) -> None:
+        """Become the parameters of a model."""
+        model.a.copy_(self.a)
+        model.b.copy_(self.knots)
+        model.weight.copy_(self.weight)
+        model.log_noise.copy_(self.noise.log() / 2)
+        model.log_tau.fill_(math.log(self.tau))
+        model.triangle.set(self.root)
+
+
+@torch.no_grad()
+def em_round(examples: Examples, state: State, *, jump: bool = True) -> tuple[State, float]:
+    """The state after one round, and the mean log-likelihood of the examples *before* it."""
+    means, moments, likelihood = _expectation(examples, state)
+    line = Line(state.knots, state.tau, moments, len(state.weight))
+    few = max(1, SCORED_AT_ONCE[examples.device.type] // len(state.knots))
+    least = LEAST_NOISE * examples.variance.mean()
+    a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
+    for part in examples.number_parts(1 << 16):
+        target = examples.numbers(part).mT @ means / len(examples)  # c_p
+        for first in range(0, len(target), few):
+            piece = slice(part.start + first, min(part.start + first + few, part.stop))
+            c = target[first : first + few].reshape(-1, len(state.weight), len(state.knots))
+            at_knots = linear(c, state.knots, state.knots, state.tau)
+            places = line.best(at_knots) if jump else state.a[piece]
+            a[piece] = places
+            weight[:, piece], gain = line.weights(at_knots, places)
+            variance = examples.variance[piece]
+            noise[piece] = torch.maximum(variance - gain, LEAST_NOISE * variance).clamp_min(least)
+    return State(a, weight, noise, _root(moments), state.knots, state.tau), likelihood
+
+
+def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, float]:
+    """Y (N, qK), T (qK, qK) in float64, and the mean log-likelihood."""
+    inverse = state.weight / state.noise
+    root = state.root
+    inner = root.mT @ _gram(state) @ root
+    chol = torch.linalg.cholesky(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
+    narrow = torch.linalg.solve_triangular(chol, root.mT, upper=False)  # V
+    plan = Plan(state.knots, state.a)
+    found = []
+    for part in examples.row_parts():
+        x = examples.rows(part)
+        pulled = [linear(x * w, state.knots, state.a, state.tau, plan=plan) for w in inverse]
+        found.append(torch.cat(pulled, -1).double() @ narrow.mT)
+    latent = torch.cat(found)
+    means = latent @ narrow
+    moments = means.mT @ means / len(examples) + narrow.mT @ narrow
+    whole = (examples.variance.double() / state.noise).sum() - latent.square().sum() / len(examples)
+    volume = state.noise.double().log().sum() + 2 * chol.diagonal().log().sum()
+    likelihood = -0.5 * (whole + volume + examples.dim * math.log(2 * math.pi))
+    return means.to(state.weight.dtype), moments, float(likelihood)
+
+
+def _gram(state: State) -> Tensor:
+    """B^T D^-1 B (qK, qK), in float64."""
+    q, count = len(state.weight), len(state.knots)
+    pairs = [(i, j) for i in range(q) for j in range(i + 1)]
+    products = torch.stack([state.weight[i].double() * state.weight[j] / state.noise for i, j in pairs])
+    whole = state.root.new_empty(q, count, q, count)
+    for (i, j), each in zip(pairs, gram(state.knots.double(), state.a.double(), products, state.tau), strict=True):
+        whole[i, :, j] = each
+        whole[j, :, i] = each
+    return whole.reshape(q * count, q * count)
+
+
+def _root(moments: Tensor) -> Tensor:
+    """R with R R^T = T; with the least ridge that makes rounding harmless."""
+    whole = (moments + moments.mT) / 2
+    unit = torch.eye(len(whole), dtype=whole.dtype, device=whole.device) * whole.diagonal().mean()
+    for ridge in RIDGES:
+        root, info = torch.linalg.cholesky_ex(whole + ridge * unit)
+        if int(info) == 0:
+            return root  # type: ignore[no-any-return]
+    raise RuntimeError("laplex.density: the latent covariance is not definite; the examples may have NaN or infinity")

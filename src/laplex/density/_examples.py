@@ -1,0 +1,89 @@
+"""Examples as a table of numbers, which is read in parts and never copied as a whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+
+BLOCK = 1 << 26  # numbers that are float32 at a time
+
+
+class Examples:
+    """N examples of n numbers each, less their mean; the mean and the variance of every number.
+
+    Args:
+        values (N, n): floating point, or uint8, which counts in units of 1/255. They may lie on the CPU, in a file that
+            is mapped into memory for instance, while the work is done on another device.
+        device: where the work is done; that of the values if not given.
+        mean (n,): subtracted; that of the examples if not given, which is what a fit wants.
+
+    Attributes:
+        mean, variance (n,): float32, or float64 for such values. The variance is around the mean.
+    """
+
+    def __init__(self, values: Tensor, device: torch.device | str | None = None, mean: Tensor | None = None) -> None:
+        where = "laplex.density.Examples"
+        _checks.is_tensor(where, "values", values)
+        if values.dim() != 2 or 0 in values.shape:
+            raise ValueError(
+                f"{where}: `values` must be (N, n), with at least one example and one number, got shape "
+                f"{tuple(values.shape)}; use .flatten(1)"
+            )
+        if not values.is_floating_point() and values.dtype != torch.uint8:
+            raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
+        self._values = values
+        self.device = values.device if device is None else torch.device(device)
+        self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+        self.mean = torch.zeros(values.shape[1], dtype=self.dtype, device=self.device)
+        self.mean = self._means(False) if mean is None else mean.to(self.mean)
+        self.variance = self._means(True)
+        if not bool(self.variance.isfinite().all()):
+            count = int((~self.variance.isfinite()).sum())
+            raise ValueError(
+                f"{where}: `values` must be finite; {count} of {len(self.mean)} numbers have NaN or infinity in some "
+                "example; use .nan_to_num()"
+            )
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    @property
+    def dim(self) -> int:
+        """N, the numbers of an example."""
+        return len(self.mean)
+
+    def rows(self, part: slice) -> Tensor:
+        """Some examples, less the mean (few, n)."""
+        return self._read(self._values[part]).sub_(self.mean)
+
+    def numbers(self, part: slice) -> Tensor:
+        """Some numbers of all examples, less the mean (N, few)."""
+        return self._read(self._values[:, part]).sub_(self.mean[part])
+
+    def row_parts(self) -> list[slice]:
+        """Slices of examples that are read at a time."""
+        return _parts(len(self), max(1, BLOCK // self.dim))
+
+    def number_parts(self, most: int) -> list[slice]:
+        """Slices of numbers that are read at a time, of at most so many."""
+        return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
+
+    def _means(self, squared: bool) -> Tensor:
+        """Of every number, less the mean so far, or of its square. Sums are float64."""
+        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
+        for part in self.row_parts():
+            rows = self.rows(part)
+            total += (rows.square_() if squared else rows).sum(0, dtype=torch.float64)
+        return (total / len(self)).to(self.dtype)
+
+    def _read(self, values: Tensor) -> Tensor:
+        moved = values.to(self.device)
+        if moved.dtype == torch.uint8:
+            return moved.to(self.dtype).div_(255)
+        return moved.to(self.dtype, copy=moved.data_ptr() == values.data_ptr())
+
+
+def _parts(count: int, few: int) -> list[slice]:
+    return [slice(first, min(first + few, count)) for first in range(0, count, few)]

@@ -1,0 +1,233 @@
+r"""What every density here is: a Gaussian whose covariance is a factor times its transpose, plus a diagonal.
+
+    x = m + F z + d * eps,      z ~ N(0, 1) (r,),      eps ~ N(0, 1) (n,),      D = diag(d^2)
+
+F (n, r) is never needed as a matrix. Three things are: ``spread``, z -> F z; ``statistics``, which reads the data; and
+the ``capacitance`` M = 1 + F^T D^-1 F (r, r), as something that solves. Everything else follows from the identities of
+Woodbury and of determinants, with y = x - m and u = F^T D^-1 y:
+
+    log p(x) = -1/2 (sum of y^2 / d^2 - u^T M^-1 u + sum of log d^2 + log det M + n log 2 pi)
+    z given x ~ N(M^-1 u, M^-1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints, register_kl
+
+LATENTS_AT_ONCE = 64  # columns of F, each as long as x
+FORMED = 1 << 14  # features: a covariance of more is refused
+
+
+class Statistics(NamedTuple):
+    """What a likelihood needs to know of examples (..., n), in float64."""
+
+    whole: Tensor  # (...): the sum of y^2 / d^2
+    pulled: Tensor  # (..., r): u = F^T D^-1 y
+
+
+class Capacitance(Protocol):
+    """The matrix M (r, r), in float64."""
+
+    def quadratic(self, u: Tensor) -> Tensor:
+        """u^T M^-1 u for u (..., r): (...)."""
+
+    def solve(self, u: Tensor) -> Tensor:
+        """M^-1 u for u (..., r)."""
+
+    def logdet(self) -> Tensor:
+        """log det M."""
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        """C^-1 columns (r, c), where C C^T = M."""
+
+
+class Cholesky:
+    """A capacitance by its Cholesky factor C (r, r)."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self._chol = torch.linalg.cholesky(matrix)
+
+    def quadratic(self, u: Tensor) -> Tensor:
+        rows = u.reshape(-1, u.shape[-1])
+        return self.whitened(rows.mT).square().sum(0).reshape(u.shape[:-1])
+
+    def solve(self, u: Tensor) -> Tensor:
+        rows = u.reshape(-1, u.shape[-1])
+        return torch.cholesky_solve(rows.mT, self._chol).mT.reshape(u.shape)
+
+    def logdet(self) -> Tensor:
+        return 2 * self._chol.diagonal().log().sum()
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self._chol, columns, upper=False)
+
+
+class FactorGaussian(Distribution):
+    """N(mean, F F^T + diag(noise^2)). Subclasses know F; tensors are not checked.
+
+    Args:
+        mean (n,), noise (n,): m and d.
+        latents: r.
+    """
+
+    arg_constraints: ClassVar[dict[str, constraints.Constraint]] = {}
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, mean: Tensor, noise: Tensor, latents: int) -> None:
+        self._mean, self.noise, self.latents = mean, noise, latents
+        super().__init__(torch.Size(), mean.shape, validate_args=False)
+
+    # --- what subclasses know -----------------------------------------------------------------------------------------
+
+    def spread(self, z: Tensor) -> Tensor:
+        """Z (..., r) -> F z (..., n), in the dtype of the mean."""
+        raise NotImplementedError
+
+    def statistics(self, x: Tensor) -> Statistics:
+        """What the likelihood needs of x (..., n)."""
+        raise NotImplementedError
+
+    def capacitance(self) -> Capacitance:
+        """M, ready to solve."""
+        raise NotImplementedError
+
+    def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> FactorGaussian:
+        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
+        raise NotImplementedError
+
+    # --- as a distribution --------------------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean m (n,), which is the mode, too."""
+        return self._mean
+
+    @property
+    def mode(self) -> Tensor:
+        """The mean."""
+        return self._mean
+
+    @property
+    def variance(self) -> Tensor:
+        """The variance of each feature (n,), in O(n r)."""
+        total = self.noise.square()
+        for block in self.columns():
+            total = total + block.square().sum(0)
+        return total
+
+    def columns(self) -> Iterator[Tensor]:
+        """F^T in blocks of rows (few, n)."""
+        for first in range(0, self.latents, LATENTS_AT_ONCE):
+            few = torch.zeros(min(LATENTS_AT_ONCE, self.latents - first), self.latents, **self._like())
+            few[:, first:].fill_diagonal_(1.0)
+            yield self.spread(few)
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        """The log density of x (..., n): (...), in float64."""
+        capacitance, known = self.capacitance(), self.statistics(value)
+        distance = known.whole - capacitance.quadratic(known.pulled)
+        return -0.5 * (distance + self._volume(capacitance) + len(self._mean) * math.log(2 * math.pi))
+
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws (*sample_shape, n), differentiable."""
+        z = torch.randn(*sample_shape, self.latents, **self._like())
+        eps = torch.randn(*sample_shape, len(self._mean), **self._like())
+        return self._mean + self.spread(z) + self.noise * eps
+
+    def entropy(self) -> Tensor:
+        """The entropy, in float64."""
+        return 0.5 * (self._volume(self.capacitance()) + len(self._mean) * (1 + math.log(2 * math.pi)))
+
+    def covariance(self) -> Tensor:
+        """F F^T + D (n, n), formed: for small n."""
+        if len(self._mean) > FORMED:
+            raise ValueError(
+                f"laplex.density: covariance() must be of at most {FORMED} features, got {len(self._mean)}; "
+                "use .marginal(indices).covariance()"
+            )
+        loadings = torch.cat(list(self.columns()))
+        return loadings.mT @ loadings + self.noise.square().diag_embed()
+
+    def _like(self) -> dict[str, Any]:
+        return {"dtype": self._mean.dtype, "device": self._mean.device}
+
+    def _volume(self, capacitance: Capacitance) -> Tensor:
+        """The log determinant of the covariance."""
+        return 2 * self.noise.double().log().sum() + capacitance.logdet()
+
+    # --- what the latent variables are, and parts of x ----------------------------------------------------------------
+
+    def posterior(self, x: Tensor) -> tuple[Tensor, Capacitance]:
+        """Of z given x (..., n): its mean (..., r), and the inverse M of its covariance."""
+        capacitance = self.capacitance()
+        return capacitance.solve(self.statistics(x).pulled), capacitance
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """The most likely m + F z given x (..., n)."""
+        return self._mean + self.spread(self.posterior(x)[0].to(self._mean.dtype))
+
+    def marginal(self, indices: Tensor) -> FactorGaussian:
+        """The distribution of some of the features, exactly: ``indices`` (s,), or a mask (n,)."""
+        chosen = self._chosen("marginal", indices)
+        return self.restricted(chosen, self._mean[chosen])
+
+    def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
+        """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
+        chosen = self._chosen("condition", indices)
+        if values.shape != chosen.shape:
+            raise ValueError(
+                f"laplex.density: condition: `values` must be {tuple(chosen.shape)}, one for each of `indices`, got "
+                f"{tuple(values.shape)}"
+            )
+        rest = torch.ones_like(self._mean, dtype=torch.bool)
+        rest[chosen] = False
+        others = rest.nonzero()[:, 0]
+        z, capacitance = self.marginal(chosen).posterior(values)
+        shift = self.restricted(others, self._mean[others]).spread(z.to(self._mean.dtype))
+        return self.restricted(others, self._mean[others] + shift, capacitance)
+
+    def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
+        """Each x (..., n) with what is not ``known``, a mask (n,), at its mean given the rest; ``values`` (..., n)."""
+        chosen = self._chosen("inpaint", known)
+        z, _ = self.marginal(chosen).posterior(values[..., chosen])
+        return torch.where(known, values, self._mean + self.spread(z.to(self._mean.dtype)))
+
+    def _chosen(self, where: str, indices: Tensor) -> Tensor:
+        """Different indices (s,), from them or from a mask."""
+        n = len(self._mean)
+        if indices.dtype == torch.bool and tuple(indices.shape) == (n,):
+            return indices.nonzero()[:, 0]
+        whole = not indices.is_floating_point() and not indices.is_complex() and indices.dtype != torch.bool
+        if not whole or indices.dim() != 1:
+            got = f"{indices.dtype} {tuple(indices.shape)}"
+            raise ValueError(f"laplex.density: {where}: `indices` must be integers (s,) or a mask ({n},), got {got}")
+        found = torch.where(indices < 0, indices + n, indices)
+        if len(found) and (int(found.min()) < 0 or int(found.max()) >= n):
+            raise ValueError(f"laplex.density: {where}: `indices` must be from {-n} to {n - 1}; one of them is not")
+        if len(found.unique()) < len(found):
+            raise ValueError(f"laplex.density: {where}: `indices` must differ, got one of them twice; use .unique()")
+        return found
+
+
+@register_kl(FactorGaussian, FactorGaussian)
+def _divergence(p: FactorGaussian, q: FactorGaussian) -> Tensor:
+    """KL(p | q), in O(n r) and in blocks: tr(S_q^-1 S_p) by Woodbury, with S_p = F_p F_p^T + D_p."""
+    other, ratio = q.capacitance(), (p.noise.double() / q.noise.double()).square()
+    trace = ratio.sum()
+    for block in p.columns():
+        known = q.statistics(q.mean + block)
+        trace = trace + (known.whole - other.quadratic(known.pulled)).sum()
+    for first, block in enumerate(q.columns()):  # less tr(M^-1 F_q^T D_p D_q^-2 F_q)
+        pulled = q.statistics(q.mean + block * ratio.to(block.dtype)).pulled
+        rows = torch.arange(len(block), device=block.device)
+        trace = trace - other.solve(pulled)[rows, rows + first * LATENTS_AT_ONCE].sum()
+    known = q.statistics(p.mean)
+    apart = known.whole - other.quadratic(known.pulled)
+    return 0.5 * (trace + apart - len(p.mean) + q._volume(other) - p._volume(p.capacitance()))

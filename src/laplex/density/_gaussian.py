@@ -1,0 +1,176 @@
+"""The two densities: the paper's, with one phased kernel, and one with several functions at every place."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from laplex._checks.counts import whole
+from laplex.density._module import START_NOISE, Density, LowerTriangle
+from laplex.density._structured import StructuredGaussian
+
+START_TAU = 4.0  # in distances of neighbouring knots
+
+
+class LaplexGaussian(Density):
+    r"""The paper's density: N(m, F F^T + diag(d^2)), F = sum over i of diag(w_i) A L_i^T, A = K(a, b; tau, phi, psi).
+
+    With one component L is lower triangular with a positive diagonal; with several each L_i is a full square.
+    Likelihood, samples, reconstructions, marginals and conditionals are exact, and nothing of size dim x rank exists.
+    It has dim (components + 3) + rank (rank + 1) / 2 + 2 rank + 1 parameters with one component, components rank^2
+    instead of rank (rank + 1) / 2 with several, and rank with a diagonal L; without phases dim + rank fewer.
+
+    Args:
+        dim: n, how many features an example has.
+        rank: k, the number of knots and of latent numbers.
+        components: I.
+        phase: whether the kernel has phases.
+        latent: "dense", or "diagonal" for a diagonal L, which has one component. Then everything costs O(k) instead of
+            O(k^2) memory and O(k^3) time, so that the rank may be 100 000 and more.
+        device, dtype: of the parameters; never half precision.
+
+    Attributes:
+        a, phi (dim,), b, psi (rank,): places and phases of the features and of the knots. Knots start evenly in [0, 1].
+        weight (components, dim): w.
+        log_noise (dim,), log_tau (): log d and log tau.
+        triangle, factor (components, rank, rank), or log_scale (rank,): L of one component, of several, or the
+            logarithm of its diagonal.
+        mean (dim,): m, a buffer.
+
+    Example:
+        >>> model = laplex.density.LaplexGaussian(images.shape[1], rank=100)
+        >>> model.mean.copy_(images.mean(0))
+        >>> loss = -model.log_prob(images[batch]).mean()
+    """
+
+    phi: nn.Parameter | None
+    psi: nn.Parameter | None
+
+    def __init__(
+        self,
+        dim: int,
+        rank: int,
+        components: int = 1,
+        *,
+        phase: bool = True,
+        latent: str = "dense",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, rank, device, dtype)
+        self.components = whole(self._where, "components", components)
+        self.latent = _latent(self._where, latent, components)
+        self.b, self.weight = self._made(rank), self._made(components, dim)
+        self.phi, self.psi = (self._made(dim), self._made(rank)) if phase else (None, None)
+        self.triangle = LowerTriangle(rank, self._like) if components == 1 and latent == "dense" else None
+        self.factor = None if components == 1 else self._made(components, rank, rank)
+        self.log_scale = self._made(rank) if latent == "diagonal" else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order)."""
+        for anchors in (self.a, self.b):
+            anchors.copy_((torch.arange(len(anchors), device=anchors.device) + 0.5) / len(anchors))
+        if self.phi is not None and self.psi is not None:
+            self.phi.zero_()
+            # Neighbouring knots a quarter of a turn apart: a feature's phase then says how much it takes of each.
+            self.psi.copy_(torch.arange(self.rank, device=self.psi.device) % 2 * (math.pi / 2))
+        self.weight.normal_(0.0, 0.05)
+        self.log_noise.fill_(math.log(START_NOISE))
+        self.log_tau.fill_(math.log(START_TAU / self.rank))
+        if self.factor is not None:
+            self.factor.copy_(torch.eye(self.rank, device=self.factor.device).expand_as(self.factor))
+        if self.triangle is not None:
+            self.triangle.reset_parameters()
+        if self.log_scale is not None:
+            self.log_scale.zero_()
+
+    def distribution(self) -> StructuredGaussian:
+        """The Gaussian with the parameters as they are, differentiable in them."""
+        phases = None if self.phi is None or self.psi is None else (self.phi, self.psi)
+        anchors, tau = (self.a, self.b), self.log_tau.exp()
+        return StructuredGaussian(self.mean, self.log_noise.exp(), self.weight, self._latent_factor(), anchors, tau, phases)
+
+    def _latent_factor(self) -> Tensor:
+        if self.log_scale is not None:
+            return self.log_scale.exp()
+        return self.triangle()[None] if self.triangle is not None else self.factor  # type: ignore[return-value]
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        shape = f"dim={self.dim}, rank={self.rank}, components={self.components}"
+        return f"{shape}, phase={self.phi is not None}, latent={self.latent!r}"
+
+
+def _latent(where: str, latent: str, components: int) -> str:
+    if latent not in ("dense", "diagonal"):
+        raise ValueError(f'{where}: `latent` must be "dense" or "diagonal", got {latent!r}')
+    if latent == "diagonal" and components > 1:
+        raise ValueError(f"{where}: `components` must be 1 with a diagonal latent covariance, got {components}")
+    return latent
+
+
+class PlacedGaussian(Density):
+    r"""Several functions at every place, each feature with a weight for each: what EM fits.
+
+        x_p = m_p + sum over c of w_cp y_c(a_p) + d_p eps,    y_c(s) = sum over j of K(s, b_j) y_cj,    y ~ N(0, R R^T)
+
+    Two functions have the parameters of :class:`LaplexGaussian` with one component, where a feature has a weight and
+    a phase: dim (functions + 2) + rank (rank + 1) / 2 + rank / functions + 1.
+
+    Args:
+        dim: how many features an example has.
+        rank: of the covariance without its diagonal; a multiple of ``functions``.
+        functions: how many functions a place has, over rank / functions knots.
+        device, dtype: of the parameters; never half precision.
+
+    Attributes:
+        a (dim,), b (rank / functions,): places of the features, and knots.
+        weight (functions, dim): w.
+        triangle: R, whose rows are those of the first function, then those of the second.
+        log_noise (dim,), log_tau (): log d and log tau.
+        mean (dim,): m, a buffer.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        rank: int,
+        functions: int = 2,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(dim, rank, device, dtype)
+        self.functions = whole(self._where, "functions", functions)
+        if rank % functions:
+            raise ValueError(
+                f"{self._where}: `rank` must be a multiple of `functions`, got {rank} and {functions}; use rank="
+                f"{max(rank // functions, 1) * functions}"
+            )
+        self.b, self.weight = self._made(rank // functions), self._made(functions, dim)
+        self.triangle = LowerTriangle(rank, self._like)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Knots on an even grid of [0, 1], features in the order they come in, small random weights."""
+        self.a.copy_((torch.arange(self.dim, device=self.a.device) + 0.5) / self.dim)
+        self.b.copy_(torch.linspace(0, 1, len(self.b), device=self.b.device))
+        self.weight.normal_(0.0, 0.05)
+        self.log_noise.fill_(math.log(START_NOISE))
+        self.log_tau.fill_(math.log(START_TAU / len(self.b)))
+        self.triangle.reset_parameters()
+
+    def distribution(self) -> StructuredGaussian:
+        """The Gaussian with the parameters as they are, differentiable in them."""
+        factor = self.triangle().reshape(self.functions, len(self.b), self.rank).mT
+        anchors, tau = (self.a, self.b), self.log_tau.exp()
+        return StructuredGaussian(self.mean, self.log_noise.exp(), self.weight, factor, anchors, tau)
+
+    def extra_repr(self) -> str:
+        """What print shows."""
+        return f"dim={self.dim}, rank={self.rank}, functions={self.functions}"

@@ -1,0 +1,130 @@
+"""What the trainable densities share: they are modules, and at every moment a distribution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laplex._checks.counts import whole
+from laplex.density._factor import Capacitance, FactorGaussian
+from laplex.nn._anchored import Anchored
+from laplex.nn._checks import at_least_single, features
+
+START_NOISE = 0.5  # where nothing is known of the data
+
+
+class Density(Anchored):
+    """A Gaussian over ``dim`` features with trained parameters and a mean that is data, not trained.
+
+    Attributes:
+        mean (dim,): a buffer, zeros at the start; ``model.mean.copy_(...)`` sets it.
+        log_noise (dim,): the logarithm of the noise.
+        a (dim,), b (knots,), log_tau (): places of features and knots, and the logarithm of tau.
+    """
+
+    mean: Tensor
+
+    def __init__(self, dim: int, rank: int, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self._where = f"laplex.density.{type(self).__name__}"
+        self.dim, self.rank = whole(self._where, "dim", dim), whole(self._where, "rank", rank)
+        self._like: dict[str, Any] = {"device": device, "dtype": at_least_single(self._where, dtype)}
+        self.register_buffer("mean", torch.zeros(self.dim, **self._like))
+        self.a, self.log_noise, self.log_tau = self._made(self.dim), self._made(self.dim), self._made()
+
+    def _made(self, *shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.empty(shape, **self._like))
+
+    def distribution(self) -> FactorGaussian:
+        """The Gaussian with the parameters as they are, differentiable in them."""
+        raise NotImplementedError
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """The log density of x (..., dim): (...), in float64."""
+        features(f"{self._where}.log_prob", x, self.dim)
+        return self.distribution().log_prob(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As :meth:`log_prob`, so that wrappers such as DistributedDataParallel see it."""
+        return self.log_prob(x)
+
+    @torch.no_grad()
+    def sample(self, count: int) -> Tensor:
+        """Draws (count, dim)."""
+        return self.distribution().rsample((whole(f"{self._where}.sample", "count", count),))
+
+    @torch.no_grad()
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """Each x (..., dim) without what the model takes for noise: its most likely m + F z."""
+        features(f"{self._where}.reconstruct", x, self.dim)
+        return self.distribution().reconstruct(x)
+
+    @torch.no_grad()
+    def posterior(self, x: Tensor) -> tuple[Tensor, Capacitance]:
+        """Of z given x (..., dim): its mean (..., rank), and the inverse of its covariance, which solves."""
+        features(f"{self._where}.posterior", x, self.dim)
+        return self.distribution().posterior(x)
+
+    @torch.no_grad()
+    def covariance(self) -> Tensor:
+        """The covariance (dim, dim), formed: for small dim."""
+        return self.distribution().covariance()
+
+    @torch.no_grad()
+    def marginal(self, indices: Tensor) -> FactorGaussian:
+        """The distribution of some of the features: ``indices`` (s,), or a mask (dim,)."""
+        return self.distribution().marginal(indices)
+
+    @torch.no_grad()
+    def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
+        """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
+        return self.distribution().condition(indices, values)
+
+    @torch.no_grad()
+    def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
+        """Each x (..., dim) with what is not ``known``, a mask (dim,), at its mean given the rest of ``values``."""
+        features(f"{self._where}.inpaint", values, self.dim)
+        return self.distribution().inpaint(known, values)
+
+
+class LowerTriangle(nn.Module):
+    """A lower triangular matrix with a positive diagonal, as free numbers: size (size + 1) / 2 of them.
+
+    Args:
+        size: of the matrix.
+        like: device and dtype.
+
+    Attributes:
+        lower: the strict triangle, row by row.
+        log_diagonal (size,): the logarithm of the diagonal.
+    """
+
+    def __init__(self, size: int, like: dict[str, Any]) -> None:
+        super().__init__()
+        self.lower = nn.Parameter(torch.empty(size * (size - 1) // 2, **like))
+        self.log_diagonal = nn.Parameter(torch.empty(size, **like))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """The unit matrix."""
+        self.lower.zero_()
+        self.log_diagonal.zero_()
+
+    def forward(self) -> Tensor:
+        """The matrix (size, size)."""
+        rows, cols = self._places()
+        return self.log_diagonal.exp().diag_embed().index_put((rows, cols), self.lower)
+
+    @torch.no_grad()
+    def set(self, matrix: Tensor) -> None:
+        """Become the lower triangle of ``matrix`` (size, size), whose diagonal is positive."""
+        self.lower.copy_(matrix[self._places()])
+        self.log_diagonal.copy_(matrix.diagonal().log())
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        size = len(self.log_diagonal)
+        rows, cols = torch.tril_indices(size, size, -1, device=self.lower.device)
+        return rows, cols

@@ -1,0 +1,128 @@
+r"""The best place of every number on a line, given what it wants of the knots.
+
+Between two neighbouring knots a function y(s) = sum over j of K(s, b_j) y_j is known from its values there, exactly:
+with delta their distance over tau and s at the fraction f of the way,
+
+    y(s) = A y(b_j) + B y(b_j+1),      A = sinh((1 - f) delta) / sinh(delta),      B = sinh(f delta) / sinh(delta)
+
+So all that belongs to a place comes from two values at knots: t_p, and T_s, a quadratic form of A and B. A number at s
+explains t_p^T T_s^-1 t_p of its variance. All places are tried in steps, coarse ones first and then finer ones about
+the best, down to ``PLACES`` places from one knot to the next.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex.reference import kernel
+
+PLACES = 64  # from one knot to the next
+COARSE = 4  # of them are tried first, in every interval
+RIDGE = 1e-6  # of the mean of a diagonal of T_s
+
+
+class Line:
+    """The places between the first and the last knot.
+
+    Args:
+        knots (K,): on an even grid, at least two.
+        tau: the length scale.
+        moments (qK, qK): T, in float64.
+        functions: q.
+    """
+
+    def __init__(self, knots: Tensor, tau: float, moments: Tensor, functions: int) -> None:
+        self._knots, self._functions = knots, functions
+        self._step = (knots[-1] - knots[0]) / (len(knots) - 1)
+        self._delta = self._step.double() / tau
+        at = kernel(knots.double(), knots.double(), tau)
+        blocks = moments.reshape(functions, len(knots), functions, len(knots))
+        spread = torch.einsum("ij,cjdk,lk->ilcd", at, blocks, at)
+        self._same = spread.diagonal(dim1=0, dim2=1).movedim(-1, 0)  # T at knots (K, q, q)
+        self._next = spread.diagonal(1, dim1=0, dim2=1).movedim(-1, 0)  # between neighbours (K - 1, q, q)
+        self._whiten = self._whitening().to(knots.dtype)
+
+    def best(self, at_knots: Tensor) -> Tensor:
+        """The best places (p,) of numbers with t_p = ``at_knots`` (p, q, K) at the knots."""
+        index = self._coarsely(at_knots)
+        step = PLACES // COARSE
+        while step > 1:
+            around = torch.arange(-(step - 1), step, max(1, step // 4), device=index.device)
+            tried = (index[:, None] + around).clamp(0, PLACES * (len(self._knots) - 1))
+            gains = self._gains(at_knots, tried)
+            index = tried.gather(1, gains.argmax(1, keepdim=True))[:, 0]
+            step //= 4
+        return self._knots[0] + index * (self._step / PLACES)
+
+    def weights(self, at_knots: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """The best weights (q, p) of numbers at these places (p,), and what each then explains (p,)."""
+        along = ((places - self._knots[0]) / self._step).clamp(0, len(self._knots) - 1)
+        left = along.long().clamp_max(len(self._knots) - 2)
+        first, second = self._shares(along - left)
+        number = torch.arange(len(places), device=places.device)
+        wanted = first[:, None] * at_knots[number, :, left] + second[:, None] * at_knots[number, :, left + 1]
+        forms = self._forms(left, first.double(), second.double())
+        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky(forms))[..., 0]
+        return weight.to(wanted.dtype).mT, (weight * wanted).sum(1).to(wanted.dtype)
+
+    # --- scores -------------------------------------------------------------------------------------------------------
+
+    def _coarsely(self, at_knots: Tensor) -> Tensor:
+        """The number of the best of ``COARSE`` places of every interval (p,)."""
+        left, right = at_knots[..., :-1], at_knots[..., 1:]
+        best = at_knots.new_full((len(at_knots), left.shape[-1]), -1.0)
+        which = torch.zeros_like(best, dtype=torch.uint8)
+        for number in range(COARSE):
+            at = PLACES // COARSE * number
+            first, second = self._shares(torch.tensor(at / PLACES, device=best.device))
+            wanted = first.to(left.dtype) * left + second.to(left.dtype) * right
+            gain = torch.zeros_like(best)
+            for row in range(self._functions):
+                whitened = wanted[:, 0] * self._whiten[at:-1:PLACES, row, 0]
+                for column in range(1, row + 1):
+                    whitened.addcmul_(wanted[:, column], self._whiten[at:-1:PLACES, row, column])
+                gain.addcmul_(whitened, whitened)
+            which.masked_fill_(gain > best, number)
+            torch.maximum(best, gain, out=best)
+        interval = best.argmax(1, keepdim=True)
+        return (interval * PLACES + which.gather(1, interval) * (PLACES // COARSE))[:, 0]
+
+    def _gains(self, at_knots: Tensor, tried: Tensor) -> Tensor:
+        """What numbers explain at the places of these numbers: (p, m) -> (p, m)."""
+        left = (tried // PLACES).clamp_max(len(self._knots) - 2)
+        first, second = self._shares((tried - left * PLACES) / PLACES)
+        chosen = left[:, None].expand(-1, self._functions, -1)
+        wanted = first[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen)
+        wanted += second[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen + 1)
+        whiten = self._whiten[tried]
+        return torch.einsum("pmdc,pcm->pdm", whiten, wanted).square().sum(1)
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def _whitening(self) -> Tensor:
+        """H_s with T_s^-1 = H_s^T H_s, lower triangular, at all places ((K - 1) PLACES + 1, q, q)."""
+        intervals = len(self._knots) - 1
+        index = torch.arange(intervals * PLACES + 1, device=self._knots.device)
+        left = (index // PLACES).clamp_max(intervals - 1)
+        first, second = self._shares((index - left * PLACES).double() / PLACES)
+        chol = torch.linalg.cholesky(self._forms(left, first, second))
+        unit = torch.eye(self._functions, dtype=chol.dtype, device=chol.device).expand_as(chol)
+        return torch.linalg.solve_triangular(chol, unit, upper=False)  # type: ignore[no-any-return]
+
+    def _forms(self, left: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        """T_s at places in the intervals ``left`` (s,), with a trace of a ridge: (s, q, q)."""
+        one, two = first[:, None, None], second[:, None, None]
+        mixed = self._next[left]
+        found = one * one * self._same[left] + two * two * self._same[left + 1] + one * two * (mixed + mixed.mT)
+        found = (found + found.mT) / 2
+        ridge = RIDGE * found.diagonal(dim1=1, dim2=2).mean(1)
+        return found + ridge[:, None, None] * torch.eye(self._functions, dtype=found.dtype, device=found.device)
+
+    def _shares(self, fraction: Tensor) -> tuple[Tensor, Tensor]:
+        """A and B. sinh itself would overflow where tau is small."""
+        delta = self._delta.to(fraction.dtype)
+        whole = -torch.expm1(-2 * delta)
+        first = torch.exp(-fraction * delta) * -torch.expm1(-2 * (1 - fraction) * delta) / whole
+        second = torch.exp(-(1 - fraction) * delta) * -torch.expm1(-2 * fraction * delta) / whole
+        return first, second

@@ -1,0 +1,169 @@
+r"""A Gaussian over n features whose factor is made of Laplace kernels, never formed.
+
+    F = sum over i of diag(w_i) A L_i^T,       A = K(a, b; tau, phi, psi)
+
+    m, d, a, phi (n,)    mean, noise, places and phases of the features       w (I, n)     weights
+    b, psi (k,)          knots, and their phases                              L (I, r, k)  factors of the latent covariance
+
+    M = 1 + F^T D^-1 F = 1 + sum over i, j of L_i G_ij L_j^T,      G_ij = A^T diag(w_i w_j / d^2) A       r x r, k x k
+    u = F^T D^-1 y     = sum over i of L_i A^T (w_i / d^2 * y)
+
+Nothing of size n x k or n x n exists. What is r x r or k x k is float64. A diagonal L, of as many numbers as there are
+knots, makes M a scaled Gram matrix plus 1: then M is never formed either, and solved in O(k).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from laplex._functional import gram, linear
+from laplex._gram_operator import GramOperator
+from laplex._operator import LaplaceOperator
+from laplex.density._factor import Capacitance, Cholesky, FactorGaussian, Statistics
+
+READ_AT_ONCE = 1 << 25  # numbers of x that are worked on at a time; a training step needs some 30 bytes for each
+DENSE_LATENTS = 1 << 13  # above it a diagonal latent covariance is not made dense to condition on features
+
+
+class StructuredGaussian(FactorGaussian):
+    """The distribution; see the head of this module for the letters. Its tensors are not checked.
+
+    It is what a module such as :class:`laplex.density.LaplexGaussian` is at one moment of its training, and what
+    ``marginal`` and ``condition`` return.
+
+    Args:
+        mean (n,), noise (n,), weight (I, n): m, d and w.
+        factor (I, r, k): L; or (k,), the diagonal of L, with I = 1.
+        anchors: a (n,) and b (k,).
+        tau: the length scale ().
+        phases: phi (n,) and psi (k,), or None.
+    """
+
+    def __init__(
+        self,
+        mean: Tensor,
+        noise: Tensor,
+        weight: Tensor,
+        factor: Tensor,
+        anchors: tuple[Tensor, Tensor],
+        tau: Tensor,
+        phases: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        super().__init__(mean, noise, factor.shape[-2] if factor.dim() == 3 else len(factor))
+        self.weight, self.factor = weight, factor
+        self.a, self.b = anchors
+        self.tau = tau
+        self.phases = phases
+
+    def spread(self, z: Tensor) -> Tensor:
+        """Z (..., r) -> F z (..., n)."""
+        phi, psi = self.phases if self.phases is not None else (None, None)
+        total: Any = 0.0
+        for w, y in zip(self.weight, self._at_knots(z.to(self.factor.dtype)), strict=True):
+            total = total + w * linear(y.to(w.dtype), self.a, self.b, self.tau, phi=phi, psi=psi)
+        return total  # type: ignore[no-any-return]
+
+    def statistics(self, x: Tensor) -> Statistics:
+        """What the likelihood needs of x (..., n), which is read in parts; gradients keep none of them."""
+        rows = x.reshape(-1, x.shape[-1])
+        parts = max(1, READ_AT_ONCE // max(1, len(rows)))
+        of_features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
+        split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in of_features), strict=True)
+        of_knots = [self.b, self.tau, *([] if self.phases is None else [self.phases[1]])]
+        again = torch.is_grad_enabled() and x.shape[-1] > parts
+        whole: Any = 0.0
+        pulled: Any = 0.0
+        for part in split:
+            if again:  # computed once more in backward, so that nothing of the size of x is kept
+                found = checkpoint(_part_statistics, part, of_knots, use_reentrant=False, preserve_rng_state=False)
+            else:
+                found = _part_statistics(part, of_knots)
+            whole, pulled = whole + found[0], pulled + found[1]
+        return Statistics(whole.reshape(x.shape[:-1]), self._of_latents(pulled).reshape(*x.shape[:-1], self.latents))
+
+    def capacitance(self) -> Capacitance:
+        """M, by its Cholesky factor, or for a diagonal L by a solver that never forms it."""
+        inverse = self.weight.double() / self.noise.double()
+        phi, psi = (None, None) if self.phases is None else (self.phases[0].double(), self.phases[1].double())
+        a, b, tau, factor = self.a.double(), self.b.double(), self.tau.double(), self.factor.double()
+        if factor.dim() == 1:
+            kernel = LaplaceOperator(b, a, tau, phi=psi, psi=phi)
+            return _Quasiseparable(kernel.gram(inverse[0].square()), factor)
+        pairs = [(i, j) for i in range(len(inverse)) for j in range(i + 1)]
+        grams = gram(b, a, torch.stack([inverse[i] * inverse[j] for i, j in pairs]), tau, phi=psi, psi=phi)
+        total = torch.eye(self.latents, dtype=torch.float64, device=factor.device)
+        for (i, j), each in zip(pairs, grams, strict=True):
+            part = factor[i] @ each @ factor[j].mT
+            total = total + (part if i == j else part + part.mT)
+        return Cholesky(total)
+
+    def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> StructuredGaussian:
+        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
+        factor = self.factor
+        if covariance is not None:
+            factor = _narrowed(factor, covariance)
+        phases = None if self.phases is None else (self.phases[0][indices], self.phases[1])
+        anchors = self.a[indices], self.b
+        return StructuredGaussian(mean, self.noise[indices], self.weight[:, indices], factor, anchors, self.tau, phases)
+
+    def _at_knots(self, z: Tensor) -> Sequence[Tensor]:
+        """L_i^T z for each i: (..., r) -> I times (..., k)."""
+        return [z * self.factor] if self.factor.dim() == 1 else [z @ one for one in self.factor]
+
+    def _of_latents(self, h: Tensor) -> Tensor:
+        """The sum over i of L_i h_i: (I, B, k) -> (B, r), in float64."""
+        if self.factor.dim() == 1:
+            return h[0] * self.factor.double()
+        return torch.einsum("irk,ibk->br", self.factor.double(), h)
+
+
+def _part_statistics(part: Sequence[Tensor], of_knots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Of some features x (B, s): the sum of y^2 / d^2 (B,), and A^T (w_i / d^2 * y) (I, B, k), in float64."""
+    x, mean, noise, weight, a, *phi = part
+    b, tau, *psi = of_knots
+    phases = {"phi": psi[0], "psi": phi[0]} if psi else {}
+    y = (x - mean) / noise
+    whole = (y * y).sum(-1, dtype=torch.float64)
+    pulled = [linear(y * one, b, a, tau, **phases).double() for one in weight / noise]
+    return whole, torch.stack(pulled)
+
+
+class _Quasiseparable:
+    """M = 1 + s G s for a Gram matrix G (k, k) that is never formed, and a diagonal s (k,)."""
+
+    def __init__(self, gram: GramOperator, scale: Tensor) -> None:
+        self._gram, self._scale, self._added = gram, scale, scale.square().reciprocal()
+
+    def quadratic(self, u: Tensor) -> Tensor:
+        return (u * self.solve(u)).sum(-1)
+
+    def solve(self, u: Tensor) -> Tensor:
+        rows = (u / self._scale).reshape(-1, u.shape[-1])
+        return self._gram.solve(rows.mT, self._added).mT.reshape(u.shape) / self._scale
+
+    def logdet(self) -> Tensor:
+        return self._gram.logdet(self._added) + 2 * self._scale.log().sum()
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        dense = self._scale[:, None] * self._gram.to_dense() * self._scale
+        return Cholesky(dense + torch.eye(len(dense), dtype=dense.dtype, device=dense.device)).whitened(columns)
+
+
+def _narrowed(factor: Tensor, covariance: Capacitance) -> Tensor:
+    """L (I, r, k) of latent variables with the covariance M^-1 = C^-T C^-1: C^-1 L."""
+    if factor.dim() == 1:
+        if len(factor) > DENSE_LATENTS:
+            raise ValueError(
+                f"laplex.density: condition: a diagonal latent covariance must have at most {DENSE_LATENTS} knots, got "
+                f"{len(factor)}: given features it is dense; use .inpaint, which needs its mean alone"
+            )
+        factor = factor.diag_embed()[None]
+    rows, columns = factor.shape[1], factor.shape[0] * factor.shape[2]
+    flat = factor.double().movedim(1, 0).reshape(rows, columns)
+    made = covariance.whitened(flat).reshape(rows, factor.shape[0], factor.shape[2]).movedim(0, 1)
+    return made.to(factor.dtype)
