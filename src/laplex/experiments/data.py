@@ -13,28 +13,23 @@ Features are float16 or float32 in the file and float32 here. Images are RGB, ui
 from __future__ import annotations
 
 import hashlib
-import io
-import os
-import warnings
 import zipfile
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from laplex import _progress
+from laplex import _images, _progress
+from laplex._images import NAMED, SUFFIXES, decoded
+from laplex._images import Array as Array
+from laplex._images import decoder as decoder
+from laplex._images import tell_skipped as tell_skipped
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-NAMED = 5  # unreadable images that the warning names; all are in `Images.skipped`
 HELD_OUT = 10  # one training row in so many serves as validation where the file has no validation split
-THREADS = 8  # decoders release Python's lock; more threads wait for memory
 
-Array = np.ndarray[Any, Any]
 Split = tuple[Tensor, Tensor]
 
 
@@ -214,12 +209,10 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where one image comes from: how errors name it, its label, and what opens its bytes."""
+class Source(_images.Source):
+    """Where one image comes from, and its label."""
 
-    name: str
     label: int
-    read: Callable[[], bytes]
 
 
 @dataclass(frozen=True)
@@ -242,11 +235,11 @@ def images(source: str | Path, side: int, *, progress: _progress.Told | None = N
     if side < 1:
         raise ValueError(f"{where}: `side` must be at least 1, got {side}; give the pixels of a side, such as 224")
     sources, classes = _listed(where, source)
-    pixels, read = _decoded(where, sources, side, progress)
+    pixels, read = decoded(sources, decoder(where, side), progress)
     skipped = tuple(one.name for one, good in zip(sources, read, strict=True) if not good)
     tell_skipped(where, source, skipped, len(sources))
     labels = np.array([one.label for one in sources], np.int64)
-    return Images(torch.from_numpy(pixels[read]), torch.from_numpy(labels[read]), classes, skipped)
+    return Images(torch.from_numpy(pixels), torch.from_numpy(labels[read]), classes, skipped)
 
 
 def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None = None) -> tuple[Images, Images]:
@@ -292,7 +285,7 @@ def _same_classes(where: str, path: Path, got: Images | Listing, want: Images | 
 def _in_folder(where: str, root: Path) -> tuple[list[Source], tuple[str, ...]]:
     folders = sorted(path for path in root.iterdir() if path.is_dir())
     sources = [
-        Source(str(path), label, path.read_bytes)
+        Source(str(path), path.read_bytes, label)
         for label, folder in enumerate(folders)
         for path in sorted(folder.iterdir())
         if path.suffix.lower() in SUFFIXES
@@ -320,7 +313,7 @@ def _packed(where: str, path: Path) -> tuple[list[Source], tuple[str, ...]]:
         )
     pieces = zip(ends[:-1].tolist(), ends[1:].tolist(), labels.tolist(), strict=True)
     sources = [
-        Source(f"{path}[{index}]", label, data[begin:end].tobytes) for index, (begin, end, label) in enumerate(pieces)
+        Source(f"{path}[{index}]", data[begin:end].tobytes, label) for index, (begin, end, label) in enumerate(pieces)
     ]
     return sources, tuple(str(name) for name in classes)
 
@@ -350,50 +343,3 @@ def _parts(where: str, root: Path, name: str) -> list[Path]:
             f"which has no {name}; for a folder without splits use laplex.experiments.data.images"
         )
     return parts
-
-
-def _decoded(where: str, sources: list[Source], side: int, progress: _progress.Told | None) -> tuple[Array, Array]:
-    """The pixels of every source, and which sources could be read."""
-    square = decoder(where, side)
-    pixels, read = np.zeros((len(sources), side, side, 3), np.uint8), np.zeros(len(sources), bool)
-    with (
-        _progress.shown("laplex: decoding images", progress) as told,
-        ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool,
-    ):
-        for index, one in enumerate(pool.map(square, sources)):
-            if one is not None:
-                pixels[index], read[index] = one, True
-            told(index + 1, len(sources))
-    return pixels, read
-
-
-def tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) -> None:
-    if len(skipped) == count:
-        raise ValueError(
-            f"{where}: `source` must have images that can be read, got {path}, where all {count} fail; open one with "
-            f"Pillow to see why, such as {skipped[0]}"
-        )
-    if skipped:
-        named = ", ".join(skipped[:NAMED]) + (", ..." if len(skipped) > NAMED else "")
-        warnings.warn(
-            f"{where}: {len(skipped)} of {count} images cannot be read and are skipped: {named}", stacklevel=3
-        )
-
-
-def decoder(where: str, side: int) -> Callable[[Source], Array | None]:
-    """A function from a source to its square of pixels, or None if it cannot be read."""
-    try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        raise ImportError(f"{where}: images need Pillow, which is missing; pip install laplex[experiments]") from None
-
-    def square(source: Source) -> Array | None:
-        try:
-            with Image.open(io.BytesIO(source.read())) as image:
-                fitted = ImageOps.fit(image.convert("RGB"), (side, side), method=Image.Resampling.BICUBIC)
-                return np.asarray(fitted)
-        # Pillow raises SyntaxError for some broken headers, and its own error for images too large to be honest.
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-            return None
-
-    return square

@@ -1,0 +1,148 @@
+"""Images in files: many are decoded at a time, and those that cannot be read are skipped and named."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from laplex import _progress
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+NAMED = 5  # unreadable images that the warning names
+THREADS = 8  # decoders release Python's lock; more threads wait for memory
+DEEP = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of 16 bits
+GREY = ("1", "L", "LA", "La", "I", "F", *DEEP)
+ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; from 5 on height and width change places
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one image comes from: how errors name it, and what opens its bytes."""
+
+    name: str
+    read: Callable[[], bytes]
+
+
+class Header(NamedTuple):
+    """The size of an image that stands upright; ``channels`` is 1 for grey and 3 for colour."""
+
+    height: int
+    width: int
+    channels: int
+
+
+def decoded(
+    sources: Sequence[Source], square: Callable[[Source], Array | None], progress: _progress.Told | None
+) -> tuple[Array, Array]:
+    """The pixels of the sources that can be read (count, height, width, channels), and which ones those are.
+
+    Args:
+        sources: at least one.
+        square: see :func:`decoder`.
+        progress: told how many are decoded, and of how many; None shows a bar.
+    """
+    pixels, read = np.zeros((0,), np.uint8), np.zeros(len(sources), bool)
+    count = 0
+    with _progress.shown("laplex: decoding images", progress) as told, _pool() as pool:
+        for index, one in enumerate(pool.map(square, sources)):
+            if one is not None:
+                if count == 0:
+                    pixels = np.empty((len(sources), *one.shape), np.uint8)
+                pixels[count], read[index] = one, True
+                count += 1
+            told(index + 1, len(sources))
+    return pixels[:count], read
+
+
+def headers(where: str, sources: Sequence[Source]) -> list[Header | None]:
+    """Sizes and channels of the sources, None for one that cannot be read."""
+    image_module, _ = pillow(where)
+
+    def header(source: Source) -> Header | None:
+        try:
+            with image_module.open(io.BytesIO(source.read())) as image:
+                lies = image.getexif().get(ORIENTATION, 1) >= 5  # the camera was held on its side
+                height, width = (image.width, image.height) if lies else (image.height, image.width)
+                return Header(height, width, 1 if image.mode in GREY else 3)
+        except _failures(image_module):
+            return None
+
+    with _pool() as pool:
+        return list(pool.map(header, sources))
+
+
+def decoder(
+    where: str, side: int, *, width: int | None = None, channels: int = 3, upright: bool = False
+) -> Callable[[Source], Array | None]:
+    """A function from a source to its pixels (side, width, channels) uint8, or None if it cannot be read.
+
+    Args:
+        where: names the caller in errors.
+        side, width: the image is resized to cover these, and cropped at the centre; a square if only ``side`` is given.
+        channels: 3 for RGB, 1 for grey.
+        upright: turn the image as its camera says it was held.
+    """
+    image_module, operations = pillow(where)
+    size, mode = (side if width is None else width, side), "RGB" if channels == 3 else "L"
+    bicubic = image_module.Resampling.BICUBIC
+
+    def square(source: Source) -> Array | None:
+        try:
+            with image_module.open(io.BytesIO(source.read())) as image:
+                turned = operations.exif_transpose(image) if upright else image
+                fitted = operations.fit(_converted(turned, mode, image_module), size, method=bicubic)
+                return np.asarray(fitted).reshape(side, size[0], channels)
+        except _failures(image_module):
+            return None
+
+    return square
+
+
+def tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) -> None:
+    """Warn of the images that cannot be read; an error if there is no other."""
+    if len(skipped) == count:
+        raise ValueError(
+            f"{where}: `source` must have images that can be read, got {path}, where all {count} fail; open one with "
+            f"Pillow to see why, such as {skipped[0]}"
+        )
+    if skipped:
+        named = ", ".join(skipped[:NAMED]) + (", ..." if len(skipped) > NAMED else "")
+        warnings.warn(
+            f"{where}: {len(skipped)} of {count} images cannot be read and are skipped: {named}", stacklevel=3
+        )
+
+
+def pillow(where: str) -> tuple[Any, Any]:
+    """Pillow's modules Image and ImageOps."""
+    try:
+        from PIL import Image, ImageOps
+    except ImportError:
+        raise ImportError(f"{where}: images need Pillow, which is missing; pip install laplex[experiments]") from None
+    return Image, ImageOps
+
+
+def _converted(image: Any, mode: str, image_module: Any) -> Any:
+    """The image as RGB or L; Pillow would make every value of 16 bits above 255 white."""
+    if image.mode in DEEP:
+        image = image_module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert(mode)
+
+
+def _failures(image_module: Any) -> tuple[type[BaseException], ...]:
+    """Pillow raises SyntaxError for some broken headers, and its own error for images too large to be honest."""
+    return OSError, ValueError, SyntaxError, struct.error, image_module.DecompressionBombError
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1))
