@@ -4,4 +4,6 @@ heads      layers of equal parameters: low rank, Kronecker sums, projections wit
 sketch     projections: CountSketch, Gaussian, principal components
 rff        random Fourier features of the Laplace kernel
 toeplitz   products with evenly spaced anchors by FFT
+gaussian   densities with a dense factor: trained low rank, probabilistic PCA
+empirical  the full empirical Gaussian with a ridge
 """
