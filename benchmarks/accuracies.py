@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import COMMITTED
-from laplex.baselines.heads import count, size_for_budget
+from laplex.baselines import heads as budgets
 
 FOLDER = COMMITTED / "experiments"
 RANKS = (4, 8, 16)
@@ -73,7 +73,7 @@ def _origin(paths: Iterable[Path]) -> str:
 def _size(method: str, name: str, rank: int) -> int:
     """The size that the budget of LAPLEX^(rank) allows."""
     _, width, classes = DATA[name]
-    return size_for_budget(method, width, classes, count("laplex", width, classes, rank).trained)
+    return budgets.size_for_budget(method, width, classes, budgets.count("laplex", width, classes, rank).trained)
 
 
 def _tuned(runs: list[Run], method: str, size: int) -> str:

@@ -12,6 +12,7 @@ from laplex.density._module import START_NOISE, Density, LowerTriangle
 from laplex.density._structured import StructuredGaussian
 
 START_TAU = 4.0  # in distances of neighbouring knots
+LATENTS = ("dense", "diagonal")
 
 
 class LaplexGaussian(Density):
@@ -64,7 +65,7 @@ class LaplexGaussian(Density):
         self.latent = _latent(self._where, latent, components)
         self.b, self.weight = self._made(rank), self._made(components, dim)
         self.phi, self.psi = (self._made(dim), self._made(rank)) if phase else (None, None)
-        self.triangle = LowerTriangle(rank, self._like) if components == 1 and latent == "dense" else None
+        self.triangle = LowerTriangle(rank, self._like) if components == 1 and latent != "diagonal" else None
         self.factor = None if components == 1 else self._made(components, rank, rank)
         self.log_scale = self._made(rank) if latent == "diagonal" else None
         self.reset_parameters()
@@ -106,7 +107,7 @@ class LaplexGaussian(Density):
 
 
 def _latent(where: str, latent: str, components: int) -> str:
-    if latent not in ("dense", "diagonal"):
+    if latent not in LATENTS:
         raise ValueError(f'{where}: `latent` must be "dense" or "diagonal", got {latent!r}')
     if latent == "diagonal" and components > 1:
         raise ValueError(f"{where}: `components` must be 1 with a diagonal latent covariance, got {components}")
