@@ -74,8 +74,8 @@ def seriate(
 
 def _check(where: str, data: Tensor, coordinates: object, leaf: object) -> None:
     _checks.is_tensor(where, "data", data)
-    if not data.dtype.is_floating_point:
-        raise TypeError(f"{where}: `data` must be real and floating point, got {data.dtype}; call .float()")
+    if not data.dtype.is_floating_point and data.dtype != torch.uint8:
+        raise TypeError(f"{where}: `data` must be real and floating point, or uint8, got {data.dtype}; call .float()")
     if data.dim() != 2 or 0 in data.shape:
         raise ValueError(
             f"{where}: `data` must be (N, d), with at least one sample and one feature, got shape {tuple(data.shape)}; "

@@ -1,4 +1,4 @@
-r"""Fitting without gradients: expectation and maximisation, with numbers that jump to their best places.
+r"""Fitting without gradients: expectation and maximisation, with features that jump to their best places.
 
 The model is :class:`laplex.density.PlacedGaussian`, with knots b on an even grid and q functions a place:
 
@@ -9,19 +9,20 @@ E-step, for all examples X (N, n) less their mean, with B the matrix of y -> x:
     C C^T = 1 + R^T B^T D^-1 B R,   V = C^-1 R^T,   S = V^T V,   Y = X D^-1 B S,   T = Y^T Y / N + S
 
 S is the covariance of y given x, Y (N, qK) its means, T its second moment. Q is never inverted: where knots are closer
-than tau it is all but singular. M-step, every part closed: Q = T, and for each number p by itself, with
+than tau it is all but singular. M-step, every part closed: Q = T, and for each feature p by itself, with
 c_p = Y^T X_p / N and k_s = K(s, b) at a place s,
 
     t_p = k_s c_p (q,),    T_s = k_s T k_s^T (q, q):   p explains t_p^T T_s^-1 t_p of its variance with w_p = T_s^-1 t_p
 
-so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. Neither step
-lowers the likelihood.
+so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. A feature
+jumps only where that explains more than its old place, so no step lowers the likelihood, beyond rounding.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,14 +33,14 @@ from laplex.density._examples import Examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._places import Line
 
-SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # numbers x knots: what fits a cache, or keeps a GPU busy
-LEAST_NOISE = 1e-4  # of the variance of a number, and of the mean variance; without noise a likelihood has no bound
+SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
+FEATURES_AT_ONCE = 1 << 16  # whose products with the latent means are held at a time
 RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first with which it is definite
 
 
 @dataclass
 class State:
-    """The model between rounds."""
+    """The model between rounds. A round is a function of the examples and the state alone."""
 
     a: Tensor  # (n,) places
     weight: Tensor  # (q, n)
@@ -47,47 +48,63 @@ class State:
     root: Tensor  # (qK, qK) float64: R
     knots: Tensor  # (K,)
     tau: float
-
-    @classmethod
-    @torch.no_grad()
-    def of(cls, model: PlacedGaussian) -> State:
-        """The parameters of a model, as they are."""
-        root = model.triangle().double()
-        noise = model.log_noise.exp().square()
-        a, weight, knots = (one.detach().clone() for one in (model.a, model.weight, model.b))
-        return cls(a, weight, noise, root, knots, float(model.log_tau.exp()))
+    round: int = 0  # how many came before
 
     @torch.no_grad()
-    def into(self, model: PlacedGaussian) -> None:
-        """Become the parameters of a model."""
-        model.a.copy_(self.a)
-        model.b.copy_(self.knots)
-        model.weight.copy_(self.weight)
-        model.log_noise.copy_(self.noise.log() / 2)
-        model.log_tau.fill_(math.log(self.tau))
-        model.triangle.set(self.root)
+    def model(self, mean: Tensor) -> PlacedGaussian:
+        """The module with these parameters, and with the mean (n,) of the examples."""
+        like: dict[str, Any] = {"device": self.a.device, "dtype": self.a.dtype}
+        made = PlacedGaussian(len(self.a), len(self.root), len(self.weight), **like)
+        made.mean.copy_(mean)
+        made.a.copy_(self.a)
+        made.b.copy_(self.knots)
+        made.weight.copy_(self.weight)
+        made.log_noise.copy_(self.noise.double().log() / 2)
+        made.log_tau.fill_(math.log(self.tau))
+        made.triangle.set(self.root)
+        return made
 
 
 @torch.no_grad()
 def em_round(examples: Examples, state: State, *, jump: bool = True) -> tuple[State, float]:
-    """The state after one round, and the mean log-likelihood of the examples *before* it."""
+    """The state after one round, and the mean log-likelihood of the examples *before* it.
+
+    Args:
+        examples: what is fitted.
+        state: from :func:`laplex.density.start`, or from an earlier round.
+        jump: whether features may leave their places.
+    """
     means, moments, likelihood = _expectation(examples, state)
+    if not math.isfinite(likelihood):
+        raise FloatingPointError(
+            f"laplex.density.em_round: the likelihood before round {state.round} is {likelihood}; the state given to it "
+            "is unchanged; check the examples"
+        )
     line = Line(state.knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE[examples.device.type] // len(state.knots))
-    least = LEAST_NOISE * examples.variance.mean()
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
-    for part in examples.number_parts(1 << 16):
-        target = examples.numbers(part).mT @ means / len(examples)  # c_p
+    for part in examples.feature_parts(FEATURES_AT_ONCE):
+        target = examples.features(part).mT @ means / len(examples)  # c_p
         for first in range(0, len(target), few):
             piece = slice(part.start + first, min(part.start + first + few, part.stop))
             c = target[first : first + few].reshape(-1, len(state.weight), len(state.knots))
             at_knots = linear(c, state.knots, state.knots, state.tau)
-            places = line.best(at_knots) if jump else state.a[piece]
-            a[piece] = places
-            weight[:, piece], gain = line.weights(at_knots, places)
-            variance = examples.variance[piece]
-            noise[piece] = torch.maximum(variance - gain, LEAST_NOISE * variance).clamp_min(least)
-    return State(a, weight, noise, _root(moments), state.knots, state.tau), likelihood
+            a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
+            noise[piece] = examples.variance[piece] - gain
+    noise = examples.noise_at_least(noise)
+    return State(a, weight, noise, _root(moments), state.knots, state.tau, state.round + 1), likelihood
+
+
+def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Places (p,), weights (q, p) and what they explain (p,), for features that want ``at_knots`` (p, q, K)."""
+    weight, gain = line.weights(at_knots, places)
+    if jump:
+        found = line.best(at_knots)
+        other, more = line.weights(at_knots, found)
+        better = more > gain
+        places, gain = torch.where(better, found, places), torch.where(better, more, gain)
+        weight = torch.where(better, other, weight)
+    return places, weight, gain
 
 
 def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, float]:

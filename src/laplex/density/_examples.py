@@ -8,10 +8,11 @@ from torch import Tensor
 from laplex import _checks
 
 BLOCK = 1 << 26  # numbers that are float32 at a time
+LEAST_NOISE = 1e-4  # of the variance of a feature, and of the mean variance; without noise a likelihood has no bound
 
 
 class Examples:
-    """N examples of n numbers each, less their mean; the mean and the variance of every number.
+    """N examples of n features each, less their mean; the mean and the variance of every feature.
 
     Args:
         values (N, n): floating point, or uint8, which counts in units of 1/255. They may lie on the CPU, in a file that
@@ -20,6 +21,7 @@ class Examples:
         mean (n,): subtracted; that of the examples if not given, which is what a fit wants.
 
     Attributes:
+        values: as given.
         mean, variance (n,): float32, or float64 for such values. The variance is around the mean.
     """
 
@@ -28,12 +30,12 @@ class Examples:
         _checks.is_tensor(where, "values", values)
         if values.dim() != 2 or 0 in values.shape:
             raise ValueError(
-                f"{where}: `values` must be (N, n), with at least one example and one number, got shape "
+                f"{where}: `values` must be (N, n), with at least one example and one feature, got shape "
                 f"{tuple(values.shape)}; use .flatten(1)"
             )
         if not values.is_floating_point() and values.dtype != torch.uint8:
             raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
-        self._values = values
+        self.values = values
         self.device = values.device if device is None else torch.device(device)
         self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
         self.mean = torch.zeros(values.shape[1], dtype=self.dtype, device=self.device)
@@ -42,36 +44,45 @@ class Examples:
         if not bool(self.variance.isfinite().all()):
             count = int((~self.variance.isfinite()).sum())
             raise ValueError(
-                f"{where}: `values` must be finite; {count} of {len(self.mean)} numbers have NaN or infinity in some "
+                f"{where}: `values` must be finite; {count} of {len(self.mean)} features have NaN or infinity in some "
                 "example; use .nan_to_num()"
             )
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     @property
     def dim(self) -> int:
-        """N, the numbers of an example."""
+        """The number n of features of an example."""
         return len(self.mean)
+
+    def some(self, rows: Tensor | slice) -> Tensor:
+        """Some examples (few, n), as they are."""
+        return self._read(self.values[rows])
 
     def rows(self, part: slice) -> Tensor:
         """Some examples, less the mean (few, n)."""
-        return self._read(self._values[part]).sub_(self.mean)
+        return self.some(part).sub_(self.mean)
 
-    def numbers(self, part: slice) -> Tensor:
-        """Some numbers of all examples, less the mean (N, few)."""
-        return self._read(self._values[:, part]).sub_(self.mean[part])
+    def features(self, part: slice) -> Tensor:
+        """Some features of all examples, less the mean (N, few)."""
+        return self._read(self.values[:, part]).sub_(self.mean[part])
+
+    def noise_at_least(self, noise: Tensor) -> Tensor:
+        """Variances of noise (n,), none below what keeps a likelihood bounded."""
+        least = LEAST_NOISE * self.variance.mean()
+        return torch.maximum(noise, LEAST_NOISE * self.variance).clamp_min(least)
 
     def row_parts(self) -> list[slice]:
         """Slices of examples that are read at a time."""
         return _parts(len(self), max(1, BLOCK // self.dim))
 
-    def number_parts(self, most: int) -> list[slice]:
-        """Slices of numbers that are read at a time, of at most so many."""
+    def feature_parts(self, most: int) -> list[slice]:
+        """Slices of features that are read at a time, of at most so many."""
         return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
 
     def _means(self, squared: bool) -> Tensor:
-        """Of every number, less the mean so far, or of its square. Sums are float64."""
+        """Of every feature, less the mean so far, or of its square. Sums are float64."""
         total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
         for part in self.row_parts():
             rows = self.rows(part)

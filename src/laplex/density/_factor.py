@@ -48,10 +48,11 @@ class Capacitance(Protocol):
 
 
 class Cholesky:
-    """A capacitance by its Cholesky factor C (r, r)."""
+    """A capacitance by its Cholesky factor C (r, r). 1 + F^T D^-1 F has one, unless it is not finite: then C is NaN."""
 
     def __init__(self, matrix: Tensor) -> None:
-        self._chol = torch.linalg.cholesky(matrix)
+        chol, info = torch.linalg.cholesky_ex(matrix)  # without a look at info, which would wait for the device
+        self._chol = torch.where(info == 0, chol, torch.nan)
 
     def quadratic(self, u: Tensor) -> Tensor:
         rows = u.reshape(-1, u.shape[-1])

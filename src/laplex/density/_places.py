@@ -1,11 +1,11 @@
-r"""The best place of every number on a line, given what it wants of the knots.
+r"""The best place of every feature on a line, given what it wants of the knots.
 
 Between two neighbouring knots a function y(s) = sum over j of K(s, b_j) y_j is known from its values there, exactly:
 with delta their distance over tau and s at the fraction f of the way,
 
     y(s) = A y(b_j) + B y(b_j+1),      A = sinh((1 - f) delta) / sinh(delta),      B = sinh(f delta) / sinh(delta)
 
-So all that belongs to a place comes from two values at knots: t_p, and T_s, a quadratic form of A and B. A number at s
+So all that belongs to a place comes from two values at knots: t_p, and T_s, a quadratic form of A and B. A feature at s
 explains t_p^T T_s^-1 t_p of its variance. All places are tried in steps, coarse ones first and then finer ones about
 the best, down to ``PLACES`` places from one knot to the next.
 """
@@ -44,7 +44,7 @@ class Line:
         self._whiten = self._whitening().to(knots.dtype)
 
     def best(self, at_knots: Tensor) -> Tensor:
-        """The best places (p,) of numbers with t_p = ``at_knots`` (p, q, K) at the knots."""
+        """The best places (p,) of features with t_p = ``at_knots`` (p, q, K) at the knots."""
         index = self._coarsely(at_knots)
         step = PLACES // COARSE
         while step > 1:
@@ -56,20 +56,22 @@ class Line:
         return self._knots[0] + index * (self._step / PLACES)
 
     def weights(self, at_knots: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """The best weights (q, p) of numbers at these places (p,), and what each then explains (p,)."""
+        """The best weights (q, p) of features at these places (p,), and what each then explains (p,)."""
         along = ((places - self._knots[0]) / self._step).clamp(0, len(self._knots) - 1)
         left = along.long().clamp_max(len(self._knots) - 2)
         first, second = self._shares(along - left)
-        number = torch.arange(len(places), device=places.device)
-        wanted = first[:, None] * at_knots[number, :, left] + second[:, None] * at_knots[number, :, left + 1]
-        forms = self._forms(left, first.double(), second.double())
-        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky(forms))[..., 0]
-        return weight.to(wanted.dtype).mT, (weight * wanted).sum(1).to(wanted.dtype)
+        feature = torch.arange(len(places), device=places.device)
+        wanted = first[:, None] * at_knots[feature, :, left] + second[:, None] * at_knots[feature, :, left + 1]
+        forms, ridge = self._forms(left, first.double(), second.double())
+        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky(forms + ridge))[..., 0]
+        # With the ridge the weight is not quite the best one, and what it explains is less than its product with t_p.
+        explained = (2 * weight * wanted).sum(1) - (weight[:, None] @ forms @ weight[..., None])[:, 0, 0]
+        return weight.to(wanted.dtype).mT, explained.to(wanted.dtype)
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
     def _coarsely(self, at_knots: Tensor) -> Tensor:
-        """The number of the best of ``COARSE`` places of every interval (p,)."""
+        """The index of the best of ``COARSE`` places of every interval (p,)."""
         left, right = at_knots[..., :-1], at_knots[..., 1:]
         best = at_knots.new_full((len(at_knots), left.shape[-1]), -1.0)
         which = torch.zeros_like(best, dtype=torch.uint8)
@@ -89,7 +91,7 @@ class Line:
         return (interval * PLACES + which.gather(1, interval) * (PLACES // COARSE))[:, 0]
 
     def _gains(self, at_knots: Tensor, tried: Tensor) -> Tensor:
-        """What numbers explain at the places of these numbers: (p, m) -> (p, m)."""
+        """What features explain at the places with these indices: (p, m) -> (p, m)."""
         left = (tried // PLACES).clamp_max(len(self._knots) - 2)
         first, second = self._shares((tried - left * PLACES) / PLACES)
         chosen = left[:, None].expand(-1, self._functions, -1)
@@ -106,18 +108,19 @@ class Line:
         index = torch.arange(intervals * PLACES + 1, device=self._knots.device)
         left = (index // PLACES).clamp_max(intervals - 1)
         first, second = self._shares((index - left * PLACES).double() / PLACES)
-        chol = torch.linalg.cholesky(self._forms(left, first, second))
+        forms, ridge = self._forms(left, first, second)
+        chol = torch.linalg.cholesky(forms + ridge)
         unit = torch.eye(self._functions, dtype=chol.dtype, device=chol.device).expand_as(chol)
         return torch.linalg.solve_triangular(chol, unit, upper=False)  # type: ignore[no-any-return]
 
-    def _forms(self, left: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """T_s at places in the intervals ``left`` (s,), with a trace of a ridge: (s, q, q)."""
+    def _forms(self, left: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """T_s at places in the intervals ``left`` (s,), and a trace of a ridge that makes it definite: (s, q, q)."""
         one, two = first[:, None, None], second[:, None, None]
         mixed = self._next[left]
         found = one * one * self._same[left] + two * two * self._same[left + 1] + one * two * (mixed + mixed.mT)
         found = (found + found.mT) / 2
-        ridge = RIDGE * found.diagonal(dim1=1, dim2=2).mean(1)
-        return found + ridge[:, None, None] * torch.eye(self._functions, dtype=found.dtype, device=found.device)
+        ridge = RIDGE * found.diagonal(dim1=1, dim2=2).mean(1) + torch.finfo(torch.float64).tiny
+        return found, ridge[:, None, None] * torch.eye(self._functions, dtype=found.dtype, device=found.device)
 
     def _shares(self, fraction: Tensor) -> tuple[Tensor, Tensor]:
         """A and B. sinh itself would overflow where tau is small."""

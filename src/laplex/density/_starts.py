@@ -1,0 +1,109 @@
+"""Where features start on the line, and the state of a fit before its first round."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._checks.counts import whole
+from laplex._seriation import seriate
+from laplex.density._em import State
+from laplex.density._examples import Examples
+
+STARTS = ("tree", "curve", "raster", "random")
+NOISE = 0.25  # of the variance of each feature, at the start
+KNOTS_IN_TAU = 2.0  # tau in distances of neighbouring knots
+TREE_ROWS = 4096  # the examples that an order is found from: its time grows with their square
+
+
+def start(
+    examples: Examples,
+    rank: int,
+    *,
+    functions: int = 2,
+    places: str | Tensor = "tree",
+    shape: tuple[int, ...] | None = None,
+    seed: int = 0,
+) -> State:
+    """The state of a fit before its first round.
+
+    Args:
+        examples: what is fitted.
+        rank: of the covariance without its diagonal; a multiple of ``functions``.
+        functions: q, how many functions a place has.
+        places: where the features start: "tree", the order of :func:`laplex.seriate`, which knows nothing but the
+            examples; "curve", a Hilbert curve over the positions of pixels; "raster", as they come; "random"; or places
+            (n,) in [0, 1].
+        shape: (height, width, channels) of an image, for "curve".
+        seed: of random places and weights.
+    """
+    where = "laplex.density.start"
+    whole(where, "rank", rank)
+    whole(where, "functions", functions)
+    if rank % functions or rank // functions < 2:
+        raise ValueError(
+            f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "
+            f"{functions}; use rank={max(rank // functions, 2) * functions}"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    a = _places(where, places, examples, shape, generator)
+    like = {"dtype": examples.dtype, "device": examples.device}
+    count = rank // functions
+    deviation = examples.variance.sqrt()
+    signs = torch.randn(functions, examples.dim, generator=generator).to(**like)
+    if functions == 1:
+        signs = torch.ones_like(signs)
+    return State(
+        a=a,
+        weight=signs * deviation / math.sqrt(KNOTS_IN_TAU * functions),
+        noise=examples.noise_at_least(NOISE * examples.variance),
+        root=torch.eye(rank, dtype=torch.float64, device=examples.device),
+        knots=torch.linspace(0, 1, count, **like),
+        tau=KNOTS_IN_TAU / (count - 1),
+        round=0,
+    )
+
+
+def _places(
+    where: str, places: str | Tensor, examples: Examples, shape: tuple[int, ...] | None, generator: torch.Generator
+) -> Tensor:
+    n, like = examples.dim, {"dtype": examples.dtype, "device": examples.device}
+    if isinstance(places, Tensor):
+        if tuple(places.shape) != (n,) or not bool(((places >= 0) & (places <= 1)).all()):
+            raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {tuple(places.shape)}; scale them")
+        return places.to(**like).clone()
+    if places not in STARTS:
+        raise ValueError(f"{where}: `places` must be one of {', '.join(STARTS)}, or a tensor, got {places!r}")
+    if places == "tree":
+        step = -(-len(examples) // TREE_ROWS)
+        return seriate(examples.values[::step].to(examples.device)).to(**like)
+    if places == "random":
+        return torch.rand(n, generator=generator).to(**like)
+    order = torch.arange(n) if places == "raster" else hilbert(where, shape, n)
+    made = torch.empty(n, dtype=torch.float64)
+    made[order] = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    return made.to(**like)
+
+
+def hilbert(where: str, shape: tuple[int, ...] | None, n: int) -> Tensor:
+    """The features (n,) of an image in the order of a Hilbert curve over its pixels, the channels of each together."""
+    if shape is None or len(shape) != 3 or math.prod(shape) != n:
+        raise ValueError(f'{where}: `shape` must be (height, width, channels) of {n} features for "curve", got {shape}')
+    height, width, channels = shape
+    feature = torch.arange(n)
+    channel, x, y = feature % channels, feature // channels % width, feature // (channels * width)
+    bits = max(1, (max(height, width) - 1).bit_length())
+    along = torch.zeros(n, dtype=torch.int64)
+    for level in reversed(range(bits)):
+        side = 1 << level
+        right, below = x >= side, y >= side
+        x, y = x - side * right, y - side * below
+        along = along * 4 + (3 * right.long() ^ below.long())
+        # Each quarter holds the curve of the level below: mirrored and turned in the two quarters where it starts, ends.
+        mirrored = ~below & right
+        x, y = torch.where(mirrored, side - 1 - x, x), torch.where(mirrored, side - 1 - y, y)
+        x, y = torch.where(below, x, y), torch.where(below, y, x)
+    return (along * channels + channel).argsort()

@@ -1,0 +1,103 @@
+"""Training on the exact likelihood by Adam, in minibatches."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laplex._checks.counts import whole
+from laplex.density._examples import Examples
+
+LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
+
+
+class Trainer:
+    """Adam on the mean log-likelihood of minibatches.
+
+    Batches of epoch e are drawn with a seed made of ``seed`` and e, so that a fit that is resumed after an epoch goes on
+    as if it had not been interrupted.
+
+    Args:
+        model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
+            :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one.
+        examples: what is fitted. Its mean must be the model's: ``model.mean.copy_(examples.mean)``.
+        lr: the learning rate.
+        batch: examples in a step, over all processes.
+        seed: of the order of examples.
+        share: (index, count) of this process among those that train together; each takes its part of every batch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        examples: Examples,
+        *,
+        lr: float = 2e-3,
+        batch: int = 64,
+        seed: int = 0,
+        share: tuple[int, int] = (0, 1),
+    ) -> None:
+        where = "laplex.density.Trainer"
+        if not 0 < lr < math.inf:
+            raise ValueError(f"{where}: `lr` must be positive and finite, got {lr}")
+        self.batch = whole(where, "batch", batch)
+        if batch % share[1]:
+            raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
+        self.model, self.examples, self.seed, self.epochs = model, examples, seed, 0
+        self._share = share
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+        # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
+        # from the host, every step whose gradients are not finite, and the scale falls.
+        self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
+
+    def epoch(self) -> float:
+        """Every example once; the mean log-likelihood of the batches, each before its step.
+
+        Raises:
+            FloatingPointError: the gradients of a batch are not finite. Its step was left out.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self.examples.device)
+        batches = self._batches()
+        for number, rows in enumerate(batches):
+            total += self.step(self.examples.some(rows))
+            if number % LOOK == LOOK - 1:
+                self._require_finite()
+        self._require_finite()
+        self.epochs += 1
+        return float(total) / len(batches)
+
+    def step(self, x: Tensor) -> Tensor:
+        """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
+        self._optimizer.zero_grad(set_to_none=True)
+        likelihood = self.model(x).mean()
+        self._watch.scale(-likelihood / x.shape[-1]).backward()
+        self._watch.step(self._optimizer)
+        self._watch.update()
+        return likelihood.detach()
+
+    def _require_finite(self) -> None:
+        if self._watch.get_scale() < 1.0:
+            raise FloatingPointError(
+                f"laplex.density.Trainer: the likelihood or its gradient was not finite in epoch {self.epochs}; the "
+                "parameters are still finite; use a smaller `lr`, or check the examples"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a fit needs to go on, beside the model: the optimizer's averages and the number of epochs."""
+        return {"optimizer": self._optimizer.state_dict(), "epochs": self.epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from ``state_dict``."""
+        self._optimizer.load_state_dict(state["optimizer"])
+        self.epochs = state["epochs"]
+
+    def _batches(self) -> list[Tensor]:
+        """Row numbers of each batch of this epoch, those of this process."""
+        generator = torch.Generator().manual_seed((self.seed << 32) + self.epochs)
+        order = torch.randperm(len(self.examples), generator=generator)
+        index, count = self._share
+        whole_batches = order[: max(1, len(order) // self.batch) * self.batch].split(self.batch)
+        return [rows[index::count] for rows in whole_batches]
