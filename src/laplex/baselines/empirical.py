@@ -121,8 +121,8 @@ def empirical(
         raise ValueError(f"{where}: `examples` must differ, got {len(examples)} that are alike; check what is read")
     variances, vectors = variances[:kept], vectors[:, :kept]
     lengths, pulled = _read(examples, vectors / math.sqrt(len(examples)), len(validation), validation.features)
-    length, squares = lengths.mean().cpu(), pulled.square().mean(0).cpu()
-    table = [Tried(ridge, _likelihood(ridge, examples.dim, variances.cpu(), length, squares)) for ridge in tried]
+    means = variances.cpu(), lengths.mean().cpu(), pulled.square().mean(0).cpu()  # small, and read many times
+    table = [Tried(ridge, _likelihood(ridge, examples.dim, *means)) for ridge in tried]
     best = max(table, key=lambda one: one.log_likelihood).ridge
     return EmpiricalGaussian(examples, variances, vectors, best), best, table
 

@@ -15,7 +15,7 @@ import torch
 
 from laplex.cli.machine import refuse_device
 
-EXPERIMENTS = ("heads", "compress", "projection", "rff", "features")  # modules of laplex.experiments
+EXPERIMENTS = ("heads", "compress", "projection", "density", "rff", "features")  # modules of laplex.experiments
 HELP = "Run an experiment on your data; --list names them."
 
 

@@ -13,6 +13,9 @@
     projection.py  `laplex experiment projection`: flattened images projected to few numbers, then a linear head
     projection_maps.py, projection_training.py, projection_tables.py, flat_images.py
                    its projections, its runs, its tables and plot, its images
+    density.py     `laplex experiment density`: likelihoods of Gaussians over flattened images
+    density_data.py, density_runs.py, density_tables.py
+                   its images, its fits, its tables and plot
     rff.py         `laplex experiment rff`: errors of random Fourier features against their number
     published.py   the paper's own figures
     report.py      Markdown tables and plots in general

@@ -39,6 +39,7 @@ class Panel(NamedTuple):
     level: Point | None = None
     title: str = ""
     log_y: bool = False
+    ticks: Sequence[float] = ()  # of x; the points of the first curve if not given
 
 
 def percent(mean: float, deviation: float, seeds: int, diverged: int) -> str:
@@ -128,8 +129,8 @@ def _fill(axes: Any, panel: Panel) -> None:
     if panel.log_y:
         axes.set_yscale("log")
     # The powers of ten alone may all lie outside; the points of the first curve never do.
-    places = sorted({point.x for point in next(iter(panel.curves.values()), [])})
-    axes.set_xticks(places, [f"{place:,.0f}" for place in places])
+    places = sorted(panel.ticks or {point.x for point in next(iter(panel.curves.values()), [])})
+    axes.set_xticks(places, [f"{place:,.0f}" if place >= 1 else f"{place:g}" for place in places])
     axes.set_xticks([], minor=True)
     axes.set(title=panel.title, xlabel=panel.labels[0], ylabel=panel.labels[1])
     axes.grid(color="#e4e4e4")
