@@ -196,6 +196,16 @@ def test_what_is_held_out_is_the_same_every_time():
     assert val[:, 0].tolist() == np.random.RandomState(0).permutation(20)[:5].tolist()
 
 
+def test_a_gpu_is_warmed_up_once_for_all_starts(files, monkeypatch):
+    values, fitted = torch.from_numpy(np.load(files / "train.npy")), []
+    data = density_data.Data(density_data.Split(values[:50], values[50:60], values[:0]), None, "cpu")
+    monkeypatch.setitem(density_runs.FITS, "em", lambda data, variant, recipe: fitted.append((variant, recipe)))
+    for _ in range(2):
+        density_runs._warm_up(data, Variant("em", 20, functions=1, start="raster", jump=True), density_runs.SHORT)
+    ((variant, recipe),) = fitted
+    assert (variant.start, recipe.rounds, recipe.epochs) == ("raster", 1, 1)
+
+
 def test_a_fit_that_diverges_says_so(files, tmp_path, command, monkeypatch):
     def fails(self):
         raise FloatingPointError

@@ -154,10 +154,11 @@ def _notes(page: Page) -> list[str]:
     return [
         f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {train:,} images were fitted. The ridge "
         f"of the empirical Gaussian was chosen on {val:,} validation images"
-        + (f"; {test:,} test images chose nothing. " if test else ", and nothing else was. ")
-        + "Closure is the likelihood over that of the empirical Gaussian, where that is positive. Bits and RMSE (of the "
-        "most likely image without noise) are of validation images; train is of as many of the train images.",
-        f"Seconds are those of the fit after the images were read, the search for places included. Peak is the memory "
+        + (f"; {test:,} test images chose nothing. " if test else ", and nothing else. ")
+        + "Closure is the likelihood over that of the empirical Gaussian, where that is positive. Bits and RMSE (of "
+        "the most likely image without noise) are of validation images; train is of as many of the train images.",
+        f"Seconds are those of the fit after the images were read, the search for places included; programs of a GPU "
+        "were compiled before. Peak is the memory "
         f"{counted}. The mean is estimated and not counted among parameters; dense low rank has n (r + 1), and PPCA is "
         "counted as n (r + 1) + r, as the paper does.",
         f"The paper's figures are {paper.name} (n = {paper.dim:,}; {paper.source}): other images, so that closures can "
