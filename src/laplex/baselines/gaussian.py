@@ -107,6 +107,8 @@ class LowRankGaussian(Density):
         mean (dim,): m, a buffer.
     """
 
+    _package = "laplex.baselines"
+
     def __init__(
         self,
         dim: int,
@@ -116,8 +118,6 @@ class LowRankGaussian(Density):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, rank, device, dtype)
-        self._where = "laplex.baselines.LowRankGaussian"
-        del self.a, self.log_tau  # a factor that is held has no places
         self.loadings = self._made(rank, dim)
         self.reset_parameters()
 

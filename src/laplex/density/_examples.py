@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex.density._moments import welford
 
 BLOCK = 1 << 26  # numbers that are float32 at a time
 LEAST_NOISE = 1e-4  # of the variance of a feature, and of the mean variance; without noise a likelihood has no bound
@@ -35,12 +36,17 @@ class Examples:
             )
         if not values.is_floating_point() and values.dtype != torch.uint8:
             raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
+        if mean is not None and tuple(mean.shape) != (values.shape[1],):
+            raise ValueError(
+                f"{where}: `mean` must be ({values.shape[1]},), one number a feature of `values`, got "
+                f"{tuple(mean.shape)}; examples of one model have the same features"
+            )
         self.values = values
         self.device = values.device if device is None else torch.device(device)
         self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-        self.mean = torch.zeros(values.shape[1], dtype=self.dtype, device=self.device)
-        self.mean = self._means(False) if mean is None else mean.to(self.mean)
-        self.variance = self._means(True)
+        own, variance = welford(self.some(part) for part in self.row_parts())
+        self.mean = own.to(self.dtype) if mean is None else mean.to(self.device, self.dtype)
+        self.variance = (variance + (own - self.mean).square_()).to(self.dtype)  # around the mean that is subtracted
         if not bool(self.variance.isfinite().all()):
             count = int((~self.variance.isfinite()).sum())
             raise ValueError(
@@ -54,7 +60,7 @@ class Examples:
     @property
     def dim(self) -> int:
         """The number n of features of an example."""
-        return len(self.mean)
+        return self.values.shape[1]
 
     def some(self, rows: Tensor | slice) -> Tensor:
         """Some examples (few, n), as they are."""
@@ -80,14 +86,6 @@ class Examples:
     def feature_parts(self, most: int) -> list[slice]:
         """Slices of features that are read at a time, of at most so many."""
         return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
-
-    def _means(self, squared: bool) -> Tensor:
-        """Of every feature, less the mean so far, or of its square. Sums are float64."""
-        total = torch.zeros(self.dim, dtype=torch.float64, device=self.device)
-        for part in self.row_parts():
-            rows = self.rows(part)
-            total += (rows.square_() if squared else rows).sum(0, dtype=torch.float64)
-        return (total / len(self)).to(self.dtype)
 
     def _read(self, values: Tensor) -> Tensor:
         moved = values.to(self.device)

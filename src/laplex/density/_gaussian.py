@@ -63,7 +63,8 @@ class LaplexGaussian(Density):
         super().__init__(dim, rank, device, dtype)
         self.components = whole(self._where, "components", components)
         self.latent = _latent(self._where, latent, components)
-        self.b, self.weight = self._made(rank), self._made(components, dim)
+        self.a, self.b, self.log_tau = self._made(dim), self._made(rank), self._made()
+        self.weight = self._made(components, dim)
         self.phi, self.psi = (self._made(dim), self._made(rank)) if phase else (None, None)
         self.triangle = LowerTriangle(rank, self._like) if components == 1 and latent != "diagonal" else None
         self.factor = None if components == 1 else self._made(components, rank, rank)
@@ -152,7 +153,8 @@ class PlacedGaussian(Density):
                 f"{self._where}: `rank` must be a multiple of `functions`, got {rank} and {functions}; use rank="
                 f"{max(rank // functions, 1) * functions}"
             )
-        self.b, self.weight = self._made(rank // functions), self._made(functions, dim)
+        self.a, self.b, self.log_tau = self._made(dim), self._made(rank // functions), self._made()
+        self.weight = self._made(functions, dim)
         self.triangle = LowerTriangle(rank, self._like)
         self.reset_parameters()
 

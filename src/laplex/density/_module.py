@@ -21,18 +21,18 @@ class Density(Anchored):
     Attributes:
         mean (dim,): a buffer, zeros at the start; ``model.mean.copy_(...)`` sets it.
         log_noise (dim,): the logarithm of the noise.
-        a (dim,), b (knots,), log_tau (): places of features and knots, and the logarithm of tau.
     """
 
     mean: Tensor
+    _package = "laplex.density"  # for messages
 
     def __init__(self, dim: int, rank: int, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         super().__init__()
-        self._where = f"laplex.density.{type(self).__name__}"
+        self._where = f"{self._package}.{type(self).__name__}"
         self.dim, self.rank = whole(self._where, "dim", dim), whole(self._where, "rank", rank)
         self._like: dict[str, Any] = {"device": device, "dtype": at_least_single(self._where, dtype)}
         self.register_buffer("mean", torch.zeros(self.dim, **self._like))
-        self.a, self.log_noise, self.log_tau = self._made(self.dim), self._made(self.dim), self._made()
+        self.log_noise = self._made(self.dim)
 
     def _made(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, **self._like))

@@ -25,8 +25,9 @@ from laplex._functional import gram, linear
 from laplex._gram_operator import GramOperator
 from laplex._operator import LaplaceOperator
 from laplex.density._factor import Capacitance, Cholesky, FactorGaussian, Statistics
+from laplex.density._reading import Weighted
 
-READ_AT_ONCE = 1 << 25  # numbers of x that are worked on at a time; a training step needs some 30 bytes for each
+READ_AT_ONCE = 1 << 28  # numbers of x, times components, whose weighted copy a training step may keep
 DENSE_LATENTS = 1 << 13  # above it a diagonal latent covariance is not made dense to condition on features
 
 
@@ -69,9 +70,9 @@ class StructuredGaussian(FactorGaussian):
         return total  # type: ignore[no-any-return]
 
     def statistics(self, x: Tensor) -> Statistics:
-        """What the likelihood needs of x (..., n), which is read in parts; gradients keep none of them."""
+        """What the likelihood needs of x (..., n). Gradients keep one copy of it, or none if it is very large."""
         rows = x.reshape(-1, x.shape[-1])
-        parts = max(1, READ_AT_ONCE // max(1, len(rows)))
+        parts = max(1, READ_AT_ONCE // max(1, len(rows) * len(self.weight)))
         of_features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
         split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in of_features), strict=True)
         of_knots = [self.b, self.tau, *([] if self.phases is None else [self.phases[1]])]
@@ -79,7 +80,7 @@ class StructuredGaussian(FactorGaussian):
         whole: Any = 0.0
         pulled: Any = 0.0
         for part in split:
-            if again:  # computed once more in backward, so that nothing of the size of x is kept
+            if again:  # computed once more in backward
                 found = checkpoint(_part_statistics, part, of_knots, use_reentrant=False, preserve_rng_state=False)
             else:
                 found = _part_statistics(part, of_knots)
@@ -127,10 +128,9 @@ def _part_statistics(part: Sequence[Tensor], of_knots: Sequence[Tensor]) -> tupl
     x, mean, noise, weight, a, *phi = part
     b, tau, *psi = of_knots
     phases = {"phi": psi[0], "psi": phi[0]} if psi else {}
-    y = (x - mean) / noise
-    whole = (y * y).sum(-1, dtype=torch.float64)
-    pulled = [linear(y * one, b, a, tau, **phases).double() for one in weight / noise]
-    return whole, torch.stack(pulled)
+    inverse = noise.reciprocal()
+    whole, weighted = Weighted.apply(x, mean, inverse, weight * inverse)  # type: ignore[no-untyped-call]
+    return whole, linear(weighted, b, a, tau, **phases).double()
 
 
 class _Quasiseparable:

@@ -1,0 +1,70 @@
+r"""What a likelihood reads of the examples: x once, in parts, with nothing of its size kept beside one weighted copy.
+
+    s = (x - m) / d,      whole = sum of s^2,      weighted_i = s * v_i           (B, n) -> (B,), (I, B, n)
+
+    ds = 2 s * dwhole + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
+    d(1 / d) = d * sum over rows of s * ds                      = d * (2 sum over rows of s^2 dwhole + sum over i of v_i dv_i)
+
+s is computed again in backward: saving it would cost as much memory as x. So would gradients for every operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+PART = 1 << 25  # numbers of s at a time
+BLOCK = 256  # squares that are added up in the dtype of x; blocks are added in float64
+
+
+class Weighted(torch.autograd.Function):
+    """Whole and weighted, of x (B, n), the mean (n,), 1 / d (n,) and v (I, n). Differentiable once."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, mean, inverse, v)
+        whole = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        weighted = torch.empty((len(v), *x.shape), dtype=v.dtype, device=x.device)
+        for part, s in _parts(x, mean, inverse):
+            torch.mul(s, v[:, None, part], out=weighted[..., part])
+            whole += _squares(s)
+        return whole, weighted
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, whole_bar: Tensor, weighted_bar: Tensor) -> tuple[Tensor | None, ...]:
+        x, mean, inverse, v = ctx.saved_tensors
+        to_x, to_mean = ctx.needs_input_grad[:2]
+        rows_bar = 2 * whole_bar.to(v.dtype)
+        x_bar = torch.empty(x.shape, dtype=v.dtype, device=x.device) if to_x or to_mean else None
+        v_bar, squares = torch.empty_like(v), torch.empty_like(inverse)
+        for part, s in _parts(x, mean, inverse):
+            found = weighted_bar[..., part]
+            v_bar[:, part] = (s * found).sum(1)
+            if x_bar is not None:
+                of_s = rows_bar[:, None] * s + (v[:, None, part] * found).sum(0)
+                torch.mul(of_s, inverse[part], out=x_bar[:, part])
+            squares[part] = rows_bar @ s.square_()
+        inverse_bar = (squares + (v * v_bar).sum(0)) / inverse
+        mean_bar = -x_bar.sum(0) if x_bar is not None and to_mean else None
+        return x_bar if to_x else None, mean_bar, inverse_bar, v_bar
+
+
+def _parts(x: Tensor, mean: Tensor, inverse: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Slices of features, and s of each."""
+    width = max(BLOCK, PART // max(1, len(x)))
+    for first in range(0, x.shape[-1], width):
+        part = slice(first, min(first + width, x.shape[-1]))
+        yield part, (x[:, part] - mean[part]).mul_(inverse[part])
+
+
+def _squares(s: Tensor) -> Tensor:
+    """The sum of s^2 over features (B,), in float64, without a copy of s in float64."""
+    whole = s.shape[-1] // BLOCK * BLOCK
+    blocks = torch.linalg.vector_norm(s[:, :whole].unflatten(-1, (-1, BLOCK)), dim=-1) if whole else s[:, :0]
+    rest = torch.linalg.vector_norm(s[:, whole:], dim=-1)
+    return blocks.double().square().sum(-1) + rest.double().square()
