@@ -4,73 +4,102 @@ import math
 
 import pytest
 import torch
-from torch.distributions import MultivariateNormal
+from torch.distributions import MultivariateNormal, kl_divergence
 
+import laplex
 from helpers import error
-from laplex.density import LaplexGaussian
+from laplex.density import LaplexGaussian, PlacedGaussian, _reading, _structured
 
 VARIANTS = {
-    "plain": {"phase": False},
-    "phased": {},
-    "two": {"components": 2},
-    "three_plain": {"components": 3, "phase": False},
-    "diagonal": {"latent": "diagonal"},
-    "diagonal_plain": {"latent": "diagonal", "phase": False},
+    "plain": (LaplexGaussian, {"phase": False}),
+    "phased": (LaplexGaussian, {}),
+    "two": (LaplexGaussian, {"components": 2}),
+    "three_plain": (LaplexGaussian, {"components": 3, "phase": False}),
+    "diagonal": (LaplexGaussian, {"latent": "diagonal"}),
+    "diagonal_plain": (LaplexGaussian, {"latent": "diagonal", "phase": False}),
+    "one_function": (PlacedGaussian, {"functions": 1}),
+    "three_functions": (PlacedGaussian, {"functions": 3}),
 }
-variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
+variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 dtypes = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)], ids=str)
 
 
-def model_of(options, dim=60, rank=9, dtype=torch.float64):
+def model_of(variant, dim=60, rank=9, dtype=torch.float64):
     """A model with all parameters random."""
     torch.manual_seed(0)
-    model = LaplexGaussian(dim, rank, **options, dtype=dtype)
+    kind, options = variant
+    model = kind(dim, rank, **options, dtype=dtype)
     for name, value in [*model.named_parameters(), ("mean", model.mean)]:
         value.data.copy_(0.3 * torch.randn_like(value) + (-1.0 if name == "log_tau" else 0.0))
     return model
 
 
+def lower_triangle(module):
+    """The matrix that a LowerTriangle stands for, row by row."""
+    made = module.log_diagonal.double().exp().diag()
+    rows, cols = torch.tril_indices(len(made), len(made), -1)
+    return made.index_put((rows, cols), module.lower.double())
+
+
+def factor(model):
+    """F (n, r) as the docstrings define it, formed in float64 from the dense kernel."""
+    phases = {}
+    if isinstance(model, LaplexGaussian) and model.phi is not None:
+        phases = {"phi": model.phi.double(), "psi": model.psi.double()}
+    kernel = laplex.reference.kernel(model.a.double(), model.b.double(), model.log_tau.double().exp(), **phases)
+    if isinstance(model, PlacedGaussian):
+        root = lower_triangle(model.triangle).reshape(model.functions, len(model.b), model.rank)
+        return sum(w.double()[:, None] * (kernel @ part) for w, part in zip(model.weight, root))
+    if model.latent == "diagonal":
+        factors = [model.log_scale.double().exp().diag()]
+    else:
+        factors = model.factor.double() if model.components > 1 else [lower_triangle(model.triangle)]
+    return sum(w.double()[:, None] * (kernel @ one.mT) for w, one in zip(model.weight, factors))
+
+
+def covariance(model):
+    """F F^T + diag(d^2), in float64."""
+    loadings = factor(model)
+    return loadings @ loadings.mT + (2 * model.log_noise.double()).exp().diag()
+
+
 def definition(model):
     """The same Gaussian, formed in float64."""
-    options = {"phase": model.phi is not None, "latent": model.latent}
-    wide = LaplexGaussian(model.dim, model.rank, model.components, **options, dtype=torch.float64)
-    wide.load_state_dict({name: value.double() for name, value in model.state_dict().items()})
-    return MultivariateNormal(wide.mean, wide.distribution().covariance().detach())
+    return MultivariateNormal(model.mean.double(), covariance(model).detach())
 
 
 @variants
 @dtypes
-def test_log_prob(options, dtype, tolerance):
-    model = model_of(options, 300, 40, dtype)
+def test_log_prob(variant, dtype, tolerance):
+    model = model_of(variant, 300, 42, dtype)
     true, x = definition(model), model.sample(6)
-    want = true.log_prob(x.double())
-    assert float(((model.log_prob(x) - want) / want).abs().max()) <= tolerance
+    want, got = true.log_prob(x.double()), model.log_prob(x).detach()
+    assert float(((got - want) / want).abs().max()) <= tolerance
 
 
 @variants
-def test_gradients_of_log_prob(options):
-    model, x = model_of(options), torch.randn(4, 60, dtype=torch.float64)
+def test_gradients_of_log_prob(variant):
+    model, x = model_of(variant), torch.randn(4, 60, dtype=torch.float64)
     leaves = list(model.parameters())
-    gaussian = model.distribution()
-    true = MultivariateNormal(gaussian.mean, gaussian.covariance())
+    true = MultivariateNormal(model.mean, covariance(model))
     got, want = (torch.autograd.grad(total.log_prob(x).sum(), leaves) for total in (model, true))
     for (name, _), one, other in zip(model.named_parameters(), got, want):
         assert error(one, other) <= 1e-9, name
 
 
 @variants
-def test_moments_of_samples(options):
-    model = model_of(options, 20, 5)
-    gaussian, draws = model.distribution(), model.sample(200_000)
-    covariance = gaussian.covariance().detach()
-    assert error(torch.cov(draws.T), covariance) <= 0.02
-    assert error(draws.mean(0), gaussian.mean) <= 0.02
-    assert error(gaussian.variance, covariance.diagonal()) <= 1e-12
+def test_moments_of_samples(variant):
+    model = model_of(variant, 20, 6)
+    true, draws = definition(model), model.sample(200_000)
+    assert error(torch.cov(draws.T), true.covariance_matrix) <= 0.02
+    assert error(draws.mean(0), true.mean) <= 0.02
+    assert error(model.covariance(), true.covariance_matrix) <= 1e-12
+    assert error(model.distribution().variance, true.variance) <= 1e-12
 
 
 @variants
-def test_entropy_marginal_and_condition(options):
-    model = model_of(options)
+def test_entropy_marginal_and_condition(variant):
+    model = model_of(variant)
     gaussian, x = model.distribution(), model.sample(1)[0]
     true = definition(model)
     assert abs(float((gaussian.entropy() - true.entropy()).detach())) <= 1e-9
@@ -89,8 +118,8 @@ def test_entropy_marginal_and_condition(options):
 
 
 @variants
-def test_reconstruct_is_the_posterior_s_mean(options):
-    model, x = model_of(options), torch.randn(3, 60, dtype=torch.float64)
+def test_reconstruct_is_the_posterior_s_mean(variant):
+    model, x = model_of(variant), torch.randn(3, 60, dtype=torch.float64)
     true, gaussian = definition(model), model.distribution()
     noise = gaussian.noise.square()
     signal = true.covariance_matrix - noise.diag_embed()
@@ -99,9 +128,52 @@ def test_reconstruct_is_the_posterior_s_mean(options):
 
 
 @variants
-def test_a_permutation_of_the_numbers_changes_nothing(options):
-    model, x, order = model_of(options), torch.randn(3, 60, dtype=torch.float64), torch.randperm(60)
+def test_a_permutation_of_the_numbers_changes_nothing(variant):
+    model, x, order = model_of(variant), torch.randn(3, 60, dtype=torch.float64), torch.randperm(60)
     assert error(model.distribution().marginal(order).log_prob(x[:, order]), model.log_prob(x)) <= 1e-12
+
+
+@variants
+def test_parts_of_a_batch_change_nothing(variant, monkeypatch):
+    model, x = model_of(variant), torch.randn(4, 60, dtype=torch.float64, requires_grad=True)
+    leaves = [*model.parameters(), x]
+    whole = model.log_prob(x)
+    wanted = torch.autograd.grad(whole.sum(), leaves)
+    monkeypatch.setattr(_structured, "READ_AT_ONCE", 4 * 7)
+    monkeypatch.setattr(_reading, "PART", 1)
+    monkeypatch.setattr(_reading, "BLOCK", 3)
+    parts = model.log_prob(x)
+    assert error(parts, whole) <= 1e-12
+    for one, other in zip(torch.autograd.grad(parts.sum(), leaves), wanted):
+        assert error(one, other) <= 1e-10
+
+
+@variants
+def test_divergence(variant):
+    one = model_of(variant)
+    two = model_of(variant)
+    with torch.no_grad():
+        for value in two.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    got = kl_divergence(one.distribution(), two.distribution()).detach()
+    assert error(got, kl_divergence(definition(one), definition(two))) <= 1e-9
+
+
+@variants
+def test_inpaint_is_the_mean_of_the_condition(variant):
+    model, x = model_of(variant), torch.randn(3, 60, dtype=torch.float64)
+    known = torch.rand(60) < 0.4
+    filled = model.inpaint(known, x)
+    assert torch.equal(filled[:, known], x[:, known])
+    for row, one in zip(x, filled):
+        assert error(one[~known], model.condition(known, row[known]).mean) <= 1e-12
+
+
+def test_a_fit_with_nan_in_it_gives_nan():
+    model = model_of(VARIANTS["phased"])
+    with torch.no_grad():
+        model.log_noise[3] = float("nan")
+    assert model.log_prob(torch.zeros(60, dtype=torch.float64)).isnan()
 
 
 def parameters(n, k, components):
@@ -117,7 +189,7 @@ def test_parameter_counts_of_the_paper(components, expected):
 
 
 def test_what_distributions_have():
-    gaussian = model_of({}).distribution()
+    gaussian = model_of(VARIANTS["phased"]).distribution()
     assert gaussian.batch_shape == ()
     assert gaussian.event_shape == (60,)
     assert gaussian.sample((2, 3)).shape == (2, 3, 60)
@@ -126,9 +198,43 @@ def test_what_distributions_have():
 
 
 def test_bad_arguments():
-    with pytest.raises(ValueError, match="laplex.density.LaplexGaussian: `rank` must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"laplex\.density\.LaplexGaussian: `rank` must be at least 1, got 0"):
         LaplexGaussian(5, 0)
     with pytest.raises(ValueError, match=r"`x` must have 5 features in its last dimension, got \(4,\)"):
         LaplexGaussian(5, 2).log_prob(torch.zeros(4))
     with pytest.raises(ValueError, match="`count` must be at least 1, got 0"):
         LaplexGaussian(5, 2).sample(0)
+    with pytest.raises(ValueError, match='`latent` must be "dense" or "diagonal", got \'full\''):
+        LaplexGaussian(5, 2, latent="full")
+    with pytest.raises(ValueError, match="`components` must be 1 with a diagonal latent covariance, got 2"):
+        LaplexGaussian(5, 2, 2, latent="diagonal")
+    with pytest.raises(ValueError, match="`rank` must be a multiple of `functions`, got 5 and 2; use rank=4"):
+        PlacedGaussian(9, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("indices", "message"),
+    {
+        "fractions": (
+            torch.tensor([0.5]),
+            r"`indices` must be integers \(s,\) or a mask \(60,\), got torch.float32 \(1,\)",
+        ),
+        "short_mask": (torch.ones(59, dtype=torch.bool), r"`indices` must be integers .* got torch.bool \(59,\)"),
+        "outside": (torch.tensor([60]), "`indices` must be from -60 to 59; one of them is not"),
+        "twice": (torch.tensor([1, -59]), "`indices` must differ, got one of them twice"),
+    }.values(),
+)
+def test_bad_indices(indices, message):
+    with pytest.raises(ValueError, match=message):
+        model_of(VARIANTS["phased"]).marginal(indices)
+
+
+def test_bad_values_and_sizes(monkeypatch):
+    model = model_of(VARIANTS["diagonal"])
+    with pytest.raises(ValueError, match=r"`values` must be \(2,\), one for each of `indices`, got \(3,\)"):
+        model.condition(torch.tensor([1, 2]), torch.zeros(3, dtype=torch.float64))
+    monkeypatch.setattr(_structured, "DENSE_LATENTS", 5)
+    with pytest.raises(ValueError, match="a diagonal latent covariance must have at most 5 knots, got 9"):
+        model.condition(torch.tensor([1]), torch.zeros(1, dtype=torch.float64))
+    with pytest.raises(ValueError, match=r"covariance\(\) must be of at most 16384 features, got 20000"):
+        LaplexGaussian(20_000, 2).covariance()
