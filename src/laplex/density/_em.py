@@ -112,7 +112,8 @@ def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, floa
     inverse = state.weight / state.noise
     root = state.root
     inner = root.mT @ _gram(state) @ root
-    chol = torch.linalg.cholesky(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
+    chol, info = torch.linalg.cholesky_ex(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
+    chol = torch.where(info == 0, chol, torch.nan)  # which ends in a likelihood of NaN
     narrow = torch.linalg.solve_triangular(chol, root.mT, upper=False)  # V
     plan = Plan(state.knots, state.a)
     found = []

@@ -1,0 +1,251 @@
+"""``laplex.density``: fits by EM, against EM written out with everything formed, and what users rely on."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+import laplex
+from helpers import error
+from laplex import density
+from laplex.density import _em, _places
+
+SHAPE = (6, 5, 3)
+
+
+def smooth(examples=200, dim=90, seed=0, dtype=torch.float64):
+    """Examples of a smooth process over places that are shuffled: (examples, dim)."""
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.rand(dim, generator=generator, dtype=torch.float64)
+    covariance = torch.exp(-((places[:, None] - places) ** 2) / 0.02) + 0.02 * torch.eye(dim, dtype=torch.float64)
+    z = torch.randn(examples, dim, generator=generator, dtype=torch.float64)
+    return (z @ torch.linalg.cholesky(covariance).mT + 3.0).to(dtype)
+
+
+def started(functions=2, rank=12, places="tree", **options):
+    examples = density.Examples(smooth())
+    return examples, density.start(examples, rank, functions=functions, places=places, **options)
+
+
+def loadings(state):
+    """B (n, qK): of y onto x, formed."""
+    kernel = laplex.reference.kernel(state.a, state.knots, state.tau)
+    return torch.cat([w[:, None] * kernel for w in state.weight], 1)
+
+
+def dense_round(x, state, places=None):
+    """One round with everything formed, as the head of ``_em`` states it; features may move to ``places`` (m,)."""
+    count, (q, knots) = len(x), (len(state.weight), len(state.knots))
+    prior, formed = state.root @ state.root.mT, loadings(state)
+    inverse = formed.mT / state.noise
+    posterior = torch.linalg.inv(torch.linalg.inv(prior) + inverse @ formed)
+    means = x @ inverse.mT @ posterior
+    moments = means.mT @ means / count + posterior
+    wanted = (x.mT @ means / count).reshape(-1, q, knots)
+    blocks = moments.reshape(q, knots, q, knots)
+    candidates = (
+        state.a[:, None] if places is None else torch.cat([state.a[:, None], places.expand(len(wanted), -1)], 1)
+    )
+    at = laplex.reference.kernel(candidates.reshape(-1), state.knots, state.tau).reshape(*candidates.shape, knots)
+    t = torch.einsum("psk,pqk->psq", at, wanted)
+    forms = torch.einsum("psk,ckdl,psl->pscd", at, blocks, at)
+    weights = torch.linalg.solve(forms, t)
+    gains = (weights * t).sum(-1)
+    best = gains.argmax(1, keepdim=True)
+    weight = weights.gather(1, best[..., None].expand(-1, -1, q))[:, 0].mT
+    noise = x.square().mean(0) - gains.gather(1, best)[:, 0]
+    return candidates.gather(1, best)[:, 0], weight, noise, moments
+
+
+@pytest.mark.parametrize("functions", [1, 2, 3])
+def test_a_round_without_jumps_is_dense_em(functions):
+    examples, state = started(functions)
+    for _ in range(2):
+        after, likelihood = density.em_round(examples, state, jump=False)
+        formed = loadings(state) @ state.root
+        true = MultivariateNormal(examples.mean, formed @ formed.mT + state.noise.diag())
+        assert likelihood == pytest.approx(float(true.log_prob(examples.values).mean()), rel=1e-10)
+        places, weight, noise, moments = dense_round(examples.rows(slice(None)), state)
+        assert torch.equal(after.a, places)
+        assert error(after.weight, weight) <= 1e-4  # a ridge of 1e-6 keeps the forms definite
+        assert error(after.noise, noise) <= 1e-8
+        assert error(after.root @ after.root.mT, moments) <= 1e-9
+        state = after
+
+
+@pytest.mark.parametrize("functions", [1, 2])
+def test_jumps_find_the_best_place(functions):
+    examples, state = started(functions)
+    state, _ = density.em_round(examples, state, jump=False)
+    after, _ = density.em_round(examples, state)
+    every = torch.linspace(0, 1, (len(state.knots) - 1) * _places.PLACES + 1, dtype=torch.float64)
+    _, _, noise, _ = dense_round(examples.rows(slice(None)), state, every)
+    explained, best = examples.variance - after.noise, examples.variance - noise
+    assert float((explained / best).min()) >= 0.9  # coarse places first: a narrow peak may be missed
+    assert float((explained / best).median()) >= 0.999
+
+
+@pytest.mark.parametrize("jump", [True, False])
+@pytest.mark.parametrize("functions", [1, 2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_no_round_lowers_the_likelihood(dtype, functions, jump):
+    examples = density.Examples(smooth(dtype=dtype))
+    state, before = density.start(examples, 24, functions=functions), -math.inf
+    for _ in range(30):
+        state, likelihood = density.em_round(examples, state, jump=jump)
+        assert likelihood >= before - (1e-5 if dtype == torch.float32 else 1e-8) * abs(likelihood)
+        before = likelihood
+
+
+def test_degenerate_latents_stay_definite():
+    """Far more knots than the data have directions, and examples that are almost copies of one another."""
+    examples = density.Examples(smooth(examples=5, dim=40).repeat(3, 1) + 1e-9)
+    state = density.start(examples, 60, functions=2)
+    for _ in range(15):
+        state, likelihood = density.em_round(examples, state)
+        assert math.isfinite(likelihood)
+
+
+def test_fit_of_permuted_features_is_the_permuted_fit():
+    x, order = smooth(), torch.randperm(90, generator=torch.Generator().manual_seed(1))
+    places = torch.rand(90, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    found = []
+    for values, start in ((x, places), (x[:, order], places[order])):
+        examples = density.Examples(values)
+        state = density.start(examples, 12, functions=1, places=start)
+        for _ in range(5):
+            state, likelihood = density.em_round(examples, state)
+        found.append((state, likelihood))
+    (one, first), (two, second) = found
+    assert first == pytest.approx(second, rel=1e-9)
+    assert error(one.a[order], two.a) <= 1e-9
+    assert error(one.noise[order], two.noise) <= 1e-7
+
+
+def test_fit_beats_every_start_without_jumps_and_knows_its_model():
+    examples, told = density.Examples(smooth(400)), []
+    fitted = density.fit(examples, 20, rounds=20, told=lambda done, of: told.append((done, of)))
+    still = density.fit(examples, 20, rounds=20, start="random", jump=False, told=lambda done, of: None)
+    assert told[-1] == (20, 20)
+    assert len(fitted.history) == 20
+    likelihood = fitted.model.log_prob(examples.values).mean().detach()
+    assert likelihood >= fitted.history[-1].log_likelihood
+    assert likelihood > density.evaluate(still.model, examples).log_likelihood + 20
+    assert density.evaluate(fitted.model, examples).log_likelihood == pytest.approx(float(likelihood), rel=1e-9)
+    assert sum(p.numel() for p in fitted.model.parameters()) == 90 * 4 + 20 * 21 // 2 + 10 + 1
+
+
+def test_evaluation():
+    examples = density.Examples(smooth(50))
+    model = density.fit(examples, 8, rounds=3, told=lambda done, of: None).model
+    found = density.evaluate(model, examples)
+    likelihoods = model.log_prob(examples.values).detach()
+    rmse = (model.reconstruct(examples.values) - examples.values).square().mean().sqrt()
+    mean = likelihoods.mean()
+    wanted = mean, likelihoods.std() / math.sqrt(50), -mean / 90 / math.log(2), rmse
+    assert found == pytest.approx([float(one) for one in wanted], rel=1e-9)
+    with pytest.raises(ValueError, match="`examples` must have the 90 features of the density, got 3; resize them"):
+        density.evaluate(model, density.Examples(torch.rand(4, 3)))
+
+
+def test_bits_of_bytes_count_steps_of_1_in_255():
+    values = torch.randint(0, 256, (60, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    examples = density.Examples(values)
+    model = density.fit(examples, 8, rounds=5, told=lambda done, of: None).model
+    found = density.evaluate(model, examples)
+    assert error(examples.mean, values.double().mean(0) / 255) <= 1e-6
+    assert 7.0 < found.bits_per_dim < 9.0  # uniform bytes take 8 bits; a Gaussian comes near that
+
+
+# --- starts -----------------------------------------------------------------------------------------------------------
+
+
+def test_hilbert_curve_steps_to_neighbours():
+    height = width = 8
+    examples = density.Examples(torch.rand(3, height * width * 3))
+    order = density.start(examples, 8, places="curve", shape=(height, width, 3)).a.argsort()
+    pixel = order.reshape(-1, 3) // 3
+    assert (pixel == pixel[:, :1]).all()  # the channels of a pixel stay together
+    x, y = pixel[:, 0] % width, pixel[:, 0] // width
+    assert ((x.diff().abs() + y.diff().abs()) == 1).all()
+
+
+@pytest.mark.parametrize("places", ["tree", "curve", "raster", "random"])
+def test_starts(places):
+    examples = density.Examples(smooth(dim=90))
+    state = density.start(examples, 12, places=places, shape=SHAPE)
+    again = density.start(examples, 12, places=places, shape=SHAPE)
+    assert torch.equal(state.a, again.a)
+    assert torch.equal(state.weight, again.weight)
+    assert state.a.min() >= 0
+    assert state.a.max() <= 1
+    assert len(state.a.unique()) == 90
+    assert (places == "raster") == torch.equal(state.a.argsort(), torch.arange(90))
+
+
+ERRORS = {
+    "rank": (
+        {"rank": 7},
+        "`rank` must be a multiple of `functions`, and at least twice as large, got 7 and 2; use rank=6",
+    ),
+    "rank_of_one_knot": ({"rank": 2}, "got 2 and 2; use rank=4"),
+    "functions": ({"functions": 0}, "`functions` must be at least 1, got 0"),
+    "name": ({"places": "spiral"}, "`places` must be one of tree, curve, raster, random, or a tensor, got 'spiral'"),
+    "shape": (
+        {"places": "curve"},
+        r"`shape` must be \(height, width, channels\) of 90 features for \"curve\", got None",
+    ),
+    "places": ({"places": torch.rand(3)}, r"`places` must be \(90,\), from 0 to 1, got \(3,\); scale them"),
+    "outside": ({"places": torch.full((90,), 2.0)}, r"`places` must be \(90,\), from 0 to 1, got \(90,\); scale them"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS.values(), ids=ERRORS)
+def test_bad_starts(options, message):
+    examples = density.Examples(smooth())
+    with pytest.raises(ValueError, match=message):
+        density.start(examples, **{"rank": 12} | options)
+
+
+EXAMPLES = {
+    "shape": (
+        torch.rand(2, 3, 4),
+        {},
+        ValueError,
+        r"`values` must be \(N, n\), .* got shape \(2, 3, 4\); use .flatten",
+    ),
+    "empty": (torch.rand(0, 4), {}, ValueError, r"got shape \(0, 4\)"),
+    "whole": (torch.ones(2, 3).long(), {}, TypeError, "`values` must be floating point or uint8, got torch.int64"),
+    "nan": (
+        torch.tensor([[1.0, float("nan")]]),
+        {},
+        ValueError,
+        "1 of 2 features have NaN or infinity in some example",
+    ),
+    "mean": (torch.rand(4, 3), {"mean": torch.rand(2)}, ValueError, r"`mean` must be \(3,\), .* got \(2,\)"),
+}
+
+
+@pytest.mark.parametrize(("values", "options", "kind", "message"), EXAMPLES.values(), ids=EXAMPLES)
+def test_bad_examples(values, options, kind, message):
+    with pytest.raises(kind, match=message):
+        density.Examples(values, **options)
+
+
+def test_a_round_that_is_not_finite_says_so():
+    examples, state = started()
+    state.weight = state.weight * float("nan")
+    with pytest.raises(FloatingPointError, match="the likelihood before round 0 is nan"):
+        density.em_round(examples, state)
+
+
+def test_parts_of_examples_and_features_change_nothing(monkeypatch):
+    examples, state = started()
+    want, likelihood = density.em_round(examples, state)
+    monkeypatch.setattr("laplex.density._examples.BLOCK", 1000)
+    monkeypatch.setattr(_em, "FEATURES_AT_ONCE", 17)
+    monkeypatch.setitem(_em.SCORED_AT_ONCE, "cpu", 40)
+    got, again = density.em_round(examples, state)
+    assert likelihood == pytest.approx(again, rel=1e-12)
+    assert error(got.noise, want.noise) <= 1e-9
