@@ -1,9 +1,9 @@
-"""The `laplex` command: `bench`, `doctor` and `experiment`. With rich its tables have colours."""
+"""The `laplex` command: its subcommands, by name. With rich its tables have colours."""
 
 import argparse
 import sys
 
-from laplex.cli import experiment, options
+from laplex.cli import density, experiment, options
 
 
 def main() -> None:
@@ -14,7 +14,7 @@ def main() -> None:
         parser.print_help()
         sys.exit(2)
     commands = {"doctor": lambda given: _doctor(), "bench": _bench, "experiment": experiment.run}
-    sys.exit(commands[given.command](given))
+    sys.exit(commands.get(given.command, density.run)(given))
 
 
 def _doctor() -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import laplex
-from laplex.cli import experiment
+from laplex.cli import density, experiment
 from laplex.cli.machine import refuse_device
 
 ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--phase", action=argparse.BooleanOptionalAction, default=False, help="with phases phi and psi")
     bench.add_argument("--memory", type=float, default=4.0, metavar="GB", help="the most nn.Linear may hold")
     bench.add_argument("--json", metavar="FILE", help="write the figures there, too")
+    density.add_to(commands)
     experiment.add_to(commands)
     return made
 

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from laplex._version import __version__
 from laplex.density._gaussian import LaplexGaussian, PlacedGaussian
-from laplex.density._module import Density
 from laplex.experiments.record import replaced
 
 FORMAT = 1  # of these files; a later one is refused
-MODELS: dict[str, type[Density]] = {"LaplexGaussian": LaplexGaussian, "PlacedGaussian": PlacedGaussian}
+Model = LaplexGaussian | PlacedGaussian
+MODELS: dict[str, type[Model]] = {"LaplexGaussian": LaplexGaussian, "PlacedGaussian": PlacedGaussian}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save(path: Path | str, model: Density, shape: tuple[int, ...] | None = None, **about: Any) -> None:
+def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, **about: Any) -> None:
     """Write a model into a file, in one step.
 
     Args:
@@ -40,7 +40,7 @@ def save(path: Path | str, model: Density, shape: tuple[int, ...] | None = None,
     write(path, "model", dict(model.state_dict()), about | known)
 
 
-def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Density, dict[str, Any]]:
+def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, dict[str, Any]]:
     """A model from a file of :func:`save`, and what the file says about it.
 
     Returns:
@@ -64,14 +64,12 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Density,
     return model, about | {"shape": None if shape is None else tuple(shape)}
 
 
-def _arguments(model: Density) -> dict[str, Any]:
+def _arguments(model: Model) -> dict[str, Any]:
     """What the constructor needs."""
     found: dict[str, Any] = {"dim": model.dim, "rank": model.rank, "dtype": str(model.mean.dtype).split(".")[1]}
     if isinstance(model, LaplexGaussian):
         return found | {"components": model.components, "phase": model.phi is not None, "latent": model.latent}
-    if isinstance(model, PlacedGaussian):
-        return found | {"functions": model.functions}
-    raise TypeError(f"laplex.density.files.save: `model` has unknown arguments, got {type(model).__name__}")
+    return found | {"functions": model.functions}
 
 
 # --- any tensors ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,129 @@
+"""The folder of a fit: its log, and the checkpoint that an interruption must not lose.
+
+    FOLDER/log.jsonl                one JSON object a line: what each round or epoch found
+    FOLDER/checkpoint.safetensors   tensors, settings, and the log so far
+
+A checkpoint is replaced in one step, so at every moment the folder has a whole one or none. Lines are added to the log;
+what it has beyond the checkpoint is dropped when a fit goes on, because those rounds are repeated.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from laplex.density import files
+from laplex.experiments.record import write_whole
+
+CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+
+
+class Point(NamedTuple):
+    """Where a fit is: its stage, and a tree of dictionaries, lists, numbers and tensors."""
+
+    stage: str
+    tree: dict[str, Any]
+
+
+class Keeper:
+    """Writes the log and the checkpoints of one fit.
+
+    Args:
+        folder: where they are. It must exist when something is written.
+        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to go on from it.
+        every: seconds between checkpoints.
+        writes: whether this process does; of several that fit together one does.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], data: str, every: float, *, writes: bool = True) -> None:
+        self.folder, self._settings, self._data = folder, settings, data
+        self._every, self._writes = every, writes
+        self._begun = self._written = time.monotonic()
+        self._before = 0.0
+        self.log: list[dict[str, Any]] = []
+
+    def restore(self) -> Point | None:
+        """Where the checkpoint of the folder is, if there is one; ValueError if it is of another fit."""
+        path = self.folder / CHECKPOINT
+        if not path.exists():
+            return None
+        try:
+            tensors, about = files.read(path, "checkpoint")
+            settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
+            point = Point(about["stage"], unpacked(about["tree"], tensors))
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(f"--out: the checkpoint cannot be used ({error}); --fresh starts over") from None
+        self._refuse_other(settings, data)
+        return point
+
+    def _refuse_other(self, settings: dict[str, Any], data: str) -> None:
+        names = sorted(settings.keys() | self._settings.keys())
+        pairs = [(name, settings.get(name), self._settings.get(name)) for name in names]
+        differ = [f"{name} {there} there and {here} here" for name, there, here in pairs if there != here]
+        if not differ and data != self._data:
+            differ = ["DATA, --side, --channels or --hold-out give other examples"]
+        if differ:
+            raise ValueError(
+                f"--out: {self.folder} has a checkpoint of another fit: {', '.join(differ)}; give another folder, or "
+                "--fresh to start over"
+            )
+
+    def begin(self) -> None:
+        """Make the log that of the checkpoint, and remove what a kill has left of an unfinished one."""
+        if self._writes:
+            for unfinished in self.folder.glob(f".{CHECKPOINT}.*.tmp"):
+                unfinished.unlink()
+            write_whole(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.log))
+
+    def seconds(self) -> float:
+        """How long the fit has taken, with the time before the checkpoint."""
+        return round(self._before + time.monotonic() - self._begun, 3)
+
+    def note(self, **entry: Any) -> None:
+        """Add a line to the log."""
+        self.log.append(entry)
+        if self._writes:
+            with (self.folder / LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        return self._writes and time.monotonic() - self._written >= self._every
+
+    def write(self, stage: str, tree: dict[str, Any]) -> None:
+        """Replace the checkpoint."""
+        if not self._writes:
+            return
+        tensors: dict[str, Tensor] = {}
+        about = {"stage": stage, "tree": packed(tree, tensors), "seconds": self.seconds(), "log": self.log}
+        about |= {"settings": self._settings, "data": self._data}
+        files.write(self.folder / CHECKPOINT, "checkpoint", tensors, about)
+        self._written = time.monotonic()
+
+
+def packed(tree: Any, tensors: dict[str, Tensor], name: str = "tree") -> Any:
+    """A tree for JSON, whose tensors go into a dictionary. Keys of dictionaries may be numbers, as Adam's are."""
+    if isinstance(tree, Tensor):
+        tensors[name] = tree
+        return {"tensor": name}
+    if isinstance(tree, dict):
+        return {"dict": [[key, packed(value, tensors, f"{name}.{key}")] for key, value in tree.items()]}
+    if isinstance(tree, list | tuple):
+        return {"list": [packed(value, tensors, f"{name}.{index}") for index, value in enumerate(tree)]}
+    return tree
+
+
+def unpacked(tree: Any, tensors: dict[str, Tensor]) -> Any:
+    """The tree of :func:`packed`; tuples have become lists."""
+    if not isinstance(tree, dict):
+        return tree
+    ((kind, content),) = tree.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {key: unpacked(value, tensors) for key, value in content}
+    return [unpacked(value, tensors) for value in content]

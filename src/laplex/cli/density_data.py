@@ -1,0 +1,122 @@
+"""Examples for the commands of densities: read, split, checked, and put where the work is done."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import math
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex.density import Examples, images
+from laplex.density.images import Pictures, Shape
+
+BUNDLED = "bundled:"  # and "train" or "val": the set that comes with laplex
+DIGESTED = 1 << 26  # bytes that a thread hashes at a time
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a fit reads."""
+
+    train: Examples
+    validation: Examples | None
+    shape: Shape | None
+    digest: str  # of the train examples: a checkpoint of others is refused
+    skipped: int
+
+    @property
+    def units(self) -> str:
+        """What a step of 1 in the file is to the model."""
+        return "1/255" if self.train.values.dtype == torch.uint8 else "1"
+
+    def bits_per_dim(self, log_likelihood: float) -> float:
+        """As :class:`laplex.density.Evaluation` counts them."""
+        steps = 255 if self.train.values.dtype == torch.uint8 else 1
+        return math.log2(steps) - log_likelihood / self.train.dim / math.log(2)
+
+
+def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = False) -> Data:
+    """The examples of DATA, and those that the fit does not see; ``quiet`` shows no progress."""
+    asked: dict[str, Any] = {"side": given.side, "channels": given.channels}
+    if quiet:
+        asked["progress"] = lambda done, of: None
+    found = _loaded("fit", given.data, asked)
+    train, held_out = found.values, None
+    if given.validation is not None:
+        held_out = _loaded("fit", given.validation, asked).values
+        if held_out.shape[1] != train.shape[1]:
+            raise ValueError(
+                f"--validation: an example of {given.validation} has {held_out.shape[1]} numbers, and one of "
+                f"{given.data} has {train.shape[1]}; give images of the same size and channels"
+            )
+    elif given.hold_out is not None:
+        train, held_out = _split(train, given.hold_out, given.seed)
+    examples = Examples(_near(train, device), device)
+    validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
+    return Data(examples, validation, found.shape, digest(train), len(found.skipped))
+
+
+def for_model(command: str, source: str, dim: int, shape: Shape | None) -> Tensor:
+    """Examples (N, dim) for a model of this dim and shape; images of a folder are made to fit."""
+    asked: dict[str, Any] = {}
+    if shape is not None and shape[0] == shape[1]:
+        asked = {"side": shape[0], "channels": shape[2]}
+    try:
+        found = _loaded(command, source, asked)
+    except ValueError:
+        if not asked or Path(source).is_dir():
+            raise
+        found = _loaded(command, source, {})  # an array is not resized: the check below says what is wrong with it
+    if found.values.shape[1] != dim:
+        of = f" ({' x '.join(map(str, shape))})" if shape is not None else ""
+        raise ValueError(
+            f"DATA must have {dim} numbers an example{of}, as the model has, got {found.values.shape[1]} in {source}; "
+            "give the data that the model was fitted to, or such of the same size and channels"
+        )
+    return found.values
+
+
+def digest(values: Tensor) -> str:
+    """A hash of examples (N, n)."""
+    rows = max(1, DIGESTED // max(1, values[:1].nbytes))
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        parts = pool.map(lambda part: hashlib.sha256(part.contiguous().numpy()).digest(), values.split(rows))
+        whole = hashlib.sha256(b"".join(parts))
+    whole.update(f"{values.dtype} {tuple(values.shape)}".encode())
+    return whole.hexdigest()[:32]
+
+
+def _loaded(command: str, source: str, asked: dict[str, Any]) -> Pictures:
+    """What ``images.load`` finds; images that it skips are told as one line of the command."""
+    if source.startswith(BUNDLED):
+        source = f"{Path(images.__file__).with_name('photographs.npz')}:{source.removeprefix(BUNDLED)}"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = images.load(source, **asked)
+    for warning in told:
+        print(f"laplex {command}: {warning.message}", file=sys.stderr)
+    return found
+
+
+def _split(values: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The examples, less a random part of them, and that part."""
+    count = round(fraction * len(values))
+    if not 0 < count < len(values):
+        raise ValueError(f"--hold-out must leave and take at least one of the {len(values)} examples, got {fraction:g}")
+    order = torch.randperm(len(values), generator=torch.Generator().manual_seed(seed))
+    return values[order[count:].sort().values], values[order[:count].sort().values]
+
+
+def _near(values: Tensor, device: torch.device) -> Tensor:
+    """On the device, if it has room for them and as much again; else where they are, and read from there."""
+    if device.type != "cuda" or 2 * values.nbytes > torch.cuda.mem_get_info(device)[0]:
+        return values
+    return values.to(device)

@@ -1,0 +1,158 @@
+"""`laplex fit`: a Gaussian of Laplace kernels, fitted to images or to any rows of numbers."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from laplex._version import __version__
+from laplex.cli import density_data, team
+from laplex.cli.checkpoint import Keeper
+from laplex.cli.fit_report import LAST_GOOD, report
+from laplex.cli.fitting import DivergedError, Job, Settings, fitted
+from laplex.cli.machine import refuse_device
+from laplex.density import files
+
+LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
+
+
+def run(given: argparse.Namespace) -> int:
+    """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C."""
+    try:
+        refuse(given)
+        with team.joined(given.device) as us:
+            return _run(given, us)
+    except (ValueError, TypeError, ImportError) as error:
+        return _told(str(error), 2)
+    except torch.OutOfMemoryError:
+        return _told("the device has too little memory; give a smaller --rank or --batch", 1)
+    except OSError as error:
+        return _told(f"cannot go on ({error}); the same command goes on from the last checkpoint", 1)
+    except KeyboardInterrupt:
+        told = "interrupted; the same command goes on from the last checkpoint"
+        return _told(told if (Path(given.out) / "checkpoint.safetensors").exists() else "interrupted", 130)
+
+
+def _run(given: argparse.Namespace, us: team.Team) -> int:
+    data = density_data.for_fit(given, us.device, quiet=not us.leads)
+    settings = _settings(given, us)
+    _refuse_for(settings, data)
+    known = asdict(settings) | {"laplex": __version__}
+    keeper = Keeper(Path(given.out), known, data.digest, given.every, writes=us.leads)
+    point = None if given.fresh else keeper.restore()
+    us.wait()  # before the checkpoint is replaced, all have read it
+    keeper.folder.mkdir(parents=True, exist_ok=True)
+    keeper.begin()
+    job = Job(data, settings, keeper, us)
+    try:
+        found = fitted(job, point)
+    except DivergedError as error:
+        return _diverged(job, error)
+    if us.leads:
+        report(job, found)
+    return 0
+
+
+def _diverged(job: Job, error: DivergedError) -> int:
+    kept = "no round was finished"
+    if error.model is not None and job.team.leads:
+        path = job.keeper.folder / LAST_GOOD
+        files.save(path, error.model, job.data.shape, units=job.data.units)
+        kept = f"the last good model is {path}"
+    hint = "a smaller --lr and --fresh" if job.settings.epochs else "fewer --rounds and --fresh, or look at the data"
+    return _told(f"{error}; {kept}; try {hint}", 1) if job.team.leads else 1
+
+
+def _told(message: str, status: int) -> int:
+    if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail alike, and one says so
+        print(f"laplex fit: {message}", file=sys.stderr)
+    return status
+
+
+def _settings(given: argparse.Namespace, us: team.Team) -> Settings:
+    paper = given.components is not None
+    return Settings(
+        rank=given.rank,
+        functions=None if paper else given.functions or 2,
+        components=given.components,
+        rounds=given.rounds,
+        start=given.start or ("raster" if paper else "tree"),
+        jump=given.jump,
+        epochs=given.epochs,
+        lr=given.lr,
+        batch=given.batch,
+        seed=given.seed,
+        device=us.device.type,
+        processes=us.size,
+    )
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refuse(given: argparse.Namespace) -> None:
+    """Raise ValueError where the options make no sense, before anything is read."""
+    for name, least in (("rank", 1), ("functions", 1), ("components", 1), ("rounds", 0), ("epochs", 0), ("batch", 1)):
+        value = getattr(given, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name} must be at least {least}, got {value}")
+    if given.rounds == given.epochs == 0:
+        raise ValueError("--rounds and --epochs must not both be 0: nothing would be fitted")
+    if not 0 < given.lr < math.inf:
+        raise ValueError(f"--lr must be positive and finite, got {given.lr:g}")
+    if not 0 <= given.every < math.inf:
+        raise ValueError(f"--every must be 0 or more seconds, got {given.every:g}")
+    if given.side is not None and given.side < 1:
+        raise ValueError(f"--side must be at least 1, got {given.side}")
+    _refuse_model(given)
+    if given.validation is not None and given.hold_out is not None:
+        raise ValueError("--validation and --hold-out exclude each other: give one of them")
+    if given.hold_out is not None and not 0 < given.hold_out < 1:
+        raise ValueError(f"--hold-out must be between 0 and 1, got {given.hold_out:g}")
+    refuse_device(given.device)
+    _refuse_folder(Path(given.out))
+
+
+def _refuse_model(given: argparse.Namespace) -> None:
+    """The two kinds of models: EM fits one with functions, the paper's has components."""
+    if given.rank > LARGEST_RANK:
+        raise ValueError(f"--rank must be at most {LARGEST_RANK}, got {given.rank}: its matrices fill the memory")
+    if given.components is None:
+        functions = given.functions or 2
+        if given.rank % functions or given.rank < 2 * functions:
+            fits = max(given.rank // functions, 2) * functions
+            raise ValueError(
+                f"--rank must be a multiple of --functions, and at least twice as large, got {given.rank} and "
+                f"{functions}; use --rank {fits}"
+            )
+    elif given.rounds:
+        raise ValueError(f"--components goes with --rounds 0, got --rounds {given.rounds}: EM fits --functions")
+    elif given.functions is not None or given.start not in (None, "raster"):
+        raise ValueError("--components excludes --functions, and any --start but raster")
+
+
+def _refuse_for(settings: Settings, data: density_data.Data) -> None:
+    """Raise ValueError where the options do not fit the data or the processes."""
+    if settings.batch % settings.processes:
+        raise ValueError(f"--batch must be a multiple of the {settings.processes} processes, got {settings.batch}")
+    if settings.rank > data.train.dim:
+        raise ValueError(
+            f"--rank must be at most {data.train.dim}, the numbers of an example, got {settings.rank}; a larger one "
+            "describes nothing more"
+        )
+    if settings.start == "curve" and data.shape is None:
+        raise ValueError("--start curve needs images: the numbers of DATA have no height and width; give --side")
+
+
+def _refuse_folder(path: Path) -> None:
+    """Raise ValueError where nothing can be written into the folder, without making it."""
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        why = "is no folder" if not there.is_dir() else "cannot be written to"
+        raise ValueError(f"--out: cannot write into {path}: {there} {why}; give another folder")

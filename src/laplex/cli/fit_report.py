@@ -1,0 +1,90 @@
+"""What a fit leaves behind: the model, its numbers as JSON and as a table, and pictures."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from laplex.cli.density_commands import ACROSS, evaluation_table, sample_rows
+from laplex.cli.fitting import Fitted, Job
+from laplex.cli.machine import describe
+from laplex.cli.tables import show
+from laplex.density import files, pictures
+from laplex.experiments.record import commit, write_whole
+
+MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
+
+
+def report(job: Job, found: Fitted) -> None:
+    """Write everything, and say where."""
+    folder, data = job.keeper.folder, job.data
+    files.save(
+        folder / MODEL, found.model, data.shape, units=data.units, settings=asdict(job.settings), data=data.digest
+    )
+    summary = _summary(job, found)
+    write_whole(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    show(evaluation_table(f"Fitted in {summary['seconds']:.1f} s", summary["evaluation"]))
+    for name in (MODEL, SUMMARY):
+        print(f"wrote {folder / name}")
+    _draw(job, found)
+
+
+def _summary(job: Job, found: Fitted) -> dict[str, Any]:
+    data, last = job.data, job.keeper.log[-1]
+    return {
+        "settings": asdict(job.settings),
+        "data": {"examples": len(data.train), "dim": data.train.dim, "shape": data.shape, "skipped": data.skipped},
+        "model": type(found.model).__name__,
+        "parameters": sum(one.numel() for one in found.model.parameters()),
+        "seconds": last["seconds"],
+        "evaluation": {name: last[name] for name in ("train", "validation") if name in last},
+        "machine": describe(str(data.train.device)) | {"commit": commit()},
+    }
+
+
+# --- Pictures ---------------------------------------------------------------------------------------------------------
+
+
+def _draw(job: Job, found: Fitted) -> None:
+    """The pictures that the data and the installed packages allow."""
+    folder, shape = job.keeper.folder, job.data.shape
+    drawings: dict[str, Callable[[Path], None]] = {"likelihood.png": lambda path: _likelihoods(job, path)}
+    if shape is not None:
+        drawings |= {
+            "samples.png": lambda path: pictures.grid(path, sample_rows(found.model, 16, job.settings.seed), shape),
+            "reconstructions.png": lambda path: _reconstructions(job, found, path),
+            "places.png": lambda path: pictures.places(path, found.before, found.model.a, shape),
+        }
+    for name, draw in drawings.items():
+        try:
+            draw(folder / name)
+        except ImportError as error:
+            print(f"laplex fit: {name} is not drawn: {error}", file=sys.stderr)
+        else:
+            print(f"wrote {folder / name}")
+
+
+def _reconstructions(job: Job, found: Fitted, path: Path) -> None:
+    """Some examples that the fit did not see, if there are any, above what the model makes of them."""
+    examples = job.data.validation or job.data.train
+    x = examples.some(slice(0, ACROSS))
+    seen = "validation" if job.data.validation is not None else "train"
+    rows = [(f"{seen} images", x), ("reconstructions", found.model.reconstruct(x))]
+    pictures.grid(path, rows, job.data.shape)  # type: ignore[arg-type]  # called for images alone
+
+
+def _likelihoods(job: Job, path: Path) -> None:
+    """Over the seconds of the fit; a stage is a curve, and what it is worth at its end the last point of it."""
+    curves: dict[str, list[tuple[float, float]]] = {}
+    levels = {}
+    for entry in job.keeper.log:
+        name = {"em": "EM", "adam": "Adam"}[entry["stage"]]
+        value = entry["train"]["log_likelihood"] if "finished" in entry else entry["log_likelihood"]
+        curves.setdefault(f"{name}, train", []).append((entry["seconds"], value))
+        if "validation" in entry:
+            levels[f"validation, after {name}"] = entry["validation"]["log_likelihood"]
+    pictures.likelihoods(path, curves, levels)

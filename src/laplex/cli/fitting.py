@@ -1,0 +1,227 @@
+"""The fit itself: rounds of EM, then epochs of Adam, each stage from a checkpoint on if there is one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _progress
+from laplex.cli.checkpoint import Keeper, Point
+from laplex.cli.density_commands import evaluations
+from laplex.cli.density_data import Data
+from laplex.cli.team import Team
+from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, em_round, start
+from laplex.density.files import Model
+
+# A matrix that is not definite; or, from a check of arguments, parameters that are not finite or a tau of 0.
+FAILURES = (FloatingPointError, torch.linalg.LinAlgError, ValueError)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the result, beside the data."""
+
+    rank: int
+    functions: int | None  # None with components
+    components: int | None  # None with functions
+    rounds: int
+    start: str
+    jump: bool
+    epochs: int
+    lr: float
+    batch: int
+    seed: int
+    device: str
+    processes: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything that a fit needs."""
+
+    data: Data
+    settings: Settings
+    keeper: Keeper
+    team: Team
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The model, and where its features were at the start (n,)."""
+
+    model: Model
+    before: Tensor
+
+
+class DivergedError(ArithmeticError):
+    """A likelihood is NaN or infinite; ``model`` is the last one whose likelihood is neither, or None."""
+
+    def __init__(self, message: str, model: Model | None) -> None:
+        super().__init__(message)
+        self.model = model
+
+
+def fitted(job: Job, point: Point | None) -> Fitted:
+    """Fit, from ``point`` on if it is given."""
+    settings, at = job.settings, point.stage if point is not None else None
+    if at == "adam" and point is not None:
+        return _adam(job, Fitted(_blank(job), point.tree["before"]), point.tree)
+    if settings.components is None:
+        found = _em(job, None if point is None else point.tree)
+    else:
+        model = _blank(job)
+        found = Fitted(model, model.a.detach().clone())
+    return _adam(job, found, None) if settings.epochs else found
+
+
+def _blank(job: Job) -> Model:
+    """A model as its class makes it, with the mean of the data."""
+    settings, train = job.settings, job.data.train
+    like: dict[str, Any] = {"device": train.device, "dtype": train.dtype}
+    with torch.random.fork_rng(devices=[train.device] if train.device.type == "cuda" else []):
+        torch.manual_seed(settings.seed)
+        if settings.components is not None:
+            model: Model = LaplexGaussian(train.dim, settings.rank, settings.components, **like)
+        else:
+            model = PlacedGaussian(train.dim, settings.rank, settings.functions or 1, **like)
+    model.mean.copy_(train.mean)
+    return model
+
+
+# --- EM ---------------------------------------------------------------------------------------------------------------
+
+
+def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
+    settings, keeper = job.settings, job.keeper
+    state, before = _started(job) if tree is None else _restored(job, tree)
+    good: State | None = None
+    with _progress_of(job, "EM") as told:
+        told(state.round, settings.rounds, "")
+        while state.round < settings.rounds:
+            reached = keeper.seconds()
+            try:
+                after, likelihood = em_round(job.data.train, state, jump=settings.jump)
+            except FAILURES as error:
+                model = None if good is None else good.model(job.data.train.mean)
+                raise DivergedError(f"round {state.round + 1} of EM failed: {error}", model) from None
+            _note(job, "em", "round", state.round, reached, likelihood)
+            good, state = state, _contiguous(after)
+            told(state.round, settings.rounds, _in_words(job, likelihood))
+            if keeper.due() or state.round == settings.rounds:
+                keeper.write("em", {"state": asdict(state), "before": before})
+    found = Fitted(state.model(job.data.train.mean), before)
+    if settings.rounds:
+        _finish(job, "em", settings.rounds, found.model)
+    return found
+
+
+def _started(job: Job) -> tuple[State, Tensor]:
+    settings, data = job.settings, job.data
+    options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": data.shape}
+    state = _contiguous(start(data.train, settings.rank, places=settings.start, **options))
+    return state, state.a.clone()
+
+
+def _restored(job: Job, tree: dict[str, Any]) -> tuple[State, Tensor]:
+    values = {name: _moved(value, job) for name, value in tree["state"].items()}
+    return State(**values), tree["before"]
+
+
+def _contiguous(state: State) -> State:
+    """The same numbers in rows: how a product is summed may depend on strides, which a file does not keep."""
+    found: dict[str, Any] = {field.name: getattr(state, field.name) for field in fields(state)}
+    found |= {name: one.contiguous() for name, one in found.items() if isinstance(one, Tensor)}
+    return State(**found)
+
+
+# --- Adam -------------------------------------------------------------------------------------------------------------
+
+
+def _adam(job: Job, found: Fitted, tree: dict[str, Any] | None) -> Fitted:
+    settings, keeper, model = job.settings, job.keeper, found.model
+    trainer = _trainer(job, model, tree)
+    good = _copy_if_finite(job, model, None)
+    with _progress_of(job, "Adam") as told:
+        told(trainer.epochs, settings.epochs, "")
+        for epoch in range(trainer.epochs + 1, settings.epochs + 1):
+            try:
+                likelihood = job.team.mean(trainer.epoch())
+            except FAILURES as error:
+                raise DivergedError(f"epoch {epoch} of Adam failed: {error}", good) from None
+            _note(job, "adam", "epoch", epoch, keeper.seconds(), likelihood)
+            good = _copy_if_finite(job, model, good)
+            told(epoch, settings.epochs, _in_words(job, likelihood))
+            if keeper.due() or epoch == settings.epochs:
+                state = {"model": dict(model.state_dict()), "trainer": trainer.state_dict()}
+                keeper.write("adam", state | {"before": found.before, "order": _order(model)})
+    _finish(job, "adam", settings.epochs, model)
+    return found
+
+
+def _trainer(job: Job, model: Model, tree: dict[str, Any] | None) -> Trainer:
+    """From the checkpoint on if there is one; each process of a team takes its share of every batch."""
+    settings, us = job.settings, job.team
+    if tree is not None:
+        if tree["order"] != _order(model):  # Adam knows parameters by their numbers
+            raise ValueError("--out: the checkpoint is of a laplex with other parameters; --fresh starts over")
+        model.load_state_dict(tree["model"])
+    share: dict[str, Any] = {"batch": settings.batch, "share": (us.rank, us.size)}
+    trainer = Trainer(us.together(model), job.data.train, lr=settings.lr, seed=settings.seed, **share)
+    if tree is not None:
+        trainer.load_state_dict(tree["trainer"])
+    return trainer
+
+
+def _order(model: Model) -> list[str]:
+    return [name for name, _ in model.named_parameters()]
+
+
+@torch.no_grad()
+def _copy_if_finite(job: Job, model: Model, other: Model | None) -> Model | None:
+    """A copy of the model if its likelihood is finite for some examples; else the other."""
+    train = job.data.train
+    try:
+        seen = model.log_prob(train.some(slice(0, job.settings.batch)))
+    except FAILURES:
+        return other
+    return copy.deepcopy(model) if bool(seen.isfinite().all()) else other
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _progress_of(job: Job, what: str) -> Iterator[_progress.Measured]:
+    if job.team.leads:
+        with _progress.measured(what) as told:
+            yield told
+    else:
+        yield lambda done, of, found: None
+
+
+def _note(job: Job, stage: str, counted: str, count: int, seconds: float, likelihood: float) -> None:
+    entry = {"stage": stage, counted: count, "seconds": seconds, "log_likelihood": likelihood}
+    job.keeper.note(**entry, bits_per_dim=job.data.bits_per_dim(likelihood))
+
+
+def _in_words(job: Job, likelihood: float) -> str:
+    return f"{job.data.bits_per_dim(likelihood):.3f} bits per dimension"
+
+
+def _finish(job: Job, stage: str, count: int, model: Model) -> None:
+    """The end of a stage: what the model is worth."""
+    if not job.team.leads:
+        return
+    seconds = job.keeper.seconds()
+    found = evaluations(model, {"train": job.data.train, "validation": job.data.validation})
+    job.keeper.note(stage=stage, finished=count, seconds=seconds, **found)
+
+
+def _moved(value: Any, job: Job) -> Any:
+    return value.to(job.data.train.device) if isinstance(value, Tensor) else value

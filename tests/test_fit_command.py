@@ -1,0 +1,463 @@
+"""`laplex fit`: what it writes, what stops it, how it goes on, and what it refuses."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from laplex import _progress
+from laplex.cli import checkpoint, fitting
+from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files
+from made_pictures import DIM, SHAPE, commands, drawn, write
+
+pytest.importorskip("safetensors")
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ("--rank", 8, "--rounds", 4, "--device", "cpu", "--every", 0)
+BOTH = (*SMALL, "--epochs", 3, "--batch", 16)
+PICTURES = ["likelihood.png", "places.png", "reconstructions.png", "samples.png"]
+WRITTEN = sorted(["checkpoint.safetensors", "log.jsonl", "model.safetensors", "summary.json", *PICTURES])
+
+
+@pytest.fixture
+def laplex(monkeypatch, capsys):
+    return commands(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("data") / "images.npy", 50)
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """The folder of a fit by both stages that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "fit"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["laplex", "fit", str(data), "--out", str(folder), *map(str, BOTH)])
+        with pytest.raises(SystemExit) as ended:
+            __import__("laplex.cli").cli.main()
+    assert ended.value.code == 0
+    return folder
+
+
+def log(folder):
+    """Its lines, less the times."""
+    entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in entries]
+
+
+def steps(folder):
+    return [(entry["stage"], entry.get("round", entry.get("epoch", "end"))) for entry in log(folder)]
+
+
+STEPS = [
+    ("em", 0),
+    ("em", 1),
+    ("em", 2),
+    ("em", 3),
+    ("em", "end"),
+    ("adam", 1),
+    ("adam", 2),
+    ("adam", 3),
+    ("adam", "end"),
+]
+
+
+# --- what it writes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_writes_model_log_numbers_and_pictures(whole, data):
+    assert sorted(os.listdir(whole)) == WRITTEN
+    assert steps(whole) == STEPS
+    likelihoods = [entry["log_likelihood"] for entry in log(whole) if "round" in entry]
+    assert likelihoods == sorted(likelihoods)  # EM never lowers it
+    model, about = files.load(whole / "model.safetensors")
+    assert isinstance(model, PlacedGaussian)
+    assert (about["shape"], about["units"], about["settings"]["rank"]) == (SHAPE, "1/255", 8)
+    summary = json.loads((whole / "summary.json").read_text())
+    found = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
+    assert summary["evaluation"]["train"] == {"count": 50} | found._asdict()
+    assert summary["evaluation"]["train"] == log(whole)[-1]["train"]
+    assert summary["data"] == {"examples": 50, "dim": DIM, "shape": list(SHAPE), "skipped": 0}
+    assert summary["parameters"] == sum(one.numel() for one in model.parameters())
+    assert summary["machine"]["torch"] == torch.__version__
+    seconds = [json.loads(line)["seconds"] for line in (whole / "log.jsonl").read_text().splitlines()]
+    assert seconds == sorted(seconds)
+    for name in PICTURES:
+        with Image.open(whole / name) as image:
+            assert min(image.size) > 50
+
+
+def test_progress_and_table_are_told(laplex, data, tmp_path):
+    status, output, told = laplex("fit", data, "--out", tmp_path / "fit", *SMALL, "--hold-out", 0.2)
+    assert status == 0, told
+    assert "EM: 0 of 4\n" in told
+    assert "bits per dimension, 0 s left" in told
+    assert "EM: 4 of 4, " in told
+    rows = [line.split() for line in output.splitlines() if line.startswith(("  train", "  validation"))]
+    assert [row[:2] for row in rows] == [["train", "40"], ["validation", "10"]]
+    assert f"wrote {tmp_path / 'fit' / 'model.safetensors'}" in output
+    assert steps(tmp_path / "fit") == STEPS[:5]
+    assert log(tmp_path / "fit")[-1]["validation"]["count"] == 10
+
+
+def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):
+    for name, count in (("train", 12), ("val", 4)):
+        (tmp_path / name).mkdir()
+        for index, one in enumerate(drawn(count)):
+            Image.fromarray(one).resize((9, 7)).save(tmp_path / name / f"{index}.png")
+    (tmp_path / "train" / "broken.png").write_bytes(b"no image")
+    options = ("--side", 6, "--validation", tmp_path / "val", "--start", "curve", "--no-jump", *SMALL)
+    status, _, told = laplex("fit", tmp_path / "train", "--out", tmp_path / "fit", *options)
+    assert status == 0, told
+    assert "laplex fit: laplex.density.images.load: 1 of 13 images cannot be read and are skipped" in told
+    summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
+    assert (summary["data"]["examples"], summary["data"]["skipped"]) == (12, 1)
+    assert summary["evaluation"]["validation"]["count"] == 4
+
+
+def test_numbers_that_are_no_images(laplex, tmp_path):
+    np.save(tmp_path / "rows.npy", drawn(20).reshape(20, -1).astype(np.float32) / 255)
+    status, _, told = laplex("fit", tmp_path / "rows.npy", "--out", tmp_path / "fit", *SMALL)
+    assert status == 0, told
+    assert sorted(os.listdir(tmp_path / "fit")) == [name for name in WRITTEN if name not in PICTURES[1:]]
+    assert files.load(tmp_path / "fit" / "model.safetensors")[1]["units"] == "1"
+
+
+@pytest.mark.parametrize("components", [1, 2])
+def test_the_paper_s_way(components, laplex, data, tmp_path):
+    options = ("--rank", 6, "--rounds", 0, "--components", components, "--epochs", 2, "--device", "cpu", "--batch", 25)
+    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, told
+    model, about = files.load(tmp_path / "model.safetensors")
+    assert isinstance(model, LaplexGaussian)
+    assert (model.components, about["settings"]["start"]) == (components, "raster")
+    assert steps(tmp_path) == [("adam", 1), ("adam", 2), ("adam", "end")]
+    first, second, _ = log(tmp_path)
+    assert second["log_likelihood"] > first["log_likelihood"]
+
+
+def test_adam_alone_from_a_start(laplex, data, tmp_path):
+    options = ("--rank", 6, "--functions", 3, "--rounds", 0, "--start", "random", "--epochs", 1, "--device", "cpu")
+    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, told
+    assert files.load(tmp_path / "model.safetensors")[0].functions == 3
+    assert steps(tmp_path) == [("adam", 1), ("adam", "end")]
+
+
+def test_without_pillow_the_numbers_are_there(laplex, data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert status == 0, told
+    assert "laplex fit: samples.png is not drawn: laplex.density.pictures.grid: images need Pillow" in told
+    assert "laplex fit: places.png is not drawn: laplex.density.pictures.places: plots need matplotlib" in told
+    assert sorted(os.listdir(tmp_path)) == [name for name in WRITTEN if name not in PICTURES]
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+
+
+def breaking(monkeypatch, name, count, error):
+    """Let the call number ``count`` of em_round, or of a step of Adam, raise."""
+    owner, attribute = (fitting, "em_round") if name == "em" else (fitting.Trainer, "step")
+    right, calls = getattr(owner, attribute), []
+
+    def broken(*arguments, **options):
+        calls.append(1)
+        if len(calls) == count:
+            raise error
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(owner, attribute, broken)
+
+
+def same_fit(folder, other):
+    assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+    assert log(folder) == log(other)
+    assert sorted(os.listdir(folder)) == WRITTEN
+
+
+@pytest.mark.parametrize(("stage", "count"), [("em", 1), ("em", 3), ("adam", 1), ("adam", 5), ("adam", 9)])
+def test_ctrl_c_loses_nothing(stage, count, laplex, data, whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(patch, stage, count, KeyboardInterrupt)
+        status, output, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert (status, output) == (130, "")
+    some = "; the same command goes on from the last checkpoint" if (stage, count) != ("em", 1) else ""
+    assert told.endswith(f"\nlaplex fit: interrupted{some}\n")
+    assert not (tmp_path / "model.safetensors").exists()
+    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 0, told
+    if stage == "adam":
+        assert "EM: 3 of 4" not in told  # no finished round is repeated
+    same_fit(tmp_path, whole)
+
+
+def test_a_finished_fit_is_not_repeated(laplex, data, whole, tmp_path, monkeypatch):
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    monkeypatch.setattr(fitting.Trainer, "step", lambda *_: pytest.fail("a finished epoch was repeated"))
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    same_fit(tmp_path, whole)
+
+
+def test_seldom_checkpoints_lose_what_came_after(laplex, data, whole, tmp_path, monkeypatch):
+    seldom = [9999 if option == 0 else option for option in BOTH]
+    with monkeypatch.context() as patch:
+        breaking(patch, "adam", 8, KeyboardInterrupt)
+        assert laplex("fit", data, "--out", tmp_path, *seldom)[0] == 130
+    assert steps(tmp_path) == STEPS[:7]
+    about = files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]
+    assert (about["stage"], len(about["log"])) == ("em", 4)  # written at the end of the stage
+    status, _, told = laplex("fit", data, "--out", tmp_path, *seldom)
+    assert status == 0, told
+    same_fit(tmp_path, whole)
+
+
+KILLED = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from laplex import cli
+from laplex.cli import fitting
+moments = {"round": (fitting, "em_round", 3), "step": (fitting.Trainer, "step", 5), "replace": (os, "replace", 5)}
+owner, name, count = moments[sys.argv.pop(1)]
+right, calls = getattr(owner, name), []
+
+def deadly(*arguments, **options):
+    calls.append(1)
+    if len(calls) == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return right(*arguments, **options)
+
+setattr(owner, name, deadly)
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["round", "step", "replace"])
+def test_kill_loses_no_checkpoint(moment, laplex, data, whole, tmp_path):
+    command = [sys.executable, "-c", KILLED, moment, "fit", data, "--out", tmp_path, *BOTH]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    left = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
+    assert len(left) == (moment == "replace")
+    assert files.read(tmp_path / "checkpoint.safetensors", "checkpoint")  # a whole one
+    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 0, told
+    same_fit(tmp_path, whole)
+
+
+def test_a_line_cut_by_a_kill_is_mended(laplex, data, whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 4, KeyboardInterrupt)
+        assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 130
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"stage": "em", "rou')
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    same_fit(tmp_path, whole)
+
+
+# --- a likelihood that is not finite ----------------------------------------------------------------------------------
+
+
+def test_em_that_fails_keeps_the_last_good_state(laplex, data, tmp_path, monkeypatch):
+    breaking(monkeypatch, "em", 3, FloatingPointError("the likelihood is nan"))
+    status, output, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert (status, output) == (1, "")
+    path = tmp_path / "last-good.safetensors"
+    assert f"laplex fit: round 3 of EM failed: the likelihood is nan; the last good model is {path}; try " in told
+    model, about = files.load(path)
+    assert about["shape"] == SHAPE
+    assert bool(model.log_prob(model.sample(2)).isfinite().all())
+    assert not (tmp_path / "model.safetensors").exists()
+
+
+def test_em_that_fails_at_once_says_so(laplex, data, tmp_path, monkeypatch):
+    breaking(monkeypatch, "em", 1, torch.linalg.LinAlgError("not definite"))
+    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert status == 1
+    assert "round 1 of EM failed: not definite; no round was finished; try " in told
+    assert os.listdir(tmp_path) == ["log.jsonl"]
+
+
+@pytest.mark.parametrize("lr", [100, 1e6])
+def test_adam_that_diverges_keeps_the_last_good_state(lr, laplex, data, tmp_path):
+    options = ("--rank", 6, "--rounds", 2, "--epochs", 50, "--lr", lr, "--batch", 10, "--device", "cpu")
+    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 1
+    assert " of Adam failed: " in told
+    assert "try a smaller --lr and --fresh" in told
+    model = files.load(tmp_path / "last-good.safetensors")[0]
+    assert bool(model.log_prob(torch.from_numpy(drawn(3)).flatten(1) / 255).isfinite().all())
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+REFUSED = {
+    ("--rank", 7): "--rank must be a multiple of --functions, and at least twice as large, got 7 and 2; use --rank 6",
+    ("--rank", 2): "--rank must be a multiple of --functions, and at least twice as large, got 2 and 2; use --rank 4",
+    ("--rank", 0): "--rank must be at least 1, got 0",
+    ("--rank", 110): f"--rank must be at most {DIM}, the numbers of an example, got 110; a larger one describes",
+    ("--rank", 20000): "--rank must be at most 16384, got 20000: its matrices fill the memory",
+    ("--functions", 0): "--functions must be at least 1, got 0",
+    ("--rounds", 0): "--rounds and --epochs must not both be 0: nothing would be fitted",
+    ("--rounds", -1): "--rounds must be at least 0, got -1",
+    ("--epochs", -1): "--epochs must be at least 0, got -1",
+    ("--batch", 0): "--batch must be at least 1, got 0",
+    ("--lr", "nan"): "--lr must be positive and finite, got nan",
+    ("--every", -1): "--every must be 0 or more seconds, got -1",
+    ("--side", 0): "--side must be at least 1, got 0",
+    ("--side", 5): "laplex.density.images.load: `side` and `channels` must fit an array, which is not resized",
+    ("--components", 2): "--components goes with --rounds 0, got --rounds 4: EM fits --functions",
+    ("--components", 2, "--rounds", 0, "--epochs", 1, "--start", "tree"): "--components excludes --functions, and any",
+    ("--hold-out", 1.5): "--hold-out must be between 0 and 1, got 1.5",
+    ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
+    ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
+    ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an .npz or an .npy file",
+    ("--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
+}
+
+
+@pytest.mark.parametrize("options", REFUSED, ids=lambda options: " ".join(map(str, options)))
+def test_options_that_make_no_sense(options, laplex, data, tmp_path):
+    status, output, told = laplex("fit", data, "--out", tmp_path / "new" / "fit", *SMALL, *options)
+    assert (status, output) == (2, "")
+    assert told.startswith(f"laplex fit: {REFUSED[options]}")
+    assert "Traceback" not in told
+    assert not (tmp_path / "new").exists()
+
+
+def test_data_that_cannot_be_used(laplex, data, tmp_path):
+    (tmp_path / "empty").mkdir()
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    Image.fromarray(drawn(1)[0]).save(mixed / "colour.png")
+    Image.fromarray(drawn(1)[0][..., 0]).save(mixed / "grey.png")
+    np.save(tmp_path / "other.npy", drawn(5)[:, :4])
+    np.save(tmp_path / "rows.npy", drawn(5).reshape(5, -1))
+    np.save(tmp_path / "nan.npy", np.full((4, 30), np.nan, np.float32))
+    before = sorted(os.listdir(tmp_path))
+    for source, options, message in (
+        ("none", (), "which does not exist"),
+        ("empty", ("--side", 6), "neither it nor its subfolders have any"),
+        ("mixed", (), "`side` must be given for a folder"),
+        ("mixed", ("--side", 6), "`channels` must be given where grey images are among coloured ones"),
+        ("nan.npy", (), "`values` must be finite; 30 of 30"),
+        ("rows.npy", ("--start", "curve"), "--start curve needs images"),
+        ("rows.npy", ("--validation", tmp_path / "other.npy"), f"other.npy has 72 numbers, and one of {tmp_path}"),
+    ):
+        status, output, told = laplex("fit", tmp_path / source, "--out", tmp_path / "fit", *SMALL, *options)
+        assert (status, output) == (2, ""), source
+        assert told.startswith("laplex fit: ")
+        assert message in told
+        assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_folder_that_cannot_be_written(laplex, data, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, told = laplex("fit", data, "--out", tmp_path / "file" / "fit", *SMALL)
+    assert status == 2
+    assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is no folder" in told
+
+
+def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert status == 1
+    assert "laplex fit: cannot go on ([Errno 28] No space left on device)" in told
+
+
+def test_a_checkpoint_of_another_fit_is_refused(laplex, data, tmp_path):
+    out = tmp_path / "fit"
+    assert laplex("fit", data, "--out", out, *SMALL)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    status, _, told = laplex("fit", data, "--out", out, *SMALL, "--rank", 6, "--seed", 1)
+    assert status == 2
+    assert "has a checkpoint of another fit: rank 8 there and 6 here, seed 0 there and 1 here; give another" in told
+    other = write(tmp_path / "other.npy", 50, seed=1)
+    status, _, told = laplex("fit", other, "--out", out, *SMALL)
+    assert status == 2
+    assert "another fit: DATA, --side, --channels or --hold-out give other examples; give another folder, or" in told
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (out / "checkpoint.safetensors").write_bytes(b"no checkpoint at all")
+    status, _, told = laplex("fit", data, "--out", out, *SMALL)
+    assert status == 2
+    assert "--out: the checkpoint cannot be used (" in told
+    assert "--fresh starts over" in told
+    status, _, told = laplex("fit", other, "--out", out, *SMALL, "--fresh", "--rank", 6)
+    assert status == 0, told
+    assert files.load(out / "model.safetensors")[0].rank == 6
+
+
+def test_a_checkpoint_of_another_laplex_is_refused(laplex, data, tmp_path, monkeypatch):
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("laplex.cli.fit.__version__", "9.9")
+        status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 2
+    assert "another fit: laplex 0." in told
+    right = PlacedGaussian.named_parameters
+    monkeypatch.setattr(PlacedGaussian, "named_parameters", lambda self: reversed(list(right(self))))
+    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 2
+    assert "--out: the checkpoint is of a laplex with other parameters; --fresh starts over" in told
+
+
+# --- several processes ------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_fit_as_one(data, whole, tmp_path):
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "laplex", "fit", data]
+    command = [sys.executable, *map(str, (*command, "--out", tmp_path / "two", *BOTH))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(tmp_path / "two")) == WRITTEN
+    assert steps(tmp_path / "two") == STEPS
+    assert done.stderr.count("Adam: 3 of 3") == 1
+    assert done.stdout.count("model.safetensors") == 1
+    one, two = (files.load(folder / "model.safetensors")[0].state_dict() for folder in (whole, tmp_path / "two"))
+    for name, value in one.items():
+        assert torch.allclose(value, two[name], rtol=1e-3, atol=1e-4), name
+    for mine, other in zip(log(whole), log(tmp_path / "two"), strict=True):
+        if "log_likelihood" in mine:
+            assert mine["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-5)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def test_trees_come_back():
+    tensors = {}
+    tree = {"state": {0: {"step": torch.tensor(3.0)}}, "groups": [{"lr": 0.1, "betas": (0.9, 0.99), "none": None}]}
+    text = json.dumps(checkpoint.packed(tree, tensors))
+    again = checkpoint.unpacked(json.loads(text), tensors)
+    assert again["state"][0]["step"] == 3.0
+    assert again["groups"] == [{"lr": 0.1, "betas": [0.9, 0.99], "none": None}]
+
+
+def test_durations_in_words():
+    told = [_progress.duration(seconds) for seconds in (0.4, 59, 61, 3599, 3700)]
+    assert told == ["0 s", "59 s", "1 min 1 s", "59 min 59 s", "1 h 1 min"]
+
+
+def test_the_time_left_counts_this_process_alone(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with _progress.measured("EM") as told:
+        told(20, 40, "")
+        now[0] += 8
+        told(24, 40, "3 bits")
+    assert capsys.readouterr().err == "EM: 20 of 40\nEM: 24 of 40, 3 bits, 32 s left\n"
