@@ -1,5 +1,6 @@
-"""Small images of a known kind for the commands of densities, and the commands as functions."""
+"""Small images of a known kind for the commands of densities, the commands as functions, and what a fit writes."""
 
+import json
 import sys
 
 import numpy as np
@@ -7,6 +8,11 @@ import pytest
 
 SHAPE = (6, 6, 3)
 DIM = 6 * 6 * 3
+SMALL = ("--rank", 8, "--rounds", 4, "--device", "cpu", "--every", 0)
+BOTH = (*SMALL, "--epochs", 3, "--batch", 16)
+PICTURES = ["likelihood.png", "places.png", "reconstructions.png", "samples.png"]
+WRITTEN = sorted(["checkpoint.safetensors", "log.jsonl", "model.safetensors", "summary.json", *PICTURES])
+STEPS = [*(("em", step) for step in (0, 1, 2, 3, "end")), *(("adam", step) for step in (1, 2, 3, "end"))]  # of BOTH
 
 
 def drawn(count, seed=0):
@@ -36,3 +42,14 @@ def commands(monkeypatch, capsys):
         return ended.value.code, *capsys.readouterr()
 
     return run
+
+
+def log(folder):
+    """The lines of the log of a fit, less the times."""
+    entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in entries]
+
+
+def steps(folder):
+    """The stage and the number of each line."""
+    return [(entry["stage"], entry.get("round", entry.get("epoch", "end"))) for entry in log(folder)]

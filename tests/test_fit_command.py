@@ -1,9 +1,7 @@
-"""`laplex fit`: what it writes, what stops it, how it goes on, and what it refuses."""
+"""`laplex fit`: what it writes, what it tells, and what it refuses."""
 
 import json
 import os
-import signal
-import subprocess
 import sys
 
 import numpy as np
@@ -12,17 +10,12 @@ import torch
 from PIL import Image
 
 from laplex import _progress
-from laplex.cli import checkpoint, fitting
+from laplex.cli import checkpoint
 from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files
-from made_pictures import DIM, SHAPE, commands, drawn, write
+from made_pictures import BOTH, DIM, PICTURES, SHAPE, SMALL, STEPS, WRITTEN, commands, drawn, log, steps, write
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-SMALL = ("--rank", 8, "--rounds", 4, "--device", "cpu", "--every", 0)
-BOTH = (*SMALL, "--epochs", 3, "--batch", 16)
-PICTURES = ["likelihood.png", "places.png", "reconstructions.png", "samples.png"]
-WRITTEN = sorted(["checkpoint.safetensors", "log.jsonl", "model.safetensors", "summary.json", *PICTURES])
 
 
 @pytest.fixture
@@ -35,45 +28,12 @@ def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("data") / "images.npy", 50)
 
 
-@pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
-    """The folder of a fit by both stages that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("whole") / "fit"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["laplex", "fit", str(data), "--out", str(folder), *map(str, BOTH)])
-        with pytest.raises(SystemExit) as ended:
-            __import__("laplex.cli").cli.main()
-    assert ended.value.code == 0
-    return folder
-
-
-def log(folder):
-    """Its lines, less the times."""
-    entries = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in entry.items() if name != "seconds"} for entry in entries]
-
-
-def steps(folder):
-    return [(entry["stage"], entry.get("round", entry.get("epoch", "end"))) for entry in log(folder)]
-
-
-STEPS = [
-    ("em", 0),
-    ("em", 1),
-    ("em", 2),
-    ("em", 3),
-    ("em", "end"),
-    ("adam", 1),
-    ("adam", 2),
-    ("adam", 3),
-    ("adam", "end"),
-]
-
-
 # --- what it writes ---------------------------------------------------------------------------------------------------
 
 
-def test_a_fit_writes_model_log_numbers_and_pictures(whole, data):
+def test_a_fit_writes_model_log_numbers_and_pictures(laplex, data, tmp_path):
+    whole = tmp_path / "some" / "fit"
+    assert laplex("fit", data, "--out", whole, *BOTH)[0] == 0
     assert sorted(os.listdir(whole)) == WRITTEN
     assert steps(whole) == STEPS
     likelihoods = [entry["log_likelihood"] for entry in log(whole) if "round" in entry]
@@ -160,143 +120,6 @@ def test_without_pillow_the_numbers_are_there(laplex, data, tmp_path, monkeypatc
     assert "laplex fit: samples.png is not drawn: laplex.density.pictures.grid: images need Pillow" in told
     assert "laplex fit: places.png is not drawn: laplex.density.pictures.places: plots need matplotlib" in told
     assert sorted(os.listdir(tmp_path)) == [name for name in WRITTEN if name not in PICTURES]
-
-
-# --- interruptions ----------------------------------------------------------------------------------------------------
-
-
-def breaking(monkeypatch, name, count, error):
-    """Let the call number ``count`` of em_round, or of a step of Adam, raise."""
-    owner, attribute = (fitting, "em_round") if name == "em" else (fitting.Trainer, "step")
-    right, calls = getattr(owner, attribute), []
-
-    def broken(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count:
-            raise error
-        return right(*arguments, **options)
-
-    monkeypatch.setattr(owner, attribute, broken)
-
-
-def same_fit(folder, other):
-    assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    assert log(folder) == log(other)
-    assert sorted(os.listdir(folder)) == WRITTEN
-
-
-@pytest.mark.parametrize(("stage", "count"), [("em", 1), ("em", 3), ("adam", 1), ("adam", 5), ("adam", 9)])
-def test_ctrl_c_loses_nothing(stage, count, laplex, data, whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        breaking(patch, stage, count, KeyboardInterrupt)
-        status, output, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert (status, output) == (130, "")
-    some = "; the same command goes on from the last checkpoint" if (stage, count) != ("em", 1) else ""
-    assert told.endswith(f"\nlaplex fit: interrupted{some}\n")
-    assert not (tmp_path / "model.safetensors").exists()
-    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert status == 0, told
-    if stage == "adam":
-        assert "EM: 3 of 4" not in told  # no finished round is repeated
-    same_fit(tmp_path, whole)
-
-
-def test_a_finished_fit_is_not_repeated(laplex, data, whole, tmp_path, monkeypatch):
-    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
-    monkeypatch.setattr(fitting.Trainer, "step", lambda *_: pytest.fail("a finished epoch was repeated"))
-    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
-    same_fit(tmp_path, whole)
-
-
-def test_seldom_checkpoints_lose_what_came_after(laplex, data, whole, tmp_path, monkeypatch):
-    seldom = [9999 if option == 0 else option for option in BOTH]
-    with monkeypatch.context() as patch:
-        breaking(patch, "adam", 8, KeyboardInterrupt)
-        assert laplex("fit", data, "--out", tmp_path, *seldom)[0] == 130
-    assert steps(tmp_path) == STEPS[:7]
-    about = files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]
-    assert (about["stage"], len(about["log"])) == ("em", 4)  # written at the end of the stage
-    status, _, told = laplex("fit", data, "--out", tmp_path, *seldom)
-    assert status == 0, told
-    same_fit(tmp_path, whole)
-
-
-KILLED = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-from laplex import cli
-from laplex.cli import fitting
-moments = {"round": (fitting, "em_round", 3), "step": (fitting.Trainer, "step", 5), "replace": (os, "replace", 5)}
-owner, name, count = moments[sys.argv.pop(1)]
-right, calls = getattr(owner, name), []
-
-def deadly(*arguments, **options):
-    calls.append(1)
-    if len(calls) == count:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return right(*arguments, **options)
-
-setattr(owner, name, deadly)
-cli.main()
-"""
-
-
-@pytest.mark.parametrize("moment", ["round", "step", "replace"])
-def test_kill_loses_no_checkpoint(moment, laplex, data, whole, tmp_path):
-    command = [sys.executable, "-c", KILLED, moment, "fit", data, "--out", tmp_path, *BOTH]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    left = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-    assert len(left) == (moment == "replace")
-    assert files.read(tmp_path / "checkpoint.safetensors", "checkpoint")  # a whole one
-    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert status == 0, told
-    same_fit(tmp_path, whole)
-
-
-def test_a_line_cut_by_a_kill_is_mended(laplex, data, whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        breaking(patch, "em", 4, KeyboardInterrupt)
-        assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 130
-    with (tmp_path / "log.jsonl").open("a") as file:
-        file.write('{"stage": "em", "rou')
-    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
-    same_fit(tmp_path, whole)
-
-
-# --- a likelihood that is not finite ----------------------------------------------------------------------------------
-
-
-def test_em_that_fails_keeps_the_last_good_state(laplex, data, tmp_path, monkeypatch):
-    breaking(monkeypatch, "em", 3, FloatingPointError("the likelihood is nan"))
-    status, output, told = laplex("fit", data, "--out", tmp_path, *SMALL)
-    assert (status, output) == (1, "")
-    path = tmp_path / "last-good.safetensors"
-    assert f"laplex fit: round 3 of EM failed: the likelihood is nan; the last good model is {path}; try " in told
-    model, about = files.load(path)
-    assert about["shape"] == SHAPE
-    assert bool(model.log_prob(model.sample(2)).isfinite().all())
-    assert not (tmp_path / "model.safetensors").exists()
-
-
-def test_em_that_fails_at_once_says_so(laplex, data, tmp_path, monkeypatch):
-    breaking(monkeypatch, "em", 1, torch.linalg.LinAlgError("not definite"))
-    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
-    assert status == 1
-    assert "round 1 of EM failed: not definite; no round was finished; try " in told
-    assert os.listdir(tmp_path) == ["log.jsonl"]
-
-
-@pytest.mark.parametrize("lr", [100, 1e6])
-def test_adam_that_diverges_keeps_the_last_good_state(lr, laplex, data, tmp_path):
-    options = ("--rank", 6, "--rounds", 2, "--epochs", 50, "--lr", lr, "--batch", 10, "--device", "cpu")
-    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
-    assert status == 1
-    assert " of Adam failed: " in told
-    assert "try a smaller --lr and --fresh" in told
-    model = files.load(tmp_path / "last-good.safetensors")[0]
-    assert bool(model.log_prob(torch.from_numpy(drawn(3)).flatten(1) / 255).isfinite().all())
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
@@ -413,27 +236,6 @@ def test_a_checkpoint_of_another_laplex_is_refused(laplex, data, tmp_path, monke
     status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert status == 2
     assert "--out: the checkpoint is of a laplex with other parameters; --fresh starts over" in told
-
-
-# --- several processes ------------------------------------------------------------------------------------------------
-
-
-def test_two_processes_fit_as_one(data, whole, tmp_path):
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "laplex", "fit", data]
-    command = [sys.executable, *map(str, (*command, "--out", tmp_path / "two", *BOTH))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(tmp_path / "two")) == WRITTEN
-    assert steps(tmp_path / "two") == STEPS
-    assert done.stderr.count("Adam: 3 of 3") == 1
-    assert done.stdout.count("model.safetensors") == 1
-    one, two = (files.load(folder / "model.safetensors")[0].state_dict() for folder in (whole, tmp_path / "two"))
-    for name, value in one.items():
-        assert torch.allclose(value, two[name], rtol=1e-3, atol=1e-4), name
-    for mine, other in zip(log(whole), log(tmp_path / "two"), strict=True):
-        if "log_likelihood" in mine:
-            assert mine["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-5)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
