@@ -1,0 +1,105 @@
+"""``laplex.density.Trainer``: Adam on the exact likelihood."""
+
+import copy
+
+import pytest
+import torch
+
+from laplex import density
+from laplex.baselines.gaussian import LowRankGaussian
+from test_density_em import smooth
+
+MODELS = {
+    "phased": lambda: density.LaplexGaussian(90, 8),
+    "two": lambda: density.LaplexGaussian(90, 8, 2),
+    "diagonal": lambda: density.LaplexGaussian(90, 30, latent="diagonal"),
+    "functions": lambda: density.PlacedGaussian(90, 8, 2),
+    "low_rank": lambda: LowRankGaussian(90, 8),
+}
+models = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+
+
+def trainer_of(make, **options):
+    torch.manual_seed(0)
+    examples = density.Examples(smooth(dtype=torch.float32))
+    model = make()
+    model.mean.copy_(examples.mean)
+    return density.Trainer(model, examples, **{"lr": 1e-2, "batch": 32} | options)
+
+
+def same(one, other):
+    return all(torch.equal(p, q) for p, q in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@models
+def test_training_raises_the_likelihood(make):
+    trainer = trainer_of(make)
+    before = density.evaluate(trainer.model, trainer.examples).log_likelihood
+    seen = [trainer.epoch() for _ in range(6)]
+    after = density.evaluate(trainer.model, trainer.examples).log_likelihood
+    assert trainer.epochs == 6
+    assert after > max(before, seen[0])
+
+
+def test_the_first_step_is_that_of_adam():
+    trainer = trainer_of(MODELS["phased"])
+    other = copy.deepcopy(trainer.model)
+    x = trainer.examples.some(slice(0, 32))
+    trainer.step(x)
+    optimizer = torch.optim.Adam(other.parameters(), lr=1e-2)
+    (-other.log_prob(x).mean() / 90).backward()
+    optimizer.step()
+    for (name, one), two in zip(trainer.model.named_parameters(), other.parameters(), strict=True):
+        assert torch.allclose(one, two, atol=1e-6), name
+
+
+@models
+def test_resumed_after_an_epoch_to_the_same_bits(make):
+    trainer = trainer_of(make)
+    trainer.epoch()
+    kept, state = copy.deepcopy(trainer.model), copy.deepcopy(trainer.state_dict())
+    trainer.epoch()
+    resumed = density.Trainer(kept, trainer.examples, lr=1e-2, batch=32)
+    resumed.load_state_dict(state)
+    resumed.epoch()
+    assert resumed.epochs == 2
+    assert same(resumed.model, trainer.model)
+
+
+def test_shares_of_a_batch_are_the_batch():
+    whole = trainer_of(MODELS["phased"])._batches()
+    shares = [trainer_of(MODELS["phased"], share=(index, 2))._batches() for index in range(2)]
+    for rows, one, two in zip(whole, *shares, strict=True):
+        assert sorted(rows.tolist()) == sorted(one.tolist() + two.tolist())
+
+
+def test_batches_are_new_in_every_epoch_and_fewer_examples_than_a_batch_are_one():
+    trainer = trainer_of(MODELS["phased"])
+    first = torch.cat(trainer._batches())
+    trainer.epochs = 1
+    assert not torch.equal(first, torch.cat(trainer._batches()))
+    assert [len(rows) for rows in trainer_of(MODELS["phased"], batch=999)._batches()] == [200]
+
+
+def test_what_is_not_finite_changes_nothing():
+    trainer = trainer_of(MODELS["phased"])
+    with torch.no_grad():
+        trainer.model.weight[0, 0] = float("inf")
+    before = copy.deepcopy(trainer.model)
+    with pytest.raises(FloatingPointError, match=r"was not finite in epoch 0; .* use a smaller `lr`"):
+        trainer.epoch()
+    assert same(before, trainer.model)
+    assert trainer.epochs == 0
+
+
+ERRORS = {
+    "lr": ({"lr": -1.0}, "`lr` must be positive and finite, got -1.0"),
+    "batch": ({"batch": 0}, "`batch` must be at least 1, got 0"),
+    "share": ({"batch": 5, "share": (0, 2)}, "`batch` must be a multiple of the 2 processes, got 5"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), ERRORS.values(), ids=ERRORS)
+def test_bad_arguments(options, message):
+    with pytest.raises(ValueError, match=message):
+        trainer_of(MODELS["phased"], **options)

@@ -1,0 +1,64 @@
+"""``laplex.density`` on a GPU: the same numbers as on the CPU."""
+
+import pytest
+import torch
+
+from helpers import error
+from laplex import density
+from test_density import VARIANTS, model_of
+from test_density_em import smooth
+
+pytestmark = pytest.mark.gpu
+variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+
+
+@variants
+def test_log_prob_and_gradients(variant):
+    model = model_of(variant, 300, 42, torch.float32)
+    there = model_of(variant, 300, 42, torch.float32).to("cuda")
+    x = torch.randn(6, 300)
+    likelihood, found = model.log_prob(x), there.log_prob(x.cuda())
+    assert error(found.cpu(), likelihood) <= 1e-5
+    likelihood.sum().backward()
+    found.sum().backward()
+    for (name, one), two in zip(model.named_parameters(), there.parameters(), strict=True):
+        assert error(two.grad.cpu(), one.grad) <= 1e-3, name  # sums of float32 numbers that cancel
+
+
+def test_rounds_of_em():
+    values = smooth(dtype=torch.float32)
+    found = []
+    for device in ("cpu", "cuda"):
+        examples = density.Examples(values, device)
+        state = density.start(examples, 24, places=torch.linspace(0, 1, 90))
+        history = []
+        for _ in range(5):
+            state, likelihood = density.em_round(examples, state, jump=False)
+            history.append(likelihood)
+        found.append(history)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_a_fit_on_the_device_from_bytes_on_the_host():
+    values = (255 * torch.rand(60, 200)).to(torch.uint8)
+    examples = density.Examples(values, "cuda")
+    model = density.fit(examples, 12, rounds=4, told=lambda done, of: None).model
+    trainer = density.Trainer(model, examples, batch=16)
+    before = density.evaluate(model, examples).log_likelihood
+    for _ in range(3):
+        trainer.epoch()
+    assert density.evaluate(model, examples).log_likelihood > before
+
+
+def test_a_step_does_not_wait():
+    examples = density.Examples(smooth(dtype=torch.float32), "cuda")
+    model = density.LaplexGaussian(90, 8, device="cuda")
+    model.mean.copy_(examples.mean)
+    trainer, x = density.Trainer(model, examples), examples.some(slice(0, 32))
+    for _ in range(3):
+        trainer.step(x)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        trainer.step(x)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
