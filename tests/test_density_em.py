@@ -1,5 +1,6 @@
 """``laplex.density``: fits by EM, against EM written out with everything formed, and what users rely on."""
 
+import itertools
 import math
 
 import pytest
@@ -249,3 +250,42 @@ def test_parts_of_examples_and_features_change_nothing(monkeypatch):
     got, again = density.em_round(examples, state)
     assert likelihood == pytest.approx(again, rel=1e-12)
     assert error(got.noise, want.noise) <= 1e-9
+
+
+# --- annealing --------------------------------------------------------------------------------------------------------
+
+
+def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():
+    examples, state = started()
+    lengths, rounds = [], 20
+    for _ in range(rounds):
+        before = state
+        state = density.annealed(state, rounds)
+        if state.round >= rounds * 0.6:
+            assert state is before
+        lengths.append(state.tau)
+        state, _ = density.em_round(examples, state)
+    assert all(one >= other for one, other in itertools.pairwise(lengths))
+    assert lengths[0] > 4 * lengths[-1]
+    assert lengths[10] == lengths[-1]
+
+
+def test_another_tau_keeps_the_functions_at_the_knots():
+    examples, state = started()
+    for _ in range(3):
+        state, _ = density.em_round(examples, state)
+    after = density.annealed(state, 100)
+    assert after.tau != state.tau
+    spreads = [laplex.reference.kernel(one.knots, one.knots, one.tau) for one in (state, after)]
+    blocks = [one.root.reshape(2, 6, 12) for one in (state, after)]
+    old, new = ((spread @ block).reshape(12, 12) for spread, block in zip(spreads, blocks))
+    assert error(new @ new.mT, old @ old.mT) <= 1e-9
+
+
+def test_levelled_features_are_spread_evenly_in_their_order():
+    examples, state = started()
+    state, _ = density.em_round(examples, state)
+    state.round = 27  # of 200
+    after = density.annealed(state, 200)
+    assert torch.equal(after.a.argsort(), state.a.argsort(stable=True))
+    assert error(after.a.sort().values, (torch.arange(90, dtype=torch.float64) + 0.5) / 90) <= 1e-12

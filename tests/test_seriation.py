@@ -134,7 +134,12 @@ def test_a_data_set_that_requires_gradients():
 
 WRONG = {
     "list": ([[1.0]], {}, TypeError, "`data` must be a torch.Tensor, got list; use torch.as_tensor"),
-    "whole": (torch.ones(2, 2).long(), {}, TypeError, "`data` must be real and floating point, or uint8, got torch.int64; call"),
+    "whole": (
+        torch.ones(2, 2).long(),
+        {},
+        TypeError,
+        "`data` must be real and floating point, or uint8, got torch.int64",
+    ),
     "vector": (torch.ones(3), {}, ValueError, "`data` must be (N, d), with at least one sample and one feature, got"),
     "empty": (torch.ones(0, 3), {}, ValueError, "one feature, got shape (0, 3); use .flatten(1)"),
     "nan": (torch.tensor([[1.0, torch.nan]]), {}, ValueError, "`data` must be finite, got NaN or infinity; find it"),

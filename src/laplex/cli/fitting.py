@@ -16,7 +16,7 @@ from laplex.cli.checkpoint import Keeper, Point
 from laplex.cli.density_commands import evaluations
 from laplex.cli.density_data import Data
 from laplex.cli.team import Team
-from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, em_round, start
+from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, annealed, em_round, start
 from laplex.density.files import Model
 
 # A matrix that is not definite; or, from a check of arguments, parameters that are not finite or a tau of 0.
@@ -106,6 +106,7 @@ def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
         while state.round < settings.rounds:
             reached = keeper.seconds()
             try:
+                state = _contiguous(annealed(state, settings.rounds)) if settings.jump else state
                 after, likelihood = em_round(job.data.train, state, jump=settings.jump)
             except FAILURES as error:
                 model = None if good is None else good.model(job.data.train.mean)

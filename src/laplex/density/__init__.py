@@ -1,5 +1,6 @@
 """Gaussian densities over very many numbers, such as the pixels of images."""
 
+from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
 from laplex.density._em import em_round as em_round
 from laplex.density._examples import Examples as Examples
@@ -26,6 +27,7 @@ __all__ = [
     "State",
     "StructuredGaussian",
     "Trainer",
+    "annealed",
     "em_round",
     "evaluate",
     "fit",

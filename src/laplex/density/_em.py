@@ -77,8 +77,8 @@ def em_round(examples: Examples, state: State, *, jump: bool = True) -> tuple[St
     means, moments, likelihood = _expectation(examples, state)
     if not math.isfinite(likelihood):
         raise FloatingPointError(
-            f"laplex.density.em_round: the likelihood before round {state.round} is {likelihood}; the state given to it "
-            "is unchanged; check the examples"
+            f"laplex.density.em_round: the likelihood before round {state.round} is {likelihood}; the state given to "
+            "it is unchanged; check the examples"
         )
     line = Line(state.knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE[examples.device.type] // len(state.knots))
@@ -92,7 +92,7 @@ def em_round(examples: Examples, state: State, *, jump: bool = True) -> tuple[St
             a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
             noise[piece] = examples.variance[piece] - gain
     noise = examples.noise_at_least(noise)
-    return State(a, weight, noise, _root(moments), state.knots, state.tau, state.round + 1), likelihood
+    return State(a, weight, noise, root_of(moments), state.knots, state.tau, state.round + 1), likelihood
 
 
 def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -142,7 +142,7 @@ def _gram(state: State) -> Tensor:
     return whole.reshape(q * count, q * count)
 
 
-def _root(moments: Tensor) -> Tensor:
+def root_of(moments: Tensor) -> Tensor:
     """R with R R^T = T; with the least ridge that makes rounding harmless."""
     whole = (moments + moments.mT) / 2
     unit = torch.eye(len(whole), dtype=whole.dtype, device=whole.device) * whole.diagonal().mean()
@@ -150,4 +150,6 @@ def _root(moments: Tensor) -> Tensor:
         root, info = torch.linalg.cholesky_ex(whole + ridge * unit)
         if int(info) == 0:
             return root  # type: ignore[no-any-return]
-    raise RuntimeError("laplex.density: the latent covariance is not definite; the examples may have NaN or infinity")
+    raise FloatingPointError(
+        "laplex.density: the latent covariance is not definite; the examples may have NaN or infinity"
+    )

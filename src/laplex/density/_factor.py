@@ -66,7 +66,7 @@ class Cholesky:
         return 2 * self._chol.diagonal().log().sum()
 
     def whitened(self, columns: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(self._chol, columns, upper=False)
+        return torch.linalg.solve_triangular(self._chol, columns, upper=False)  # type: ignore[no-any-return]
 
 
 class FactorGaussian(Distribution):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from laplex import _progress
 from laplex._checks.counts import whole
+from laplex.density._anneal import annealed
 from laplex.density._em import em_round
 from laplex.density._examples import Examples
 from laplex.density._factor import FactorGaussian
@@ -48,6 +49,9 @@ def fit(
 ) -> Fitted:
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
+    With jumps the first half of the rounds is annealed (:func:`laplex.density.annealed`), and only in the second half
+    the likelihood rises from round to round.
+
     Args:
         examples: what is fitted.
         rank: of the covariance without its diagonal; a multiple of ``functions``.
@@ -67,7 +71,7 @@ def fit(
     state = start_state(examples, rank, functions=functions, places=start, shape=shape, seed=seed)
     with _progress.shown("EM", told) as tell:
         for number in range(rounds):
-            state, likelihood = em_round(examples, state, jump=jump)
+            state, likelihood = em_round(examples, annealed(state, rounds) if jump else state, jump=jump)
             history.append(Round(number, time.perf_counter() - began, likelihood))
             tell(number + 1, rounds)
     return Fitted(state.model(examples.mean), history)

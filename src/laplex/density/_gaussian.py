@@ -93,8 +93,8 @@ class LaplexGaussian(Density):
     def distribution(self) -> StructuredGaussian:
         """The Gaussian with the parameters as they are, differentiable in them."""
         phases = None if self.phi is None or self.psi is None else (self.phi, self.psi)
-        anchors, tau = (self.a, self.b), self.log_tau.exp()
-        return StructuredGaussian(self.mean, self.log_noise.exp(), self.weight, self._latent_factor(), anchors, tau, phases)
+        anchors, noise, tau = (self.a, self.b), self.log_noise.exp(), self.log_tau.exp()
+        return StructuredGaussian(self.mean, noise, self.weight, self._latent_factor(), anchors, tau, phases)
 
     def _latent_factor(self) -> Tensor:
         if self.log_scale is not None:

@@ -2,8 +2,8 @@ r"""What a likelihood reads of the examples: x once, in parts, with nothing of i
 
     s = (x - m) / d,      whole = sum of s^2,      weighted_i = s * v_i           (B, n) -> (B,), (I, B, n)
 
-    ds = 2 s * dwhole + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
-    d(1 / d) = d * sum over rows of s * ds                      = d * (2 sum over rows of s^2 dwhole + sum over i of v_i dv_i)
+    ds       = 2 s * dwhole + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
+    d(1 / d) = d * sum over rows of s * ds = d * (2 sum over rows of s^2 dwhole + sum over i of v_i dv_i)
 
 s is computed again in backward: saving it would cost as much memory as x. So would gradients for every operation.
 """
@@ -67,4 +67,4 @@ def _squares(s: Tensor) -> Tensor:
     whole = s.shape[-1] // BLOCK * BLOCK
     blocks = torch.linalg.vector_norm(s[:, :whole].unflatten(-1, (-1, BLOCK)), dim=-1) if whole else s[:, :0]
     rest = torch.linalg.vector_norm(s[:, whole:], dim=-1)
-    return blocks.double().square().sum(-1) + rest.double().square()
+    return blocks.double().square().sum(-1) + rest.double().square()  # type: ignore[no-any-return]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex import _checks
 from laplex._checks.counts import whole
 from laplex._seriation import seriate
 from laplex.density._em import State
@@ -50,7 +50,7 @@ def start(
         )
     generator = torch.Generator().manual_seed(seed)
     a = _places(where, places, examples, shape, generator)
-    like = {"dtype": examples.dtype, "device": examples.device}
+    like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     count = rank // functions
     deviation = examples.variance.sqrt()
     signs = torch.randn(functions, examples.dim, generator=generator).to(**like)
@@ -70,7 +70,8 @@ def start(
 def _places(
     where: str, places: str | Tensor, examples: Examples, shape: tuple[int, ...] | None, generator: torch.Generator
 ) -> Tensor:
-    n, like = examples.dim, {"dtype": examples.dtype, "device": examples.device}
+    n = examples.dim
+    like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     if isinstance(places, Tensor):
         if tuple(places.shape) != (n,) or not bool(((places >= 0) & (places <= 1)).all()):
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {tuple(places.shape)}; scale them")
@@ -102,7 +103,7 @@ def hilbert(where: str, shape: tuple[int, ...] | None, n: int) -> Tensor:
         right, below = x >= side, y >= side
         x, y = x - side * right, y - side * below
         along = along * 4 + (3 * right.long() ^ below.long())
-        # Each quarter holds the curve of the level below: mirrored and turned in the two quarters where it starts, ends.
+        # Each quarter holds the curve of the level below, turned in the two quarters where the whole begins and ends.
         mirrored = ~below & right
         x, y = torch.where(mirrored, side - 1 - x, x), torch.where(mirrored, side - 1 - y, y)
         x, y = torch.where(below, x, y), torch.where(below, y, x)

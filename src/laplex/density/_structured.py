@@ -2,8 +2,8 @@ r"""A Gaussian over n features whose factor is made of Laplace kernels, never fo
 
     F = sum over i of diag(w_i) A L_i^T,       A = K(a, b; tau, phi, psi)
 
-    m, d, a, phi (n,)    mean, noise, places and phases of the features       w (I, n)     weights
-    b, psi (k,)          knots, and their phases                              L (I, r, k)  factors of the latent covariance
+    m, d, a, phi (n,)    mean, noise, places and phases of the features    w (I, n)     weights
+    b, psi (k,)          knots, and their phases                           L (I, r, k)  factors of the latent covariance
 
     M = 1 + F^T D^-1 F = 1 + sum over i, j of L_i G_ij L_j^T,      G_ij = A^T diag(w_i w_j / d^2) A       r x r, k x k
     u = F^T D^-1 y     = sum over i of L_i A^T (w_i / d^2 * y)
@@ -127,9 +127,9 @@ def _part_statistics(part: Sequence[Tensor], of_knots: Sequence[Tensor]) -> tupl
     """Of some features x (B, s): the sum of y^2 / d^2 (B,), and A^T (w_i / d^2 * y) (I, B, k), in float64."""
     x, mean, noise, weight, a, *phi = part
     b, tau, *psi = of_knots
-    phases = {"phi": psi[0], "psi": phi[0]} if psi else {}
+    phases: dict[str, Any] = {"phi": psi[0], "psi": phi[0]} if psi else {}
     inverse = noise.reciprocal()
-    whole, weighted = Weighted.apply(x, mean, inverse, weight * inverse)  # type: ignore[no-untyped-call]
+    whole, weighted = Weighted.apply(x, mean, inverse, weight * inverse)
     return whole, linear(weighted, b, a, tau, **phases).double()
 
 

@@ -17,8 +17,8 @@ LOOK = 16  # steps between two looks at whether all was finite: a look waits for
 class Trainer:
     """Adam on the mean log-likelihood of minibatches.
 
-    Batches of epoch e are drawn with a seed made of ``seed`` and e, so that a fit that is resumed after an epoch goes on
-    as if it had not been interrupted.
+    Batches of epoch e are drawn with a seed made of ``seed`` and e, so that a fit that is resumed after an epoch goes
+    on as if it had not been interrupted.
 
     Args:
         model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
@@ -72,7 +72,7 @@ class Trainer:
     def step(self, x: Tensor) -> Tensor:
         """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
         self._optimizer.zero_grad(set_to_none=True)
-        likelihood = self.model(x).mean()
+        likelihood: Tensor = self.model(x).mean()
         self._watch.scale(-likelihood / x.shape[-1]).backward()
         self._watch.step(self._optimizer)
         self._watch.update()

@@ -1,0 +1,66 @@
+r"""Annealing: what keeps a fit by EM from stopping at the order it started with.
+
+Two things happen in the first half of a fit, between rounds. They may lower the likelihood, which the second half makes
+up for many times over; a round itself never lowers it.
+
+    tau falls     from many knots to a few. Features first find their region of the line, then their place in it. The
+                  functions keep their values at the knots: K' y' = K y, with the kernels of the knots at both lengths.
+    levelling     a few times. After some rounds features crowd at places that serve many of them. They are spread
+                  evenly again in the order that they have reached, and the latent variables start anew, independent.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from laplex.density._em import State, root_of
+from laplex.reference import kernel
+
+FROM, TO = 16.0, 3.0  # tau at the first round and from the middle of the fit on, in distances of neighbouring knots
+LEVELS = (0.135, 0.27, 0.405, 0.54)  # when features are levelled, in parts of the fit
+
+
+@torch.no_grad()
+def annealed(state: State, rounds: int) -> State:
+    """The state with which to go into its next round, of a fit of so many rounds; unchanged in the last part of a fit.
+
+    It depends on the state and ``rounds`` alone, so that a fit can be resumed.
+    """
+    step = float(state.knots[-1] - state.knots[0]) / (len(state.knots) - 1)
+    left = rounds // 2 - state.round
+    if state.round == 0 and left > 0:
+        state = _with_tau(state, FROM * step)
+    elif left > 0:
+        state = _with_tau(state, state.tau * (TO * step / state.tau) ** (1 / left))
+    if state.round in {max(1, round(part * rounds)) for part in LEVELS}:
+        state = _levelled(state)
+    return state
+
+
+def _with_tau(state: State, tau: float) -> State:
+    """The same functions at the knots, with another length scale between them."""
+    q, knots = len(state.weight), state.knots.double()
+    if not (state.round and math.isfinite(tau)):
+        return replace(state, tau=tau)
+    change = torch.linalg.solve(kernel(knots, knots, tau), kernel(knots, knots, state.tau))
+    blocks = state.root.reshape(q, len(knots), -1)
+    root = (change @ blocks).reshape(state.root.shape)
+    return replace(state, tau=tau, root=root_of(root @ root.mT))
+
+
+def _levelled(state: State) -> State:
+    """Features evenly over the line in the order of their places, under independent latent variables."""
+    scale = state.root.square().sum(1).mean().sqrt()
+    root = scale * torch.eye(len(state.root), dtype=state.root.dtype, device=state.root.device)
+    return replace(state, a=_even(state.a), root=root)
+
+
+def _even(places: Tensor) -> Tensor:
+    n = len(places)
+    made = torch.empty(n, dtype=torch.float64, device=places.device)
+    made[places.argsort(stable=True)] = (torch.arange(n, dtype=torch.float64, device=places.device) + 0.5) / n
+    return made.to(places.dtype)
