@@ -44,6 +44,7 @@ with which every result is tested.
 """
 
 from laplex import backends as backends
+from laplex import density as density
 from laplex import nn as nn
 from laplex import reference as reference
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
@@ -70,6 +71,7 @@ __all__ = [
     "StalePlanError",
     "__version__",
     "backends",
+    "density",
     "gram",
     "linear",
     "nn",

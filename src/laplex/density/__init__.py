@@ -1,5 +1,6 @@
 """Gaussian densities over very many numbers, such as the pixels of images."""
 
+from laplex.density import images as images
 from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
 from laplex.density._em import em_round as em_round
@@ -31,5 +32,6 @@ __all__ = [
     "em_round",
     "evaluate",
     "fit",
+    "images",
     "start",
 ]
