@@ -82,8 +82,8 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 def test_public_names():
     names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "Seats"]
-    names += ["StalePlanError", "__version__", "backends", "gram", "linear", "nn", "rank", "reference", "reseat"]
-    names += ["seriate"]
+    names += ["StalePlanError", "__version__", "backends", "density", "gram", "linear", "nn", "rank", "reference"]
+    names += ["reseat", "seriate"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 
@@ -120,6 +120,18 @@ def test_public_names_of_modules():
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
     layers = ["LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
     assert shown(laplex.nn) == [*layers, "replace_linear", "reseat_step", "routing"]
+    models = [
+        "Evaluation",
+        "Examples",
+        "FactorGaussian",
+        "Fitted",
+        "LaplexGaussian",
+        "PlacedGaussian",
+        "Round",
+        "State",
+    ]
+    made = ["StructuredGaussian", "Trainer", "annealed", "em_round", "evaluate", "fit", "images", "start"]
+    assert shown(laplex.density) == [*models, *made]
 
 
 def test_public_names_have_docstrings():
