@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from laplex._writing import write_whole
 from laplex.density import files
-from laplex.experiments.record import write_whole
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 

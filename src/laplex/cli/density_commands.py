@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._writing import write_whole
 from laplex.cli import density_data
 from laplex.cli.machine import describe, refuse_device
 from laplex.cli.tables import Table, show
 from laplex.density import Examples, evaluate, files, pictures
 from laplex.density.files import Model
 from laplex.density.images import Shape
-from laplex.experiments.record import write_whole
 
 HEADER = ("examples", "count", "log-likelihood", "standard error", "bits per dimension", "reconstruction RMSE")
 ACROSS = 8  # images in a row of a grid

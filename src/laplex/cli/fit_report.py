@@ -9,12 +9,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from laplex._writing import write_whole
 from laplex.cli.density_commands import ACROSS, evaluation_table, sample_rows
 from laplex.cli.fitting import Fitted, Job
 from laplex.cli.machine import describe
 from laplex.cli.tables import show
 from laplex.density import files, pictures
-from laplex.experiments.record import commit, write_whole
+from laplex.experiments.record import commit
 
 MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
 

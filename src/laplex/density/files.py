@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from laplex._version import __version__
+from laplex._writing import replaced
 from laplex.density._gaussian import LaplexGaussian, PlacedGaussian
-from laplex.experiments.record import replaced
 
 FORMAT = 1  # of these files; a later one is refused
 Model = LaplexGaussian | PlacedGaussian

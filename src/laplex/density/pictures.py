@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from laplex._images import pillow
-from laplex.experiments.record import replaced
-from laplex.experiments.report import COLORS, SIZE
+from laplex._writing import COLORS, SIZE, replaced
 
 MODULE = "laplex.density.pictures"
 SMALLEST, LARGEST = 96, 256  # pixels of an image in a grid, on its longer side

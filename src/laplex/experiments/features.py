@@ -34,9 +34,9 @@ import torch
 from torch import Tensor
 
 from laplex import _progress
+from laplex._writing import replaced
 from laplex.experiments.data import Array, Listing, Source, decoder, listed_splits, tell_skipped
 from laplex.experiments.networks import DEFAULT, MODELS, WHERE, Network, load
-from laplex.experiments.record import replaced
 from laplex.experiments.training import ROWS, accuracy
 
 ABOUT = "What enters the head of a frozen image network of torchvision, written for `heads` and `compress`."

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from laplex._writing import write_whole
 from laplex.cli.machine import describe
 
 Settings = dict[str, Any]
@@ -139,27 +138,6 @@ class Record:
             f"laplex.experiments.Record: `path` must be a results file of the experiment {self.experiment!r}, got "
             f"{self.path}, {why}; nothing was changed: move the file away, or start over with --fresh"
         )
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace the file in one step, by a text."""
-    with replaced(path) as file:
-        file.write(text.encode())
-
-
-@contextmanager
-def replaced(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())  # else a power cut may leave the new name with no content
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def commit() -> str | None:

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laplex.experiments.record import write_whole
-
-COLORS = ("#1f5fbf", "#c8382c", "#2a9d5c", "#e07b00", "#b8408f", "#555555", "#0a9396", "#9b6a2f", "#7b5ea7")
-SIZE = (7.0, 4.6)
+from laplex._writing import COLORS, SIZE, write_whole
 
 
 class Point(NamedTuple):

@@ -1,0 +1,43 @@
+"""Files that are replaced in one step, and what plots have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+COLORS = (
+    "#1f5fbf",
+    "#c8382c",
+    "#2a9d5c",
+    "#e07b00",
+    "#b8408f",
+    "#555555",
+    "#0a9396",
+    "#9b6a2f",
+    "#7b5ea7",
+)  # of curves
+SIZE = (7.0, 4.6)  # of a panel, in inches
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace the file in one step, by a text."""
+    with replaced(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write into. It replaces ``path`` in one step: a reader, or an interruption, sees the old or the new."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # os.replace needs the same file system
+    try:
+        with unfinished.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())  # else a power cut may leave the new name with no content
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
