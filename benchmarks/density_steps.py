@@ -71,13 +71,14 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS), help="the models")
     given = parser.parse_args()
-    results = {}
+    results: dict[str, dict[str, float | None]] = {}
+    head = {"machine": machine(given.device), "versions": versions(), "git": git()}
+    given.out.mkdir(parents=True, exist_ok=True)
     for name in given.only:
         results[name] = measured(name, given.device)
         print(f"{name}, {MODELS[name]}, {ROWS} rows:", results[name], flush=True)
-    head = {"machine": machine(given.device), "versions": versions(), "git": git()}
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "density-steps.json").write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+        # After each: compiling for the next may take longer than the time that is left.
+        (given.out / "density-steps.json").write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

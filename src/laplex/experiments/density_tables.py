@@ -199,23 +199,33 @@ def _panels(cells: Sequence[Cell]) -> list[Panel]:
         if cell.variant.method == "empirical":
             level = Point(cell.result["parameters"], cell.val)
             continue
-        sizes.setdefault(METHODS[cell.variant.method], []).append(Point(cell.result["parameters"], cell.val))
+        one = cell.variant
+        kind = METHODS[one.method] + (f", q = {one.functions}" if one.functions else "")
+        sizes.setdefault(kind, []).append(Point(cell.result["parameters"], cell.val))
         if cell.result["history"] and cell.variant.method != "low-rank":
             times[f"{cell.title}, rank {cell.variant.rank}"] = _thinned(cell.result["history"])
-    panels = [Panel(("parameters", "validation log-likelihood"), sizes, level)]
+    panels = [Panel(("parameters", "validation log-likelihood"), sizes, level, ticks=_ticks(sizes))]
     if times:
-        panels.append(Panel(("seconds", "train log-likelihood"), times, ticks=_powers(times)))
+        panels.append(Panel(("seconds", "train log-likelihood"), times, ticks=_ticks(times)))
     return panels
 
 
 def _thinned(history: Sequence[Sequence[float]]) -> list[Point]:
-    """Some points of a history, the last one included, about evenly spaced on a logarithmic axis."""
-    last = len(history) - 1
+    """Some points of a history, the last one included, about evenly spaced on a logarithmic axis.
+
+    What lies far below the end is left out: the first rounds would take most of the plot.
+    """
+    end = history[-1][1]
+    near = [one for one in history if end - one[1] <= max(abs(end) / 3, 1.0)]
+    last = len(near) - 1
     chosen = {round((last + 1) ** (index / (POINTS - 1))) - 1 for index in range(POINTS)}
-    return [Point(max(history[index][0], 1e-3), history[index][1]) for index in sorted(chosen | {last})]
+    return [Point(max(near[index][0], 1e-3), near[index][1]) for index in sorted(chosen | {last})]
 
 
-def _powers(curves: dict[str, list[Point]]) -> list[float]:
-    """The powers of ten from the first point of all curves to the last, and the next ones outside."""
+def _ticks(curves: dict[str, list[Point]]) -> list[float]:
+    """1, 2 and 5 times powers of ten within the curves, and one outside on either side."""
     found = [point.x for points in curves.values() for point in points]
-    return [10.0**power for power in range(math.floor(math.log10(min(found))), math.ceil(math.log10(max(found))) + 1)]
+    powers = range(math.floor(math.log10(min(found))) - 1, math.ceil(math.log10(max(found))) + 1)
+    steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
+    below, above = ([one for one in steps if one <= min(found)], [one for one in steps if one >= max(found)])
+    return [*below[-1:], *(one for one in steps if min(found) < one < max(found)), *above[:1]]
