@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 TOOLS := $(VENV)/.tools-installed
 INSTALLED := $(VENV)/.laplex-installed
+DEMO := build/demo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -15,8 +16,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(INSTALLED) ## create .venv and install laplex into it, editable, with its C++ core
-demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear on this machine, in under a minute
+demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, and a density of photographs, in a minute or two
 	$(BIN)/laplex bench
+	$(BIN)/laplex fit bundled:train --validation bundled:val --rank 600 --functions 4 --out $(DEMO) --fresh
+	$(BIN)/laplex inpaint $(DEMO)/model.safetensors bundled:val --mask half --out $(DEMO)/inpainted.png
+	@echo "laplex: look at samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
 	@echo "laplex: the tests take about five minutes on two cores"

@@ -98,6 +98,17 @@ def test_moments_of_samples(variant):
 
 
 @variants
+def test_a_sample_without_noise_is_the_same_but_for_the_noise(variant):
+    model = model_of(variant)
+    with torch.no_grad():
+        model.log_noise.fill_(math.log(1e-9))
+    torch.manual_seed(5)
+    noisy = model.sample(4)
+    torch.manual_seed(5)
+    assert error(model.sample(4, noise=False), noisy) <= 1e-7
+
+
+@variants
 def test_entropy_marginal_and_condition(variant):
     model = model_of(variant)
     gaussian, x = model.distribution(), model.sample(1)[0]

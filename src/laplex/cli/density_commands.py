@@ -110,11 +110,12 @@ def evaluation_table(title: str, found: Mapping[str, Mapping[str, Any]]) -> Tabl
 
 def sample_rows(model: Model, count: int, seed: int) -> list[tuple[str, Tensor]]:
     """Draws from the model as rows of a grid; the seed decides them."""
-    device = model.mean.device
+    device, drawn = model.mean.device, {}
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        drawn = model.sample(count)
-    return _in_rows({"samples": drawn})
+        for label, noise in (("samples", True), ("without noise", False)):
+            torch.manual_seed(seed)
+            drawn[label] = model.sample(count, noise=noise)
+    return _in_rows(drawn)
 
 
 def _in_rows(images: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:

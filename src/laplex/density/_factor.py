@@ -138,9 +138,12 @@ class FactorGaussian(Distribution):
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draws (*sample_shape, n), differentiable."""
-        z = torch.randn(*sample_shape, self.latents, **self._like())
-        eps = torch.randn(*sample_shape, len(self._mean), **self._like())
-        return self._mean + self.spread(z) + self.noise * eps
+        signal = self.signal(sample_shape)
+        return signal + self.noise * torch.randn_like(signal)
+
+    def signal(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Draws of m + F z (*sample_shape, n): after the same seed, those of ``rsample`` without their noise."""
+        return self._mean + self.spread(torch.randn(*sample_shape, self.latents, **self._like()))
 
     def entropy(self) -> Tensor:
         """The entropy, in float64."""

@@ -51,9 +51,10 @@ class Density(Anchored):
         return self.log_prob(x)
 
     @torch.no_grad()
-    def sample(self, count: int) -> Tensor:
-        """Draws (count, dim)."""
-        return self.distribution().rsample((whole(f"{self._where}.sample", "count", count),))
+    def sample(self, count: int, *, noise: bool = True) -> Tensor:
+        """Draws (count, dim); without ``noise`` they are the same after the same seed, but m + F z alone."""
+        drawn, gaussian = (whole(f"{self._where}.sample", "count", count),), self.distribution()
+        return gaussian.rsample(drawn) if noise else gaussian.signal(drawn)
 
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
