@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import accuracies
+from benchmarks import accuracies, densities
 from benchmarks.problems import Size, power
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
@@ -131,6 +131,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "trained layers": trained_layers,
     "heads": accuracies.heads,
     "projections": accuracies.projections,
+    "densities": densities.densities,
 }
 
 
