@@ -54,7 +54,7 @@ class Trainer:
         self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
 
     def epoch(self) -> float:
-        """Every example once; the mean log-likelihood of the batches, each before its step.
+        """One step for each whole batch that the examples make; the mean log-likelihood, each before its step.
 
         Raises:
             FloatingPointError: the gradients of a batch are not finite. Its step was left out.
