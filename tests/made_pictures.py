@@ -10,7 +10,7 @@ SHAPE = (6, 6, 3)
 DIM = 6 * 6 * 3
 SMALL = ("--rank", 8, "--rounds", 4, "--device", "cpu", "--every", 0)
 BOTH = (*SMALL, "--epochs", 3, "--batch", 16)
-PICTURES = ["likelihood.png", "places.png", "reconstructions.png", "samples.png"]
+PICTURES = ["likelihood.png", "spectrum.png", "places.png", "reconstructions.png", "samples.png"]
 WRITTEN = sorted(["checkpoint.safetensors", "log.jsonl", "model.safetensors", "summary.json", *PICTURES])
 STEPS = [*(("em", step) for step in (0, 1, 2, 3, "end")), *(("adam", step) for step in (1, 2, 3, "end"))]  # of BOTH
 

@@ -109,6 +109,13 @@ def test_a_sample_without_noise_is_the_same_but_for_the_noise(variant):
 
 
 @variants
+def test_spectrum(variant):
+    model = model_of(variant)
+    want = torch.linalg.svdvals(factor(model).detach()).square()
+    assert error(model.distribution().spectrum().detach(), want) <= 1e-9
+
+
+@variants
 def test_entropy_marginal_and_condition(variant):
     model = model_of(variant)
     gaussian, x = model.distribution(), model.sample(1)[0]
@@ -247,5 +254,7 @@ def test_bad_values_and_sizes(monkeypatch):
     monkeypatch.setattr(_structured, "DENSE_LATENTS", 5)
     with pytest.raises(ValueError, match="a diagonal latent covariance must have at most 5 knots, got 9"):
         model.condition(torch.tensor([1]), torch.zeros(1, dtype=torch.float64))
+    with pytest.raises(ValueError, match="spectrum: a diagonal latent covariance must have at most 5 knots, got 9"):
+        model.distribution().spectrum()
     with pytest.raises(ValueError, match=r"covariance\(\) must be of at most 16384 features, got 20000"):
         LaplexGaussian(20_000, 2).covariance()

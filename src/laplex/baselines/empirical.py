@@ -68,6 +68,10 @@ class EmpiricalGaussian(FactorGaussian):
         """M, which is diagonal."""
         return _Diagonal(1 + self._variances / self.ridge)
 
+    def spectrum(self) -> Tensor:
+        """The eigenvalues of X^T X / N that are not 0 (r,), the largest first."""
+        return self._variances
+
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
         """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
         loadings = self._vectors.new_empty(self.latents, len(indices))

@@ -51,8 +51,12 @@ class DenseFactorGaussian(FactorGaussian):
 
     def capacitance(self) -> Capacitance:
         """M = 1 + F D^-1 F^T, by its Cholesky factor."""
-        (gram,) = _summed(_part_gram, [self.noise, self.loadings], max(1, self.latents))
+        gram = self.inner(self.noise)
         return Cholesky(gram + torch.eye(self.latents, dtype=gram.dtype, device=gram.device))
+
+    def inner(self, noise: Tensor) -> Tensor:
+        """F diag(noise^-2) F^T (r, r), in float64, for noise (n,)."""
+        return _summed(_part_gram, [noise, self.loadings], max(1, self.latents))[0]
 
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
         """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from laplex._writing import write_whole
 from laplex.cli.density_commands import ACROSS, evaluation_table, sample_rows
 from laplex.cli.fitting import Fitted, Job
@@ -53,7 +55,10 @@ def _summary(job: Job, found: Fitted) -> dict[str, Any]:
 def _draw(job: Job, found: Fitted) -> None:
     """The pictures that the data and the installed packages allow."""
     folder, shape = job.keeper.folder, job.data.shape
-    drawings: dict[str, Callable[[Path], None]] = {"likelihood.png": lambda path: _likelihoods(job, path)}
+    drawings: dict[str, Callable[[Path], None]] = {
+        "likelihood.png": lambda path: _likelihoods(job, path),
+        "spectrum.png": lambda path: _spectrum(found, path),
+    }
     if shape is not None:
         drawings |= {
             "samples.png": lambda path: pictures.grid(path, sample_rows(found.model, 16, job.settings.seed), shape),
@@ -76,6 +81,15 @@ def _reconstructions(job: Job, found: Fitted, path: Path) -> None:
     seen = "validation" if job.data.validation is not None else "train"
     rows = [(f"{seen} images", x), ("reconstructions", found.model.reconstruct(x))]
     pictures.grid(path, rows, job.data.shape)  # type: ignore[arg-type]  # called for images alone
+
+
+@torch.no_grad()
+def _spectrum(found: Fitted, path: Path) -> None:
+    """Of the covariance without the noise, and the mean variance of the noise beside it."""
+    gaussian = found.model.distribution()
+    spread = gaussian.spectrum()
+    noise = gaussian.noise.double().square().mean().expand_as(spread)
+    pictures.spectrum(path, {"F F^T, fitted": spread, "noise of a feature, mean": noise})
 
 
 def _likelihoods(job: Job, path: Path) -> None:

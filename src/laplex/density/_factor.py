@@ -99,6 +99,10 @@ class FactorGaussian(Distribution):
         """M, ready to solve."""
         raise NotImplementedError
 
+    def inner(self, noise: Tensor) -> Tensor:
+        """F^T diag(noise^-2) F (r, r), in float64, for noise (n,)."""
+        raise NotImplementedError
+
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> FactorGaussian:
         """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
         raise NotImplementedError
@@ -158,6 +162,11 @@ class FactorGaussian(Distribution):
             )
         loadings = torch.cat(list(self.columns()))
         return loadings.mT @ loadings + self.noise.square().diag_embed()
+
+    def spectrum(self) -> Tensor:
+        """The eigenvalues of F F^T that may differ from 0 (r,), the largest first, in float64."""
+        values: Tensor = torch.linalg.eigvalsh(self.inner(torch.ones_like(self.noise)))
+        return values.flip(0).clamp_min(0)
 
     def _like(self) -> dict[str, Any]:
         return {"dtype": self._mean.dtype, "device": self._mean.device}

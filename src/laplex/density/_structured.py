@@ -89,19 +89,25 @@ class StructuredGaussian(FactorGaussian):
 
     def capacitance(self) -> Capacitance:
         """M, by its Cholesky factor, or for a diagonal L by a solver that never forms it."""
-        inverse = self.weight.double() / self.noise.double()
-        phi, psi = (None, None) if self.phases is None else (self.phases[0].double(), self.phases[1].double())
-        a, b, tau, factor = self.a.double(), self.b.double(), self.tau.double(), self.factor.double()
-        if factor.dim() == 1:
-            kernel = LaplaceOperator(b, a, tau, phi=psi, psi=phi)
-            return _Quasiseparable(kernel.gram(inverse[0].square()), factor)
+        if self.factor.dim() == 1:
+            return self._scaled_gram(self.noise)
+        unit = torch.eye(self.latents, dtype=torch.float64, device=self.factor.device)
+        return Cholesky(unit + self.inner(self.noise))
+
+    def inner(self, noise: Tensor) -> Tensor:
+        """F^T diag(noise^-2) F (r, r), in float64, for noise (n,)."""
+        if self.factor.dim() == 1:
+            return self._scaled_gram(noise).formed()
+        factor, inverse = self.factor.double(), self.weight.double() / noise.double()
+        phi, psi = self._wide_phases()
         pairs = [(i, j) for i in range(len(inverse)) for j in range(i + 1)]
-        grams = gram(b, a, torch.stack([inverse[i] * inverse[j] for i, j in pairs]), tau, phi=psi, psi=phi)
-        total = torch.eye(self.latents, dtype=torch.float64, device=factor.device)
+        weights = torch.stack([inverse[i] * inverse[j] for i, j in pairs])
+        grams = gram(self.b.double(), self.a.double(), weights, self.tau.double(), phi=psi, psi=phi)
+        total: Any = 0.0
         for (i, j), each in zip(pairs, grams, strict=True):
             part = factor[i] @ each @ factor[j].mT
             total = total + (part if i == j else part + part.mT)
-        return Cholesky(total)
+        return total  # type: ignore[no-any-return]
 
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> StructuredGaussian:
         """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
@@ -111,6 +117,15 @@ class StructuredGaussian(FactorGaussian):
         phases = None if self.phases is None else (self.phases[0][indices], self.phases[1])
         anchors = self.a[indices], self.b
         return StructuredGaussian(mean, self.noise[indices], self.weight[:, indices], factor, anchors, self.tau, phases)
+
+    def _scaled_gram(self, noise: Tensor) -> _Quasiseparable:
+        """Of a diagonal L."""
+        phi, psi = self._wide_phases()
+        kernel = LaplaceOperator(self.b.double(), self.a.double(), self.tau.double(), phi=psi, psi=phi)
+        return _Quasiseparable(kernel.gram((self.weight[0].double() / noise.double()).square()), self.factor.double())
+
+    def _wide_phases(self) -> tuple[Tensor | None, Tensor | None]:
+        return (None, None) if self.phases is None else (self.phases[0].double(), self.phases[1].double())
 
     def _at_knots(self, z: Tensor) -> Sequence[Tensor]:
         """L_i^T z for each i: (..., r) -> I times (..., k)."""
@@ -150,8 +165,17 @@ class _Quasiseparable:
         return self._gram.logdet(self._added) + 2 * self._scale.log().sum()
 
     def whitened(self, columns: Tensor) -> Tensor:
-        dense = self._scale[:, None] * self._gram.to_dense() * self._scale
+        dense = self.formed()
         return Cholesky(dense + torch.eye(len(dense), dtype=dense.dtype, device=dense.device)).whitened(columns)
+
+    def formed(self) -> Tensor:
+        """S G s (k, k): for a few thousand knots."""
+        if len(self._scale) > DENSE_LATENTS:
+            raise ValueError(
+                f"laplex.density: spectrum: a diagonal latent covariance must have at most {DENSE_LATENTS} knots, got "
+                f"{len(self._scale)}: a matrix of their squared number would be formed"
+            )
+        return self._scale[:, None] * self._gram.to_dense() * self._scale
 
 
 def _narrowed(factor: Tensor, covariance: Capacitance) -> Tensor:
