@@ -13,7 +13,7 @@ Run = dict[str, Any]
 def densities() -> str:
     """Likelihoods of test images: a line a model, the fewest parameters first."""
     lines = [
-        "| model | parameters | log-likelihood | of the ceiling's | fitted in |",
+        "| model | parameters | log-likelihood | of the empirical Gaussian's | fitted in |",
         "| --- | --- | --- | --- | --- |",
     ]
     runs = [(run, "H200") for run in _runs(GPU)] + [(run, "two cores") for run in _runs(CPU)]
@@ -21,7 +21,7 @@ def densities() -> str:
     fits.sort(key=lambda one: (one[0]["result"]["parameters"], one[1]))
     ceiling = next(run for run, _ in runs if run["settings"]["method"] == "empirical")
     lines += [_line(_title(run["settings"]), run, where) for run, where in fits]
-    lines.append(_line("the ceiling: the empirical Gaussian with a ridge", ceiling, "H200"))
+    lines.append(_line("the empirical Gaussian with a ridge", ceiling, "H200"))
     origin = ", ".join(f"`benchmarks/results/experiments/{name}`" for name in (GPU, CPU))
     return "\n".join([*lines, "", f"From {origin}."])
 

@@ -79,11 +79,12 @@ def test_log_prob(variant, dtype, tolerance):
 
 @variants
 def test_gradients_of_log_prob(variant):
-    model, x = model_of(variant), torch.randn(4, 60, dtype=torch.float64)
-    leaves = list(model.parameters())
+    model, x = model_of(variant), torch.randn(4, 60, dtype=torch.float64, requires_grad=True)
+    model.mean.requires_grad_()
+    leaves = dict(model.named_parameters()) | {"mean": model.mean, "x": x}
     true = MultivariateNormal(model.mean, covariance(model))
-    got, want = (torch.autograd.grad(total.log_prob(x).sum(), leaves) for total in (model, true))
-    for (name, _), one, other in zip(model.named_parameters(), got, want):
+    got, want = (torch.autograd.grad(total.log_prob(x).sum(), list(leaves.values())) for total in (model, true))
+    for name, one, other in zip(leaves, got, want):
         assert error(one, other) <= 1e-9, name
 
 
@@ -187,6 +188,28 @@ def test_inpaint_is_the_mean_of_the_condition(variant):
         assert error(one[~known], model.condition(known, row[known]).mean) <= 1e-12
 
 
+@variants
+def test_wider_examples_than_the_model(variant):
+    model, x = model_of(variant, dtype=torch.float32), torch.randn(4, 60, dtype=torch.float64, requires_grad=True)
+    likelihood = model.log_prob(x)
+    assert error(likelihood.detach(), definition(model).log_prob(x.detach())) <= 1e-5
+    likelihood.sum().backward()
+    assert x.grad.dtype == torch.float64
+    narrow = x.detach().float().requires_grad_()
+    model.log_prob(narrow).sum().backward()
+    assert error(x.grad, narrow.grad.double()) <= 1e-4
+
+
+@variants
+def test_nothing_and_everything_known(variant):
+    model, x = model_of(variant), torch.randn(60, dtype=torch.float64)
+    nothing = torch.zeros(60, dtype=torch.bool)
+    assert error(model.condition(nothing, x[:0]).log_prob(x), model.log_prob(x).detach()) <= 1e-9
+    assert error(model.inpaint(nothing, x), model.mean) <= 1e-12
+    assert torch.equal(model.inpaint(~nothing, x), x)
+    assert model.condition(~nothing, x).event_shape == (0,)
+
+
 def test_a_fit_with_nan_in_it_gives_nan():
     model = model_of(VARIANTS["phased"])
     with torch.no_grad():
@@ -220,6 +243,10 @@ def test_bad_arguments():
         LaplexGaussian(5, 0)
     with pytest.raises(ValueError, match=r"`x` must have 5 features in its last dimension, got \(4,\)"):
         LaplexGaussian(5, 2).log_prob(torch.zeros(4))
+    with pytest.raises(TypeError, match=r"`x` must be floating point, .* got torch.uint8; bytes count in 1/255"):
+        LaplexGaussian(5, 2).log_prob(torch.zeros(5, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"inpaint: `known` must be a mask \(5,\), got torch.int64 \(2,\)"):
+        LaplexGaussian(5, 2).inpaint(torch.tensor([0, 1]), torch.zeros(5))
     with pytest.raises(ValueError, match="`count` must be at least 1, got 0"):
         LaplexGaussian(5, 2).sample(0)
     with pytest.raises(ValueError, match='`latent` must be "dense" or "diagonal", got \'full\''):

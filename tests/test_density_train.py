@@ -81,6 +81,44 @@ def test_batches_are_new_in_every_epoch_and_fewer_examples_than_a_batch_are_one(
     assert [len(rows) for rows in trainer_of(MODELS["phased"], batch=999)._batches()] == [200]
 
 
+def test_one_bad_batch_among_good_ones_stops_all_and_can_be_gone_on_from(monkeypatch):
+    trainer = trainer_of(MODELS["phased"])
+    trainer.epoch()
+    before, good = copy.deepcopy(trainer.model), trainer.examples.some
+    bad = trainer._batches()[1]
+
+    def some(rows):
+        return good(rows) * (float("nan") if torch.equal(rows, bad) else 1.0)
+
+    stopped = {}
+    step = trainer.step
+
+    def watched(x):
+        found = step(x)
+        stopped.setdefault("first", copy.deepcopy(trainer.model))
+        return found
+
+    monkeypatch.setattr(trainer, "step", watched)
+    monkeypatch.setattr(trainer.examples, "some", some)
+    with pytest.raises(FloatingPointError, match="the parameters are those before that step"):
+        trainer.epoch()
+    assert not same(before, trainer.model)
+    assert same(stopped["first"], trainer.model)  # the second batch was bad, and nothing after it moved anything
+    monkeypatch.setattr(trainer.examples, "some", good)
+    trainer.epoch()
+    assert not same(stopped["first"], trainer.model)
+
+
+@pytest.mark.parametrize(("count", "processes", "sizes"), [(10, 4, [2]), (200, 2, [16] * 6), (3, 3, [1])])
+def test_shares_are_of_one_size(count, processes, sizes):
+    examples = density.Examples(smooth(count))
+    model = density.LaplexGaussian(90, 4)
+    for index in range(processes):
+        batch = 32 // processes * processes
+        trainer = density.Trainer(model, examples, batch=batch, share=(index, processes))
+        assert [len(rows) for rows in trainer._batches()] == sizes
+
+
 def test_what_is_not_finite_changes_nothing():
     trainer = trainer_of(MODELS["phased"])
     with torch.no_grad():
@@ -95,6 +133,7 @@ def test_what_is_not_finite_changes_nothing():
 ERRORS = {
     "lr": ({"lr": -1.0}, "`lr` must be positive and finite, got -1.0"),
     "batch": ({"batch": 0}, "`batch` must be at least 1, got 0"),
+    "examples": ({"batch": 300, "share": (0, 300)}, "`examples` must be at least one a process, got 200 for 300"),
     "share": ({"batch": 5, "share": (0, 2)}, "`batch` must be a multiple of the 2 processes, got 5"),
 }
 

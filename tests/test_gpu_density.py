@@ -54,11 +54,12 @@ def test_a_step_does_not_wait():
     examples = density.Examples(smooth(dtype=torch.float32), "cuda")
     model = density.LaplexGaussian(90, 8, device="cuda")
     model.mean.copy_(examples.mean)
-    trainer, x = density.Trainer(model, examples), examples.some(slice(0, 32))
-    for _ in range(3):
-        trainer.step(x)
+    trainer = density.Trainer(model, examples)
+    batches = trainer._batches()
+    for rows in batches:
+        trainer.step(examples.some(rows))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        trainer.step(x)
+        trainer.step(examples.some(batches[0]))
     finally:
         torch.cuda.set_sync_debug_mode("default")

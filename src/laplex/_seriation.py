@@ -46,7 +46,7 @@ def seriate(
     not copied. If both N and d are large, a random subset of the rows will do.
 
     Args:
-        data (N, d): one row per sample, real, finite.
+        data (N, d): one row per sample, real, finite; floating point or uint8.
         coordinates: the number of principal coordinates that a feature is compressed to.
         leaf: sets of at most this many features are not split any further.
         generator: of the random starts of power iterations, on the CPU. None uses one of seed 0 of its own.

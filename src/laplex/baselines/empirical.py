@@ -58,7 +58,7 @@ class EmpiricalGaussian(FactorGaussian):
 
     def statistics(self, x: Tensor) -> Statistics:
         """What the likelihood needs of x (..., n)."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         lengths, pulled = _read(self._examples, self._vectors, len(rows), lambda part: rows[:, part] - self._mean[part])
         return Statistics(
             lengths.reshape(x.shape[:-1]) / self.ridge, pulled.reshape(*x.shape[:-1], self.latents) / self.ridge

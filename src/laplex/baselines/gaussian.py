@@ -44,7 +44,7 @@ class DenseFactorGaussian(FactorGaussian):
 
     def statistics(self, x: Tensor) -> Statistics:
         """What the likelihood needs of x (..., n), which is read in parts; gradients keep none of them."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         of_features = [rows, self._mean, self.noise, self.loadings]
         found, pulled = _summed(_part_statistics, of_features, max(1, len(rows), self.latents))
         return Statistics(found.reshape(x.shape[:-1]), pulled.reshape(*x.shape[:-1], self.latents))

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from laplex.density._starts import STARTS
+
 DATA = (
     "a folder of images, an .npz file of packed images or of an array, with :PART if it has several, or an .npy file; "
     "bundled:train and bundled:val come with laplex"
@@ -28,7 +30,6 @@ OTHERS = tuple(name for name in HELP if name != "fit")
 FIT = """Fit a Gaussian with a structured covariance to images, or to any rows of numbers: rounds of EM, in which
 pixels jump to their best places, then epochs of Adam if --epochs is given. After an interruption the same command goes
 on from its last checkpoint. Under torchrun several processes share the batches of Adam."""
-STARTS = ("tree", "curve", "raster", "random")
 
 
 def add_to(commands: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -39,8 +38,7 @@ class Data:
 
     def bits_per_dim(self, log_likelihood: float) -> float:
         """As :class:`laplex.density.Evaluation` counts them."""
-        steps = 255 if self.train.values.dtype == torch.uint8 else 1
-        return math.log2(steps) - log_likelihood / self.train.dim / math.log(2)
+        return self.train.bits_per_dim(log_likelihood)
 
 
 def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = False) -> Data:

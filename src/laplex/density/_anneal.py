@@ -1,7 +1,7 @@
 r"""Annealing: what keeps a fit by EM from stopping at the order it started with.
 
 Two things happen in the first half of a fit, between rounds. They may lower the likelihood, which the second half makes
-up for many times over; a round itself never lowers it.
+up for many times over; a round itself never lowers it. A fit of a few rounds is not annealed.
 
     tau falls     from many knots to a few. Features first find their region of the line, then their place in it. The
                   functions keep their values at the knots: K' y' = K y, with the kernels of the knots at both lengths.
@@ -11,7 +11,6 @@ up for many times over; a round itself never lowers it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import torch
@@ -21,22 +20,25 @@ from laplex.density._em import State, root_of
 from laplex.reference import kernel
 
 FROM, TO = 16.0, 3.0  # tau at the first round and from the middle of the fit on, in distances of neighbouring knots
-LEVELS = (0.135, 0.27, 0.405, 0.54)  # when features are levelled, in parts of the fit
+LEVELS = (0.12, 0.24, 0.36, 0.48)  # when features are levelled, in parts of the fit
+FEWEST = 8  # rounds of a fit that is annealed: a shorter one would end in the middle of it
 
 
 @torch.no_grad()
 def annealed(state: State, rounds: int) -> State:
-    """The state with which to go into its next round, of a fit of so many rounds; unchanged in the last part of a fit.
+    """The state with which to go into its next round, of a fit of so many rounds; unchanged in the second half.
 
     It depends on the state and ``rounds`` alone, so that a fit can be resumed.
     """
+    if rounds < FEWEST:
+        return state
     step = float(state.knots[-1] - state.knots[0]) / (len(state.knots) - 1)
     left = rounds // 2 - state.round
-    if state.round == 0 and left > 0:
-        state = _with_tau(state, FROM * step)
+    if state.round == 0:
+        state = replace(state, tau=FROM * step)  # there are no functions yet that it could change
     elif left > 0:
         state = _with_tau(state, state.tau * (TO * step / state.tau) ** (1 / left))
-    if state.round in {max(1, round(part * rounds)) for part in LEVELS}:
+    if state.round > 0 and state.round in {int(part * rounds) for part in LEVELS}:
         state = _levelled(state)
     return state
 
@@ -44,8 +46,6 @@ def annealed(state: State, rounds: int) -> State:
 def _with_tau(state: State, tau: float) -> State:
     """The same functions at the knots, with another length scale between them."""
     q, knots = len(state.weight), state.knots.double()
-    if not (state.round and math.isfinite(tau)):
-        return replace(state, tau=tau)
     change = torch.linalg.solve(kernel(knots, knots, tau), kernel(knots, knots, state.tau))
     blocks = state.root.reshape(q, len(knots), -1)
     root = (change @ blocks).reshape(state.root.shape)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,8 +52,8 @@ class State:
     @torch.no_grad()
     def model(self, mean: Tensor) -> PlacedGaussian:
         """The module with these parameters, and with the mean (n,) of the examples."""
-        like: dict[str, Any] = {"device": self.a.device, "dtype": self.a.dtype}
-        made = PlacedGaussian(len(self.a), len(self.root), len(self.weight), **like)
+        sizes = len(self.a), len(self.root), len(self.weight)
+        made = PlacedGaussian(*sizes, device="meta", dtype=self.a.dtype).to_empty(device=self.a.device)
         made.mean.copy_(mean)
         made.a.copy_(self.a)
         made.b.copy_(self.knots)
@@ -81,7 +80,7 @@ def em_round(examples: Examples, state: State, *, jump: bool = True) -> tuple[St
             "it is unchanged; check the examples"
         )
     line = Line(state.knots, state.tau, moments, len(state.weight))
-    few = max(1, SCORED_AT_ONCE[examples.device.type] // len(state.knots))
+    few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
     for part in examples.feature_parts(FEATURES_AT_ONCE):
         target = examples.features(part).mT @ means / len(examples)  # c_p

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -64,7 +66,7 @@ class Examples:
 
     def some(self, rows: Tensor | slice) -> Tensor:
         """Some examples (few, n), as they are."""
-        return self._read(self.values[rows])
+        return self._read(self.values[rows], isinstance(rows, slice))
 
     def rows(self, part: slice) -> Tensor:
         """Some examples, less the mean (few, n)."""
@@ -72,7 +74,12 @@ class Examples:
 
     def features(self, part: slice) -> Tensor:
         """Some features of all examples, less the mean (N, few)."""
-        return self._read(self.values[:, part]).sub_(self.mean[part])
+        return self._read(self.values[:, part], True).sub_(self.mean[part])
+
+    def bits_per_dim(self, log_likelihood: float) -> float:
+        """What it costs to store a feature to a step of 1/255 for uint8, of 1 for others, in bits."""
+        steps = 255 if self.values.dtype == torch.uint8 else 1
+        return math.log2(steps) - log_likelihood / self.dim / math.log(2)
 
     def noise_at_least(self, noise: Tensor) -> Tensor:
         """Variances of noise (n,), none below what keeps a likelihood bounded."""
@@ -87,11 +94,12 @@ class Examples:
         """Slices of features that are read at a time, of at most so many."""
         return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
 
-    def _read(self, values: Tensor) -> Tensor:
+    def _read(self, values: Tensor, is_view: bool) -> Tensor:
+        """On the device, in floating point, and never the caller's own memory."""
         moved = values.to(self.device)
         if moved.dtype == torch.uint8:
             return moved.to(self.dtype).div_(255)
-        return moved.to(self.dtype, copy=moved.data_ptr() == values.data_ptr())
+        return moved.to(self.dtype, copy=is_view and moved.device == values.device)
 
 
 def _parts(count: int, few: int) -> list[slice]:

@@ -138,7 +138,7 @@ class FactorGaussian(Distribution):
         """The log density of x (..., n): (...), in float64."""
         capacitance, known = self.capacitance(), self.statistics(value)
         distance = known.whole - capacitance.quadratic(known.pulled)
-        return -0.5 * (distance + self._volume(capacitance) + len(self._mean) * math.log(2 * math.pi))
+        return -0.5 * (distance + self.volume(capacitance) + len(self._mean) * math.log(2 * math.pi))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
         """Draws (*sample_shape, n), differentiable."""
@@ -151,7 +151,7 @@ class FactorGaussian(Distribution):
 
     def entropy(self) -> Tensor:
         """The entropy, in float64."""
-        return 0.5 * (self._volume(self.capacitance()) + len(self._mean) * (1 + math.log(2 * math.pi)))
+        return 0.5 * (self.volume(self.capacitance()) + len(self._mean) * (1 + math.log(2 * math.pi)))
 
     def covariance(self) -> Tensor:
         """F F^T + D (n, n), formed: for small n."""
@@ -171,8 +171,8 @@ class FactorGaussian(Distribution):
     def _like(self) -> dict[str, Any]:
         return {"dtype": self._mean.dtype, "device": self._mean.device}
 
-    def _volume(self, capacitance: Capacitance) -> Tensor:
-        """The log determinant of the covariance."""
+    def volume(self, capacitance: Capacitance) -> Tensor:
+        """The log determinant of the covariance (n, n), from the capacitance."""
         return 2 * self.noise.double().log().sum() + capacitance.logdet()
 
     # --- what the latent variables are, and parts of x ----------------------------------------------------------------
@@ -208,7 +208,10 @@ class FactorGaussian(Distribution):
 
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
         """Each x (..., n) with what is not ``known``, a mask (n,), at its mean given the rest; ``values`` (..., n)."""
-        chosen = self._chosen("inpaint", known)
+        if known.dtype != torch.bool or known.shape != self._mean.shape:
+            got = f"{known.dtype} {tuple(known.shape)}"
+            raise ValueError(f"laplex.density: inpaint: `known` must be a mask ({len(self._mean)},), got {got}")
+        chosen = known.nonzero()[:, 0]
         z, _ = self.marginal(chosen).posterior(values[..., chosen])
         return torch.where(known, values, self._mean + self.spread(z.to(self._mean.dtype)))
 
@@ -237,10 +240,10 @@ def _divergence(p: FactorGaussian, q: FactorGaussian) -> Tensor:
     for block in p.columns():
         known = q.statistics(q.mean + block)
         trace = trace + (known.whole - other.quadratic(known.pulled)).sum()
-    for first, block in enumerate(q.columns()):  # less tr(M^-1 F_q^T D_p D_q^-2 F_q)
+    for number, block in enumerate(q.columns()):  # less tr(M^-1 F_q^T D_p D_q^-2 F_q)
         pulled = q.statistics(q.mean + block * ratio.to(block.dtype)).pulled
         rows = torch.arange(len(block), device=block.device)
-        trace = trace - other.solve(pulled)[rows, rows + first * LATENTS_AT_ONCE].sum()
+        trace = trace - other.solve(pulled)[rows, rows + number * LATENTS_AT_ONCE].sum()
     known = q.statistics(p.mean)
     apart = known.whole - other.quadratic(known.pulled)
-    return 0.5 * (trace + apart - len(p.mean) + q._volume(other) - p._volume(p.capacitance()))
+    return 0.5 * (trace + apart - len(p.mean) + q.volume(other) - p.volume(p.capacitance()))

@@ -71,8 +71,9 @@ def fit(
     state = start_state(examples, rank, functions=functions, places=start, shape=shape, seed=seed)
     with _progress.shown("EM", told) as tell:
         for number in range(rounds):
+            seconds = time.perf_counter() - began
             state, likelihood = em_round(examples, annealed(state, rounds) if jump else state, jump=jump)
-            history.append(Round(number, time.perf_counter() - began, likelihood))
+            history.append(Round(number, seconds, likelihood))
             tell(number + 1, rounds)
     return Fitted(state.model(examples.mean), history)
 
@@ -106,12 +107,10 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         x = examples.some(part)
         known = gaussian.statistics(x)
         found.append(known.whole - capacitance.quadratic(known.pulled))
-        z = capacitance.solve(known.pulled).to(x.dtype)
-        squares += float((gaussian.mean + gaussian.spread(z)).sub_(x).square_().sum(dtype=torch.float64))
-    constant = gaussian._volume(capacitance) + examples.dim * math.log(2 * math.pi)
+        z = capacitance.solve(known.pulled).to(gaussian.mean.dtype)
+        squares += float((gaussian.mean + gaussian.spread(z) - x).square_().sum(dtype=torch.float64))
+    constant = gaussian.volume(capacitance) + examples.dim * math.log(2 * math.pi)
     likelihoods = -0.5 * (torch.cat(found) + constant)
     mean = float(likelihoods.mean())
     error = float(likelihoods.std() / math.sqrt(len(examples))) if len(examples) > 1 else math.nan
-    steps = 255 if examples.values.dtype == torch.uint8 else 1
-    bits = math.log2(steps) - mean / examples.dim / math.log(2)
-    return Evaluation(mean, error, bits, math.sqrt(squares / len(examples) / examples.dim))
+    return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / len(examples) / examples.dim))

@@ -43,8 +43,17 @@ class Density(Anchored):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """The log density of x (..., dim): (...), in float64."""
-        features(f"{self._where}.log_prob", x, self.dim)
+        self._check("log_prob", "x", x)
         return self.distribution().log_prob(x)
+
+    def _check(self, where: str, name: str, x: Tensor) -> None:
+        """Examples of this many features, in the units of the model."""
+        features(f"{self._where}.{where}", x, self.dim)
+        if not x.is_floating_point():
+            raise TypeError(
+                f"{self._where}.{where}: `{name}` must be floating point, in the units of the fit, got {x.dtype}; "
+                "bytes count in 1/255: use x / 255"
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """As :meth:`log_prob`, so that wrappers such as DistributedDataParallel see it."""
@@ -59,13 +68,13 @@ class Density(Anchored):
     @torch.no_grad()
     def reconstruct(self, x: Tensor) -> Tensor:
         """Each x (..., dim) without what the model takes for noise: its most likely m + F z."""
-        features(f"{self._where}.reconstruct", x, self.dim)
+        self._check("reconstruct", "x", x)
         return self.distribution().reconstruct(x)
 
     @torch.no_grad()
     def posterior(self, x: Tensor) -> tuple[Tensor, Capacitance]:
         """Of z given x (..., dim): its mean (..., rank), and the inverse of its covariance, which solves."""
-        features(f"{self._where}.posterior", x, self.dim)
+        self._check("posterior", "x", x)
         return self.distribution().posterior(x)
 
     @torch.no_grad()
@@ -86,7 +95,7 @@ class Density(Anchored):
     @torch.no_grad()
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
         """Each x (..., dim) with what is not ``known``, a mask (dim,), at its mean given the rest of ``values``."""
-        features(f"{self._where}.inpaint", values, self.dim)
+        self._check("inpaint", "values", values)
         return self.distribution().inpaint(known, values)
 
 

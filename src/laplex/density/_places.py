@@ -57,13 +57,14 @@ class Line:
 
     def weights(self, at_knots: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """The best weights (q, p) of features at these places (p,), and what each then explains (p,)."""
-        along = ((places - self._knots[0]) / self._step).clamp(0, len(self._knots) - 1)
+        # In float32 a place among a thousand knots would be known to 1e-4 of an interval only.
+        along = ((places.double() - self._knots[0]) / self._step.double()).clamp(0, len(self._knots) - 1)
         left = along.long().clamp_max(len(self._knots) - 2)
-        first, second = self._shares(along - left)
+        first, second = (share.to(at_knots.dtype) for share in self._shares(along - left))
         feature = torch.arange(len(places), device=places.device)
         wanted = first[:, None] * at_knots[feature, :, left] + second[:, None] * at_knots[feature, :, left + 1]
         forms, ridge = self._forms(left, first.double(), second.double())
-        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky(forms + ridge))[..., 0]
+        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky_ex(forms + ridge).L)[..., 0]
         # With the ridge the weight is not quite the best one, and what it explains is less than its product with t_p.
         explained = (2 * weight * wanted).sum(1) - (weight[:, None] @ forms @ weight[..., None])[:, 0, 0]
         return weight.to(wanted.dtype).mT, explained.to(wanted.dtype)
@@ -77,7 +78,7 @@ class Line:
         which = torch.zeros_like(best, dtype=torch.uint8)
         for number in range(COARSE):
             at = PLACES // COARSE * number
-            first, second = self._shares(torch.tensor(at / PLACES, device=best.device))
+            first, second = self._shares(best.new_full((), at / PLACES))
             wanted = first.to(left.dtype) * left + second.to(left.dtype) * right
             gain = torch.zeros_like(best)
             for row in range(self._functions):

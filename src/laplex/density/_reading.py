@@ -51,15 +51,15 @@ class Weighted(torch.autograd.Function):
             squares[part] = rows_bar @ s.square_()
         inverse_bar = (squares + (v * v_bar).sum(0)) / inverse
         mean_bar = -x_bar.sum(0) if x_bar is not None and to_mean else None
-        return x_bar if to_x else None, mean_bar, inverse_bar, v_bar
+        return x_bar.to(x.dtype) if x_bar is not None and to_x else None, mean_bar, inverse_bar, v_bar
 
 
 def _parts(x: Tensor, mean: Tensor, inverse: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Slices of features, and s of each."""
+    """Slices of features, and s of each, in the dtype of the parameters."""
     width = max(BLOCK, PART // max(1, len(x)))
     for first in range(0, x.shape[-1], width):
         part = slice(first, min(first + width, x.shape[-1]))
-        yield part, (x[:, part] - mean[part]).mul_(inverse[part])
+        yield part, (x[:, part] - mean[part]).to(inverse.dtype).mul_(inverse[part])
 
 
 def _squares(s: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ def start(
             f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "
             f"{functions}; use rank={max(rank // functions, 2) * functions}"
         )
+    if not bool(examples.variance.any()):
+        raise ValueError(
+            f"{where}: `examples` must differ from one another, got {len(examples)} that are alike; give more of them"
+        )
     generator = torch.Generator().manual_seed(seed)
     a = _places(where, places, examples, shape, generator)
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}

@@ -14,6 +14,7 @@ knots, makes M a scaled Gram matrix plus 1: then M is never formed either, and s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class StructuredGaussian(FactorGaussian):
 
     def statistics(self, x: Tensor) -> Statistics:
         """What the likelihood needs of x (..., n). Gradients keep one copy of it, or none if it is very large."""
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         parts = max(1, READ_AT_ONCE // max(1, len(rows) * len(self.weight)))
         of_features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
         split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in of_features), strict=True)

@@ -46,18 +46,21 @@ class Trainer:
         self.batch = whole(where, "batch", batch)
         if batch % share[1]:
             raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
+        if len(examples) < share[1]:
+            raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
         self.model, self.examples, self.seed, self.epochs = model, examples, seed, 0
         self._share = share
         self._optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
         # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
-        # from the host, every step whose gradients are not finite, and the scale falls.
+        # from the host, every step whose gradients are not finite, and the scale falls below 1.
         self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
+        self._one = torch.ones((), dtype=torch.float64, device=examples.device)
 
     def epoch(self) -> float:
         """One step for each whole batch that the examples make; the mean log-likelihood, each before its step.
 
         Raises:
-            FloatingPointError: the gradients of a batch are not finite. Its step was left out.
+            FloatingPointError: the gradients of a batch are not finite. The parameters are those before its step.
         """
         total = torch.zeros((), dtype=torch.float64, device=self.examples.device)
         batches = self._batches()
@@ -73,16 +76,19 @@ class Trainer:
         """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
         self._optimizer.zero_grad(set_to_none=True)
         likelihood: Tensor = self.model(x).mean()
-        self._watch.scale(-likelihood / x.shape[-1]).backward()
+        # Once a step was left out, all are, until the host looks: the parameters stay those before it.
+        goes_on = torch.where(self._watch.scale(self._one) < 1.0, torch.nan, self._one)
+        self._watch.scale(-likelihood / x.shape[-1] * goes_on).backward()
         self._watch.step(self._optimizer)
         self._watch.update()
         return likelihood.detach()
 
     def _require_finite(self) -> None:
         if self._watch.get_scale() < 1.0:
+            self._watch.update(1.0)
             raise FloatingPointError(
                 f"laplex.density.Trainer: the likelihood or its gradient was not finite in epoch {self.epochs}; the "
-                "parameters are still finite; use a smaller `lr`, or check the examples"
+                "parameters are those before that step; use a smaller `lr`, or check the examples"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -99,5 +105,7 @@ class Trainer:
         generator = torch.Generator().manual_seed((self.seed << 32) + self.epochs)
         order = torch.randperm(len(self.examples), generator=generator)
         index, count = self._share
-        whole_batches = order[: max(1, len(order) // self.batch) * self.batch].split(self.batch)
-        return [rows[index::count] for rows in whole_batches]
+        size = min(self.batch, len(order) // count * count)  # so that all processes have as many
+        # Where the values are: an index on the host would make every step wait for the device.
+        batches = order[: len(order) // size * size].to(self.examples.values.device).split(size)
+        return [rows[index::count] for rows in batches]

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from laplex.baselines.gaussian import matched_rank
+from laplex.density._starts import STARTS
 from laplex.experiments import density_tables
 from laplex.experiments.density_data import Data, Split, held_out, read
 from laplex.experiments.density_runs import CEILING, METHODS, Recipe, Variant, budget, measured, settings
@@ -29,7 +30,6 @@ ABOUT = "Likelihoods of Gaussians over flattened images: LAPLEX by EM and by Ada
 RANK = 1000
 FITS, STUDIED = ("q1", "q2", "q3", "q4", "q2@2000"), "q2"
 COMPONENTS = (1, 2, 3)
-STARTS = ("tree", "curve", "raster", "random")
 QUICK = {"rounds": 3, "epochs": 1, "after_epochs": 1}
 
 

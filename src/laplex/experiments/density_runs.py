@@ -81,7 +81,7 @@ def settings(data: Data, variant: Variant, recipe: Recipe) -> dict[str, Any]:
 def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, Any] | None) -> dict[str, Any]:
     """Fit and evaluate: the result of a run. ``ceiling`` is that of the empirical Gaussian."""
     if data.device.type == "cuda":
-        _warm_up(data, replace(variant, start="raster", jump=True, permuted=False), SHORT)
+        _warm_up(data, replace(variant, permuted=False), SHORT)
     data = data.permuted if variant.permuted else data
     before = _memory_before(data.device)
     begun = time.perf_counter()
@@ -103,7 +103,7 @@ def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, An
 
 @cache
 def _warm_up(data: Data, variant: Variant, recipe: Recipe) -> None:
-    """Fit shortly, once for all starts: the first fit on a GPU compiles programs, which is not its time."""
+    """Fit shortly: the first fit of a kind on a GPU compiles programs, which is not its time."""
     FITS[variant.method](data, variant, recipe)
 
 
@@ -214,7 +214,7 @@ def _trained(model: Density, data: Data, epochs: int, lr: float, recipe: Recipe)
     for epoch in range(epochs):
         try:
             found = trainer.epoch()
-        except FloatingPointError:  # the parameters are those before the step that failed
+        except FloatingPointError:  # the parameters are those before the step that was not finite
             notes = {"diverged_in_epoch": epoch}
             break
         history.append([round(time.perf_counter() - begun, 3), found])
