@@ -188,6 +188,50 @@ def test_inpaint_is_the_mean_of_the_condition(variant):
         assert error(one[~known], model.condition(known, row[known]).mean) <= 1e-12
 
 
+@pytest.mark.parametrize("name", [name for name in VARIANTS if "diagonal" not in name])
+def test_second_derivatives(name):
+    model, x = model_of(VARIANTS[name], 12, 6), torch.randn(3, 12, dtype=torch.float64, requires_grad=True)
+    leaves = dict(model.named_parameters()) | {"x": x}
+    found = []
+    for total in (model, MultivariateNormal(model.mean, covariance(model))):
+        first = torch.autograd.grad(total.log_prob(x).sum(), list(leaves.values()), create_graph=True)
+        found.append(torch.autograd.grad(sum((one.sin() * one).sum() for one in first), list(leaves.values())))
+    for name, one, other in zip(leaves, *found):
+        assert error(one, other) <= 1e-7, name
+
+
+def test_the_hessian_is_that_of_the_covariance():
+    model, x = model_of(VARIANTS["phased"], 8, 4), torch.randn(8, dtype=torch.float64)
+    want = -torch.linalg.inv(covariance(model).detach())
+    assert error(torch.autograd.functional.hessian(model.log_prob, x), want) <= 1e-9
+    assert error(torch.func.grad(model.log_prob)(x), (want @ (x - model.mean)).detach()) <= 1e-9
+
+
+@variants
+def test_autocast_changes_nothing(variant):
+    model, x = model_of(variant, dtype=torch.float32), torch.randn(4, 60)
+    want = model.log_prob(x).detach(), model.reconstruct(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = model.log_prob(x).detach(), model.reconstruct(x)
+    assert torch.equal(got[0], want[0])
+    assert torch.equal(got[1], want[1])
+
+
+@variants
+def test_parts_of_a_model_are_differentiable(variant):
+    model, x = model_of(variant), torch.randn(60, dtype=torch.float64)
+    some = torch.arange(0, 60, 3)
+    leaves = dict(model.named_parameters())
+    true = MultivariateNormal(model.mean[some], covariance(model)[some][:, some])
+    gradients = (
+        torch.autograd.grad(one.log_prob(x[some]), list(leaves.values())) for one in (model.marginal(some), true)
+    )
+    for name, one, other in zip(leaves, *gradients):
+        assert error(one, other) <= 1e-9, name
+    given = model.condition(some.to(torch.uint8), x[some])
+    torch.autograd.grad(given.log_prob(x[~torch.isin(torch.arange(60), some)]), list(leaves.values()))
+
+
 @variants
 def test_wider_examples_than_the_model(variant):
     model, x = model_of(variant, dtype=torch.float32), torch.randn(4, 60, dtype=torch.float64, requires_grad=True)

@@ -178,6 +178,36 @@ def test_data_of_another_size_are_refused(laplex, path, tmp_path):
     assert not (tmp_path / "x.png").exists()
 
 
+def test_data_in_other_units_are_refused(laplex, path, data, model, tmp_path):
+    scaled = np.load(data).reshape(50, -1).astype(np.float32) / 255
+    np.save(tmp_path / "floats.npy", scaled)
+    status, _, told = laplex("evaluate", path, tmp_path / "floats.npy", *CPU)
+    assert status == 2
+    assert "DATA must be bytes, which count in 1/255, as the model was fitted to, got torch.float32" in told
+    files.save(tmp_path / "model.safetensors", model, SHAPE, units="1")
+    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", data, *CPU)
+    assert status == 2
+    assert "DATA must be floating-point numbers, as the model was fitted to, got torch.uint8" in told
+
+
+def test_a_folder_for_a_model_of_rectangles_is_refused(laplex, tmp_path):
+    files.save(tmp_path / "model.safetensors", LaplexGaussian(4 * 6 * 3, 4), (4, 6, 3), units="1/255")
+    (tmp_path / "folder").mkdir()
+    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "folder", *CPU)
+    assert status == 2
+    assert "DATA must be an array for a model of images of 4 x 6 pixels, got the folder" in told
+
+
+def test_a_disk_that_cannot_be_written_is_told(laplex, path, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(density_commands.pictures, "grid", full)
+    status, _, told = laplex("sample", path, "--out", tmp_path / "s.png", *CPU)
+    assert status == 1
+    assert "laplex sample: cannot write ([Errno 28] No space left on device); nothing was replaced" in told
+
+
 def test_models_that_are_none_are_refused(laplex, data, tmp_path):
     (tmp_path / "text.safetensors").write_text("this is no model, but a text")
     for command in ("sample", "reconstruct", "inpaint", "evaluate"):

@@ -211,8 +211,14 @@ ERRORS = {
         {"places": "curve"},
         r"`shape` must be \(height, width, channels\) of 90 features for \"curve\", got None",
     ),
-    "places": ({"places": torch.rand(3)}, r"`places` must be \(90,\), from 0 to 1, got \(3,\); scale them"),
-    "outside": ({"places": torch.full((90,), 2.0)}, r"`places` must be \(90,\), from 0 to 1, got \(90,\); scale them"),
+    "places": (
+        {"places": torch.zeros(3)},
+        r"`places` must be \(90,\), from 0 to 1, got \(3,\), from 0 to 0; scale them",
+    ),
+    "outside": (
+        {"places": torch.full((90,), 2.0)},
+        r"`places` must be \(90,\), from 0 to 1, got \(90,\), from 2 to 2; scale them",
+    ),
 }
 
 
@@ -255,6 +261,13 @@ EXAMPLES = {
         ValueError,
         "1 of 2 features have NaN or infinity in some example",
     ),
+    "large": (torch.tensor([[1e30], [2e30]]), {}, ValueError, "`values` must have squares that torch.float32 holds"),
+    "nan_mean": (
+        torch.rand(4, 1),
+        {"mean": torch.tensor([math.nan])},
+        ValueError,
+        "`mean` must be finite, .* in 1 feat",
+    ),
     "mean": (torch.rand(4, 3), {"mean": torch.rand(2)}, ValueError, r"`mean` must be \(3,\), .* got \(2,\)"),
 }
 
@@ -263,6 +276,15 @@ EXAMPLES = {
 def test_bad_examples(values, options, kind, message):
     with pytest.raises(kind, match=message):
         density.Examples(values, **options)
+
+
+@pytest.mark.parametrize("call", [density.fit, density.start, density.Trainer])
+def test_bare_tensors_are_refused(call):
+    arguments = (density.LaplexGaussian(3, 2), torch.rand(4, 3)) if call is density.Trainer else (torch.rand(4, 3), 4)
+    with pytest.raises(TypeError, match=r"`examples` must be a laplex.density.Examples, got Tensor; use"):
+        call(*arguments)
+    with pytest.raises(TypeError, match=r"laplex.density.evaluate: `examples` must be a laplex.density.Examples"):
+        density.evaluate(density.LaplexGaussian(3, 2), torch.rand(4, 3))
 
 
 def test_a_round_that_is_not_finite_says_so():

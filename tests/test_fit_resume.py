@@ -78,6 +78,39 @@ def test_ctrl_c_loses_nothing(stage, count, laplex, data, whole, tmp_path, monke
     same_fit(tmp_path, whole)
 
 
+@pytest.mark.parametrize("count", [2, 5, 9])
+def test_an_annealed_fit_goes_on_as_if_nothing_had_been(count, laplex, data, tmp_path, monkeypatch):
+    long = ("--rank", 8, "--rounds", 12, "--device", "cpu", "--every", 0)
+    assert laplex("fit", data, "--out", tmp_path / "whole", *long)[0] == 0
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", count, KeyboardInterrupt)
+        assert laplex("fit", data, "--out", tmp_path / "other", *long)[0] == 130
+    assert laplex("fit", data, "--out", tmp_path / "other", *long)[0] == 0
+    same_fit(tmp_path / "other", tmp_path / "whole")
+
+
+def test_fresh_forgets_the_checkpoint_at_once(laplex, data, tmp_path, monkeypatch):
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 1, KeyboardInterrupt)
+        assert laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)[0] == 130
+    assert not (tmp_path / "checkpoint.safetensors").exists()
+
+
+def test_two_fits_in_one_folder(laplex, data, tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    finally:
+        os.close(held)
+    assert status == 2
+    assert f"--out: another fit writes into {tmp_path} now; wait for it, or give another folder" in told
+    assert os.listdir(tmp_path) == []
+    assert laplex("fit", data, "--out", tmp_path, *SMALL)[0] == 0
+
+
 def test_a_finished_fit_is_not_repeated(laplex, data, whole, tmp_path, monkeypatch):
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     monkeypatch.setattr(fitting.Trainer, "step", lambda *_: pytest.fail("a finished epoch was repeated"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from laplex import _autocast
 from laplex._checks.counts import whole
 from laplex.density._examples import Examples
 from laplex.density._factor import LATENTS_AT_ONCE, Capacitance, Cholesky, FactorGaussian, Statistics
@@ -36,7 +37,8 @@ class DenseFactorGaussian(FactorGaussian):
 
     def spread(self, z: Tensor) -> Tensor:
         """Z (..., r) -> z F (..., n)."""
-        return z @ self.loadings
+        with _autocast.off(z.device):
+            return z @ self.loadings
 
     def columns(self) -> Iterator[Tensor]:
         """F in blocks of rows (few, n)."""

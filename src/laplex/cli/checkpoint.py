@@ -10,6 +10,7 @@ what it has beyond the checkpoint is dropped when a fit goes on, because those r
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Keeper:
         self._every, self._writes = every, writes
         self._begun = self._written = time.monotonic()
         self._before = 0.0
+        self._held: int | None = None  # the folder, locked
         self.log: list[dict[str, Any]] = []
 
     def restore(self) -> Point | None:
@@ -72,12 +74,41 @@ class Keeper:
                 "--fresh to start over"
             )
 
-    def begin(self) -> None:
-        """Make the log that of the checkpoint, and remove what a kill has left of an unfinished one."""
+    def begin(self, *, fresh: bool = False) -> None:
+        """Make the log that of the checkpoint, and remove what a kill has left of an unfinished one.
+
+        A fresh fit removes the checkpoint itself. ValueError where another fit writes into the folder now.
+        """
         if self._writes:
+            self._lock()
+            if fresh:
+                (self.folder / CHECKPOINT).unlink(missing_ok=True)
             for unfinished in self.folder.glob(f".{CHECKPOINT}.*.tmp"):
                 unfinished.unlink()
             write_whole(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.log))
+
+    def _lock(self) -> None:
+        """Keep other fits out of the folder until this process ends, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        self._held = os.open(self.folder, os.O_RDONLY)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise ValueError(
+                f"--out: another fit writes into {self.folder} now; wait for it, or give another folder"
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+
+    def close(self) -> None:
+        """Let others write into the folder."""
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def seconds(self) -> float:
         """How long the fit has taken, with the time before the checkpoint."""

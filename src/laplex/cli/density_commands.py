@@ -25,10 +25,11 @@ ACROSS = 8  # images in a row of a grid
 
 
 class Loaded(NamedTuple):
-    """A model on its device, and the shape of its images, if they are images."""
+    """A model on its device, the shape of its images, if they are images, and what a step of 1 in its data was."""
 
     model: Model
     shape: Shape | None
+    units: str | None
 
 
 def run(given: argparse.Namespace) -> int:
@@ -40,6 +41,9 @@ def run(given: argparse.Namespace) -> int:
     except (ValueError, TypeError, ImportError) as error:
         print(f"laplex {given.command}: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"laplex {given.command}: cannot write ({error}); nothing was replaced", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"\nlaplex {given.command}: interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -50,21 +54,21 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _sample(given: argparse.Namespace) -> None:
-    model, shape = _for_picture(given)
+    model, shape, _ = _for_picture(given)
     rows = sample_rows(model, given.count, given.seed)
     _written(given, rows, shape)
 
 
 def _reconstruct(given: argparse.Namespace) -> None:
-    model, shape = _for_picture(given)
-    x = _examples(given, model, shape)
+    model, shape, units = _for_picture(given)
+    x = _examples(given, model, shape, units)
     _written(given, _in_rows({"images": x, "reconstructions": model.reconstruct(x)}), shape)
 
 
 def _inpaint(given: argparse.Namespace) -> None:
-    model, shape = _for_picture(given)
+    model, shape, units = _for_picture(given)
     known = mask(given.mask, shape, given.seed).to(model.mean.device)
-    x = _examples(given, model, shape)
+    x = _examples(given, model, shape, units)
     seen = torch.where(known, x, torch.full_like(x, 0.5))
     _written(given, _in_rows({"images": x, "what is given": seen, "filled": model.inpaint(known, x)}), shape)
 
@@ -72,8 +76,8 @@ def _inpaint(given: argparse.Namespace) -> None:
 def _evaluate(given: argparse.Namespace) -> None:
     if given.json is not None:
         _refuse_file("--json", Path(given.json))
-    model, shape = _loaded(given)
-    values = density_data.for_model(given.command, given.data, model.dim, shape)
+    model, shape, units = _loaded(given)
+    values = density_data.for_model(given.command, given.data, density_data.Wanted(model.dim, shape, units))
     examples = Examples(values, given.device, mean=model.mean)
     found = evaluations(model, {given.data: examples})
     show(evaluation_table(f"{type(model).__name__} of {given.model}", found))
@@ -154,28 +158,28 @@ def _number(text: str) -> float:
 
 def _loaded(given: argparse.Namespace) -> Loaded:
     model, about = files.load(given.model, given.device)
-    return Loaded(model.requires_grad_(False), about["shape"])
+    return Loaded(model.requires_grad_(False), about["shape"], about.get("units"))
 
 
-def _for_picture(given: argparse.Namespace) -> tuple[Model, Shape]:
+def _for_picture(given: argparse.Namespace) -> tuple[Model, Shape, str | None]:
     if given.count < 1:
         raise ValueError(f"--count must be at least 1, got {given.count}")
     path = Path(given.out)
     if path.suffix.lower() != ".png":
         raise ValueError(f"--out must end with .png, got {given.out}")
     _refuse_file("--out", path)
-    model, shape = _loaded(given)
+    model, shape, units = _loaded(given)
     if shape is None:
         raise ValueError(
             f"MODEL must be of images, got {given.model}, which was fitted to numbers without a height and a width; "
             "fit it again with --side"
         )
-    return model, shape
+    return model, shape, units
 
 
-def _examples(given: argparse.Namespace, model: Model, shape: Shape) -> Tensor:
+def _examples(given: argparse.Namespace, model: Model, shape: Shape, units: str | None) -> Tensor:
     """The first examples (count, n), in the units of the model."""
-    values = density_data.for_model(given.command, given.data, model.dim, shape)
+    values = density_data.for_model(given.command, given.data, density_data.Wanted(model.dim, shape, units))
     examples = Examples(values[: given.count], given.device, mean=model.mean)
     return examples.some(slice(None))
 

@@ -9,7 +9,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ class Data:
     @property
     def units(self) -> str:
         """What a step of 1 in the file is to the model."""
-        return "1/255" if self.train.values.dtype == torch.uint8 else "1"
+        return units_of(self.train.values)
 
     def bits_per_dim(self, log_likelihood: float) -> float:
         """As :class:`laplex.density.Evaluation` counts them."""
@@ -62,8 +62,22 @@ def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = Fa
     return Data(examples, validation, found.shape, digest(train), len(found.skipped))
 
 
-def for_model(command: str, source: str, dim: int, shape: Shape | None) -> Tensor:
-    """Examples (N, dim) for a model of this dim and shape; images of a folder are made to fit."""
+class Wanted(NamedTuple):
+    """What a model was fitted to."""
+
+    dim: int
+    shape: Shape | None
+    units: str | None  # what a step of 1 in the file is to the model, if it is known
+
+
+def for_model(command: str, source: str, wanted: Wanted) -> Tensor:
+    """Examples (N, dim) for a model; images of a folder are made to fit."""
+    dim, shape, units = wanted
+    if shape is not None and shape[0] != shape[1] and Path(source).is_dir():
+        raise ValueError(
+            f"DATA must be an array for a model of images of {shape[0]} x {shape[1]} pixels, got the folder {source}, "
+            "whose images are made squares; give an .npy or .npz file"
+        )
     asked: dict[str, Any] = {}
     if shape is not None and shape[0] == shape[1]:
         asked = {"side": shape[0], "channels": shape[2]}
@@ -79,7 +93,15 @@ def for_model(command: str, source: str, dim: int, shape: Shape | None) -> Tenso
             f"DATA must have {dim} numbers an example{of}, as the model has, got {found.values.shape[1]} in {source}; "
             "give the data that the model was fitted to, or such of the same size and channels"
         )
+    if units is not None and units_of(found.values) != units:
+        fitted = "bytes, which count in 1/255" if units == "1/255" else "floating-point numbers"
+        raise ValueError(f"DATA must be {fitted}, as the model was fitted to, got {found.values.dtype} in {source}")
     return found.values
+
+
+def units_of(values: Tensor) -> str:
+    """What a step of 1 in values is to a model."""
+    return "1/255" if values.dtype == torch.uint8 else "1"
 
 
 def digest(values: Tensor) -> str:

@@ -48,14 +48,16 @@ def _run(given: argparse.Namespace, us: team.Team) -> int:
     point = None if given.fresh else keeper.restore()
     us.wait()  # before the checkpoint is replaced, all have read it
     keeper.folder.mkdir(parents=True, exist_ok=True)
-    keeper.begin()
+    keeper.begin(fresh=given.fresh)
     job = Job(data, settings, keeper, us)
     try:
         found = fitted(job, point)
+        if us.leads:
+            report(job, found)
     except DivergedError as error:
         return _diverged(job, error)
-    if us.leads:
-        report(job, found)
+    finally:
+        keeper.close()
     return 0
 
 

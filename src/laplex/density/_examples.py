@@ -49,12 +49,7 @@ class Examples:
         own, variance = welford(self.some(part) for part in self.row_parts())
         self.mean = own.to(self.dtype) if mean is None else mean.to(self.device, self.dtype)
         self.variance = (variance + (own - self.mean).square_()).to(self.dtype)  # around the mean that is subtracted
-        if not bool(self.variance.isfinite().all()):
-            count = int((~self.variance.isfinite()).sum())
-            raise ValueError(
-                f"{where}: `values` must be finite; {count} of {len(self.mean)} features have NaN or infinity in some "
-                "example; use .nan_to_num()"
-            )
+        _refuse_not_finite(where, own, self.mean, self.variance)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -100,6 +95,33 @@ class Examples:
         if moved.dtype == torch.uint8:
             return moved.to(self.dtype).div_(255)
         return moved.to(self.dtype, copy=is_view and moved.device == values.device)
+
+
+def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) -> None:
+    """Of the examples' own mean, the mean that is subtracted, and the variance around it, all (n,)."""
+    count = int((~own.isfinite()).sum())
+    if count:
+        raise ValueError(
+            f"{where}: `values` must be finite; {count} of {len(own)} features have NaN or infinity in some example; "
+            "use .nan_to_num()"
+        )
+    if not bool(mean.isfinite().all()):
+        raise ValueError(
+            f"{where}: `mean` must be finite, got NaN or infinity in {int((~mean.isfinite()).sum())} features"
+        )
+    if not bool(variance.isfinite().all()):
+        raise ValueError(
+            f"{where}: `values` must have squares that {variance.dtype} holds, got larger ones; scale them"
+        )
+
+
+def examples_of(where: str, examples: object) -> None:
+    """What fits and evaluations take."""
+    if not isinstance(examples, Examples):
+        raise TypeError(
+            f"{where}: `examples` must be a laplex.density.Examples, got {type(examples).__name__}; use "
+            "laplex.density.Examples(values)"
+        )
 
 
 def _parts(count: int, few: int) -> list[slice]:

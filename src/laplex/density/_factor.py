@@ -224,6 +224,7 @@ class FactorGaussian(Distribution):
         if not whole or indices.dim() != 1:
             got = f"{indices.dtype} {tuple(indices.shape)}"
             raise ValueError(f"laplex.density: {where}: `indices` must be integers (s,) or a mask ({n},), got {got}")
+        indices = indices.long()  # torch takes bytes for a mask
         found = torch.where(indices < 0, indices + n, indices)
         if len(found) and (int(found.min()) < 0 or int(found.max()) >= n):
             raise ValueError(f"laplex.density: {where}: `indices` must be from {-n} to {n - 1}; one of them is not")

@@ -13,7 +13,7 @@ from laplex import _progress
 from laplex._checks.counts import whole
 from laplex.density._anneal import annealed
 from laplex.density._em import em_round
-from laplex.density._examples import Examples
+from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
@@ -95,6 +95,7 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         density: a module of ``laplex.density``, or a distribution.
         examples: of as many features as the density has.
     """
+    examples_of("laplex.density.evaluate", examples)
     gaussian = density.distribution() if isinstance(density, Density) else density
     if examples.dim != len(gaussian.mean):
         raise ValueError(

@@ -6,6 +6,7 @@ r"""What a likelihood reads of the examples: x once, in parts, with nothing of i
     d(1 / d) = d * sum over rows of s * ds = d * (2 sum over rows of s^2 dwhole + sum over i of v_i dv_i)
 
 s is computed again in backward: saving it would cost as much memory as x. So would gradients for every operation.
+Where a gradient is differentiated again, or a transform of torch.func is at work, plain operations do the same.
 """
 
 from __future__ import annotations
@@ -15,35 +16,45 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from laplex._eager import plainly_eager
 
 PART = 1 << 25  # numbers of s at a time
 BLOCK = 256  # squares that are added up in the dtype of x; blocks are added in float64
 
 
-class Weighted(torch.autograd.Function):
-    """Whole and weighted, of x (B, n), the mean (n,), 1 / d (n,) and v (I, n). Differentiable once."""
+def weighted(x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole (B,), in float64, and weighted (I, B, n), of x (B, n), the mean (n,), 1 / d (n,) and v (I, n)."""
+    if plainly_eager():
+        return _Weighted.apply(x, mean, inverse, v)  # type: ignore[no-any-return]
+    s = (x - mean).to(inverse.dtype) * inverse
+    return s.double().square().sum(-1), s * v[:, None]
+
+
+class _Weighted(torch.autograd.Function):
+    """``weighted``, with its parts."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, mean, inverse, v)
         whole = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        weighted = torch.empty((len(v), *x.shape), dtype=v.dtype, device=x.device)
+        made = torch.empty((len(v), *x.shape), dtype=v.dtype, device=x.device)
         for part, s in _parts(x, mean, inverse):
-            torch.mul(s, v[:, None, part], out=weighted[..., part])
+            torch.mul(s, v[:, None, part], out=made[..., part])
             whole += _squares(s)
-        return whole, weighted
+        return whole, made
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, whole_bar: Tensor, weighted_bar: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, whole_bar: Tensor, made_bar: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inverse, v = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _bars(x, mean, inverse, v, whole_bar, made_bar)
         to_x, to_mean = ctx.needs_input_grad[:2]
         rows_bar = 2 * whole_bar.to(v.dtype)
         x_bar = torch.empty(x.shape, dtype=v.dtype, device=x.device) if to_x or to_mean else None
         v_bar, squares = torch.empty_like(v), torch.empty_like(inverse)
         for part, s in _parts(x, mean, inverse):
-            found = weighted_bar[..., part]
+            found = made_bar[..., part]
             v_bar[:, part] = (s * found).sum(1)
             if x_bar is not None:
                 of_s = rows_bar[:, None] * s + (v[:, None, part] * found).sum(0)
@@ -52,6 +63,17 @@ class Weighted(torch.autograd.Function):
         inverse_bar = (squares + (v * v_bar).sum(0)) / inverse
         mean_bar = -x_bar.sum(0) if x_bar is not None and to_mean else None
         return x_bar.to(x.dtype) if x_bar is not None and to_x else None, mean_bar, inverse_bar, v_bar
+
+
+def _bars(
+    x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor, whole_bar: Tensor, made_bar: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients, differentiable: the formulas of the head, in whole."""
+    y = (x - mean).to(inverse.dtype)
+    s = y * inverse
+    of_s = 2 * whole_bar.to(v.dtype)[:, None] * s + (v[:, None] * made_bar).sum(0)
+    of_y = of_s * inverse
+    return of_y.to(x.dtype), -of_y.sum(0).to(mean.dtype), (of_s * y).sum(0), (s * made_bar).sum(1)
 
 
 def _parts(x: Tensor, mean: Tensor, inverse: Tensor) -> Iterator[tuple[slice, Tensor]]:

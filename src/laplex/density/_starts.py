@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._checks.counts import whole
 from laplex._seriation import seriate
 from laplex.density._em import State
-from laplex.density._examples import Examples
+from laplex.density._examples import Examples, examples_of
 
 STARTS = ("tree", "curve", "raster", "random")
 NOISE = 0.25  # of the variance of each feature, at the start
@@ -41,6 +41,7 @@ def start(
         seed: of random places and weights.
     """
     where = "laplex.density.start"
+    examples_of(where, examples)
     whole(where, "rank", rank)
     whole(where, "functions", functions)
     if rank % functions or rank // functions < 2:
@@ -78,7 +79,12 @@ def _places(
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     if isinstance(places, Tensor):
         if tuple(places.shape) != (n,) or not bool(((places >= 0) & (places <= 1)).all()):
-            raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {tuple(places.shape)}; scale them")
+            got = (
+                f"{tuple(places.shape)}, from {float(places.min()):g} to {float(places.max()):g}"
+                if len(places)
+                else "none"
+            )
+            raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
         return places.to(**like).clone()
     if places not in STARTS:
         raise ValueError(f"{where}: `places` must be one of {', '.join(STARTS)}, or a tensor, got {places!r}")

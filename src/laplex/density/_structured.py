@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from laplex import _autocast
 from laplex._functional import gram, linear
 from laplex._gram_operator import GramOperator
 from laplex._operator import LaplaceOperator
 from laplex.density._factor import Capacitance, Cholesky, FactorGaussian, Statistics
-from laplex.density._reading import Weighted
+from laplex.density._reading import weighted
 
 READ_AT_ONCE = 1 << 28  # numbers of x, times components, whose weighted copy a training step may keep
 DENSE_LATENTS = 1 << 13  # above it a diagonal latent covariance is not made dense to condition on features
@@ -66,8 +67,9 @@ class StructuredGaussian(FactorGaussian):
         """Z (..., r) -> F z (..., n)."""
         phi, psi = self.phases if self.phases is not None else (None, None)
         total: Any = 0.0
-        for w, y in zip(self.weight, self._at_knots(z.to(self.factor.dtype)), strict=True):
-            total = total + w * linear(y.to(w.dtype), self.a, self.b, self.tau, phi=phi, psi=psi)
+        with _autocast.off(z.device):
+            for w, y in zip(self.weight, self._at_knots(z.to(self.factor.dtype)), strict=True):
+                total = total + w * linear(y.to(w.dtype), self.a, self.b, self.tau, phi=phi, psi=psi)
         return total  # type: ignore[no-any-return]
 
     def statistics(self, x: Tensor) -> Statistics:
@@ -145,8 +147,9 @@ def _part_statistics(part: Sequence[Tensor], of_knots: Sequence[Tensor]) -> tupl
     b, tau, *psi = of_knots
     phases: dict[str, Any] = {"phi": psi[0], "psi": phi[0]} if psi else {}
     inverse = noise.reciprocal()
-    whole, weighted = Weighted.apply(x, mean, inverse, weight * inverse)
-    return whole, linear(weighted, b, a, tau, **phases).double()
+    whole, made = weighted(x, mean, inverse, weight * inverse)
+    with _autocast.off(x.device):  # half precision would be far from an exact likelihood
+        return whole, linear(made, b, a, tau, **phases).double()
 
 
 class _Quasiseparable:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from laplex._checks.counts import whole
-from laplex.density._examples import Examples
+from laplex.density._examples import Examples, examples_of
 
 LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
 
@@ -41,6 +41,7 @@ class Trainer:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         where = "laplex.density.Trainer"
+        examples_of(where, examples)
         if not 0 < lr < math.inf:
             raise ValueError(f"{where}: `lr` must be positive and finite, got {lr}")
         self.batch = whole(where, "batch", batch)
@@ -102,7 +103,7 @@ class Trainer:
 
     def _batches(self) -> list[Tensor]:
         """Row numbers of each batch of this epoch, those of this process."""
-        generator = torch.Generator().manual_seed((self.seed << 32) + self.epochs)
+        generator = torch.Generator().manual_seed(((self.seed << 20) + self.epochs) % 2**63)
         order = torch.randperm(len(self.examples), generator=generator)
         index, count = self._share
         size = min(self.batch, len(order) // count * count)  # so that all processes have as many
