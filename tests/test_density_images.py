@@ -386,3 +386,9 @@ def test_the_bundled_set_names_its_photographs():
     assert not set(train) & set(val)
     assert set(train) | set(val) == set(range(len(credits)))
     assert all(" by " in one and ", CC0, from github.com/" in one for one in credits)
+
+
+def test_a_side_that_would_fill_the_memory(tmp_path):
+    Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
+    with pytest.raises(ValueError, match="`side` must make images of at most 268,435,456 numbers, got 100000"):
+        images.load(tmp_path, side=100_000)

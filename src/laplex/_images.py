@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import struct
 import warnings
@@ -19,6 +20,7 @@ from laplex import _progress
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 NAMED = 5  # unreadable images that the warning names
 THREADS = 8  # decoders release Python's lock; more threads wait for memory
+LARGEST = 1 << 28  # numbers of an image: a slip in `side` would fill the memory
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of 16 bits
 GREY = ("1", "L", "LA", "La", "I", "F", *DEEP)
 ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; from 5 on height and width change places
@@ -95,6 +97,11 @@ def decoder(
     """
     image_module, operations = pillow(where)
     size, mode = (side if width is None else width, side), "RGB" if channels == 3 else "L"
+    if math.prod(size) * channels > LARGEST:
+        raise ValueError(
+            f"{where}: `side` must make images of at most {LARGEST:,} numbers, got {side}; give the pixels of a side, "
+            "such as 224"
+        )
     bicubic = image_module.Resampling.BICUBIC
 
     def square(source: Source) -> Array | None:
