@@ -6,7 +6,13 @@ from typing import Any
 from benchmarks.report import COMMITTED
 
 FOLDER = COMMITTED / "experiments"
-GPU, CPU = "density-imagenette224.json", "density-imagenette224-cpu.json"
+GPU, CPU, SMALL = "density-imagenette224.json", "density-imagenette224-cpu.json", "density-imagenette64.json"
+STARTS = {
+    "tree": "`laplex.seriate`, blind",
+    "random": "random",
+    "raster": "raster order",
+    "curve": "a Hilbert curve over positions",
+}
 Run = dict[str, Any]
 
 
@@ -24,6 +30,24 @@ def densities() -> str:
     lines.append(_line("the empirical Gaussian with a ridge", ceiling, "H200"))
     origin = ", ".join(f"`benchmarks/results/experiments/{name}`" for name in (GPU, CPU))
     return "\n".join([*lines, "", f"From {origin}."])
+
+
+def starts() -> str:
+    """Likelihoods of validation images after EM: a line a start; with and without jumps, pixels permuted or not."""
+    columns = [(jump, permuted) for permuted in (False, True) for jump in (True, False)]
+    names = [
+        f"{'permuted pixels' if permuted else 'pixels'}{'' if jump else ', no jumps'}" for jump, permuted in columns
+    ]
+    lines = [f"| start | {' | '.join(names)} |", "| --- |" + " --- |" * len(names)]
+    found = {}
+    for run in _runs(SMALL):
+        given = run["settings"]
+        if (given["method"], given["functions"], given["rank"]) == ("em", 2, 200):
+            found[given["start"], given["jump"], given["permuted"]] = run["result"]["val"]["log_likelihood"]
+    for start, title in STARTS.items():
+        cells = [f"{found[start, *column]:,.0f}" for column in columns]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"From `benchmarks/results/experiments/{SMALL}`."])
 
 
 def _runs(name: str) -> list[Run]:

@@ -132,6 +132,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "heads": accuracies.heads,
     "projections": accuracies.projections,
     "densities": densities.densities,
+    "starts": densities.starts,
 }
 
 
