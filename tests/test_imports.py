@@ -130,7 +130,8 @@ def test_public_names_of_modules():
         "Round",
         "State",
     ]
-    made = ["StructuredGaussian", "Trainer", "annealed", "em_round", "evaluate", "fit", "images", "start"]
+    made = ["StructuredGaussian", "Trainer", "annealed", "em_round", "evaluate", "files", "fit", "images"]
+    made += ["pictures", "start"]
     assert shown(laplex.density) == [*models, *made]
 
 

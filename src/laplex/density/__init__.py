@@ -25,7 +25,9 @@ Fitting
     ``Trainer``   Adam on the exact likelihood, from scratch or after EM.
 """
 
+from laplex.density import files as files
 from laplex.density import images as images
+from laplex.density import pictures as pictures
 from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
 from laplex.density._em import em_round as em_round
@@ -56,7 +58,9 @@ __all__ = [
     "annealed",
     "em_round",
     "evaluate",
+    "files",
     "fit",
     "images",
+    "pictures",
     "start",
 ]
