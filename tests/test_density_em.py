@@ -305,7 +305,31 @@ def test_parts_of_examples_and_features_change_nothing(monkeypatch):
     assert error(got.noise, want.noise) <= 1e-9
 
 
-# --- annealing --------------------------------------------------------------------------------------------------------
+# --- few examples, and annealing --------------------------------------------------------------------------------------
+
+
+def test_shrinkage_helps_where_examples_are_few():
+    train, held_out = smooth(25), smooth(500)[25:]  # of one process
+    examples = density.Examples(train)
+    other = density.Examples(held_out, mean=examples.mean)
+    found = []
+    for part in (0.0, density.shrinkage(60, 25)):
+        state = density.start(examples, 60)
+        for _ in range(15):
+            state, _ = density.em_round(examples, state, shrinkage=part)
+        found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
+    assert found[1] > found[0] + 10
+
+
+def test_shrinkage_replaces_a_part_by_independent_variables():
+    examples, state = started()
+    plain, _ = density.em_round(examples, state)
+    shrunk, _ = density.em_round(examples, state, shrinkage=0.25)
+    old, new = (one.root @ one.root.mT for one in (plain, shrunk))
+    want = 0.75 * old + 0.25 * old.diagonal().mean() * torch.eye(12, dtype=torch.float64)
+    assert error(new, want) <= 1e-9
+    assert density.shrinkage(1000, 3000) == pytest.approx(0.01 / 9)
+    assert density.shrinkage(1000, 10) == 0.5
 
 
 def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():

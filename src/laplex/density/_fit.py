@@ -12,7 +12,7 @@ from torch import Tensor
 from laplex import _progress
 from laplex._checks.counts import whole
 from laplex.density._anneal import annealed
-from laplex.density._em import em_round
+from laplex.density._em import em_round, shrinkage
 from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
@@ -49,8 +49,8 @@ def fit(
 ) -> Fitted:
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
-    With jumps the first half of the rounds is annealed (:func:`laplex.density.annealed`), and only in the second half
-    the likelihood rises from round to round.
+    With jumps the first half of the rounds is annealed (:func:`laplex.density.annealed`). The latent covariance is
+    shrunk where examples are few (:func:`laplex.density.shrinkage`).
 
     Args:
         examples: what is fitted.
@@ -69,10 +69,12 @@ def fit(
     whole("laplex.density.fit", "rounds", rounds)
     began, history = time.perf_counter(), []
     state = start_state(examples, rank, functions=functions, places=start, shape=shape, seed=seed)
+    part = shrinkage(rank, len(examples))
     with _progress.shown("EM", told) as tell:
         for number in range(rounds):
             seconds = time.perf_counter() - began
-            state, likelihood = em_round(examples, annealed(state, rounds) if jump else state, jump=jump)
+            state = annealed(state, rounds) if jump else state
+            state, likelihood = em_round(examples, state, jump=jump, shrinkage=part)
             history.append(Round(number, seconds, likelihood))
             tell(number + 1, rounds)
     return Fitted(state.model(examples.mean), history)
