@@ -23,7 +23,7 @@ demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, and a density of pho
 	@echo "laplex: look at samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
-	@echo "laplex: the tests take about five minutes on two cores"
+	@echo "laplex: the tests take six or seven minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types

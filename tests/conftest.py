@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are imported: without a GPU, on the CPU
 
+import made_pictures
 from laplex import _backends, _compiled, _route
 
 if _backends.interpreted() and not _backends.NO_TRITON:
@@ -272,3 +273,18 @@ def file(tmp_path_factory):
     from made_features import write_features
 
     return write_features(tmp_path_factory.mktemp("data") / "made.npz")
+
+
+# --- commands of densities --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def laplex(monkeypatch, capsys):
+    """The command `laplex` as a function of its arguments."""
+    return made_pictures.commands(monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A file of fifty small images."""
+    return made_pictures.write(tmp_path_factory.mktemp("data") / "images.npy", 50)

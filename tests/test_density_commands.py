@@ -11,22 +11,12 @@ from PIL import Image
 
 from laplex.cli import density_commands
 from laplex.density import Examples, LaplexGaussian, evaluate, files, fit
-from made_pictures import DIM, SHAPE, commands, drawn, write
+from made_pictures import DIM, SHAPE, drawn, write
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CPU = ("--device", "cpu")
-
-
-@pytest.fixture
-def laplex(monkeypatch, capsys):
-    return commands(monkeypatch, capsys)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("data") / "images.npy", 50)
 
 
 @pytest.fixture(scope="module")

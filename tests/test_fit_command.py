@@ -12,20 +12,10 @@ from PIL import Image
 from laplex import _progress
 from laplex.cli import checkpoint
 from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files
-from made_pictures import BOTH, DIM, PICTURES, SHAPE, SMALL, STEPS, WRITTEN, commands, drawn, log, steps, write
+from made_pictures import BOTH, DIM, PICTURES, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps, write
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def laplex(monkeypatch, capsys):
-    return commands(monkeypatch, capsys)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("data") / "images.npy", 50)
 
 
 # --- what it writes ---------------------------------------------------------------------------------------------------

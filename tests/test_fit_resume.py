@@ -11,20 +11,10 @@ import torch
 from laplex import cli
 from laplex.cli import fitting
 from laplex.density import files
-from made_pictures import BOTH, SHAPE, SMALL, STEPS, WRITTEN, commands, drawn, log, steps, write
+from made_pictures import BOTH, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture
-def laplex(monkeypatch, capsys):
-    return commands(monkeypatch, capsys)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return write(tmp_path_factory.mktemp("data") / "images.npy", 50)
 
 
 @pytest.fixture(scope="module")

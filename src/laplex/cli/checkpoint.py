@@ -101,8 +101,8 @@ class Keeper:
             raise ValueError(
                 f"--out: another fit writes into {self.folder} now; wait for it, or give another folder"
             ) from None
-        except OSError:  # a file system without locks
-            pass
+        except OSError:  # a file system without locks: there, two fits in one folder are not noticed
+            self.close()
 
     def close(self) -> None:
         """Let others write into the folder."""

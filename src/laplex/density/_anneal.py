@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from laplex.density._em import State, root_of
+from laplex.density._places import evenly
 from laplex.reference import kernel
 
 FROM, TO = 16.0, 3.0  # tau at the first round and from the middle of the fit on, in distances of neighbouring knots
@@ -56,11 +56,4 @@ def _levelled(state: State) -> State:
     """Features evenly over the line in the order of their places, under independent latent variables."""
     scale = state.root.square().sum(1).mean().sqrt()
     root = scale * torch.eye(len(state.root), dtype=state.root.dtype, device=state.root.device)
-    return replace(state, a=_even(state.a), root=root)
-
-
-def _even(places: Tensor) -> Tensor:
-    n = len(places)
-    made = torch.empty(n, dtype=torch.float64, device=places.device)
-    made[places.argsort(stable=True)] = (torch.arange(n, dtype=torch.float64, device=places.device) + 0.5) / n
-    return made.to(places.dtype)
+    return replace(state, a=evenly(state.a.argsort(stable=True)).to(state.a.dtype), root=root)

@@ -15,7 +15,8 @@ c_p = Y^T X_p / N and k_s = K(s, b) at a place s,
     t_p = k_s c_p (q,),    T_s = k_s T k_s^T (q, q):   p explains t_p^T T_s^-1 t_p of its variance with w_p = T_s^-1 t_p
 
 so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. A feature
-jumps only where that explains more than its old place, so no step lowers the likelihood, beyond rounding.
+jumps only where that explains more than its old place, so no step lowers the likelihood, beyond rounding. Where
+examples are fewer than latent variables T is all but singular; then Q is T shrunk towards a multiple of 1.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first
 
 @dataclass
 class State:
-    """The model between rounds. A round is a function of the examples and the state alone."""
+    """The model between rounds. A round draws nothing at random, so a fit can go on from a saved state."""
 
     a: Tensor  # (n,) places
     weight: Tensor  # (q, n)
@@ -93,9 +94,8 @@ def em_round(examples: Examples, state: State, *, jump: bool = True, shrinkage: 
             a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
             noise[piece] = examples.variance[piece] - gain
     noise = examples.noise_at_least(noise)
-    return State(
-        a, weight, noise, root_of(_shrunk(moments, shrinkage)), state.knots, state.tau, state.round + 1
-    ), likelihood
+    root = root_of(_shrunk(moments, shrinkage))
+    return State(a, weight, noise, root, state.knots, state.tau, state.round + 1), likelihood
 
 
 def shrinkage(rank: int, count: int) -> float:

@@ -22,6 +22,14 @@ COARSE = 4  # of them are tried first, in every interval
 RIDGE = 1e-6  # of the mean of a diagonal of T_s
 
 
+def evenly(order: Tensor) -> Tensor:
+    """Places (n,), in float64, evenly over [0, 1], of features that come in this order (n,)."""
+    n = len(order)
+    made = torch.empty(n, dtype=torch.float64, device=order.device)
+    made[order] = (torch.arange(n, dtype=torch.float64, device=order.device) + 0.5) / n
+    return made
+
+
 class Line:
     """The places between the first and the last knot.
 

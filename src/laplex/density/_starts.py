@@ -12,6 +12,7 @@ from laplex._checks.counts import whole
 from laplex._seriation import seriate
 from laplex.density._em import State
 from laplex.density._examples import Examples, examples_of
+from laplex.density._places import evenly
 
 STARTS = ("tree", "curve", "raster", "random")
 NOISE = 0.25  # of the variance of each feature, at the start
@@ -58,12 +59,12 @@ def start(
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     count = rank // functions
     deviation = examples.variance.sqrt()
-    signs = torch.randn(functions, examples.dim, generator=generator).to(**like)
-    if functions == 1:
-        signs = torch.ones_like(signs)
+    drawn = torch.randn(functions, examples.dim, generator=generator).to(**like)
+    # Neighbours vary alike, so that one function starts as their mean; several must start apart from one another.
+    shares = drawn if functions > 1 else torch.ones_like(drawn)
     return State(
         a=a,
-        weight=signs * deviation / math.sqrt(KNOTS_IN_TAU * functions),
+        weight=shares * deviation / math.sqrt(KNOTS_IN_TAU * functions),
         noise=examples.noise_at_least(NOISE * examples.variance),
         root=torch.eye(rank, dtype=torch.float64, device=examples.device),
         knots=torch.linspace(0, 1, count, **like),
@@ -79,11 +80,8 @@ def _places(
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     if isinstance(places, Tensor):
         if tuple(places.shape) != (n,) or not bool(((places >= 0) & (places <= 1)).all()):
-            got = (
-                f"{tuple(places.shape)}, from {float(places.min()):g} to {float(places.max()):g}"
-                if len(places)
-                else "none"
-            )
+            reach = f", from {float(places.min()):g} to {float(places.max()):g}" if places.numel() else ""
+            got = f"{tuple(places.shape)}{reach}"
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
         return places.to(**like).clone()
     if places not in STARTS:
@@ -93,10 +91,7 @@ def _places(
         return seriate(examples.values[::step].to(examples.device)).to(**like)
     if places == "random":
         return torch.rand(n, generator=generator).to(**like)
-    order = torch.arange(n) if places == "raster" else hilbert(where, shape, n)
-    made = torch.empty(n, dtype=torch.float64)
-    made[order] = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    return made.to(**like)
+    return evenly(torch.arange(n) if places == "raster" else hilbert(where, shape, n)).to(**like)
 
 
 def hilbert(where: str, shape: tuple[int, ...] | None, n: int) -> Tensor:
