@@ -51,7 +51,7 @@ def test_a_fit_on_the_device_from_bytes_on_the_host():
 
 
 def test_a_step_does_not_wait():
-    examples = density.Examples(smooth(dtype=torch.float32), "cuda")
+    examples = density.Examples(smooth(dtype=torch.float32).cuda())
     model = density.LaplexGaussian(90, 8, device="cuda")
     model.mean.copy_(examples.mean)
     trainer = density.Trainer(model, examples)
