@@ -1,0 +1,74 @@
+"""`laplex report`: all results beside the paper's figures, on one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ABOUT = "Write one HTML page of all results beside the paper's figures."
+COMMITTED, FRESH = Path("benchmarks/results"), Path("reproduced")  # what is taken if no folder is named
+DEFAULT_OUT = "laplex-report.html"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command."""
+    parser = commands.add_parser("report", help=ABOUT, description=ABOUT)
+    folders = f"folders of results; {COMMITTED.as_posix()} and {FRESH.as_posix()} if not given, where they exist"
+    parser.add_argument("--results", nargs="+", type=Path, metavar="DIR", help=folders)
+    parser.add_argument(
+        "--out", type=Path, default=Path(DEFAULT_OUT), metavar="FILE", help=f"{DEFAULT_OUT} if not given"
+    )
+    parser.add_argument("--open", action="store_true", help="show the page in your browser")
+
+
+def run(given: argparse.Namespace) -> int:
+    """The command: 2 where there are no results, or the page cannot be written."""
+    try:
+        size, counts = _write(_folders(given.results), given.out)
+    except ValueError as error:
+        print(f"laplex report: {error}", file=sys.stderr)
+        return 2
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    print(f"{given.out.absolute()}: {size / 1e6:.1f} MB\n{verdicts}")
+    if given.open:
+        webbrowser.open(given.out.absolute().as_uri())
+    return 0
+
+
+def _folders(named: list[Path] | None) -> list[Path]:
+    """The folders that hold results; ValueError where one that was named holds none, or none is there."""
+    for folder in named or ():
+        if not folder.is_dir():
+            raise ValueError(f"--results: {folder} is no folder; name one that `laplex reproduce` has written into")
+        if not any(folder.rglob("*.json")):
+            raise ValueError(
+                f"--results: {folder} holds no JSON; name a folder that `laplex reproduce` has written into"
+            )
+    found = named or [folder for folder in (COMMITTED, FRESH) if folder.is_dir()]
+    if not found:
+        raise ValueError(
+            f"no results found: neither {COMMITTED.as_posix()} nor {FRESH.as_posix()} is here; run `laplex reproduce` "
+            "first, go to a checkout, or name a folder with --results"
+        )
+    return found
+
+
+def _write(folders: list[Path], out: Path) -> tuple[int, dict[str, int]]:
+    """Write the page: its bytes, and how many entries have each verdict."""
+    from laplex._writing import write_whole
+    from laplex.reproduce import outcomes
+    from laplex.reproduce._outcome import VERDICTS
+    from laplex.reproduce._page import to_html
+
+    found = outcomes(folders)
+    text = to_html(found)
+    try:
+        write_whole(out, text)
+    except OSError as error:
+        raise ValueError(f"--out: cannot write {out.absolute()} ({error.strerror or error})") from None
+    counts = Counter(outcome.verdict for outcome in found)
+    return len(text.encode()), {verdict: counts[verdict] for verdict in VERDICTS}
