@@ -1,0 +1,200 @@
+"use strict";
+
+// Line plots in SVG, drawn anew for every width so that letters keep their size.
+const Plots = (() => {
+  const NS = "http://www.w3.org/2000/svg";
+  const COLOURS = 8;
+  const SHAPES = ["circle", "square", "triangle", "diamond", "down", "plus"];
+  const TEXT = 12; // pixels, of letters in a plot
+
+  function svg(name, attributes, parent) {
+    const made = document.createElementNS(NS, name);
+    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+    if (parent) parent.append(made);
+    return made;
+  }
+
+  function element(name, attributes, parent) {
+    const made = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
+    if (parent) parent.append(made);
+    return made;
+  }
+
+  // The outline of a mark around a point: shapes differ, so that colour is not needed to tell lines apart.
+  function mark(shape, x, y, r) {
+    const paths = {
+      circle: `M${x - r},${y}a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0`,
+      square: `M${x - r},${y - r}h${2 * r}v${2 * r}h${-2 * r}z`,
+      triangle: `M${x},${y - 1.2 * r}l${1.2 * r},${2.1 * r}h${-2.4 * r}z`,
+      diamond: `M${x},${y - 1.35 * r}l${1.35 * r},${1.35 * r}l${-1.35 * r},${1.35 * r}l${-1.35 * r},${-1.35 * r}z`,
+      down: `M${x},${y + 1.2 * r}l${1.2 * r},${-2.1 * r}h${-2.4 * r}z`,
+      plus: `M${x - 1.3 * r},${y}h${2.6 * r}M${x},${y - 1.3 * r}v${2.6 * r}`,
+    };
+    return paths[shape];
+  }
+
+  // A line and the paper's line of the same name share a colour.
+  function plainName(series) {
+    return series.label.toLowerCase().replace(/\(?\b(the )?papers?('s)?\b:?\)?|\(?\bours\b:?\)?|laplex/g, "").replace(/[^a-z0-9]+/g, "");
+  }
+
+  function styled(plot) {
+    const colours = new Map();
+    return plot.series.map((series) => {
+      const name = plainName(series);
+      if (!colours.has(name)) colours.set(name, colours.size);
+      const place = colours.get(name);
+      return { ...series, colour: place % COLOURS, shape: SHAPES[place % SHAPES.length], hidden: false };
+    });
+  }
+
+  // The points of a line that an axis can show; a logarithm needs positive numbers.
+  function points(series, xKind, yKind) {
+    return series.x
+      .map((x, at) => ({ x, y: series.y[at] }))
+      .filter(({ x, y }) => x !== null && y !== null && (xKind === "linear" || x > 0) && (yKind === "linear" || y > 0));
+  }
+
+  class Plot {
+    constructor(box, data) {
+      Object.assign(this, { box, data, series: styled(data), yKind: data.y_scale });
+      this.legend = element("div", { class: "legend", role: "group", "aria-label": "Lines; press one to hide it" });
+      this.holder = element("div", { class: "drawing" });
+      this.tip = element("div", { class: "tip", role: "status", hidden: "" });
+      box.querySelector("figcaption").after(this.legend, this.holder);
+      this.holder.append(this.tip);
+      this.fillLegend();
+      this.width = 0;
+      new ResizeObserver(() => this.resized()).observe(this.holder);
+      this.resized();
+    }
+
+    resized() {
+      const width = Math.round(this.holder.clientWidth);
+      if (width > 0 && width !== this.width) {
+        this.width = width;
+        this.draw();
+      }
+    }
+
+    fillLegend() {
+      this.series.forEach((series) => {
+        const button = element("button", { type: "button", "aria-pressed": "true" }, this.legend);
+        button.append(swatch(series), series.of_paper && !/paper/i.test(series.label) ? `${series.label} (paper)` : series.label);
+        button.addEventListener("click", () => {
+          series.hidden = !series.hidden;
+          button.setAttribute("aria-pressed", String(!series.hidden));
+          this.draw();
+        });
+      });
+      if (this.series.every((series) => series.y.every((y) => y === null || y > 0))) this.addScaleButton();
+    }
+
+    addScaleButton() {
+      const button = element("button", { type: "button", class: "scale" }, this.legend);
+      const name = () => (button.textContent = this.yKind === "linear" ? "log axis" : "linear axis");
+      button.addEventListener("click", () => {
+        this.yKind = this.yKind === "linear" ? "log10" : "linear";
+        name();
+        this.draw();
+      });
+      name();
+    }
+
+    draw() {
+      if (this.svg) this.svg.remove();
+      const height = Math.round(Math.min(320, Math.max(220, this.width * 0.62)));
+      const size = { viewBox: `0 0 ${this.width} ${height}`, width: this.width, height };
+      this.svg = svg("svg", { ...size, role: "img", tabindex: "0", "aria-label": this.spoken() });
+      this.holder.prepend(this.svg);
+      this.shown = this.series
+        .filter((series) => !series.hidden)
+        .map((series) => ({ series, points: points(series, this.data.x_scale, this.yKind) }))
+        .filter((line) => line.points.length);
+      this.tip.hidden = true;
+      if (!this.shown.length) {
+        svg("text", { x: this.width / 2, y: height / 2, class: "empty" }, this.svg).textContent = "no values to draw";
+        return;
+      }
+      this.place(height);
+      this.shown.forEach((line) => this.drawLine(line));
+      PlotHover.attach(this);
+    }
+
+    spoken() {
+      const names = this.series.map((series) => series.label).join(", ");
+      return `${this.data.title}. ${this.data.y_label} over ${this.data.x_label}. Lines: ${names}. Arrow keys read values.`;
+    }
+
+    // Lay out the axes: the left margin is as wide as the widest label.
+    place(height) {
+      const all = this.shown.flatMap((line) => line.points);
+      const [xLow, xHigh] = Scales.ends(this.data.x_scale, all.map((point) => point.x));
+      const [yLow, yHigh] = Scales.ends(this.yKind, all.map((point) => point.y));
+      const yTicks = Scales.ticks(this.yKind, yLow, yHigh, Math.max(3, Math.round(height / 50)));
+      const letters = Math.max(...yTicks.map((tick) => lengthOf(Scales.label(this.yKind, tick))));
+      const frame = { left: Math.max(28, letters * 6.8 + 12), right: this.width - 14, top: 26, bottom: height - 42 };
+      const xTicks = Scales.ticks(this.data.x_scale, xLow, xHigh, Math.max(3, Math.floor((frame.right - frame.left) / 60)));
+      this.frame = frame;
+      this.toX = Scales.scale(this.data.x_scale, xLow, xHigh, frame.left, frame.right);
+      this.toY = Scales.scale(this.yKind, yLow, yHigh, frame.bottom, frame.top);
+      this.drawAxes(xTicks, yTicks, height);
+    }
+
+    drawAxes(xTicks, yTicks, height) {
+      const { left, right, top, bottom } = this.frame;
+      const axes = svg("g", { class: "axes" }, this.svg);
+      for (const tick of yTicks) {
+        const y = this.toY(tick);
+        svg("line", { x1: left, x2: right, y1: y, y2: y, class: "grid" }, axes);
+        write(axes, Scales.label(this.yKind, tick), left - 7, y + 4, "end");
+      }
+      let free = -Infinity; // labels that would touch the one before are left out
+      for (const tick of xTicks) {
+        const x = this.toX(tick);
+        svg("line", { x1: x, x2: x, y1: bottom, y2: bottom + 5, class: "tick" }, axes);
+        const label = Scales.label(this.data.x_scale, tick);
+        const half = lengthOf(label) * 3.4;
+        if (x - half < free || x + half > this.width) continue;
+        write(axes, label, x, bottom + 19, "middle");
+        free = x + half + 6;
+      }
+      svg("line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "base" }, axes);
+      write(axes, [this.data.y_label, ""], 2, TEXT, "start", "name");
+      write(axes, [this.data.x_label, ""], right, height - 4, "end", "name");
+    }
+
+    drawLine({ series, points: own }) {
+      const group = svg("g", { class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` }, this.svg);
+      const at = own.map((point) => [this.toX(point.x), this.toY(point.y)]);
+      const path = at.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(2)},${y.toFixed(2)}`).join("");
+      svg("path", { d: path, class: "curve" }, group);
+      const radius = own.length > 40 ? 1.8 : 3.6;
+      svg("path", { d: at.map(([x, y]) => mark(series.shape, x, y, radius)).join(""), class: "marks" }, group);
+    }
+  }
+
+  const lengthOf = ([text, power]) => text.length + power.length * 0.75;
+
+  function write(parent, [text, power], x, y, side, name) {
+    const made = svg("text", { x, y, "text-anchor": side, class: name || "label" }, parent);
+    made.textContent = text;
+    if (power) svg("tspan", { dy: "-0.45em", class: "power" }, made).textContent = power;
+  }
+
+  function swatch(series) {
+    const size = { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" };
+    const made = svg("svg", { ...size, class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` });
+    svg("path", { d: "M1,6H29", class: "curve" }, made);
+    svg("path", { d: mark(series.shape, 15, 6, 3.4), class: "marks" }, made);
+    return made;
+  }
+
+  function drawAll() {
+    const data = JSON.parse(document.getElementById("plot-data").textContent);
+    return [...document.querySelectorAll("figure.plot")].map((box) => new Plot(box, data[Number(box.dataset.plot)]));
+  }
+
+  return { drawAll, svg, element };
+})();
