@@ -101,6 +101,27 @@ def test_a_permutation_hurts_raster_order_and_not_the_tree(finished):
     assert max(reached["raster", False], reached["raster", True]) < reached["tree", True] - 5
 
 
+def test_a_diagonal_latent_covariance_has_fewer_parameters_and_learns(finished):
+    diagonal, dense = (only(finished, method=method, components=1) for method in ("diagonal", "adam"))
+    assert dense["parameters"] - diagonal["parameters"] == 20 * 19 // 2
+    assert diagonal["history"][-1][1] > diagonal["history"][0][1]
+
+
+def test_few_of_the_images_are_fitted_and_the_held_out_ones_stay(files, tmp_path):
+    given = density_options("--data", files / "train.npy", "--hold-out", 40, "--train-count", 30, "--out", tmp_path)
+    few = density.prepare(given).data
+    given.train_count = None
+    assert len(few.train) == 30
+    assert few.val.values.equal(density.prepare(given).data.val.values)
+
+
+def density_options(*given):
+    """The options as `laplex experiment density` reads them."""
+    from laplex.cli import options
+
+    return options.parser().parse_args(["experiment", "density", *map(str, given)])
+
+
 def test_figures_of_a_run(finished):
     ceiling = only(finished, method="empirical")
     assert ceiling["parameters"] == (N + 1) * DIM

@@ -3,7 +3,7 @@
 EM fits q functions of a rank, given as words: q2 is two functions at rank 1000 (or --rank), q2@2000 at rank 2000, and
 q3 at 999, since a rank is a multiple of q. All words are fitted from the tree, with jumps; one of them, --studied, from
 all starts, with and without jumps, on pixels as they are and permuted. Adam trains the paper's model with 1, 2 and 3
-components. Dense models, trained or PPCA, get the ranks whose parameters come nearest to those of all of these. The
+components and, with one, of a diagonal latent covariance, whose rank can be far higher. Dense models, trained or PPCA, get the ranks whose parameters come nearest to those of all of these. The
 empirical Gaussian, with a ridge chosen on the validation images, is the ceiling that likelihoods are divided by.
 """
 
@@ -46,6 +46,7 @@ class Study:
     starts: tuple[str, ...]
     components: tuple[int, ...]
     adam_starts: tuple[str, ...]
+    diagonal_ranks: tuple[int, ...]
     dense_ranks: tuple[int, ...]
     methods: tuple[str, ...]
     recipe: Recipe
@@ -60,6 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add, default = parser.add_argument, Recipe()
     source = "folders of images, .npz files of packed images or of an array (FILE:PART), or .npy files"
     add("--data", required=True, nargs="+", metavar="SOURCE", help=f"images to fit: {source}")
+    add("--train-count", type=int, metavar="N", help="only the first N of the images to fit")
     add("--val", nargs="+", metavar="SOURCE", help="validation images")
     add("--val-count", type=int, metavar="N", help="only the first N of --val; the others are test images")
     add("--hold-out", type=int, metavar="N", help="instead of --val: N of the images, drawn once")
@@ -72,6 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--starts", nargs="+", metavar="NAME", help=f"all of {words(STARTS)}")
     add("--components", type=int, nargs="+", default=COMPONENTS, metavar="I", help=f"of Adam; {words(COMPONENTS)}")
     add("--adam-starts", nargs="+", default=("raster",), metavar="NAME", help="where the pixels of Adam start; raster")
+    add("--diagonal-ranks", type=int, nargs="+", metavar="K", help="of diagonal latent covariances; that of --rank")
     add("--dense-ranks", type=int, nargs="+", metavar="R", help="of dense models; matched to the others if not given")
     add("--methods", nargs="+", default=METHODS, metavar="NAME", help=f"all of {words(METHODS)}; the ceiling always is")
     add("--rounds", type=int, default=default.rounds, metavar="N", help=f"of EM; {default.rounds}")
@@ -107,6 +110,7 @@ def prepare(given: argparse.Namespace) -> Study:
         starts=_starts(given.starts, data),
         components=tuple(sorted(set(given.components))),
         adam_starts=tuple(given.adam_starts),
+        diagonal_ranks=tuple(sorted(set(given.diagonal_ranks or (given.rank,)))),
         dense_ranks=tuple(sorted(set(given.dense_ranks or ()))),
         methods=tuple(given.methods),
         recipe=recipe,
@@ -119,7 +123,7 @@ def _refuse(given: argparse.Namespace) -> None:
     counts = ("rank", "rounds", "epochs", "batch", "after_epochs")
     for name in counts:
         at_least_one(name.replace("_", "-"), [getattr(given, name)])
-    for name in ("components", "dense_ranks", "val_count", "side"):
+    for name in ("components", "diagonal_ranks", "dense_ranks", "train_count", "val_count", "side"):
         value = getattr(given, name)
         if value is not None:
             at_least_one(name.replace("_", "-"), value if isinstance(value, list | tuple) else [value])
@@ -165,7 +169,7 @@ def _data(given: argparse.Namespace) -> Data:
             f"--val must have images of {train.shape[1]} values, as --data, got {val.shape[1]}; use --side"
         )
     few = given.val_count or len(val)
-    return Data(Split(train, val[:few], val[few:]), found.shape, given.device)
+    return Data(Split(train[: given.train_count], val[:few], val[few:]), found.shape, given.device)
 
 
 def _starts(given: list[str] | None, data: Data) -> tuple[str, ...]:
@@ -221,6 +225,8 @@ def _models(study: Study) -> Iterator[Variant]:
         yield from (replace(one, method="em-adam") for one in study.fits)
     if "adam" in study.methods:
         yield from _with_components(study)
+    if "diagonal" in study.methods:
+        yield from (Variant("diagonal", rank, components=1, start="raster") for rank in study.diagonal_ranks)
     matched = {matched_rank(budget(study.data.dim, one), study.data.dim) for one in structured}
     most = min(len(study.data.train) - 2, study.data.dim - 1)
     ranks = study.dense_ranks or sorted({max(1, min(rank, most)) for rank in matched})

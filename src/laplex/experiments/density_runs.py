@@ -19,7 +19,7 @@ from laplex.density import Examples, FactorGaussian, LaplexGaussian, PlacedGauss
 from laplex.density._module import Density
 from laplex.experiments.density_data import Data
 
-METHODS = ("em", "em-adam", "adam", "low-rank", "ppca")  # beside "empirical", which is the ceiling of all
+METHODS = ("em", "em-adam", "adam", "diagonal", "low-rank", "ppca")  # beside "empirical", which is the ceiling of all
 FIGURES = ("log_likelihood", "standard_error", "bits_per_dim", "rmse")  # of an evaluation
 
 
@@ -57,6 +57,7 @@ OF_METHOD = {  # what of a recipe a method depends on
     "em": ("rounds", "seed"),
     "em-adam": ("rounds", "seed", "after_epochs", "after_lr", "batch"),
     "adam": ("epochs", "lr", "batch", "seed"),
+    "diagonal": ("epochs", "lr", "batch", "seed"),
     "low-rank": ("epochs", "lr", "batch", "seed"),
     "ppca": (),
     "empirical": (),
@@ -166,7 +167,7 @@ def _em_then_adam(data: Data, variant: Variant, recipe: Recipe) -> Fit:
 
 def _adam(data: Data, variant: Variant, recipe: Recipe) -> Fit:
     torch.manual_seed(recipe.seed)
-    model = LaplexGaussian(data.dim, variant.rank, variant.components, device=data.device)
+    model = LaplexGaussian(data.dim, variant.rank, variant.components, latent=latent_of(variant), device=data.device)
     if variant.start != "raster":  # where the model itself starts
         state = density.start(
             data.train, variant.rank, functions=1, places=variant.start, shape=data.shape, seed=recipe.seed
@@ -174,6 +175,11 @@ def _adam(data: Data, variant: Variant, recipe: Recipe) -> Fit:
         with torch.no_grad():
             model.a.copy_(state.a)
     return _from_scratch(model, data, recipe)
+
+
+def latent_of(variant: Variant) -> str:
+    """The kind of the latent covariance of the paper's model."""
+    return "diagonal" if variant.method == "diagonal" else "dense"
 
 
 def _low_rank(data: Data, variant: Variant, recipe: Recipe) -> Fit:
@@ -195,6 +201,7 @@ FITS: dict[str, Callable[[Data, Variant, Recipe], Fit]] = {
     "em": _em,
     "em-adam": _em_then_adam,
     "adam": _adam,
+    "diagonal": _adam,
     "low-rank": _low_rank,
     "ppca": _ppca,
     "empirical": _empirical,
@@ -229,4 +236,4 @@ def budget(dim: int, variant: Variant) -> int:
     """The parameters of a structured variant, without making it."""
     if variant.functions:
         return _count(PlacedGaussian(dim, variant.rank, variant.functions, device="meta"))
-    return _count(LaplexGaussian(dim, variant.rank, variant.components, device="meta"))
+    return _count(LaplexGaussian(dim, variant.rank, variant.components, latent=latent_of(variant), device="meta"))

@@ -19,6 +19,7 @@ METHODS = {
     "em": "EM",
     "em-adam": "EM, then Adam",
     "adam": "Adam",
+    "diagonal": "Adam, diagonal latent covariance",
     "low-rank": "dense low rank, Adam",
     "ppca": "PPCA",
     "empirical": "empirical Gaussian",
@@ -202,7 +203,7 @@ def _panels(cells: Sequence[Cell]) -> list[Panel]:
         one = cell.variant
         kind = METHODS[one.method] + (f", q = {one.functions}" if one.functions else "")
         sizes.setdefault(kind, []).append(Point(cell.result["parameters"], cell.val))
-        if cell.variant.method in ("em", "adam"):  # more curves would hide each other
+        if cell.variant.method in ("em", "adam", "diagonal"):  # more curves would hide each other
             times[f"{cell.title}, rank {cell.variant.rank}"] = _thinned(cell.result["history"])
     panels = [Panel(("parameters", "validation log-likelihood"), sizes, level, ticks=_ticks(sizes))]
     if times:
