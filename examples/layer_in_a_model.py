@@ -1,0 +1,71 @@
+"""A wide layer of a model, replaced by a layer of kernels: few parameters, if its anchors start in the right places.
+
+The data are signals of 3000 features. Neighbouring features vary alike, but they are shuffled, and nobody tells the
+model their order. Run it: python examples/layer_in_a_model.py
+"""
+
+import torch
+from torch import Tensor, nn
+
+import laplex
+
+FEATURES, HIDDEN, CLASSES = 3000, 100, 8
+
+
+def signals(count: int, templates: Tensor, shuffled: Tensor) -> tuple[Tensor, Tensor]:
+    """Noisy copies of one smooth template a class, with shuffled features."""
+    labels = torch.randint(CLASSES, (count,))
+    return (templates[labels] + torch.randn(count, FEATURES))[:, shuffled], labels
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES))
+
+
+def placed(model: nn.Sequential, x: Tensor) -> nn.Sequential:
+    """Anchors of the first layer where the data put them: gradient descent does not find an order."""
+    with torch.no_grad():
+        model[0].b.copy_(HIDDEN * laplex.seriate(x))  # features that vary alike come to lie near one another
+        model[0].a.copy_(torch.arange(HIDDEN) + 0.5)  # each hidden unit listens to its part of the line
+    return model
+
+
+def accuracy_of(model: nn.Sequential, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], lr: float) -> float:
+    """Sixty steps of Adam, then the share of test signals that are recognised."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(train[0]), train[1]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        return float((model(test[0]).argmax(1) == test[1]).float().mean())
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    templates = torch.randn(CLASSES, FEATURES).cumsum(1) / FEATURES**0.5  # random walks
+    shuffled = torch.randperm(FEATURES)
+    train, test = signals(300, templates, shuffled), signals(1000, templates, shuffled)
+
+    dense, anywhere, seriated = network(), network(), network()
+    for model in (anywhere, seriated):
+        table = laplex.nn.replace_linear(model, rank=1, include="0")  # in place
+    print(table)
+    models = {"nn.Linear": dense, "kernels": anywhere, "kernels, placed": placed(seriated, train[0])}
+    found = {}
+    for name, model in models.items():
+        found[name] = accuracy_of(model, train, test, 1e-3 if model is dense else 1e-2)
+        count = sum(parameter.numel() for parameter in model.parameters())
+        print(f"{name:16} {count:7,} parameters, test accuracy {found[name]:.3f}")
+
+    # The self-check: the layer applies the matrix that it says it has, and the model learned.
+    layer = seriated[0]
+    with torch.no_grad():
+        difference = (layer(test[0]) - layer.to_linear()(test[0])).abs().max()
+    assert difference < 1e-3, f"the layer differs from its dense form by {difference:.1e}"
+    assert found["kernels, placed"] > max(0.9, found["kernels"]), f"the layer of kernels learned too little: {found}"
+    print("OK")
+
+
+if __name__ == "__main__":
+    main()
