@@ -188,10 +188,12 @@ def routing_of(
     above 1/2, else 0. With phases a column's entry is chosen among the two rows on each side of b_j.
 
     The bound. Sort the rows, and let a window hold the last two with a_i < b_j and the first two with a_i >= b_j.
-        - An entry in the window is compared with R as it is: the one that R keeps or drops is min(|K|, 1 - |K|) away,
-          since the sign is that of K; the others are |K| away.
-        - A row left of the window has a_i <= a_l < b_j, where l is the leftmost in the window, so |K_ij| is at most
-          exp(-|a_l - b_j| / tau). The same holds on the right.
+
+    - An entry in the window is compared with R as it is: the one that R keeps or drops is min(|K|, 1 - |K|) away,
+      since the sign is that of K; the others are |K| away.
+    - A row left of the window has a_i <= a_l < b_j, where l is the leftmost in the window, so |K_ij| is at most
+      exp(-|a_l - b_j| / tau). The same holds on the right.
+
     The bound is the largest of these numbers. Without phases the row l is itself one of "the others", or the window
     holds equal anchors, so the bound is then the largest difference itself, and not only a bound.
 
