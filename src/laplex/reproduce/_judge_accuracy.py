@@ -1,0 +1,176 @@
+"""Outcomes of accuracy, gradients and theory: what is right, and by how much."""
+
+from __future__ import annotations
+
+from laplex.reproduce import _published as paper
+from laplex.reproduce._judging import beside, curves, figure, held, judged, not_run, place, ratio, series, value, worst
+from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
+from laplex.reproduce._rivals import DENSE, FORWARD, KEPT, LAPLEX, LOGS, TITLES, TOEPLITZ
+from laplex.reproduce._stored import Results, Shelf
+
+L2, LARGEST = "error", "largest_error"
+NORMS = {L2: "Euclidean norm", LARGEST: "largest component"}
+EPSILON = 2.0**-23
+ROUNDINGS = 10
+YES, NO = "yes", "no"
+
+
+def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
+    """Against float64, random anchors."""
+    found = shelf.measured("accuracy")
+    if not found:
+        return not_run(entry, _missing(entry))
+    figures = [one for results in found.values() for one in _accuracy(results)]
+    told = [f"{one.label}: {one.ours:.2g}" for one in figures if one.ours is not None]
+    plots = [_errors(results, "n", norm, "Errors") for results in found.values() for norm in NORMS]
+    return judged(entry, worst(figures), f"{'; '.join(told)}.", list(found.values()), figures=figures, plots=plots)
+
+
+def _accuracy(results: Results) -> list[Figure]:
+    errors = {norm: [value(run, LAPLEX, FORWARD, norm) or 0.0 for run in results.runs] for norm in NORMS}
+    last = max(results.runs, key=lambda run: run.settings["n"])
+    times = ratio(last, LAPLEX, DENSE, FORWARD, L2)
+    size, where = last.settings["n"].bit_length() - 1, place(results)
+    return [
+        figure(f"{NORMS[L2]}, {where}", paper.ACCURACY_L2, max(errors[L2]), "relative error", "lower"),
+        figure(f"{NORMS[LARGEST]}, {where}", paper.ACCURACY_LARGEST, max(errors[LARGEST]), "relative error", "lower"),
+        figure(f"dense over laplex, n = 2^{size}, {where}", paper.ACCURACY_DENSE_FACTOR, times, "x", "higher"),
+    ]
+
+
+def grid(entry: Entry, shelf: Shelf) -> Outcome:
+    """On a uniform grid, beside the Toeplitz product by FFT."""
+    found = shelf.measured("grid-accuracy")
+    if not found:
+        return not_run(entry, _missing(entry))
+    figures, words = [], []
+    for results in found.values():
+        smallest = [_smallest(run.result["measured"]) for run in results.runs]
+        last = results.at(n=paper.GRID_SIZE)
+        ours, theirs = value(last, LAPLEX, FORWARD, LARGEST), paper.GRID_LARGEST["laplex"]
+        verdict = beside(theirs, ours, "lower") if all(smallest) else "not reproduced"
+        label = f"largest component, n = 2^14, {place(results)}"
+        figures.append(Figure(label, theirs, ours, "relative error", "lower", verdict))
+        which = "at every size" if all(smallest) else f"at {sum(smallest)} of {len(smallest)} sizes"
+        words.append(f"{place(results)}: {ours or 0:.2g}, the smallest {which}")
+    reason = f"Largest relative error at n = 2^14, beside FFT and dense: {'; '.join(words)}. The paper has 4.2e-7."
+    plots = [_errors(results, "n", norm, "Errors on a uniform grid") for results in found.values() for norm in NORMS]
+    return judged(entry, worst(figures), reason, list(found.values()), figures=figures, plots=plots)
+
+
+def _smallest(measured: dict[str, dict[str, dict[str, float]]]) -> bool:
+    errors = {method: ways[FORWARD][L2] for method, ways in measured.items()}
+    return errors[LAPLEX] == min(errors.values())
+
+
+def rounding(entry: Entry, shelf: Shelf) -> Outcome:
+    """The portable path over the spread of anchors."""
+    found = shelf.measured("rounding")
+    if not found:
+        return not_run(entry, _missing(entry))
+    bound = ROUNDINGS * EPSILON
+    figures, words = [], []
+    for results in found.values():
+        for method in (LOGS, LAPLEX):
+            errors = [one for run in results.runs if (one := value(run, method, FORWARD, L2)) is not None]
+            verdict = held(max(errors) <= bound, False)
+            label = f"largest error of {TITLES[method]}, {place(results)}"
+            note = "" if method == LOGS else "beside it; not the paper's claim"
+            figures.append(Figure(label, EPSILON, max(errors), "relative error", "lower", verdict, note))
+        words.append(f"{figures[-2].ours:.1e}, laplex's to {figures[-1].ours:.1e}")
+    verdict = worst(one for one in figures if not one.note)
+    reason = "Over anchors that spread over 1 to 10 000 tau, the float32 error of the logcumsumexp path rises to "
+    reason += f"{words[0]}; one rounding is {EPSILON:.1e}."
+    plots = [_errors(results, "span", L2, "Errors over the spread of anchors, in tau") for results in found.values()]
+    return judged(entry, verdict, reason, list(found.values()), figures=figures, plots=plots)
+
+
+def _errors(results: Results, over: str, norm: str, title: str) -> Plot:
+    methods = (LAPLEX, KEPT, DENSE, TOEPLITZ, LOGS)
+    drawn = curves(series(results.runs, over, TITLES[method], method, FORWARD, norm, 1.0) for method in methods)
+    words = f"{title}, {NORMS[norm]}, {place(results)}"
+    return Plot(words, over, "relative error", drawn, "log2" if over == "n" else "log10", "log10")
+
+
+# --- Gradients -------------------------------------------------------------------------------------------------------
+
+
+def differentiability(entry: Entry, shelf: Shelf) -> Outcome:
+    """Every cell of the table, as it was tried."""
+    found = shelf.measured("gradients")
+    if not found:
+        return not_run(entry, _missing(entry))
+    rows: list[list[str]] = []
+    agree: list[bool] = []
+    more: list[bool] = []
+    for results in found.values():
+        for run in results.runs:
+            method, asked = run.settings["method"], run.settings["asked"]
+            got, theirs = run.result["has"], run.settings["paper"]
+            cells = [place(results), TITLES[method], asked, "" if theirs is None else _word(theirs), _word(got)]
+            rows.append(
+                [*cells, "" if run.result["error"] is None else f"{run.result['error']:.1e}", run.result["words"]]
+            )
+            (more if theirs is None else agree).append(got if theirs is None else got == theirs)
+    verdict = held(all(agree), all(more) and bool(more))
+    reason = f"{sum(agree)} of {len(agree)} cells came out as in the paper"
+    reason += "; laplex also has exact gradients for tau and phases, and second derivatives." if all(more) else "."
+    columns = ["machine", "method", "asked", "paper", "here", "relative error", "what was found"]
+    tables = [Table("What was tried, against float64", columns, rows)]
+    return judged(entry, verdict, reason, list(found.values()), tables=tables)
+
+
+def _word(yes: bool) -> str:
+    return YES if yes else NO
+
+
+# --- Theory ----------------------------------------------------------------------------------------------------------
+
+
+def theorem(entry: Entry, shelf: Shelf) -> Outcome:
+    """The printed formulas beside the definition."""
+    results = shelf.measured("theorem").get("cpu")
+    if results is None:
+        return not_run(entry, _missing(entry))
+    runs = results.runs
+    wrong = sum(run.result["theorem"] > 1e-9 for run in runs)
+    worst_error, ours = max(run.result["theorem"] for run in runs), max(run.result["laplex"] for run in runs)
+    mended = max(run.result["mended"] for run in runs)
+    figures = [
+        Figure("draws in which the printed formulas are right", float(len(runs)), float(len(runs) - wrong), "draws",
+               "higher", held(wrong == 0, False)),
+        Figure("laplex's largest error, float64", None, ours, "relative error", "lower", held(ours < 1e-12, False),
+               "beside it; not the paper's claim"),
+    ]  # fmt: skip
+    reason = (
+        f"The printed formulas are wrong in {wrong} of {len(runs)} random draws, by up to {worst_error:.0%}: they lose "
+    )
+    reason += "every column beyond the last row anchor, and count the diagonal of both triangles. With a last interval "
+    reason += f"and a strict triangle the error is {mended:.0e}; laplex's is {ours:.0e}."
+    return judged(entry, held(wrong == 0, False), reason, [results], figures=figures)
+
+
+def full_rank(entry: Entry, shelf: Shelf) -> Outcome:
+    """Ranks of random K."""
+    results = shelf.measured("rank").get("cpu")
+    if results is None:
+        return not_run(entry, _missing(entry))
+    full = sum(run.result["rank"] == run.settings["n"] for run in results.runs)
+    shares = [run.result["rank"] / run.settings["n"] for run in results.runs]
+    numerical = [run for run in results.runs if run.result["numerical"] is not None]
+    same = sum(run.result["numerical"] == run.result["rank"] for run in numerical)
+    holds = 2 * full > len(results.runs)
+    label = "draws of full rank"
+    figures = [Figure(label, float(len(results.runs)), float(full), "draws", "higher", held(holds, False))]
+    reason = (
+        f"{full} of {len(results.runs)} random K have full rank; ranks are {min(shares):.2f} n to {max(shares):.2f} n "
+    )
+    reason += (
+        f"(numerically the same in {same} of {len(numerical)} that were checked). Interlaced anchors have full rank, "
+    )
+    reason += "which is how laplex.nn starts them."
+    return judged(entry, held(holds, False), reason, [results], figures=figures)
+
+
+def _missing(entry: Entry) -> str:
+    return f"No measurement: `laplex reproduce {entry.name}` makes one."

@@ -1,0 +1,274 @@
+"""Outcomes of densities, from the results of `laplex experiment density`.
+
+The paper's model with I components has as many values a pixel as ours with q = I + 1 functions; they are compared at
+rank 1000, or at the largest multiple of q below it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from laplex.experiments import published
+from laplex.reproduce import _published as paper
+from laplex.reproduce._judging import figure, held, judged, not_run, worst
+from laplex.reproduce._outcome import Entry, Figure, Outcome, Picture, Plot, Series, Table
+from laplex.reproduce._stored import Results, Run, Shelf
+
+IMAGENETTE, PHOTOGRAPHS = published.DENSITIES
+OURS, DENSE = ("em", "em-adam"), ("low-rank", "ppca")
+TITLES = {
+    "em": "LAPLEX by EM",
+    "em-adam": "LAPLEX by EM, then Adam",
+    "adam": "LAPLEX, the paper's model by Adam",
+    "low-rank": "dense low rank",
+    "ppca": "PPCA",
+    "empirical": "empirical Gaussian",
+}
+COLUMNS = ["file", "model", "rank", "parameters", "log-likelihood", "of the empirical Gaussian's, %", "RMSE"]
+MISSING = "No results of `laplex experiment density`; give the images with --data."
+DIFFER = "Other images than the paper's, and fewer of them, which makes the empirical Gaussian a weaker ceiling"
+
+
+def density(entry: Entry, shelf: Shelf) -> Outcome:
+    """Shares of the ceiling's likelihood, and dense models of equal parameters."""
+    sources = _imagenette(shelf)
+    shares = [one for source in sources for one in _shares(source)]
+    leads = [one for source in sources for one in _over_dense(source)]
+    if not shares:
+        return not_run(entry, MISSING)
+    verdict = "not reproduced" if worst(leads) == "not reproduced" else worst(shares)
+    figures = [*shares, *leads]
+    best, theirs = max(one.ours or 0.0 for one in shares), max(one.paper or 0.0 for one in shares)
+    reason = f"{DIFFER}; at rank 1000 LAPLEX has up to {best:.0f} % of its likelihood, the paper's up to {theirs:.0f} %"
+    reason += f"; it leads dense models of equal parameters by {_span(leads)} nats a number." if leads else "."
+    plots = [_plot(source) for source in sources]
+    return judged(entry, verdict, reason, sources, figures=figures, plots=plots, tables=[_table(sources)])
+
+
+def samples(entry: Entry, shelf: Shelf) -> Outcome:
+    """Likelihoods over the number of functions, and a picture."""
+    sources = _imagenette(shelf)
+    steps = [one for source in sources for one in _rising(source, "log_likelihood")]
+    if not steps:
+        return not_run(entry, MISSING)
+    figures = [
+        Figure(label, None, later - earlier, "nats", "higher", held(later > earlier, False))
+        for label, earlier, later in steps
+    ]
+    reason = "The likelihood grows with every function that is added, as in the paper; the samples shown are of "
+    reason += "photographs that may be shown, fitted by `make demo`."
+    if worst(figures) == "not reproduced":
+        reason = "The likelihood does not grow with every function that is added."
+    made = judged(entry, worst(figures), reason, sources, figures=figures)
+    return _with_picture(made, shelf, "samples.png", "Samples of a Gaussian fitted to 414 photographs, 64 x 64 pixels")
+
+
+def reconstructions(entry: Entry, shelf: Shelf) -> Outcome:
+    """Errors of the most likely images."""
+    sources = _imagenette(shelf)
+    figures = []
+    for source in sources:
+        for number, theirs in paper.RECONSTRUCTION_RMSE.items():
+            run = _matched(source, number)
+            if run is not None:
+                label = f"{_name(source)}, as many values a pixel as I = {number}"
+                figures.append(figure(label, theirs, _unseen(run)["rmse"], "RMSE", "lower"))
+    if not figures:
+        return not_run(entry, MISSING)
+    falls = all(later < earlier for source in sources for _, earlier, later in _rising(source, "rmse"))
+    verdict = worst(figures) if falls else "not reproduced"
+    found = [one.ours for one in figures if one.ours is not None]
+    reason = f"Other images than the paper's. The error {'falls' if falls else 'does not fall'} with every function "
+    published_range = min(paper.RECONSTRUCTION_RMSE.values()), max(paper.RECONSTRUCTION_RMSE.values())
+    reason += "that is added; it is {:.3f} to {:.3f}, the paper's {} to {}.".format(
+        min(found), max(found), *published_range
+    )
+    made = judged(entry, verdict, reason, sources, figures=figures)
+    words = "Photographs that were not fitted, above, and their most likely images, below"
+    return _with_picture(made, shelf, "reconstructions.png", words)
+
+
+def photographs(entry: Entry, shelf: Shelf) -> Outcome:
+    """The lead over a dense model of no fewer parameters, at three million numbers."""
+    sources = [one for one in shelf.experiments("density-photos*") if _ceiling(one) is not None]
+    dim, models = PHOTOGRAPHS.dim, {one.method: one for one in PHOTOGRAPHS.models}
+    theirs = (models["laplex"].log_likelihood - models["low-rank"].log_likelihood) / dim
+    figures, words = [], []
+    fitted = {_images(source) for source in sources}
+    for source in sources:
+        for run in (one for one in source.runs if one.settings["method"] in OURS):
+            rival = _dense_rival(source, run)
+            if rival is None:
+                continue
+            ours, dense = _level(run), _level(rival)
+            label = f"{_words(run)} over {_words(rival)}, {_name(source)}"
+            figures.append(figure(label, theirs, (ours - dense) / dim, "nats a number", "higher"))
+            words.append(f"{ours:,.0f} against {dense:,.0f}")
+    if not figures:
+        return not_run(entry, "No results of `laplex experiment density` on photographs; give them with --data.")
+    reason = f"Other photographs than DIV2K's, {max(fitted)} fitted in place of 800: {words[0]} nats; the paper has "
+    reason += f"{models['laplex'].log_likelihood:,} against {models['low-rank'].log_likelihood:,}."
+    made = judged(entry, worst(figures), reason, sources, figures=figures, tables=[_table(sources)])
+    words_shown = "Photographs of 64 x 64 pixels, their upper halves, and the lower halves at their mean given those"
+    return _with_picture(made, shelf, "inpainted.png", words_shown)
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def _imagenette(shelf: Shelf) -> list[Results]:
+    """Results at the paper's rank; those on small images have other ranks, and are shown in tables."""
+    found = shelf.experiments("density-imagenette*")
+    return [one for one in found if _ceiling(one) is not None]
+
+
+def _ceiling(source: Results) -> Run | None:
+    return source.at(method="empirical", permuted=False)
+
+
+def _unseen(run: Run) -> dict[str, float]:
+    """Figures of images that were not fitted: those of test images, if there are any."""
+    found: dict[str, float] = run.result.get("test") or run.result["val"]
+    return found
+
+
+def _level(run: Run) -> float:
+    return float(_unseen(run)["log_likelihood"])
+
+
+def _share(source: Results, run: Run) -> float:
+    """In percent of the ceiling's likelihood."""
+    ceiling = _ceiling(source)
+    return 100 * _level(run) / _level(ceiling) if ceiling is not None else float("nan")
+
+
+def _plain(source: Results, method: str, rank: int, functions: int) -> Run | None:
+    """A fit from the tree, of pixels as they are; the newest one."""
+    wanted = {"method": method, "functions": functions, "start": "tree", "jump": True, "permuted": False}
+    found = [run for run in source.where(**wanted) if run.settings["rank"] in (rank, rank - rank % functions)]
+    return max(found, key=lambda run: run.date) if found else None
+
+
+def _matched(source: Results, components: int) -> Run | None:
+    """Our fit by EM with the rank and the values a pixel of the paper's model."""
+    return _plain(source, "em", published.DENSITY_RANK, components + 1)
+
+
+def _dense_rival(source: Results, run: Run) -> Run | None:
+    """The dense model with the fewest parameters that are no fewer than those of ``run``; the better of equals."""
+    dense = [one for one in source.runs if one.settings["method"] in DENSE]
+    enough = [one for one in dense if one.result["parameters"] >= run.result["parameters"]]
+    if not enough:
+        return None
+    least = min(one.settings["rank"] for one in enough)
+    return max((one for one in enough if one.settings["rank"] == least), key=_level)
+
+
+def _rising(source: Results, what: str) -> list[tuple[str, float, float]]:
+    """Figures before and after functions are added at the same rank, fits from the tree."""
+    steps = []
+    ranks = {run.settings["rank"] for run in source.runs if run.settings["method"] == "em"}
+    for rank in sorted(ranks):
+        fits = [(q, run) for q in range(1, 9) if (run := _plain(source, "em", rank, q)) is not None]
+        exact = [(q, run) for q, run in fits if run.settings["rank"] == rank or rank == published.DENSITY_RANK]
+        for (q, run), (more, other) in pairwise(exact):
+            label = f"rank {rank}, from {q} to {more} functions, {_name(source)}"
+            steps.append((label, _unseen(run)[what], _unseen(other)[what]))
+    return steps
+
+
+def _name(source: Results) -> str:
+    return source.path.stem.removeprefix("density-")
+
+
+# --- Figures, tables, pictures ---------------------------------------------------------------------------------------
+
+
+def _shares(source: Results) -> list[Figure]:
+    """Our shares of the ceiling's likelihood beside the paper's, and further ones that it has nothing beside."""
+    figures = []
+    for one in IMAGENETTE.models:
+        run = _matched(source, one.components) if one.method == "laplex" else None
+        if run is not None and one.closure is not None:
+            label = f"{_words(run)}, {_name(source)}; paper: I = {one.components}"
+            figures.append(figure(label, 100 * one.closure, _share(source, run), "%", "higher"))
+    return figures
+
+
+def _over_dense(source: Results) -> list[Figure]:
+    """The lead over dense models of no fewer parameters; it must be positive, and has no figure of the paper beside."""
+    figures = []
+    for run in source.where(method="em", start="tree", jump=True, permuted=False):
+        rival = _dense_rival(source, run)
+        if rival is not None:
+            lead = (_level(run) - _level(rival)) / _dim(source)
+            label = f"lead of {_words(run)} over {_words(rival)}, {_name(source)}"
+            note = "must be positive"
+            figures.append(Figure(label, None, lead, "nats a number", "higher", held(lead > 0, False), note))
+    return figures
+
+
+def _span(figures: list[Figure]) -> str:
+    found = [one.ours for one in figures if one.ours is not None]
+    return f"{min(found):.2f} to {max(found):.2f}"
+
+
+def _dim(source: Results) -> int:
+    """The numbers of an image, from the empirical Gaussian: it holds N images and their mean, (N + 1) n numbers."""
+    ceiling = _ceiling(source)
+    return 1 if ceiling is None else int(ceiling.result["parameters"]) // (_images(source) + 1)
+
+
+def _images(source: Results) -> int:
+    """The images that were fitted: one more than the rank of their covariance."""
+    ceiling = _ceiling(source)
+    return 0 if ceiling is None else int(ceiling.result["rank"]) + 1
+
+
+def _words(run: Run) -> str:
+    one = run.settings
+    size = (
+        f", q = {one['functions']}" if one["functions"] else f", I = {one['components']}" if one["components"] else ""
+    )
+    return f"{TITLES[one['method']]}{size}, rank {one['rank'] or run.result['rank']}"
+
+
+def _table(sources: list[Results]) -> Table:
+    rows = []
+    for source in sources:
+        plain = [run for run in source.runs if not run.settings["permuted"]]
+        for run in plain:
+            start = run.settings["start"]
+            words = _words(run) + (f", from {start}" if start else "")
+            words += ", no jumps" if run.settings["functions"] and not run.settings["jump"] else ""
+            cells = [f"{run.result['parameters']:,}", f"{_level(run):,.0f}", f"{_share(source, run):.1f}"]
+            rank = str(run.settings["rank"] or run.result["rank"])
+            rows.append([_name(source), words, rank, *cells, f"{_unseen(run)['rmse']:.4f}"])
+    return Table("Images that were not fitted", COLUMNS, rows)
+
+
+def _plot(source: Results) -> Plot:
+    """Shares of the ceiling's likelihood over parameters."""
+    series = []
+    for method in ("em", "adam", *DENSE):
+        runs = [run for run in source.runs if run.settings["method"] == method and not run.settings["permuted"]]
+        kept = [
+            run for run in runs if method != "em" or (run.settings["start"], run.settings["jump"]) == ("tree", True)
+        ]
+        ordered = sorted(kept, key=lambda run: run.result["parameters"])
+        if ordered:
+            x = [float(run.result["parameters"]) for run in ordered]
+            series.append(Series(TITLES[method], x, [_share(source, run) for run in ordered]))
+    for method, label in (("laplex", "LAPLEX"), ("low-rank", "dense low rank"), ("ppca", "PPCA")):
+        models = [one for one in IMAGENETTE.models if one.method == method and one.closure is not None]
+        x = [float(one.parameters.replace(" ", "")) for one in models]
+        y: list[float | None] = [100 * one.closure for one in models if one.closure is not None]
+        series.append(Series(f"{label}, paper", x, y, of_paper=True))
+    title = f"Share of the empirical Gaussian's likelihood, {_name(source)}"
+    return Plot(title, "parameters", "share, %", series, "log10")
+
+
+def _with_picture(outcome: Outcome, shelf: Shelf, name: str, caption: str) -> Outcome:
+    path = shelf.picture(name)
+    return outcome if path is None else replace(outcome, pictures=[Picture(path, caption)])

@@ -1,0 +1,115 @@
+"""How a verdict comes about: a number of ours beside one of the paper, and all numbers of an entry together.
+
+A number counts as reproduced if it is at most a tenth worse than the paper's, and as exceeded if it is more than a
+tenth better. An entry has the worst verdict of the numbers that it is judged by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Table, Verdict
+from laplex.reproduce._stored import Results, Run
+
+MARGIN = 1.1
+Better = Literal["lower", "higher"]
+BEST_FIRST: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced")
+
+
+def beside(paper: float | None, ours: float | None, better: Better) -> Verdict:
+    """The verdict on one number."""
+    if paper is None or ours is None:
+        return "not run"
+    ahead = paper / ours if better == "lower" else ours / paper
+    if ahead > MARGIN:
+        return "exceeded"
+    return "reproduced" if ahead >= 1 / MARGIN else "not reproduced"
+
+
+def figure(label: str, paper: float | None, ours: float | None, unit: str, better: Better, note: str = "") -> Figure:
+    """One number of the paper beside ours, judged by :func:`beside`."""
+    return Figure(label, paper, ours, unit, better, beside(paper, ours, better), note)
+
+
+def held(holds: bool, more: bool) -> Verdict:
+    """The verdict on a claim that is no single number: it holds or not, and by more than in the paper or not."""
+    if not holds:
+        return "not reproduced"
+    return "exceeded" if more else "reproduced"
+
+
+def worst(figures: Iterable[Figure]) -> Verdict:
+    """The worst verdict of those that were measured; "not run" where none was."""
+    found = {one.verdict for one in figures} - {"not run"}
+    return next((verdict for verdict in reversed(BEST_FIRST) if verdict in found), "not run")
+
+
+def not_run(entry: Entry, missing: str) -> Outcome:
+    """An entry without results."""
+    return Outcome(entry, "not run", missing)
+
+
+# --- Reading measurements --------------------------------------------------------------------------------------------
+
+
+def value(run: Run | None, method: str, way: str, what: str) -> float | None:
+    """A number that `_measure` wrote: of a method, forward or both ways; None where it was not measured."""
+    found = None if run is None else run.result["measured"].get(method, {}).get(way, {}).get(what)
+    return None if found is None else float(found)
+
+
+def milliseconds(run: Run | None, method: str, way: str = "forward") -> float | None:
+    """The median time."""
+    found = value(run, method, way, "seconds")
+    return None if found is None else 1e3 * found
+
+
+def ratio(run: Run | None, method: str, rival: str, way: str = "forward", what: str = "seconds") -> float | None:
+    """How many times more the rival takes."""
+    ours, theirs = value(run, method, way, what), value(run, rival, way, what)
+    return theirs / ours if ours and theirs else None
+
+
+def series(runs: Sequence[Run], over: str, label: str, method: str, way: str, what: str, scale: float) -> Series | None:
+    """A method's numbers over one of the settings; None where no run has any."""
+    ordered = sorted(runs, key=lambda run: run.settings[over])
+    found = [value(run, method, way, what) for run in ordered]
+    if all(one is None for one in found):
+        return None
+    points = [None if one is None else scale * one for one in found]
+    return Series(label, [float(run.settings[over]) for run in ordered], points)
+
+
+def of_paper(label: str, points: Mapping[int, float], scale: float = 1.0) -> Series:
+    """The points that the paper names."""
+    ordered = sorted(points)
+    return Series(f"{label}, paper", [float(x) for x in ordered], [scale * points[x] for x in ordered], of_paper=True)
+
+
+def curves(found: Iterable[Series | None]) -> list[Series]:
+    """Those that have points."""
+    return [one for one in found if one is not None]
+
+
+def place(results: Results) -> str:
+    """Where results come from, for titles: the GPU, or the CPU with its threads."""
+    machine = results.machines[-1] if results.machines else {}
+    return str(machine.get("gpu") or f"{machine.get('cpu')}, {machine.get('torch_threads')} threads")
+
+
+def judged(
+    entry: Entry,
+    verdict: Verdict,
+    reason: str,
+    sources: Sequence[Results],
+    *,
+    figures: Sequence[Figure] = (),
+    plots: Sequence[Plot] = (),
+    tables: Sequence[Table] = (),
+) -> Outcome:
+    """An outcome with the machines and files of its sources."""
+    machines = [machine for source in sources for machine in source.machines]
+    unique = list({str(machine): machine for machine in machines}.values())
+    files = list(dict.fromkeys(source.shown for source in sources))
+    return Outcome(entry, verdict, reason, list(figures), list(plots), list(tables), [], unique, files)
