@@ -68,6 +68,7 @@ const ExplorerLine = (() => {
       const width = this.holder.clientWidth;
       if (!width) return;
       this.svg.setAttribute("width", width);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`); // on paper it is scaled
       [this.left, this.right] = [HEAD + 4, width - HEAD - 4];
       this.drawAxes();
       this.place("a", TOP, -1);

@@ -49,6 +49,7 @@ const ExplorerMatrix = (() => {
       const side = (width - EDGE) / SIZE;
       this.svg.setAttribute("width", width);
       this.svg.setAttribute("height", width);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${width}`);
       [this.rows, this.cols] = [this.order(this.state.a), this.order(this.state.b)];
       const values = this.shown();
       this.rows.forEach((i, r) => this.cols.forEach((j, c) => {

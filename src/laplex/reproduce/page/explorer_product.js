@@ -57,6 +57,7 @@ const ExplorerProduct = (() => {
       const width = this.holder.clientWidth;
       if (!width) return;
       this.svg.setAttribute("width", width);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
       const [step, middle] = [width / SIZE, HEIGHT / 2];
       const most = this.changed ? this.most : Math.max(this.most, ...values.map(Math.abs));
       set(this.base, { x1: 0, x2: width, y1: middle, y2: middle });
