@@ -3,7 +3,7 @@
 It needs nothing else: style, scripts, data and pictures are inside, and its policy forbids a browser to fetch anything.
 
     _page_markup.py   text to HTML, escaped; numbers
-    _page_entry.py    the section of one entry
+    _page_entry.py    the section of one entry; _page_origin.py, where it ran
     page/             the style and the scripts, plain CSS and JavaScript, and the HTML of the explorer
 """
 
@@ -16,8 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from laplex.reproduce._outcome import VERDICTS, Outcome, Plot, Verdict
-from laplex.reproduce._page_entry import SIGNS, PlotNumber, anchor, badge, machine_name, section, slug
+from laplex.reproduce._page_entry import SIGNS, PlotNumber, anchor, badge, section, slug
 from laplex.reproduce._page_markup import Markup, embedded_json, join, prose, tag, void
+from laplex.reproduce._page_origin import machine_name
 
 TITLE = "LAPLEX: the paper's results and ours"
 PARTS = Path(__file__).parent / "page"

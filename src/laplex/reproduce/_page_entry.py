@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
-from typing import Any
 
-from laplex.reproduce._outcome import Figure, Outcome, Picture, Plot, Verdict
+from laplex.reproduce._outcome import Figure, Outcome, Picture, Plot, Table, Verdict
 from laplex.reproduce._page_markup import NONE, Markup, join, number, prose, table, tag, void
+from laplex.reproduce._page_origin import origin
 
 SIGNS: dict[Verdict, str] = {"exceeded": "▲", "reproduced": "✓", "not reproduced": "✗", "not run": "○"}
 IN_DIFFERENCES = {"%", "nats", "points"}  # units whose ratio says little
+
+FOLDED_ABOVE = 12  # rows of a table
 
 PlotNumber = Callable[[Plot], int]  # keeps the data of a plot for the script, and gives its number
 
@@ -45,11 +47,9 @@ def section(outcome: Outcome, plot_number: PlotNumber) -> Markup:
         _statements(outcome),
         _figures(outcome.figures),
         _plots(outcome.plots, plot_number),
-        join(
-            tag("h4", prose(each.title)) + table(map(prose, each.columns), _cells(each.rows)) for each in outcome.tables
-        ),
+        join(map(_table, outcome.tables)),
         _pictures(outcome.pictures),
-        _origin(outcome),
+        origin(outcome),
         id=here,
         class_="entry",
         data_verdict=outcome.verdict,
@@ -60,10 +60,11 @@ def section(outcome: Outcome, plot_number: PlotNumber) -> Markup:
 def _statements(outcome: Outcome) -> Markup:
     """Where it stands in the paper, what is claimed there, and when it counts."""
     entry = outcome.entry
-    needs = [
-        f"runs on {' or '.join(entry.devices)}" if entry.devices else "",
-        f"needs {entry.data}" if entry.data else "",
+    devices = [
+        f"{device} (about {entry.minutes[device]:g} min)" if device in entry.minutes else device
+        for device in entry.devices
     ]
+    needs = [f"runs on {' or '.join(devices)}" if devices else "", f"needs {entry.data}" if entry.data else ""]
     pairs = [
         ("The paper", entry.claim),
         ("Where", f"`{entry.source}`" if entry.source else ""),
@@ -73,8 +74,12 @@ def _statements(outcome: Outcome) -> Markup:
     return tag("dl", *(tag("dt", name) + tag("dd", prose(text)) for name, text in pairs if text), class_="statements")
 
 
-def _cells(rows: list[list[str]]) -> list[list[Markup]]:
-    return [[prose(cell) for cell in row] for row in rows]
+def _table(given: Table) -> Markup:
+    """Further results; a long table is folded."""
+    shown = table(map(prose, given.columns), ([prose(cell) for cell in row] for row in given.rows))
+    if len(given.rows) <= FOLDED_ABOVE:
+        return tag("h4", prose(given.title)) + shown
+    return tag("details", tag("summary", prose(given.title), f" ({len(given.rows)} rows)"), shown, class_="long")
 
 
 # --- Figures --------------------------------------------------------------------------------------------------------
@@ -111,8 +116,12 @@ def compared(figure: Figure) -> Markup:
     word = "better" if (ours < paper) == (figure.better == "lower") else "worse"
     if figure.unit in IN_DIFFERENCES or ours <= 0 or paper <= 0:
         unit = "points" if figure.unit == "%" else figure.unit
-        return join([number(abs(ours - paper)), f" {unit} {word}"])
-    return join([number(float(f"{max(ours / paper, paper / ours):.3g}")), f"× {word}"])
+        return join([number(_three_digits(abs(ours - paper))), f" {unit} {word}"])
+    return join([number(_three_digits(max(ours / paper, paper / ours))), f"× {word}"])
+
+
+def _three_digits(value: float) -> float:
+    return float(f"{value:.3g}")
 
 
 # --- Plots and pictures ---------------------------------------------------------------------------------------------
@@ -159,45 +168,3 @@ def _picture(picture: Picture) -> Markup:
         return tag("figure", tag("p", missing, class_="missing"), caption)
     image = void("img", src=f"data:image/png;base64,{content}", alt=picture.caption)
     return tag("figure", tag("button", image, type="button", class_="enlarge", title="Enlarge"), caption)
-
-
-# --- Where it ran ---------------------------------------------------------------------------------------------------
-
-
-def _origin(outcome: Outcome) -> Markup:
-    """The machines, in a line each with all details behind it, and the files."""
-    machines = [
-        tag(
-            "details",
-            tag("summary", "Ran on ", tag("strong", machine_name(machine)), machine_rest(machine)),
-            _details(machine),
-        )
-        for machine in outcome.machines
-    ]
-    files = (
-        tag("p", "From ", join(_separated([tag("code", file) for file in outcome.files])), ".")
-        if outcome.files
-        else Markup("")
-    )
-    return tag("div", *machines, files, class_="origin") if machines or files else Markup("")
-
-
-def machine_name(machine: dict[str, Any]) -> str:
-    """The accelerator, or else the processor."""
-    name = machine.get("gpu") or machine.get("cpu") or machine.get("device") or "an unnamed machine"
-    return str(name)
-
-
-def machine_rest(machine: dict[str, Any]) -> str:
-    """Versions and the date, for the line."""
-    parts = [f"torch {machine['torch']}" if machine.get("torch") else "", str(machine.get("date") or "")[:10]]
-    return "".join(f", {part}" for part in parts if part)
-
-
-def _details(machine: dict[str, Any]) -> Markup:
-    flat = [(name, value) for name, value in machine.items() if value not in (None, "")]
-    return tag("dl", *(tag("dt", str(name)) + tag("dd", str(value)) for name, value in flat))
-
-
-def _separated(parts: list[Markup]) -> list[Markup]:
-    return [piece for part in parts for piece in (Markup(", "), part)][1:]

@@ -34,18 +34,25 @@ const Plots = (() => {
     return paths[shape];
   }
 
-  // A line and the paper's line of the same name share a colour.
-  function plainName(series) {
-    return series.label.toLowerCase().replace(/\(?\b(the )?papers?('s)?\b:?\)?|\(?\bours\b:?\)?|laplex/g, "").replace(/[^a-z0-9]+/g, "");
+  // What a line is of: its name up to the first comma, less the words "paper" and "ours".
+  function method(label) {
+    const plain = label.toLowerCase().replace(/\b(the )?paper('s)?\b|\bours\b/g, "");
+    return plain.split(",")[0].replace(/[^a-z0-9]+/g, "");
   }
 
+  // Every line of ours has a colour and a mark. A line of the paper takes the colour of ours of the same method; the
+  // first one its mark, too, and further ones other marks.
   function styled(plot) {
-    const colours = new Map();
+    const ours = plot.series.filter((series) => !series.of_paper);
+    const others = [...new Set(plot.series.filter((series) => series.of_paper).map((series) => method(series.label)))]
+      .filter((name) => !ours.some((series) => method(series.label).startsWith(name)));
+    const used = new Map(); // lines of the paper by colour
     return plot.series.map((series) => {
-      const name = plainName(series);
-      if (!colours.has(name)) colours.set(name, colours.size);
-      const place = colours.get(name);
-      return { ...series, colour: place % COLOURS, shape: SHAPES[place % SHAPES.length], hidden: false };
+      const match = ours.findIndex((own) => method(own.label).startsWith(method(series.label)));
+      const place = !series.of_paper ? ours.indexOf(series) : match >= 0 ? match : ours.length + others.indexOf(method(series.label));
+      const further = series.of_paper ? used.get(place) || 0 : 0;
+      if (series.of_paper) used.set(place, further + 1);
+      return { ...series, colour: place % COLOURS, shape: SHAPES[(place + 2 * further) % SHAPES.length], hidden: false };
     });
   }
 
@@ -137,6 +144,8 @@ const Plots = (() => {
       const frame = { left: Math.max(28, letters * 6.8 + 12), right: this.width - 14, top: 26, bottom: height - 42 };
       const xTicks = Scales.ticks(this.data.x_scale, xLow, xHigh, Math.max(3, Math.floor((frame.right - frame.left) / 60)));
       this.frame = frame;
+      // Small powers of two are known by heart; large ones are read by their exponent.
+      this.xLabels = this.data.x_scale === "log2" && xHigh < 5000 ? "linear" : this.data.x_scale;
       this.toX = Scales.scale(this.data.x_scale, xLow, xHigh, frame.left, frame.right);
       this.toY = Scales.scale(this.yKind, yLow, yHigh, frame.bottom, frame.top);
       this.drawAxes(xTicks, yTicks, height);
@@ -154,7 +163,7 @@ const Plots = (() => {
       for (const tick of xTicks) {
         const x = this.toX(tick);
         svg("line", { x1: x, x2: x, y1: bottom, y2: bottom + 5, class: "tick" }, axes);
-        const label = Scales.label(this.data.x_scale, tick);
+        const label = Scales.label(this.xLabels, tick);
         const half = lengthOf(label) * 3.4;
         if (x - half < free || x + half > this.width) continue;
         write(axes, label, x, bottom + 19, "middle");

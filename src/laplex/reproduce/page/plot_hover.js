@@ -41,7 +41,7 @@ const PlotHover = (() => {
     plot.tip.replaceChildren();
     const head = Plots.element("div", { class: "at" }, plot.tip);
     head.append(`${plot.data.x_label}: `);
-    head.insertAdjacentHTML("beforeend", Scales.html(plot.data.x_scale, x));
+    head.insertAdjacentHTML("beforeend", Scales.html(plot.xLabels, x));
     const table = Plots.element("table", {}, plot.tip);
     for (const { series, y, chosen } of rows) {
       const row = Plots.element("tr", chosen ? { class: "chosen" } : {}, table);

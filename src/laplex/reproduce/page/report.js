@@ -72,7 +72,10 @@ const Report = (() => {
     }
     const contents = document.querySelector("#contents details");
     if (window.matchMedia("(max-width: 62rem)").matches) contents.open = false;
-    window.addEventListener("beforeprint", () => (contents.open = true));
+    // Paper cannot be unfolded.
+    window.addEventListener("beforeprint", () => {
+      for (const folded of [contents, ...document.querySelectorAll("details.long")]) folded.open = true;
+    });
     Plots.drawAll();
     followHash();
   }

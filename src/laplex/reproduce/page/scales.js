@@ -69,7 +69,7 @@ const Scales = (() => {
 
   // A number as [text, exponent]; the exponent, if there is one, is to be raised.
   function label(kind, value) {
-    if (kind === "log2" && value > 0 && Number.isInteger(Math.log2(value)) && value >= 128) {
+    if (kind === "log2" && value > 0 && Number.isInteger(Math.log2(value))) {
       return ["2", String(Math.log2(value))];
     }
     const size = Math.abs(value);
@@ -84,7 +84,7 @@ const Scales = (() => {
   // A number for a sentence or a tooltip, as HTML; nothing in it comes from the results' texts.
   function html(kind, value) {
     if (value === null || value === undefined) return "–";
-    const rounded = kind === "log2" ? value : Number(value.toPrecision(4));
+    const rounded = kind === "log2" ? value : Number(value.toPrecision(5));
     const [text, power] = label(kind, rounded);
     return power ? `${text}<sup>${power}</sup>` : text;
   }
