@@ -1,4 +1,4 @@
-"""`make readme`: the tables and the plot of the two README files, made from the committed JSON.
+"""`make readme`: the tables and the plot of the two README files and of the documentation, from the committed JSON.
 
 No figure in them is typed by hand. A table stands between `<!-- begin: NAME -->` and `<!-- end: NAME -->`:
 "cpu results" and "gpu results" are every claim of a suite, and "figures" the few rows of `FIGURES`.
@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import accuracies, densities
+from benchmarks import accuracies, densities, docs_tables
 from benchmarks.problems import Size, power
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
 from benchmarks.tables import bar_of, scaled, value_of
 
-FILES = Path("README.md"), COMMITTED / "README.md"
+GUIDES = "densities", "gpu-and-memory", "layers", "plans", "projections"
+PAGES = "benchmarks", "honest", "maths", "troubleshooting", *(f"guides/{guide}" for guide in GUIDES)
+FILES = Path("README.md"), COMMITTED / "README.md", *(Path(f"docs/{page}.md") for page in PAGES)
 PLOT, WAYS = COMMITTED / "sizes.png", COMMITTED / "ways.png"
 MARKED = re.compile(r"(?P<begin><!-- begin: (?P<name>[\w ]+) -->)\n.*?(?P<end><!-- end: (?P=name) -->)", re.DOTALL)
 LARGE = Size(1 << 20, 1 << 20, 1)
@@ -133,11 +135,12 @@ CONTENT: dict[str, Callable[[], str]] = {
     "projections": accuracies.projections,
     "densities": densities.densities,
     "starts": densities.starts,
+    **docs_tables.CONTENT,
 }
 
 
 def main() -> None:
-    """Renew both files, and the plot where matplotlib is there."""
+    """Renew the files, and the plots where matplotlib is there."""
     for path in FILES:
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
