@@ -10,7 +10,7 @@ DEMO := build/demo
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format bench-cpu bench-gpu readme clean
+.PHONY: help install demo test check docs format bench-cpu bench-gpu readme clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -26,10 +26,15 @@ test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
 	@echo "laplex: the tests take six or seven minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
 
-check: $(INSTALLED) ## lint, formatting and types
+check: $(INSTALLED) ## lint, formatting and types, and the documentation builds
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
+
+docs: $(INSTALLED) ## build the documentation into build/docs; a warning is an error
+	$(BIN)/sphinx-build -q -W --keep-going -n -b html -d build/doctrees docs build/docs
+	@echo "laplex: open build/docs/index.html"
 
 format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff check --fix .
@@ -41,7 +46,7 @@ bench-cpu: $(INSTALLED) ## the whole CPU benchmark
 bench-gpu: $(INSTALLED) ## the whole GPU benchmark, on a machine with CUDA
 	$(BIN)/python -m benchmarks --suite gpu
 
-readme: $(INSTALLED) ## renew the tables and the plot of both README files from the committed results
+readme: $(INSTALLED) ## renew the tables and plots of the README files and the documentation from the committed results
 	$(BIN)/python -m benchmarks.markdown
 
 clean: ## remove .venv, what was built, and caches
@@ -61,5 +66,5 @@ $(TOOLS): constraints.txt
 
 $(INSTALLED): $(TOOLS) pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "laplex: building and installing"
-	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench,experiments]'
+	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench,experiments,docs]'
 	@touch $@
