@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import celerite, copy, dense, fft, keops, layer, logcumsumexp
-from laplex.baselines import toeplitz
+from benchmarks.baselines import celerite, copy, dense, fft, keops, layer
+from laplex.baselines import logcumsumexp, toeplitz
 
 Apply = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor, Tensor, float], Apply]

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from laplex.cli import density, experiment, options, report
+from laplex.cli import density, experiment, options, report, reproduce
 
 
 def main() -> None:
@@ -13,7 +13,13 @@ def main() -> None:
     if given.command is None:
         parser.print_help()
         sys.exit(2)
-    commands = {"doctor": lambda given: _doctor(), "bench": _bench, "experiment": experiment.run, "report": report.run}
+    commands = {
+        "doctor": lambda given: _doctor(),
+        "bench": _bench,
+        "experiment": experiment.run,
+        "reproduce": reproduce.run,
+        "report": report.run,
+    }
     sys.exit(commands.get(given.command, density.run)(given))
 
 

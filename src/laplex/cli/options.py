@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 import laplex
-from laplex.cli import density, experiment, report
+from laplex.cli import density, experiment, report, reproduce
 from laplex.cli.machine import refuse_device
 
 ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", metavar="FILE", help="write the figures there, too")
     density.add_to(commands)
     experiment.add_to(commands)
+    reproduce.add_to(commands)
     report.add_to(commands)
     return made
 

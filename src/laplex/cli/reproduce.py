@@ -1,0 +1,125 @@
+"""`laplex reproduce`: measures the paper's tables and figures, by name, and says what came of them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from laplex.cli.machine import busy, refuse_device
+from laplex.cli.tables import Table, show
+
+if TYPE_CHECKING:
+    from laplex.reproduce._outcome import Entry, Outcome
+    from laplex.reproduce._runs import Order
+
+HELP = "Measure the tables and figures of the paper; --list names them."
+ABOUT = """Measure tables and figures of the paper, all of them or those that are named, and say what came of them.
+Every figure is written to a JSON file as soon as it is measured: an interrupted command goes on when it is repeated.
+An entry whose data or device is missing is not run, and is shown as not run."""
+OUT = "reproduced"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command."""
+    made = commands.add_parser("reproduce", help=HELP, description=ABOUT)
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    made.add_argument("names", nargs="*", metavar="NAME", help="entries; all that can run here if none is given")
+    made.add_argument("--list", action="store_true", help="the entries: source, data, device, time")
+    made.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+    made.add_argument("--out", default=OUT, metavar="DIR", help=f"for results, made if missing; {OUT} if not given")
+    made.add_argument("--data", metavar="DIR", help="a folder with the data sets")
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn; 0 if not given")
+    made.add_argument("--fresh", action="store_true", help="forget earlier results of the same name in DIR")
+    level = made.add_mutually_exclusive_group()
+    level.add_argument("--quick", action="store_true", help="tiny sizes, seconds an entry: to see that it works")
+    level.add_argument("--full", action="store_true", help="all sizes of the paper, on CUDA up to 2^29")
+
+
+def run(given: argparse.Namespace) -> int:
+    """The command: 2 where options are refused, 1 where a named entry was not run, 130 after Ctrl-C."""
+    if given.list:
+        _list()
+        return 0
+    try:
+        entries, order = _prepare(given)
+        return _run(entries, order, named=bool(given.names))
+    except ValueError as error:
+        print(f"laplex reproduce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        told = "interrupted; what was measured is kept, and the same command goes on from there"
+        print(f"\nlaplex reproduce: {told}", file=sys.stderr)
+        return 130
+
+
+def _prepare(given: argparse.Namespace) -> tuple[list[Entry], Order]:
+    """The entries and what to do with them; ValueError where something is wrong."""
+    from laplex.reproduce import NAMES, entry
+    from laplex.reproduce._measure import FULL, QUICK, USUAL, Effort
+    from laplex.reproduce._runs import Order
+
+    unknown = [name for name in given.names if name not in NAMES]
+    if unknown:
+        raise ValueError(f"NAME must be among {', '.join(NAMES)}, got {unknown[0]!r}")
+    refuse_device(given.device)
+    data = None if given.data is None else Path(given.data)
+    if data is not None and not data.is_dir():
+        raise ValueError(f"--data must be a folder with the data sets, got {data}")
+    level = QUICK if given.quick else FULL if given.full else USUAL
+    order = Order(Path(given.out), Effort(given.device, level, given.seed), data, given.fresh)
+    _refuse_folder(order.folder)
+    return [entry(name) for name in dict.fromkeys(given.names or NAMES)], order
+
+
+def _refuse_folder(folder: Path) -> None:
+    """Raise ValueError where results could not be written, before anything is measured."""
+    trial = folder / ".laplex"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        raise ValueError(f"--out: cannot write into {folder} ({error.strerror or error})") from None
+
+
+def _run(entries: list[Entry], order: Order, *, named: bool) -> int:
+    """Measure, and print what came of it: of what this command can run, and of nothing else."""
+    from laplex.reproduce import _runs, outcomes
+
+    missing = {entry.name: _runs.missing(entry, order) for entry in entries}
+    noise = busy()
+    status = _runs.run([entry for entry in entries if not missing[entry.name]], order)
+    found = {one.entry.name: one for one in outcomes([order.out])}
+    for entry in entries:
+        print(*_told(found[entry.name], missing[entry.name], quick=order.folder != order.out), sep="\n")
+    print("", f"Results: {order.folder}", *filter(None, [noise]), sep="\n")
+    return status or int(named and any(missing.values()))
+
+
+def _told(outcome: Outcome, missing: str, *, quick: bool) -> list[str]:
+    """The verdict on an entry, and the reason below it."""
+    verdict, reason = outcome.verdict, outcome.reason
+    if missing:
+        verdict, reason = "not run", missing
+    elif quick:
+        verdict, reason = "not run", "a quick look shows that it works; its figures are too rough for a verdict"
+    return [f"{outcome.entry.name}: {verdict}", textwrap.indent(textwrap.fill(reason, 110), "    ")]
+
+
+def _list() -> None:
+    from laplex.reproduce import ENTRIES
+
+    rows: list[tuple[str, ...]] = [
+        (one.name, one.source, ", ".join(f"{key} {value:g} min" for key, value in one.minutes.items()), one.title)
+        for one in ENTRIES
+    ]
+    show(Table("Entries of `laplex reproduce`", ("name", "source in the paper", "device and time", "what"), rows))
+    print("\nData that entries need, in the folder of --data; the others need none:")
+    for one in ENTRIES:
+        if one.data:
+            print(f"  {one.name}: {one.data}")

@@ -1,0 +1,75 @@
+"""Times and memory of calls. Calls that are compared take turns, so that a slow spell of the machine hits them alike.
+
+A turn is as many calls as take ten milliseconds, one after the other without waiting, as a program makes them: on a
+GPU a short call therefore costs what its launches cost. The paper times in the same way.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
+
+TURN, MOST_CALLS = 0.01, 500  # seconds and calls of a turn
+FEWEST = 3  # turns of each call
+
+Key = TypeVar("Key")
+
+
+def interleaved(calls: Mapping[Key, Callable[[], object]], device: str, seconds: float) -> dict[Key, dict[str, float]]:
+    """Seconds of each call: the median and the range from the 20th to the 80th percentile, over all turns.
+
+    Args:
+        calls: each was called before, so that nothing is compiled now.
+        device: "cpu" or "cuda".
+        seconds: for all of them together, at least; each has three turns in any case.
+    """
+    turn = _cuda_turn if torch.device(device).type == "cuda" else _cpu_turn
+    counts = {key: max(1, min(MOST_CALLS, round(TURN / max(turn(call, 1), 1e-9)))) for key, call in calls.items()}
+    samples: dict[Key, list[float]] = {key: [] for key in calls}
+    end = time.perf_counter() + seconds
+    rounds = 0
+    while rounds < FEWEST or time.perf_counter() < end:
+        for key, call in calls.items():
+            samples[key].append(turn(call, counts[key]))
+        rounds += 1
+    return {key: _summary(found) for key, found in samples.items()}
+
+
+def peak_bytes(make: Callable[[], Callable[[], object]], device: str) -> int | None:
+    """The most device memory allocated while a call is made and run once, its inputs included; None on a CPU."""
+    if torch.device(device).type != "cuda":
+        return None
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    make()()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def _summary(samples: list[float]) -> dict[str, float]:
+    fifths = statistics.quantiles(samples, n=5, method="inclusive")
+    return {"seconds": statistics.median(samples), "p20": fifths[0], "p80": fifths[3], "turns": len(samples)}
+
+
+def _cpu_turn(call: Callable[[], object], count: int) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def _cuda_turn(call: Callable[[], object], count: int) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / count
