@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
+from itertools import starmap, zip_longest
 from typing import Any
 
 PLAIN = (1e-3, 1e7)  # sizes of numbers that are written without a power of ten
@@ -96,8 +97,13 @@ def _finite(data: Any) -> Any:
     return [_finite(item) for item in data] if isinstance(data, list | tuple) else data
 
 
+def _cell(content: str | Markup, column: str | Markup) -> Markup:
+    return tag("td", content, data_column=None if isinstance(column, Markup) else column)
+
+
 def table(columns: Iterable[str | Markup], rows: Iterable[Iterable[str | Markup]], class_: str = "") -> Markup:
-    """A table that scrolls within its box where it is wider than the page."""
-    head = tag("thead", tag("tr", *(tag("th", column, scope="col") for column in columns)))
-    body = tag("tbody", *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows))
+    """A table that scrolls within its box where it is too wide. Cells know their columns, for narrow pages."""
+    names = list(columns)
+    head = tag("thead", tag("tr", *(tag("th", name, scope="col") for name in names)))
+    body = tag("tbody", *(tag("tr", *starmap(_cell, zip_longest(row, names, fillvalue=""))) for row in rows))
     return tag("div", tag("table", head, body), class_=f"wide {class_}".strip(), tabindex="0", role="group")
