@@ -22,9 +22,9 @@ MISSING = "No results of `laplex experiment rff`; run `laplex reproduce rff-valu
 def values(entry: Entry, shelf: Shelf) -> Outcome:
     """Errors of values over the number of features, and times."""
     source, timed = shelf.experiment("rff"), shelf.measured("rff-times")
-    if source is None or not timed:
+    errors = {} if source is None else _errors(source, VALUE)
+    if source is None or not timed or len(errors) < 2:
         return not_run(entry, MISSING)
-    errors = _errors(source, VALUE)
     medians = {count: statistics.median(found) for count, found in errors.items()}
     slope = _slope(medians)
     enough = min((count for count, error in medians.items() if error < TENTH), default=None)
@@ -47,11 +47,12 @@ def values(entry: Entry, shelf: Shelf) -> Outcome:
 def gradients(entry: Entry, shelf: Shelf) -> Outcome:
     """Errors of gradients over the number of features."""
     source = shelf.experiment("rff")
-    if source is None:
+    ours = [] if source is None else source.where(method=LAPLEX, dtype="float32")
+    if source is None or not ours or len(_errors(source, VALUE)) < 2:
         return not_run(entry, MISSING)
     falls = {key: _fall(_errors(source, key)) for key in TITLES}
     tails = {key: _tail(_errors(source, key)) for key in TITLES}
-    exact = max(run.result[key] for run in source.where(method=LAPLEX, dtype="float32") for key in TITLES)
+    exact = max(run.result[key] for run in ours for key in TITLES)
     slower = falls[NEAR] < falls[VALUE] and falls[FAR] < 2
     heavy = min(tails[NEAR], tails[FAR]) > 10 > tails[VALUE]
     figures = [

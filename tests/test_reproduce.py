@@ -1,0 +1,332 @@
+"""`laplex reproduce`: its entries, what it measures, and the command. Verdicts are in test_reproduce_verdicts.py."""
+
+import json
+import re
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+
+from laplex import cli
+from laplex.experiments import data
+from laplex.reproduce import ENTRIES, LABELS_WITHOUT, NAMES, _curves, _experiments, _measure, _problems, _runs, labels
+from laplex.reproduce._measure import MEASUREMENTS, QUICK, Effort
+from laplex.reproduce._outcomes import JUDGES
+from laplex.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ, make
+from laplex.reproduce._timing import interleaved
+from made_features import write_features
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# Every \label of a table or a figure of the paper.
+LABELS = {
+    "fig:comp_runtime",
+    "fig:thm1",
+    "fig:kernel-algebra-bench",
+    "fig:div2k-samples",
+    "tab:logreg-merged",
+    "fig:kerlap-vs-fft",
+    "fig:kerlap-vs-rff",
+    "tab:heads_results",
+    "fig:gram_decomposition",
+    "fig:app-exp-gpu",
+    "fig:app-exp-accuracy",
+    "fig:app-exp-batch",
+    "fig:app-exp-asymm",
+    "fig:app-exp-gram",
+    "fig:app-exp-cpu",
+    "fig:app_kerlap-vs-fft",
+    "fig:runtime_memory",
+    "fig:app-fft-accuracy",
+    "fig:app-fft-cpu",
+    "tab:app-fft-grad",
+    "fig:app-rff-grad",
+    "tab:logreg-frozen-tau-sweep",
+    "tab:heads-training-config",
+    "tab:head_comparison",
+    "fig:swin_maxvitl-app",
+    "fig:imagenette-samples-app",
+    "fig:imagenette-recon-gallery",
+    "tab:imagenette-density-app",
+}
+LOOK = Effort("cpu", QUICK)
+
+
+@pytest.fixture
+def reproduce(monkeypatch, capsys):
+    """The command: its exit status, what it printed, and what it told on stderr."""
+
+    def run(*options):
+        monkeypatch.setattr(sys, "argv", ["laplex", "reproduce", *map(str, options)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        printed = capsys.readouterr()
+        return left.value.code, printed.out, printed.err
+
+    return run
+
+
+# --- Entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_label_of_the_paper_has_an_entry_or_a_reason():
+    covered = {label for entry in ENTRIES for label in labels(entry)}
+    assert LABELS - covered == set(LABELS_WITHOUT)
+    assert not covered & set(LABELS_WITHOUT)
+
+
+def test_entries_are_complete():
+    assert len(set(NAMES)) == len(NAMES) == len(ENTRIES)
+    assert set(JUDGES) == set(_runs.PARTS) == set(NAMES)
+    known = {*MEASUREMENTS, *_runs.EXPERIMENTS, _runs.CURVES}
+    assert {part for parts in _runs.PARTS.values() for part in parts} == known
+    for entry in ENTRIES:
+        assert re.fullmatch(r"[a-z0-9-]+", entry.name)
+        assert set(entry.minutes) == set(entry.devices) <= {"cpu", "cuda"}
+        assert all((entry.title, entry.section, entry.claim, entry.criterion))
+
+
+# --- Problems and rivals ---------------------------------------------------------------------------------------------
+
+
+def test_the_truth_is_the_dense_definition(monkeypatch):
+    monkeypatch.setattr(_problems, "SLICE", 64)  # many slices
+    problem = _problems.draw(23, 31, 2, 0, "cpu")
+    kernel = torch.exp(-(problem.a[:, None] - problem.b).abs().double())
+    rows = torch.tensor([0, 7, 22])
+    x = problem.x.double()
+    torch.testing.assert_close(_problems.product(problem, rows), (x @ kernel.T)[:, rows])
+    torch.testing.assert_close(_problems.gram(problem, rows), ((kernel * x[0]) @ kernel.T)[rows])
+    slope = -(problem.a[:, None] - problem.b).sign().double() * kernel
+    weight = torch.ones(2, 3)
+    torch.testing.assert_close(_problems.row_gradient(problem, rows, weight), (slope @ x.sum(0))[rows])
+
+
+def test_a_sample_of_rows_has_all_of_few_and_some_of_many():
+    assert len(_problems.sample(100, 10, "cpu")) == 100
+    assert 200 < len(_problems.sample(1 << 16, 1 << 10, "cpu")) <= _problems.MOST
+    assert len(_problems.sample(1 << 16, 1 << 29, "cpu")) <= _problems.FEWEST
+    assert len(_problems.sample(5000, 1 << 29, "cpu", everything=True)) == 5000
+
+
+@pytest.mark.parametrize("method", [LAPLEX, KEPT, DENSE, LOGS, TOEPLITZ])
+def test_methods_compute_the_product(method):
+    problem = _problems.draw(200, 200, 3, 1, "cpu")
+    solved = _problems.on_grid(problem) if method == TOEPLITZ else problem
+    found = _problems.product_errors(solved, make(method, FORWARD, problem)()[0], everything=True)
+    assert found["error"] < 1e-5
+
+
+def test_a_wrong_method_is_left_out_and_not_timed(monkeypatch):
+    honest = _measure.make
+    monkeypatch.setattr(_measure, "make", lambda method, way, problem: _off(honest(method, way, problem), method))
+    found = _measure.compared(_problems.draw(64, 64, 2, 0, "cpu"), [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
+    assert "seconds" in found["measured"][DENSE][FORWARD]
+    assert LAPLEX not in found["measured"]
+    assert found["left_out"][f"{LAPLEX}, {FORWARD}"].startswith("wrong: its relative error is ")
+
+
+def _off(call, method):
+    return (lambda: tuple(1.001 * one for one in call())) if method == LAPLEX else call
+
+
+def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
+    monkeypatch.setitem(_measure.too_large.__globals__["MOST"], ("cpu", DENSE, FORWARD), 100)
+    problem = _problems.draw(64, 64, 2, 0, "cpu")
+    found = _measure.compared(problem, [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
+    assert "4,096 entries" in found["left_out"][f"{DENSE}, {FORWARD}"]
+
+    def full(method, way, problem):
+        raise torch.OutOfMemoryError("none left")
+
+    monkeypatch.setattr(_measure, "make", full)
+    found = _measure.compared(problem, [(LAPLEX, FORWARD)], LOOK)
+    assert found == {"measured": {}, "left_out": {f"{LAPLEX}, {FORWARD}": "out of memory"}}
+
+
+def test_calls_take_turns():
+    order = []
+    found = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, "cpu", 0.0)
+    assert set(found) == {"a", "b"}
+    assert found["a"]["turns"] == found["b"]["turns"] == 3
+    assert found["a"]["p20"] <= found["a"]["seconds"] <= found["a"]["p80"]
+    changes = sum(one != other for one, other in pairwise(order))
+    assert changes >= 5  # a and b in turn, three times at least
+
+
+# --- Measurements ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MEASUREMENTS)
+def test_every_measurement_runs_and_its_result_is_json(name):
+    points = MEASUREMENTS[name].points(LOOK)
+    assert all("seed" in one for one in points)
+    result = json.loads(json.dumps(MEASUREMENTS[name].compute(points[0], LOOK)))
+    assert result
+    for ways in result.get("measured", {}).values():
+        assert all(ways.values())
+
+
+def test_the_full_sizes_are_those_of_the_paper():
+    full = Effort("cuda", _measure.FULL)
+    largest = {name: max(point["n"] for point in MEASUREMENTS[name].points(full)) for name in ("sizes", "batch8")}
+    assert largest == {"sizes": 1 << 29, "batch8": 1 << 20}
+    assert {point["batch"] for point in MEASUREMENTS["batches"].points(full)} == {1 << power for power in range(9)}
+    assert max(point["k"] for point in MEASUREMENTS["gram"].points(full)) == 1 << 20
+
+
+def test_both_ways_are_checked_and_timed():
+    found = MEASUREMENTS["batch8"].compute({"n": 100, "k": 100, "batch": 8, "seed": 3}, LOOK)["measured"]
+    assert found[LAPLEX][BOTH]["error"] < 1e-6
+    assert found[DENSE][BOTH]["seconds"] > 0
+    assert found[LAPLEX][BOTH]["peak_bytes"] is None  # on a CPU it is not measured
+
+
+def test_an_fft_has_a_time_and_no_error():
+    found = MEASUREMENTS["sizes"].compute({"n": 128, "k": 128, "batch": 1, "seed": 0}, LOOK)["measured"]
+    assert found[FFT][FORWARD]["seconds"] > 0
+    assert "error" not in found[FFT][FORWARD]
+
+
+def test_gradients_come_out_as_in_the_paper():
+    for settings in MEASUREMENTS["gradients"].points(LOOK):
+        found = MEASUREMENTS["gradients"].compute(settings, LOOK)
+        assert found["has"] is (True if settings["paper"] is None else settings["paper"]), settings
+
+
+def test_the_printed_theorem_loses_columns_and_laplex_does_not():
+    found = MEASUREMENTS["theorem"].compute({"n": 8, "draws": 20, "seed": 0}, LOOK)
+    assert max(found["mended"]) < 1e-13 > max(found["laplex"])
+    assert max(found["strict"]) > 0.01
+    assert min(found["printed"]) > 0.01
+
+
+def test_curves_have_a_loss_before_the_first_epoch_and_after_each(tmp_path):
+    features = data.features(write_features(tmp_path / "made.npz")).standardised()
+    points = _curves.points(features, LOOK)
+    assert [(one["method"], one["start"]) for one in points[-2:]] == [("low-rank", "random"), ("full", "random")]
+    found = _curves.compute(features, points[0])
+    assert {len(found[part]) for part in ("train", "val")} == {1 + _curves.QUICK_EPOCHS}
+    assert found["accuracy"]["diverged"] is False
+
+
+# --- Commands of experiments -----------------------------------------------------------------------------------------
+
+
+def test_data_sets_are_found_in_a_folder(tmp_path):
+    import numpy as np
+
+    assert _experiments.lines("heads", tmp_path, LOOK) == _experiments.lines("density", tmp_path, LOOK) == []
+    write_features(tmp_path / "made_16.npz")
+    for part in ("train0", "train1", "val"):
+        np.savez(tmp_path / f"imagenette_{part}.npz", jpeg=np.zeros(1), off=np.zeros(1))
+    np.savez(tmp_path / "photos.npz", webp_train=np.zeros(1))
+    heads = _experiments.lines("heads", tmp_path, Effort("cpu"))
+    assert [line[-1] for line in heads] == ["tuned", "paper"]
+    assert heads[0][:5] == ["heads", "--data", str(tmp_path / "made_16.npz"), "--name", "made"]
+    (density,) = _experiments.lines("density", tmp_path, LOOK)
+    assert density[-1] == "--quick"
+    assert [str(tmp_path / f"imagenette_train{part}.npz") for part in (0, 1)] == density[2:4]
+    assert _experiments.lines("photographs", tmp_path, LOOK)[0][2] == f"{tmp_path / 'photos.npz'}:train"
+    assert _experiments.lines("projection", tmp_path, LOOK)[0][2] == str(tmp_path)
+    assert _experiments.lines("heads", None, LOOK) == []
+
+
+# --- The command -----------------------------------------------------------------------------------------------------
+
+
+def test_the_list_names_every_entry_with_its_source_and_data(reproduce):
+    status, output, _ = reproduce("--list")
+    assert status == 0
+    for entry in ENTRIES:
+        assert entry.name in output
+        assert entry.source in output
+    assert "heads: an .npz file of features" in output
+
+
+def test_a_quick_look_has_no_verdict_and_other_files(reproduce, tmp_path):
+    status, output, told = reproduce("rounding", "theorem-1", "--quick", "--device", "cpu", "--out", tmp_path)
+    assert status == 0, told
+    assert "rounding: not run\n    a quick look" in output
+    assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["cpu-rounding.json", "cpu-theorem.json"]
+    assert "rounding: 5 of 5, n 256, span 10000.0" in told
+
+
+def test_results_have_machine_versions_commit_and_seed(reproduce, tmp_path):
+    reproduce("theorem-1", "--device", "cpu", "--out", tmp_path, "--seed", 5)
+    content = json.loads((tmp_path / "cpu-theorem.json").read_text())
+    assert {"torch", "cpu", "commit", "laplex", "python"} <= set(content["machines"][0])
+    assert content["runs"][0]["settings"]["seed"] == 5
+
+
+def test_it_goes_on_after_an_interruption(reproduce, tmp_path, monkeypatch):
+    compute = MEASUREMENTS["rounding"].compute
+    left = [3]
+
+    def interrupted(settings, effort):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return compute(settings, effort)
+
+    options = ("rounding", "--quick", "--device", "cpu", "--out", tmp_path)
+    monkeypatch.setitem(MEASUREMENTS, "rounding", _measure.Measurement(MEASUREMENTS["rounding"].points, interrupted))
+    status, _, told = reproduce(*options)
+    assert status == 130
+    assert "interrupted; what was measured is kept" in told
+    path = tmp_path / "quick" / "cpu-rounding.json"
+    before = json.loads(path.read_text())["runs"]
+    assert len(before) == 3
+    left[0] = 2  # so many are missing
+    assert reproduce(*options)[0] == 0
+    after = json.loads(path.read_text())["runs"]
+    assert after[:3] == before
+    assert len(after) == 5
+    left[0] = 9
+    reproduce(*options, "--fresh")
+    assert left[0] == 4
+
+
+def test_an_entry_without_data_or_device_is_not_run(reproduce, tmp_path):
+    status, output, _ = reproduce("heads", "density", "--device", "cpu", "--out", tmp_path)
+    assert status == 1
+    assert output.startswith("heads: not run\n    it needs an .npz file of features")
+    status, output, _ = reproduce("heads", "--device", "cpu", "--out", tmp_path, "--data", tmp_path)
+    assert status == 1
+    assert "does not have what it needs" in output
+    order = _runs.Order(tmp_path, Effort("cuda"))
+    assert _runs.missing(ENTRIES[NAMES.index("cpu")], order) == "it runs on cpu, not on cuda"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("no-such",), "NAME must be among runtime, batch8, batch8-against-dense, "),
+        (("runtime", "--device", "cuda:99"), "--device cuda:99: torch sees "),
+        (("runtime", "--device", "tpu"), "--device must be cpu, cuda or cuda:INDEX, got 'tpu'"),
+        (
+            ("runtime", "--device", "cpu", "--data", "nowhere"),
+            "--data must be a folder with the data sets, got nowhere",
+        ),
+    ],
+)
+def test_options_are_refused(reproduce, tmp_path, options, told):
+    status, _, error = reproduce(*options, "--out", tmp_path / "out")
+    assert status == 2
+    assert error.startswith(f"laplex reproduce: {told}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_folder_that_cannot_be_written_is_refused(reproduce, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, error = reproduce("runtime", "--device", "cpu", "--out", tmp_path / "file")
+    assert status == 2
+    assert error.startswith(f"laplex reproduce: --out: cannot write into {tmp_path / 'file'} (")
+
+
+def test_a_corrupt_file_is_named(reproduce, tmp_path):
+    (tmp_path / "cpu-theorem.json").write_text("{}")
+    status, _, error = reproduce("theorem-1", "--device", "cpu", "--out", tmp_path)
+    assert status == 2
+    assert str(tmp_path / "cpu-theorem.json") in error

@@ -1,0 +1,392 @@
+"""Verdicts of `laplex.reproduce`: on made-up results, and on the committed ones."""
+
+import json
+
+import pytest
+
+from laplex.reproduce import ENTRIES, NAMES, committed, outcomes
+from laplex.reproduce import _published as paper
+from laplex.reproduce._judging import beside, worst
+from laplex.reproduce._outcome import VERDICTS, Figure
+from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ
+from laplex.reproduce._stored import Shelf
+
+MACHINE = {"device": "cuda", "gpu": "a GPU", "torch": "2", "commit": "0", "cpu": "a CPU", "torch_threads": 1}
+
+
+def write(folder, name, runs, device="cuda"):
+    """A file of results: (settings, result) pairs."""
+    found = [{"settings": one, "result": two, "machine": 0, "date": "2026-01-01"} for one, two in runs]
+    content = {"experiment": name, "machines": [MACHINE | {"device": device}], "runs": found}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(content))
+
+
+def measured(**methods):
+    """A result of `_measure`: for each method either forward numbers, or numbers by way."""
+    ways = {method: one if FORWARD in one or BOTH in one else {FORWARD: one} for method, one in methods.items()}
+    return {"measured": ways, "left_out": {}}
+
+
+def took(milliseconds, gigabytes=None):
+    return {"seconds": milliseconds / 1e3, "peak_bytes": None if gigabytes is None else gigabytes * 1e9}
+
+
+def verdict(name, *folders):
+    """The outcome of one entry."""
+    return outcomes(list(folders))[NAMES.index(name)]
+
+
+def square(n, batch=1):
+    return {"n": n, "k": n, "batch": batch, "seed": 0}
+
+
+# --- One number ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "better", "want"),
+    [
+        (10.0, 9.2, "lower", "reproduced"),
+        (10.0, 10.9, "lower", "reproduced"),
+        (10.0, 8.0, "lower", "exceeded"),
+        (10.0, 12.0, "lower", "not reproduced"),
+        (10.0, 12.0, "higher", "exceeded"),
+        (10.0, 8.0, "higher", "not reproduced"),
+        (None, 8.0, "higher", "not run"),
+        (10.0, None, "higher", "not run"),
+    ],
+)
+def test_a_number_is_judged_by_a_tenth(theirs, ours, better, want):
+    assert beside(theirs, ours, better) == want
+
+
+def test_an_entry_has_the_worst_verdict_of_what_was_measured():
+    def made(*verdicts):
+        return [Figure("", None, None, "", "lower", one) for one in verdicts]
+
+    assert worst(made("exceeded", "reproduced", "not run")) == "reproduced"
+    assert worst(made("exceeded", "not reproduced")) == "not reproduced"
+    assert worst(made("exceeded")) == "exceeded"
+    assert worst(made("not run")) == worst([]) == "not run"
+
+
+# --- Entries without results -----------------------------------------------------------------------------------------
+
+
+def test_without_results_nothing_is_run(tmp_path):
+    for outcome in outcomes([tmp_path]):
+        assert outcome.verdict == "not run", outcome.entry.name
+        assert outcome.reason.endswith(".")
+        assert not outcome.figures
+
+
+def test_a_corrupt_file_is_named(tmp_path):
+    (tmp_path / "cuda-sizes.json").write_text('{"runs": [1')
+    with pytest.raises(ValueError, match=r"cuda-sizes\.json must be a file of results"):
+        outcomes([tmp_path])
+
+
+def test_quick_looks_and_parts_are_no_results(tmp_path):
+    runs = [({"n": 1}, {"rank": [1]})]
+    for name in ("heads-made-tuned-quick", "cpu-rank.part0"):
+        write(tmp_path, name, runs)
+    shelf = Shelf([tmp_path])
+    assert shelf.experiments("heads-*") == shelf.experiments("cpu-rank*") == []
+
+
+def test_a_later_folder_wins_and_devices_stand_side_by_side(tmp_path):
+    for folder, milliseconds in (("old", 5.0), ("new", 3.0)):
+        write(tmp_path / folder, "cpu-sizes", [(square(paper.CPU_SIZE), measured(laplex=took(milliseconds)))], "cpu")
+    write(tmp_path / "old", "cuda-sizes", [(square(1 << 19), measured(laplex=took(0.2)))])
+    found = verdict("cpu", tmp_path / "old", tmp_path / "new")
+    assert found.figures[0].ours == pytest.approx(3.0)
+    runtime = verdict("runtime", tmp_path / "old", tmp_path / "new")
+    assert {machine["device"] for machine in runtime.machines} == {"cpu", "cuda"}
+    assert len(runtime.files) == 2
+
+
+def test_a_gpu_entry_on_a_cpu_alone_is_not_run_but_shown(tmp_path):
+    write(tmp_path, "cpu-gram", [({"n": 1024, "k": 1 << 17}, measured(laplex=took(0.1)))], "cpu")
+    found = verdict("gram", tmp_path)
+    assert found.verdict == "not run"
+    assert "--device cuda" in found.reason
+    assert found.plots
+
+
+def test_missing_sizes_are_not_run(tmp_path):
+    write(tmp_path, "cuda-sizes", [(square(1 << 10), measured(laplex=took(0.1)))])
+    found = verdict("runtime", tmp_path)
+    assert (found.verdict, "--full" in found.reason) == ("not run", True)
+
+
+# --- Times -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("factor", "want"), [(0.5, "exceeded"), (1.0, "reproduced"), (2.0, "not reproduced")])
+def test_runtime(tmp_path, factor, want):
+    runs = [
+        (square(1 << 19), measured(laplex=took(0.34 * factor))),
+        (square(1 << 29), measured(laplex=took(704 * factor, 41 * factor))),
+    ]
+    write(tmp_path, "cuda-sizes", runs)
+    found = verdict("runtime", tmp_path)
+    assert found.verdict == want
+    assert "a GPU" in found.reason
+
+
+@pytest.mark.parametrize(("both", "want"), [(500.0, "exceeded"), (430.0, "reproduced"), (12.0, "not reproduced")])
+def test_ratios_to_dense(tmp_path, both, want):
+    ours = {FORWARD: took(1.0, 0.01), BOTH: took(1.0)}
+    dense = {FORWARD: took(80.0, 1.2), BOTH: took(both)}
+    write(tmp_path, "cuda-batch8", [(square(1 << 14, 8), measured(**{LAPLEX: ours, DENSE: dense}))])
+    found = verdict("batch8-against-dense", tmp_path)
+    assert found.verdict == want
+    assert ("the ratio is that of a slow rival" in found.reason) is (both < 140)
+
+
+def test_batch8_and_gram_and_asymmetric(tmp_path):
+    write(tmp_path, "cuda-batch8", [
+        (square(1 << 16, 8), measured(laplex=took(0.2))),
+        (square(1 << 20, 8), measured(laplex={FORWARD: took(0.4, 0.2), BOTH: took(1.6)})),
+    ])  # fmt: skip
+    assert verdict("batch8", tmp_path).verdict == "exceeded"
+    both = measured(**{LAPLEX: took(0.2, 0.01), DENSE: took(7.0, 1.0)})
+    write(tmp_path, "cuda-gram", [({"n": 1024, "k": 1 << 17}, both)])
+    found = verdict("gram", tmp_path)
+    assert [one.verdict for one in found.figures] == ["exceeded", "exceeded", "not reproduced"]
+    assert "where the paper has 216 ms" in found.reason
+    pair = measured(**{LAPLEX: took(0.1), DENSE: took(4.0)})
+    sizes = [(1024, 1 << 17), (1024, 1 << 18), (1 << 18, 1024), (1024, 1 << 20)]
+    write(tmp_path, "cuda-asymmetric", [({"n": n, "k": k, "batch": 8}, pair) for n, k in sizes])
+    assert verdict("asymmetric", tmp_path).verdict == "reproduced"  # 40 times faster than dense, 37 in the paper
+
+
+@pytest.mark.parametrize(("dense", "growth", "want"), [
+    (1.0, 4.0, "exceeded"), (1.0, 40.0, "reproduced"), (0.01, 4.0, "not reproduced"),
+])  # fmt: skip
+def test_batches(tmp_path, dense, growth, want):
+    runs = []
+    for batch, milliseconds in ((8, 0.02), (256, 0.02 * growth)):
+        ours, theirs = ({way: took(one) for way in (FORWARD, BOTH)} for one in (milliseconds, dense))
+        runs.append((square(1 << 14, batch), measured(**{LAPLEX: ours, DENSE: theirs})))
+    write(tmp_path, "cuda-batches", runs)
+    assert verdict("batch-scaling", tmp_path).verdict == want
+
+
+def test_ffts(tmp_path):
+    ours = measured(**{LAPLEX: took(0.2), KEPT: took(0.05), TOEPLITZ: took(0.1), DENSE: took(30.0), LOGS: took(6.0)})
+    write(tmp_path, "cuda-sizes", [(square(1 << 20), ours)])
+    write(tmp_path, "cpu-sizes", [(square(1 << 14), ours), (square(1 << 18), ours)], "cpu")
+    assert verdict("fft", tmp_path).verdict == "exceeded"
+    assert verdict("cpu-fft", tmp_path).verdict == "exceeded"
+    found = verdict("cpu", tmp_path)
+    assert found.verdict == "exceeded"
+    assert found.figures[2].verdict == "not reproduced"  # of our writing of the paper's path, which is not judged
+
+
+# --- Errors, gradients, theory ---------------------------------------------------------------------------------------
+
+
+def off(error):
+    return {"error": error, "largest_error": 2 * error}
+
+
+def test_accuracy(tmp_path):
+    write(tmp_path, "cpu-accuracy", [(square(1 << 14, 8), measured(**{LAPLEX: off(3e-8), DENSE: off(3e-7)}))], "cpu")
+    assert verdict("accuracy", tmp_path).verdict == "exceeded"
+    write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), measured(**{LAPLEX: off(3e-7), DENSE: off(3e-7)}))])
+    assert verdict("accuracy", tmp_path).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(("fft", "want"), [(2e-7, "exceeded"), (1e-8, "not reproduced")])
+def test_accuracy_on_a_grid(tmp_path, fft, want):
+    errors = measured(**{LAPLEX: off(3e-8), DENSE: off(1e-6), TOEPLITZ: off(fft)})
+    write(tmp_path, "cuda-grid-accuracy", [(square(1 << 14, 8), errors)])
+    assert verdict("toeplitz-accuracy", tmp_path).verdict == want
+
+
+@pytest.mark.parametrize(("error", "want"), [(1e-7, "reproduced"), (1e-4, "not reproduced")])
+def test_rounding(tmp_path, error, want):
+    write(
+        tmp_path, "cpu-rounding", [({"n": 9, "span": 10.0}, measured(**{LAPLEX: off(3e-8), LOGS: off(error)}))], "cpu"
+    )
+    assert verdict("rounding", tmp_path).verdict == want
+
+
+@pytest.mark.parametrize(("cell", "more", "want"), [
+    (True, True, "exceeded"), (True, False, "reproduced"), (False, True, "not reproduced"),
+])  # fmt: skip
+def test_differentiability(tmp_path, cell, more, want):
+    asked = [("gradient for x", True, cell), ("gradient for tau", None, more)]
+    runs = [
+        ({"method": LAPLEX, "asked": one, "paper": theirs}, {"has": ours, "error": None, "words": ""})
+        for one, theirs, ours in asked
+    ]
+    write(tmp_path, "cpu-gradients", runs, "cpu")
+    assert verdict("differentiability", tmp_path).verdict == want
+
+
+def test_theory(tmp_path):
+    right, wrong = [1e-16, 1e-16], [1e-16, 0.3]
+    for strict, want in ((right, "reproduced"), (wrong, "not reproduced")):
+        result = {"printed": wrong, "strict": strict, "mended": right, "laplex": right}
+        write(tmp_path, "cpu-theorem", [({"n": 8}, result)], "cpu")
+        assert verdict("theorem-1", tmp_path).verdict == want
+    for ranks, want in (([64, 64, 40], "reproduced"), ([40, 41, 64], "not reproduced")):
+        write(tmp_path, "cpu-rank", [({"n": 64}, {"rank": ranks, "numerical": ranks})], "cpu")
+        assert verdict("full-rank", tmp_path).verdict == want
+
+
+# --- Experiments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("slower", "want"), [(200.0, "exceeded"), (5.0, "reproduced"), (0.5, "not reproduced")])
+def test_random_features(tmp_path, slower, want):
+    runs = [
+        (
+            {"size": 64, "method": "rff", "features": count, "seed": seed},
+            {"value": 0.5 / count**0.5, "a": 1.0, "b": 1.0},
+        )
+        for count in (1, 16, 64)
+        for seed in (0, 1)
+    ]
+    write(tmp_path, "rff", runs, "cpu")
+    times = measured(**{LAPLEX: took(1.0), "random features": took(slower)})
+    write(tmp_path, "cpu-rff-times", [({"n": 64, "features": 64}, times)], "cpu")
+    assert verdict("rff-value", tmp_path).verdict == want
+
+
+def heads(folder, laplex, low):
+    runs = []
+    for method, accuracy in (("laplex", laplex), ("low-rank", low)):
+        for size in (4, 8, 16):
+            for seed in (0, 1):
+                one = {"method": method, "start": "random", "size": size, "seed": seed, "lr": 0.1}
+                runs.append((one, {"val": accuracy, "test": accuracy, "loss": 1.0, "diverged": False}))
+    write(folder, "heads-made-tuned", runs)
+
+
+def test_heads(tmp_path):
+    for laplex, low, want in ((0.9, 0.4, "exceeded"), (0.6, 0.5, "reproduced"), (0.5, 0.6, "not reproduced")):
+        heads(tmp_path, laplex, low)
+        assert verdict("heads", tmp_path).verdict == want
+
+
+@pytest.mark.parametrize(("random", "data", "want"), [
+    (0.5, 0.5, "exceeded"), (3.0, 0.5, "reproduced"), (0.5, 3.0, "not reproduced"),
+])  # fmt: skip
+def test_curves_of_heads(tmp_path, random, data, want):
+    losses = {
+        ("laplex", "reseated"): data,
+        ("laplex", "random"): random,
+        ("low-rank", "svd"): 1.0,
+        ("low-rank", "random"): 1.0,
+    }
+    runs = [
+        (
+            {"method": method, "start": start, "rank": rank, "seed": 0},
+            {"train": [2.0, one, one], "val": [2.0, one, one]},
+        )
+        for (method, start), one in losses.items()
+        for rank in (4, 8, 16)
+    ]
+    write(tmp_path, "cuda-heads-curves", runs)
+    found = verdict("heads-curves", tmp_path)
+    assert found.verdict == want
+    assert len(found.plots) == 3
+
+
+def projections(folder, **accuracies):
+    runs = []
+    for method, accuracy in accuracies.items():
+        for width in (25, 100, 500, 1000):
+            one = {"method": method.replace("_", "-"), "tau": 0.1 if method == "laplex" else None, "phase": False}
+            one |= {"signs": False, "width": width, "seed": 0, "lr": 1.0}
+            found = accuracy[width] if isinstance(accuracy, dict) else accuracy
+            runs.append((one, {"val": found, "held": found}))
+    write(folder, "projection-made", runs)
+
+
+@pytest.mark.parametrize(("ours", "want"), [(0.36, "exceeded"), (0.31, "reproduced"), (0.2, "not reproduced")])
+def test_projections(tmp_path, ours, want):
+    projections(
+        tmp_path, countsketch=0.29, gaussian=0.3, pca=0.4, laplex=ours, trained_laplex=ours, trained_dense=0.305
+    )
+    assert verdict("projection-frozen", tmp_path).verdict == want
+    assert verdict("projection-trained", tmp_path).verdict == want
+
+
+def fit(method, level, rank=1000, functions=0, parameters=10, rmse=0.1):
+    settings = {"method": method, "rank": rank, "functions": functions, "components": 0, "start": "tree", "jump": True}
+    part = {"log_likelihood": level, "rmse": rmse}
+    return settings | {"permuted": False}, {"parameters": parameters, "rank": rank, "val": part, "test": part}
+
+
+@pytest.mark.parametrize(("share", "dense", "want"), [
+    (0.8, 0.1, "exceeded"), (0.63, 0.1, "reproduced"), (0.4, 0.1, "not reproduced"), (0.8, 0.9, "not reproduced"),
+])  # fmt: skip
+def test_densities(tmp_path, share, dense, want):
+    ceiling = fit("empirical", 1000.0, rank=99, parameters=101_000)
+    runs = [ceiling, fit("em", 1000 * share, functions=2), fit("ppca", 1000 * dense, rank=6, parameters=11)]
+    write(tmp_path, "density-imagenette", runs)
+    assert verdict("density", tmp_path).verdict == want
+
+
+def test_densities_over_functions(tmp_path):
+    ceiling = fit("empirical", 1000.0, rank=99, parameters=101_000)
+    for levels, errors, want in (((1.0, 2.0), (0.1, 0.09), "exceeded"), ((2.0, 1.0), (0.09, 0.1), "not reproduced")):
+        pairs = zip((2, 3), levels, errors, strict=True)
+        runs = [ceiling, *(fit("em", level, functions=q, rmse=rmse, rank=999) for q, level, rmse in pairs)]
+        runs[1][0]["rank"] = 1000
+        write(tmp_path, "density-imagenette", runs)
+        assert verdict("density-reconstructions", tmp_path).verdict == want
+        found = verdict("density-samples", tmp_path).verdict
+        assert found == ("reproduced" if want == "exceeded" else want)
+
+
+@pytest.mark.parametrize(("nats", "want"), [(0.6, "exceeded"), (0.31, "reproduced"), (0.1, "not reproduced")])
+def test_photographs(tmp_path, nats, want):
+    ceiling = fit("empirical", 1000.0, rank=99, parameters=101_000)
+    low = fit("ppca", 0.0, rank=4, parameters=11)
+    write(tmp_path, "density-photos", [ceiling, fit("em", nats * 3_145_728, functions=2), low])
+    few = fit("empirical", 1000.0, rank=9, parameters=11_000)
+    write(tmp_path, "density-photos-9", [few, fit("em", 1.0, functions=2), low])  # fewer images: not judged
+    assert verdict("density-photographs", tmp_path).verdict == want
+
+
+# --- Committed results -----------------------------------------------------------------------------------------------
+
+
+def test_outcomes_of_the_committed_results():
+    found = outcomes([committed()])
+    assert [one.entry for one in found] == list(ENTRIES)
+    by_name = {one.entry.name: one for one in found}
+    for one in found:
+        assert one.verdict in VERDICTS
+        assert one.reason
+        assert one.verdict == "not run" or (one.machines and one.files), one.entry.name
+        assert all((committed().parents[1] / path).is_file() for path in one.files)
+        for plot in one.plots:
+            assert all(len(series.x) == len(series.y) > 0 for series in plot.series), (one.entry.name, plot.title)
+        for table in one.tables:
+            assert all(len(row) == len(table.columns) for row in table.rows)
+    # What the paper says and is not so stays "not reproduced".
+    assert {by_name[name].verdict for name in ("theorem-1", "full-rank", "rounding")} == {"not reproduced"}
+    assert by_name["heads"].verdict in ("reproduced", "exceeded")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+def test_results_of_an_interrupted_run_are_read(tmp_path, count):
+    """A file may hold any of its first runs."""
+    for place in ("reproduce", "experiments"):
+        (tmp_path / place).mkdir()
+        for path in (committed() / place).glob("*.json"):
+            content = json.loads(path.read_text())
+            (tmp_path / place / path.name).write_text(json.dumps(content | {"runs": content["runs"][:count]}))
+    assert len(outcomes([tmp_path])) == len(ENTRIES)
+
+
+def test_no_picture_is_of_images_that_may_not_be_shown():
+    for one in outcomes([committed()]):
+        assert all(picture.path.parent == committed() / "density" for picture in one.pictures)
