@@ -1,12 +1,13 @@
 """The page of `laplex report` in a real browser: drawn, filtered, read on a phone, in the dark and on paper."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 import chromium
 import made_outcomes
-from laplex.reproduce import _page
+from laplex.reproduce import _page, outcomes
 
 PLOTS = "document.querySelectorAll('figure.plot')"
 SIZES = "#entry-sizes figure.plot"
@@ -116,6 +117,21 @@ def test_the_axis_can_be_linear(page):
     page.click(f"{SIZES} .legend .scale")
     assert page.text(f"{SIZES} .legend .scale") == "log axis"
     assert page.run(f"document.querySelector('{SIZES} .drawing .curve').getAttribute('d')") != before
+
+
+def test_every_plot_of_the_committed_results_is_drawn(page, tmp_path):
+    found = outcomes([Path(__file__).parent.parent / "benchmarks" / "results"])
+    written = tmp_path / "page.html"
+    written.write_text(_page.to_html(found), encoding="utf-8")
+    page.show(written)
+    assert len(page.all("section.entry")) == len(found)
+    drawn = page.run(f"[...{PLOTS}].map(p => p.querySelectorAll('.drawing .marks').length)")
+    assert len(drawn) == sum(len(outcome.plots) for outcome in found) > 5
+    assert min(drawn) > 0
+    broken = "[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt)"
+    assert page.run(broken) == []
+    page.show(written, width=360, height=740)
+    assert page.run("document.documentElement.scrollWidth") <= 360
 
 
 # --- filters, links and pictures --------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ PARTS = Path(__file__).parent / "page"
 STYLES = ("report.css", "entry.css", "explorer.css")
 SCRIPTS = (  # in the order in which they use each other
     "scales.js", "plot.js", "plot_hover.js", "report.js",
-    "kernel.js", "explorer_state.js", "explorer_line.js", "explorer_matrix.js", "explorer_product.js", "explorer.js",
+    "kernel.js", "explorer_state.js", "explorer_words.js",
+    "explorer_line.js", "explorer_matrix.js", "explorer_product.js", "explorer.js",
 )  # fmt: skip
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MEANINGS = {

@@ -2,7 +2,7 @@
 
 // The explorer: one state, and everything on the page that follows from it.
 const Explorer = (() => {
-  const { TAU, SIZE, PRESETS, written } = ExplorerState;
+  const { TAU, PRESETS } = ExplorerState;
   const { STEPS } = ExplorerProduct;
   const byId = (id) => document.getElementById(id);
   const state = ExplorerState.create();
@@ -33,16 +33,9 @@ const Explorer = (() => {
     const numeric = Kernel.numericRank(Kernel.entries({ ...ExplorerState.matrixOf(state), phi: null }));
     byId("exact-rank").textContent = rank;
     byId("numeric-rank").textContent = numeric;
-    if (state.phases) byId("phased-rank").textContent = Kernel.numericRank(Kernel.entries(ExplorerState.matrixOf(state)));
-    byId("rank-note").textContent = rankNote(rank, numeric);
+    byId("phased-rank").textContent = Kernel.numericRank(Kernel.entries(ExplorerState.matrixOf(state)));
+    byId("rank-note").textContent = ExplorerWords.rankNote(rank, numeric, state.phases);
     fillChips(pairs);
-  }
-
-  function rankNote(rank, numeric) {
-    const phased = state.phases ? "With phases K is a sum of two such matrices with scaled rows and columns, so its rank is at most twice that without." : "";
-    if (rank === numeric) return phased;
-    const why = "Here elimination finds fewer: at this tau some rows or columns are so small, or so nearly dependent, that they fall below the tolerance.";
-    return `${why} ${phased}`;
   }
 
   // The merged order as chips; those of an interval stand in one box.
@@ -67,41 +60,10 @@ const Explorer = (() => {
     const { R, far } = Kernel.limit(given, Kernel.entries(given));
     const ties = R.flatMap((row, i) => row.map((_, j) => [i, j])).filter(([i, j]) => state.a[i] === state.b[j]);
     const limit = byId("routing-limit");
-    limit.textContent = `${limitWords(ties)} ${distanceWords(far, ties)}`;
+    limit.textContent = `${ExplorerWords.limit(ties, state.phases)} ${ExplorerWords.distance(far, ties)}`;
     limit.dataset.far = String(far);
     byId("explorer").classList.toggle("is-routing", far === 0 && ties.length > 0);
-    byId("routing-shares").textContent = shareWords(Kernel.shares(given));
-  }
-
-  function limitWords(ties) {
-    const rule = "For fixed anchors K tends to 1 where a row and a column are tied, and to 0 elsewhere";
-    if (!ties.length) return `${rule}. No row is tied with a column here, so K tends to 0 (drag a row onto a column, or take the preset “permutation”).`;
-    const sent = ties.slice(0, 8).map(([i, j]) => `x${j + 1} to y${i + 1}`).join(", ");
-    const cosine = state.phases ? " (times the cosine of their phases)" : "";
-    return `${rule}${cosine}: it becomes routing. It sends ${sent}${ties.length > 8 ? " and more" : ""}${kindWords(ties)}.`;
-  }
-
-  function kindWords(ties) {
-    const [rows, cols] = [0, 1].map((side) => new Set(ties.map((tie) => tie[side])).size);
-    const [once, onceEach] = [rows === ties.length, cols === ties.length];
-    if (once && onceEach && ties.length === SIZE) return ": a permutation";
-    if (once) return "; every output takes at most one input: a selection";
-    if (onceEach) return "; every input goes to at most one output, where inputs are added up in buckets";
-    return "; equal columns are added up, and equal rows repeat";
-  }
-
-  function distanceWords(far, ties) {
-    if (far === 0) return ties.length ? "At this tau the limit is reached: K is this routing matrix exactly, because all other entries are 0 in floating point." : "At this tau K is 0 in floating point.";
-    return `At this tau the largest difference from the limit is ${written(far, 3)}.`;
-  }
-
-  // Divided by its sum, a row keeps its nearest columns, tied or not.
-  function shareWords(rows) {
-    const left = Math.max(...rows.map(({ shares, nearest }) => shares.reduce((sum, share, j) => sum + (nearest[j] ? 0 : share), 0)));
-    const equal = rows.some(({ nearest }) => nearest.filter(Boolean).length > 1);
-    const rule = `Divided by the sum of its decays, a row keeps only its nearest column as tau tends to 0, tied or not${equal ? "; columns at equal distance share it" : ""}.`;
-    const now = left < 1e-6 ? "At this tau every row has come so far" : "At this tau the row that is furthest from it";
-    return `${rule} ${now}: ${left < 1e-6 ? "less than a millionth of a row lies elsewhere" : `has ${written(left, 3)} of its sum elsewhere`}.`.replace("it: has", "it has");
+    byId("routing-shares").textContent = ExplorerWords.shares(Kernel.shares(given));
   }
 
   // --- product ---
@@ -117,7 +79,7 @@ const Explorer = (() => {
     byId("difference").dataset.value = String(difference);
     ExplorerProduct.fillTable(byId("sweeps"), scans, state);
     const now = state.step ? ExplorerProduct.inTime(scans)[state.step - 1] : null;
-    byId("step-told").textContent = now ? ExplorerProduct.sentence(now, state.x, state.phases) : "";
+    byId("step-told").textContent = now ? ExplorerWords.step(now, state.x, state.phases) : "";
     byId("step-count").textContent = now ? `step ${state.step} of ${STEPS}` : "";
   }
 

@@ -82,7 +82,9 @@ const ExplorerLine = (() => {
 
     drawAxes() {
       this.back.replaceChildren();
-      for (const y of [TOP, TOP + GAP]) Plots.svg("line", { x1: this.left, x2: this.right, y1: y, y2: y, class: "base" }, this.back);
+      for (const y of [TOP, TOP + GAP]) {
+        Plots.svg("line", { x1: this.left, x2: this.right, y1: y, y2: y, class: "base" }, this.back);
+      }
       for (let at = 0; at <= END; at += 1) {
         const x = this.toX(at);
         Plots.svg("line", { x1: x, x2: x, y1: TOP, y2: TOP + GAP, class: "grid" }, this.back);
@@ -93,7 +95,8 @@ const ExplorerLine = (() => {
     // Handles that would cover each other stand one above the other.
     place(kind, y, way) {
       const levels = [];
-      const order = this.state[kind].map((at, index) => ({ at, index })).sort((p, q) => p.at - q.at || p.index - q.index);
+      const order = this.state[kind].map((at, index) => ({ at, index }));
+      order.sort((p, q) => p.at - q.at || p.index - q.index);
       for (const { at, index } of order) {
         const x = this.toX(at);
         let level = 0;

@@ -2,8 +2,9 @@
 
 // K as a heat map; a cell that is pointed at is written out as its formula.
 const ExplorerMatrix = (() => {
-  const { SIZE, written } = ExplorerState;
+  const { SIZE } = ExplorerState;
   const EDGE = 26; // for the names of rows and columns
+  const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
   class Matrix {
     constructor(holder, told, state, pointed) {
@@ -69,7 +70,8 @@ const ExplorerMatrix = (() => {
       group.classList.toggle("strong", strength > 0.5);
       group.classList.toggle("negative", value < 0);
       group.style.setProperty("--strength", `${(100 * strength).toFixed(1)}%`);
-      for (const [key, number] of Object.entries({ x, y, width: side - 1, height: side - 1 })) box.setAttribute(key, number);
+      const bounds = { x, y, width: side - 1, height: side - 1 };
+      for (const [key, number] of Object.entries(bounds)) box.setAttribute(key, number);
       text.setAttribute("x", x + side / 2);
       text.setAttribute("y", y + side / 2 + 4);
       text.textContent = strength < 0.005 ? (value === 0 ? "0" : "") : value.toFixed(2).replace("-", "−");
@@ -82,22 +84,21 @@ const ExplorerMatrix = (() => {
     }
 
     tell(values) {
-      if (!this.state.cell) {
-        this.told.textContent = "Point at a cell to see how it is computed. A cell without a number is below 0.005, but not 0.";
+      const { cell, shares } = this.state;
+      if (!cell) {
+        this.told.textContent =
+          "Point at a cell to see how it is computed. A cell without a number is below 0.005, but not 0.";
         return;
       }
-      const { i, j } = this.state.cell;
-      const { a, b, tau, phases, phi, psi, shares } = this.state;
-      const wave = phases ? ` × cos(${written(phi[i], 2)} − ${written(psi[j], 2)})`.replace("− −", "+ ") : "";
-      const K = Kernel.entries(ExplorerState.matrixOf(this.state))[i][j];
-      const formula = `exp(−|${a[i]} − ${b[j]}| / ${written(tau)})${wave} = ${written(K, 4)}`;
-      this.told.textContent = `K[a${i + 1}, b${j + 1}] = ${formula}${shares ? `; its share of the row is ${written(values[i][j], 4)}` : ""}`;
+      const K = Kernel.entries(ExplorerState.matrixOf(this.state));
+      const share = shares ? values[cell.i][cell.j] : null;
+      this.told.textContent = ExplorerWords.entry(this.state, cell, K[cell.i][cell.j], share);
     }
 
     onKey(event) {
-      const [down, across] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key] || [0, 0];
-      if (!down && !across) return;
+      if (!MOVES[event.key]) return;
       event.preventDefault();
+      const [down, across] = MOVES[event.key];
       const { cell } = this.state;
       const [r, c] = cell ? [this.rows.indexOf(cell.i) + down, this.cols.indexOf(cell.j) + across] : [0, 0];
       const inside = (value) => Math.max(0, Math.min(SIZE - 1, value));

@@ -10,7 +10,8 @@ const ExplorerProduct = (() => {
     // `changed(index, value)` is called when a bar is dragged; without it the bars only show.
     constructor(holder, name, most, changed) {
       Object.assign(this, { holder, name, most, changed });
-      this.svg = Plots.svg("svg", { class: `bars of-${name}`, height: HEIGHT, role: "group", "aria-label": `Bars of ${name}` });
+      const spoken = { role: "group", "aria-label": `Bars of ${name}` };
+      this.svg = Plots.svg("svg", { class: `bars of-${name}`, height: HEIGHT, ...spoken });
       holder.append(this.svg);
       this.base = Plots.svg("line", { class: "base" }, this.svg);
       this.bars = Array.from({ length: SIZE }, (_, index) => this.bar(index));
@@ -19,7 +20,9 @@ const ExplorerProduct = (() => {
 
     bar(index) {
       const group = Plots.svg("g", { class: "bar" }, this.svg);
-      const parts = { reach: Plots.svg("rect", { class: "reach" }, group), bar: Plots.svg("rect", { class: "value" }, group) };
+      const parts = {};
+      parts.reach = Plots.svg("rect", { class: "reach" }, group); // where the bar can be taken hold of
+      parts.bar = Plots.svg("rect", { class: "value" }, group);
       parts.text = Plots.svg("text", { class: "bar-value" }, group);
       parts.name = Plots.svg("text", { class: "bar-name" }, group);
       parts.name.textContent = this.name + (index + 1);
@@ -28,10 +31,8 @@ const ExplorerProduct = (() => {
     }
 
     listen(group, index) {
-      for (const [key, value] of Object.entries({ tabindex: "0", role: "slider", "aria-valuemin": "-1", "aria-valuemax": "1" })) {
-        group.setAttribute(key, value);
-      }
-      group.setAttribute("aria-label", `${this.name}${index + 1}`);
+      const limits = { "aria-valuemin": -this.most, "aria-valuemax": this.most };
+      set(group, { tabindex: "0", role: "slider", "aria-label": this.name + (index + 1), ...limits });
       const drag = (event) => {
         const y = event.clientY - this.svg.getBoundingClientRect().top;
         this.changed(index, ((HEIGHT / 2 - y) / (HEIGHT / 2 - 22)) * this.most);
@@ -64,7 +65,8 @@ const ExplorerProduct = (() => {
       this.bars.forEach((parts, index) => {
         const length = (values[index] / most) * (middle - 22);
         set(parts.reach, { x: index * step, y: 0, width: step, height: HEIGHT });
-        set(parts.bar, { x: index * step + 0.2 * step, width: 0.6 * step, y: middle - Math.max(0, length), height: Math.max(1, Math.abs(length)) });
+        const tall = { y: middle - Math.max(0, length), height: Math.max(1, Math.abs(length)) };
+        set(parts.bar, { x: (index + 0.2) * step, width: 0.6 * step, ...tall });
         set(parts.name, { x: (index + 0.5) * step, y: length < 0 ? middle - 5 : middle + 14 });
         set(parts.text, { x: (index + 0.5) * step, y: length < 0 ? middle - length + 13 : middle - length - 5 });
         parts.text.textContent = written(values[index], 2);
@@ -77,20 +79,9 @@ const ExplorerProduct = (() => {
     for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   }
 
-  const sums = (values) => (values.length === 1 ? written(values[0]) : `(${values.map((value) => written(value)).join(", ")})`);
-  const nameOf = ({ kind, index }) => kind + (index + 1);
-
   // The steps in the order in which they happen: from the left, then from the right.
-  const inTime = ({ left, right }) => [...left.map((step) => ({ ...step, way: "left" })), ...right.map((step) => ({ ...step, way: "right" }))];
-
-  // One step in words.
-  function sentence(step, x, phases) {
-    const from = step.way === "left" ? "from the left" : "from the right";
-    const name = nameOf(step.anchor);
-    const carried = `${sums(step.before)} × ${written(step.factor)}`;
-    if (step.anchor.kind === "a") return `Sweep ${from}: row ${name} reads the sum, decayed over the gap: ${carried} = ${sums(step.value)}.`;
-    const joined = phases ? `x${step.anchor.index + 1} times (cos ψ, sin ψ)` : written(x[step.anchor.index]);
-    return `Sweep ${from}: column ${name} joins. The sum decays over the gap and takes in ${joined}: ${carried} + ${joined} = ${sums(step.value)}.`;
+  function inTime({ left, right }) {
+    return [...left.map((step) => ({ ...step, way: "left" })), ...right.map((step) => ({ ...step, way: "right" }))];
   }
 
   // The sorted anchors, one a line, with both sums where the sweeps have come by.
@@ -101,15 +92,21 @@ const ExplorerProduct = (() => {
     scans.order.forEach((anchor, at) => {
       const row = Plots.element("tr", { class: `of-${anchor.kind}` }, body);
       const back = count - 1 - at; // the place in the sweep from the right
+      const name = anchor.index + 1;
+      const isRow = anchor.kind === "a";
+      const [leftDone, rightDone] = [at < upTo, count + back < upTo];
       const cells = [
-        nameOf(anchor), String(anchor.at), anchor.kind === "b" ? `x${anchor.index + 1} = ${written(state.x[anchor.index], 2)}` : "",
-        at < upTo ? sums(scans.left[at].value) : "", count + back < upTo ? sums(scans.right[back].value) : "",
-        anchor.kind === "a" && count + back < upTo ? `y${anchor.index + 1} = ${written(scans.y[anchor.index])}` : "",
+        anchor.kind + name,
+        String(anchor.at),
+        isRow ? "" : `x${name} = ${written(state.x[anchor.index], 2)}`,
+        leftDone ? ExplorerWords.sums(scans.left[at].value) : "",
+        rightDone ? ExplorerWords.sums(scans.right[back].value) : "",
+        isRow && rightDone ? `y${name} = ${written(scans.y[anchor.index])}` : "",
       ];
       for (const text of cells) Plots.element("td", {}, row).textContent = text;
       row.classList.toggle("now", state.step !== null && (at === upTo - 1 || count + back === upTo - 1));
     });
   }
 
-  return { Bars, STEPS, inTime, sentence, fillTable };
+  return { Bars, STEPS, inTime, fillTable };
 })();

@@ -21,7 +21,8 @@ const Kernel = (() => {
   function merged(a, b) {
     const rows = a.map((at, index) => ({ kind: "a", index, at }));
     const cols = b.map((at, index) => ({ kind: "b", index, at }));
-    return [...cols, ...rows].sort((p, q) => p.at - q.at || (p.kind === q.kind ? p.index - q.index : p.kind === "b" ? -1 : 1));
+    // The sort keeps the order of what is equal: columns, then rows, each by number.
+    return [...cols, ...rows].sort((p, q) => p.at - q.at);
   }
 
   // cos(phi - psi) = cos phi cos psi + sin phi sin psi: with phases there are two sweeps of numbers instead of one.
@@ -53,7 +54,8 @@ const Kernel = (() => {
     const right = sweep([...order].reverse(), matrix, x, parts);
     const y = matrix.a.map(() => 0);
     for (const { anchor, value } of [...left, ...right]) {
-      if (anchor.kind === "a") y[anchor.index] += value.reduce((sum, each, c) => sum + parts[c].ofRow(anchor.index) * each, 0);
+      if (anchor.kind !== "a") continue;
+      y[anchor.index] += value.reduce((sum, each, c) => sum + parts[c].ofRow(anchor.index) * each, 0);
     }
     return { order, left, right, y };
   }

@@ -44,15 +44,18 @@ const Plots = (() => {
   // first one its mark, too, and further ones other marks.
   function styled(plot) {
     const ours = plot.series.filter((series) => !series.of_paper);
-    const others = [...new Set(plot.series.filter((series) => series.of_paper).map((series) => method(series.label)))]
-      .filter((name) => !ours.some((series) => method(series.label).startsWith(name)));
+    const named = (name) => ours.findIndex((series) => method(series.label).startsWith(name));
+    const theirs = plot.series.filter((series) => series.of_paper).map((series) => method(series.label));
+    const others = [...new Set(theirs)].filter((name) => named(name) < 0); // methods that only the paper has
     const used = new Map(); // lines of the paper by colour
     return plot.series.map((series) => {
-      const match = ours.findIndex((own) => method(own.label).startsWith(method(series.label)));
-      const place = !series.of_paper ? ours.indexOf(series) : match >= 0 ? match : ours.length + others.indexOf(method(series.label));
+      const name = method(series.label);
+      const ofPaper = named(name) >= 0 ? named(name) : ours.length + others.indexOf(name);
+      const place = series.of_paper ? ofPaper : ours.indexOf(series);
       const further = series.of_paper ? used.get(place) || 0 : 0;
       if (series.of_paper) used.set(place, further + 1);
-      return { ...series, colour: place % COLOURS, shape: SHAPES[(place + 2 * further) % SHAPES.length], hidden: false };
+      const shape = SHAPES[(place + 2 * further) % SHAPES.length];
+      return { ...series, colour: place % COLOURS, shape, hidden: false };
     });
   }
 
@@ -88,7 +91,8 @@ const Plots = (() => {
     fillLegend() {
       this.series.forEach((series) => {
         const button = element("button", { type: "button", "aria-pressed": "true" }, this.legend);
-        button.append(swatch(series), series.of_paper && !/paper/i.test(series.label) ? `${series.label} (paper)` : series.label);
+        const unnamed = series.of_paper && !/paper/i.test(series.label);
+        button.append(swatch(series), unnamed ? `${series.label} (paper)` : series.label);
         button.addEventListener("click", () => {
           series.hidden = !series.hidden;
           button.setAttribute("aria-pressed", String(!series.hidden));
@@ -131,7 +135,8 @@ const Plots = (() => {
 
     spoken() {
       const names = this.series.map((series) => series.label).join(", ");
-      return `${this.data.title}. ${this.data.y_label} over ${this.data.x_label}. Lines: ${names}. Arrow keys read values.`;
+      const { title, x_label: x, y_label: y } = this.data;
+      return `${title}. ${y} over ${x}. Lines: ${names}. Arrow keys read values.`;
     }
 
     // Lay out the axes: the left margin is as wide as the widest label.
@@ -142,7 +147,8 @@ const Plots = (() => {
       const yTicks = Scales.ticks(this.yKind, yLow, yHigh, Math.max(3, Math.round(height / 50)));
       const letters = Math.max(...yTicks.map((tick) => lengthOf(Scales.label(this.yKind, tick))));
       const frame = { left: Math.max(28, letters * 6.8 + 12), right: this.width - 14, top: 26, bottom: height - 42 };
-      const xTicks = Scales.ticks(this.data.x_scale, xLow, xHigh, Math.max(3, Math.floor((frame.right - frame.left) / 60)));
+      const room = Math.max(3, Math.floor((frame.right - frame.left) / 60));
+      const xTicks = Scales.ticks(this.data.x_scale, xLow, xHigh, room);
       this.frame = frame;
       // Small powers of two are known by heart; large ones are read by their exponent.
       this.xLabels = this.data.x_scale === "log2" && xHigh < 5000 ? "linear" : this.data.x_scale;

@@ -52,12 +52,15 @@ const PlotHover = (() => {
     plot.tip.hidden = false;
   }
 
-  // Beside the crosshair, on the side with more room, and never outside the plot.
+  // Beside the crosshair, on the side with more room; below the plot where it would cover much of it.
   function stand(plot, at) {
-    const width = plot.tip.offsetWidth;
-    const left = at > plot.width / 2 ? at - width - 12 : at + 12;
+    const { offsetWidth: width, offsetHeight: height } = plot.tip;
+    const { top, bottom } = plot.frame;
+    const onLeft = at > plot.width / 2;
+    const covers = width > 0.45 * plot.width || height > 0.75 * (bottom - top);
+    const left = covers ? at - width / 2 : onLeft ? at - width - 12 : at + 12;
     plot.tip.style.left = `${Math.max(0, Math.min(plot.width - width, left))}px`;
-    plot.tip.style.top = `${plot.frame.top}px`;
+    plot.tip.style.top = `${covers ? bottom + 26 : top}px`;
   }
 
   function hide(plot) {
