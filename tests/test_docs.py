@@ -22,6 +22,15 @@ NAMED = re.compile(r"^ *\.\. auto(?:function|class|exception|data|module):: (\S+
 WIDEST = 102  # characters of a line of code that fit into a page
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Small work on two threads of a busy machine waits for a core at every step, and takes ten times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def text_of(page):
     return page.read_text(encoding="utf-8")
 
@@ -88,16 +97,16 @@ def names_of_examples():
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    images = torch.rand(60, 192)
+    images = torch.rand(60, 110)
     made = {"images": images, "x": images, "batch": slice(0, 16), "X": images.numpy(), "y": torch.arange(60) % 3}
     made |= {"LaplaceOperator": laplex.LaplaceOperator, "LaplexProjection": laplex.nn.LaplexProjection}
     made |= {"LaplexTransformer": found("laplex.sklearn.LaplexTransformer"), "torch": torch, "laplex": laplex}
     return made | {each.__name__: each for each in (LogisticRegression, StandardScaler, make_pipeline)}
 
 
-@pytest.mark.parametrize("name", documented())
+@pytest.mark.parametrize("name", [name for name in documented() if not name.rpartition(".")[2].isupper()])
 def test_docstring_examples(name):
-    """Every name of the reference exists, and its example runs, if it has one."""
+    """Every name of the reference exists, and its example runs, if it has one. (A number has no docstring.)"""
     with torch.no_grad() if name.endswith("LaplexGaussian") else torch.enable_grad():  # it sets a buffer
         for test in doctest.DocTestFinder(recurse=False).find(found(name), globs=names_of_examples()):
             flags = doctest.NORMALIZE_WHITESPACE
