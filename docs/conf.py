@@ -20,6 +20,7 @@ suppress_warnings = ["myst.header"]  # of the included CONTRIBUTING.md and CHANG
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False  # torch's own docstrings are torch's
 add_module_names = False
 python_use_unqualified_type_names = True
 
