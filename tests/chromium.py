@@ -85,6 +85,18 @@ class Page:
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
         return ActionChains(self.browser, duration=20).move_to_element(element)
 
+    def touch(self, element, across=0):
+        """Put a finger on an element, move it, and lift it."""
+        send = self.browser.execute_cdp_cmd
+        send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        self.browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
+        x, y = self.run("(r => [r.x + r.width / 2, r.y + r.height / 2])(arguments[0].getBoundingClientRect())", element)
+        send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+        if across:
+            send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x + across, "y": y}]})
+        send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        send("Emulation.setTouchEmulationEnabled", {"enabled": False})
+
     def pixels(self, selector="html"):
         """A picture of an element, (height, width, 3)."""
         from PIL import Image

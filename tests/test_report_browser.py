@@ -102,6 +102,13 @@ def test_the_keyboard_reads_values_too(page):
     assert "n: 212" in page.text(f"{SIZES} .tip")
 
 
+def test_a_finger_shows_values_that_stay(page, path):
+    page.show(path, width=390, height=800)
+    page.touch(page.one(f"{SIZES} .drawing > svg"))
+    assert page.one(f"{SIZES} .tip").is_displayed()
+    assert "n: 216" in page.text(f"{SIZES} .tip")
+
+
 def test_the_legend_hides_a_line(page):
     before = len(page.all(f"{SIZES} .drawing .curve"))
     page.click(f"{SIZES} .legend button:nth-child(3)")

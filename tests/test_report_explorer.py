@@ -83,6 +83,15 @@ def test_arrow_keys_move_an_anchor(page):
     assert float(handle.get_attribute("aria-valuenow")) == pytest.approx(before + 0.55)
 
 
+def test_a_finger_moves_an_anchor_and_reads_a_cell(page, path):
+    page.show(path, width=390, height=800)
+    before = page.run("Explorer.state.a[1]")
+    page.touch(page.one("[aria-label='anchor a2'] .head"), across=-50)
+    assert page.run("Explorer.state.a[1]") < before - 0.5
+    page.touch(page.all(".cell rect")[9])
+    assert page.text("#cell-told").startswith("K[a2, b2] = ")
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_ranks_of_presets(page, name):
     for _ in range(5 if PRESETS[name] is None else 1):

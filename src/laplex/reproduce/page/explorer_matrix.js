@@ -14,7 +14,8 @@ const ExplorerMatrix = (() => {
       holder.append(this.svg);
       this.cells = Array.from({ length: SIZE * SIZE }, () => this.cell());
       this.names = Array.from({ length: 2 * SIZE }, () => Plots.svg("text", { class: "cell-name" }, this.svg));
-      this.svg.addEventListener("pointerleave", () => this.pointed(null));
+      this.svg.addEventListener("pointerleave", (event) => event.pointerType === "touch" || this.pointed(null));
+      this.svg.addEventListener("blur", () => this.pointed(null));
       this.svg.addEventListener("keydown", (event) => this.onKey(event));
       new ResizeObserver(() => this.update()).observe(holder);
     }

@@ -90,7 +90,8 @@ const PlotHover = (() => {
     };
     plot.svg.addEventListener("pointermove", onPointer);
     plot.svg.addEventListener("pointerdown", onPointer);
-    plot.svg.addEventListener("pointerleave", () => hide(plot));
+    // A finger leaves when it is lifted; what it has shown stays until something else is touched.
+    plot.svg.addEventListener("pointerleave", (event) => event.pointerType === "touch" || hide(plot));
     plot.svg.addEventListener("blur", () => hide(plot));
     plot.svg.addEventListener("keydown", (event) => onKey(plot, event));
   }
