@@ -99,13 +99,15 @@ def compiled() -> str:
 
 
 def missed() -> str:
-    """Every claim that missed its bar, with the sizes at which it did."""
+    """Every claim that missed its bar, with the sizes at which it did, and every call that failed."""
     found = {suite: _suite(suite) for suite in ("layers", "cpu", "gpu")}
     rows = []
     for suite, (_, results) in found.items():
-        for _, group in groupby((one for one in results if one.status == "miss"), key=lambda one: one.row):
+        bad = (one for one in results if one.status in ("miss", "failed"))
+        for _, group in groupby(bad, key=lambda one: one.row):
             same = list(group)
-            sizes, values = "; ".join(str(one.size) for one in same), " / ".join(map(value_of, same))
+            sizes = "; ".join(str(one.size) for one in same)
+            values = " / ".join("failed" if one.status == "failed" else value_of(one) for one in same)
             rows.append((same[0].says, ON[suite], sizes, values, bar_of(same[0])))
     header = "claim", "on", "missed at", "measured", "bar"
     return table(header, rows, *(origin for origin, _ in found.values()))
