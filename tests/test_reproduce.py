@@ -138,11 +138,11 @@ def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
     assert "4,096 entries" in found["left_out"][f"{DENSE}, {FORWARD}"]
 
     def full(method, way, problem):
-        raise torch.OutOfMemoryError("none left")
+        raise torch.OutOfMemoryError("none left\nmore about it")
 
     monkeypatch.setattr(_measure, "make", full)
     found = _measure.compared(problem, [(LAPLEX, FORWARD)], LOOK)
-    assert found == {"measured": {}, "left_out": {f"{LAPLEX}, {FORWARD}": "out of memory"}}
+    assert found == {"measured": {}, "left_out": {f"{LAPLEX}, {FORWARD}": "none left"}}
 
 
 def test_calls_take_turns():

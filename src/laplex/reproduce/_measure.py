@@ -79,8 +79,8 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
     for method, way in pairs:
         try:
             why, found = _checked(problem, method, way, effort)
-        except torch.OutOfMemoryError:
-            why, found = "out of memory", {}
+        except RuntimeError as error:  # most often: out of memory. The other methods still count
+            why, found = str(error).splitlines()[0], {}
         if why:
             left_out[f"{method}, {way}"] = why
         else:

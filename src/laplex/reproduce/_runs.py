@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from laplex import _progress
 from laplex.experiments.data import features
@@ -82,7 +85,10 @@ def run(entries: Iterable[Entry], order: Order) -> int:
     """Make all parts of these entries; the worst exit status of an experiment."""
     parts = dict.fromkeys(part for entry in entries for part in PARTS[entry.name])
     order.folder.mkdir(parents=True, exist_ok=True)
-    return max((_make(part, order) for part in parts), default=0)
+    # Events and peaks of memory are those of the current device.
+    current = torch.cuda.device(order.effort.device) if order.effort.kind == "cuda" else nullcontext()
+    with current:
+        return max([_make(part, order) for part in parts], default=0)
 
 
 def _ready(part: str, order: Order) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PLACES = ("", "reproduce", "experiments")
+PLACES = ("", "experiments", "reproduce")  # of files of the same name the last one wins
 ROOT = Path(__file__).parents[3]  # of a checkout; elsewhere it holds no results
 DEVICES = ("cuda", "cpu")
 
