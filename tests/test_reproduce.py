@@ -142,7 +142,8 @@ def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
 
     monkeypatch.setattr(_measure, "make", full)
     found = _measure.compared(problem, [(LAPLEX, FORWARD)], LOOK)
-    assert found == {"measured": {}, "left_out": {f"{LAPLEX}, {FORWARD}": "none left"}}
+    assert found["measured"] == {}
+    assert found["left_out"] == {f"{LAPLEX}, {FORWARD}": "none left"}
 
 
 def test_calls_take_turns():

@@ -185,6 +185,13 @@ def test_ffts(tmp_path):
     assert found.figures[2].verdict == "not reproduced"  # of our writing of the paper's path, which is not judged
 
 
+def test_a_busy_machine_is_named(tmp_path):
+    for load, told in ((9.0, True), (0.5, False)):
+        result = measured(**{LAPLEX: took(1.0), DENSE: took(200.0)}) | {"load": load}
+        write(tmp_path, "cpu-sizes", [(square(1 << 14), result)], "cpu")
+        assert ("these times are noisy" in verdict("cpu", tmp_path).reason) is told
+
+
 # --- Errors, gradients, theory ---------------------------------------------------------------------------------------
 
 

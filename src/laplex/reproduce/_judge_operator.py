@@ -22,12 +22,14 @@ from laplex.reproduce._judging import (
     worst,
 )
 from laplex.reproduce._judging import not_run as without
-from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series
+from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
 from laplex.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TITLES, TOEPLITZ
 from laplex.reproduce._stored import Results, Run, Shelf
 
+BUSY = 1.5  # load a core from which on others are at work, too
 GPUS = "the paper's GPU is an H100"
-ALL = (LAPLEX, KEPT, DENSE, LOGS, TOEPLITZ, FFT)
+PRODUCTS = (LAPLEX, KEPT, DENSE, LOGS)
+BESIDE_FFT = (LAPLEX, KEPT, TOEPLITZ, FFT)
 
 Judge = Callable[[Entry, Results], tuple[list[Figure], str]]
 
@@ -48,6 +50,8 @@ def _outcome(
     verdict = worst(one for one in figures if not one.note)
     if verdict == "not run":
         reason = "The measurement lacks the sizes that the paper names; --full has them."
+    elif device == "cpu":
+        reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
 
 
@@ -59,15 +63,29 @@ def _over(
     way: str,
     what: str,
     theirs: Mapping[str, Mapping[int, float]],
+    methods: Sequence[str] = PRODUCTS,
 ) -> Plot | None:
-    """A plot of all methods over one setting, with the paper's points; None where nothing was measured."""
+    """A plot of methods over one setting, with the paper's points; None where nothing was measured."""
     scale, label = (1e3, "ms") if what == "seconds" else (1e-9, "GB")
-    drawn = curves(series(runs, over, TITLES[method], method, way, what, scale) for method in ALL)
+    drawn = curves(series(runs, over, TITLES[method], method, way, what, scale) for method in methods)
     if not drawn:
         return None
-    on_gpu = results.device == "cuda" or way == "cpu"
-    beside: list[Series] = [of_paper(name, points) for name, points in theirs.items()] if on_gpu else []
+    beside = [of_paper(name, points) for name, points in theirs.items()]
     return Plot(f"{title}, {place(results)}", over, label, [*drawn, *beside], "log2", "log10")
+
+
+def _of_gpu(results: Results, theirs: Mapping[str, Mapping[int, float]]) -> Mapping[str, Mapping[int, float]]:
+    """The paper's points of its GPU; they are not drawn beside those of a CPU."""
+    return theirs if results.device == "cuda" else {}
+
+
+def _noise(results: Results) -> str:
+    """A warning where others used the CPU: the measurement itself makes a load of one a thread."""
+    loads = [run.result["load"] for run in results.runs if run.result.get("load") is not None]
+    cores = results.machines[-1].get("cores") or 1
+    if not loads or max(loads) <= BUSY * cores:
+        return ""
+    return f" The machine was busy (load {max(loads):.1f} on {cores} cores): these times are noisy."
 
 
 def _plots(*found: Plot | None) -> list[Plot]:
@@ -116,9 +134,28 @@ def _runtime(entry: Entry, results: Results) -> tuple[list[Figure], str]:
 def _runtime_plots(results: Results) -> list[Plot]:
     times = {"LAPLEX": paper.RUNTIME_MS, "dense": paper.DENSE_RUNTIME_MS}
     memory = {"LAPLEX": _gigabytes(paper.RUNTIME_BYTES), "dense": _gigabytes(paper.DENSE_RUNTIME_BYTES)}
+    methods = (LAPLEX, KEPT, DENSE, FFT)
     return _plots(
-        _over(results, results.runs, "n", "Time of a product of one vector", FORWARD, "seconds", times),
-        _over(results, results.runs, "n", "Peak memory of a product of one vector", FORWARD, "peak_bytes", memory),
+        _over(
+            results,
+            results.runs,
+            "n",
+            "Time of a product of one vector",
+            FORWARD,
+            "seconds",
+            _of_gpu(results, times),
+            methods,
+        ),
+        _over(
+            results,
+            results.runs,
+            "n",
+            "Peak memory of a product of one vector",
+            FORWARD,
+            "peak_bytes",
+            _of_gpu(results, memory),
+            methods,
+        ),
     )
 
 
@@ -152,7 +189,7 @@ def _fft(entry: Entry, results: Results) -> tuple[list[Figure], str]:
 
 def _fft_plots(results: Results) -> list[Plot]:
     runs = [run for run in results.runs if run.settings["n"] <= paper.FFT_SIZE]
-    return _plots(_over(results, runs, "n", "Time beside FFTs", FORWARD, "seconds", {}))
+    return _plots(_over(results, runs, "n", "Time beside FFTs", FORWARD, "seconds", {}, BESIDE_FFT))
 
 
 def cpu(entry: Entry, shelf: Shelf) -> Outcome:
@@ -184,9 +221,8 @@ def _cpu(entry: Entry, results: Results) -> tuple[list[Figure], str]:
 
 def _cpu_plots(results: Results) -> list[Plot]:
     runs = [run for run in results.runs if run.settings["n"] <= paper.CPU_SIZE]
-    drawn = _over(results, runs, "n", "Time on a CPU", FORWARD, "seconds", {})
-    beside = [of_paper("LAPLEX", paper.CPU_MS), of_paper("dense", paper.CPU_DENSE_MS)]
-    return _plots(_with(drawn, beside))
+    theirs = {"LAPLEX": paper.CPU_MS, "dense": paper.CPU_DENSE_MS}
+    return _plots(_over(results, runs, "n", "Time on a CPU", FORWARD, "seconds", theirs))
 
 
 def cpu_fft(entry: Entry, shelf: Shelf) -> Outcome:
@@ -212,16 +248,10 @@ def _cpu_fft(entry: Entry, results: Results) -> tuple[list[Figure], str]:
 def _cpu_fft_plots(results: Results) -> list[Plot]:
     n, theirs = paper.CPU_FFT_SIZE, paper.CPU_FFT_MS
     runs = [run for run in results.runs if run.settings["n"] <= n]
-    drawn = _over(results, runs, "n", "Time on a CPU, beside FFTs", FORWARD, "seconds", {})
     names = {"laplex": "LAPLEX", "toeplitz": "Toeplitz-FFT", "fft": "one FFT"}
-    return _plots(_with(drawn, [of_paper(title, {n: theirs[key]}) for key, title in names.items()]))
-
-
-def _with(plot: Plot | None, beside: list[Series]) -> Plot | None:
-    """The plot with further series."""
-    if plot is None:
-        return None
-    return Plot(plot.title, plot.x_label, plot.y_label, [*plot.series, *beside], plot.x_scale, plot.y_scale)
+    points = {title: {n: theirs[key]} for key, title in names.items()}
+    methods = (*BESIDE_FFT, LOGS)
+    return _plots(_over(results, runs, "n", "Time on a CPU, beside FFTs", FORWARD, "seconds", points, methods))
 
 
 # --- Several vectors -------------------------------------------------------------------------------------------------
@@ -248,9 +278,19 @@ def _batch8_plots(results: Results) -> list[Plot]:
     forward = {"LAPLEX": paper.BATCH8_FORWARD_MS}
     both, memory = {"LAPLEX": paper.BATCH8_BOTH_MS}, {"LAPLEX": _gigabytes(paper.BATCH8_BYTES)}
     return _plots(
-        _over(results, results.runs, "n", "Eight vectors, forward", FORWARD, "seconds", forward),
-        _over(results, results.runs, "n", "Eight vectors, forward and backward", BOTH, "seconds", both),
-        _over(results, results.runs, "n", "Eight vectors, peak memory forward", FORWARD, "peak_bytes", memory),
+        _over(results, results.runs, "n", "Eight vectors, forward", FORWARD, "seconds", _of_gpu(results, forward)),
+        _over(
+            results, results.runs, "n", "Eight vectors, forward and backward", BOTH, "seconds", _of_gpu(results, both)
+        ),
+        _over(
+            results,
+            results.runs,
+            "n",
+            "Eight vectors, peak memory forward",
+            FORWARD,
+            "peak_bytes",
+            _of_gpu(results, memory),
+        ),
     )
 
 
@@ -336,7 +376,7 @@ def _asymmetric_plots(results: Results) -> list[Plot]:
     wide, tall = results.where(n=1024), results.where(k=1024)
     theirs = {"LAPLEX": paper.ASYMMETRIC_MS, "dense": paper.ASYMMETRIC_DENSE_MS}
     return _plots(
-        _over(results, wide, "k", "1024 rows, time over the columns", FORWARD, "seconds", theirs),
+        _over(results, wide, "k", "1024 rows, time over the columns", FORWARD, "seconds", _of_gpu(results, theirs)),
         _over(results, tall, "n", "1024 columns, time over the rows", FORWARD, "seconds", {}),
     )
 
@@ -366,6 +406,16 @@ def _gram_plots(results: Results) -> list[Plot]:
     times = {"LAPLEX": paper.GRAM_MS, "dense": paper.GRAM_DENSE_MS}
     memory = {"LAPLEX": _gigabytes(paper.GRAM_BYTES), "dense": _gigabytes(paper.GRAM_DENSE_BYTES)}
     return _plots(
-        _over(results, results.runs, "k", "Gram matrix of 1024 rows, time", FORWARD, "seconds", times),
-        _over(results, results.runs, "k", "Gram matrix of 1024 rows, peak memory", FORWARD, "peak_bytes", memory),
+        _over(
+            results, results.runs, "k", "Gram matrix of 1024 rows, time", FORWARD, "seconds", _of_gpu(results, times)
+        ),
+        _over(
+            results,
+            results.runs,
+            "k",
+            "Gram matrix of 1024 rows, peak memory",
+            FORWARD,
+            "peak_bytes",
+            _of_gpu(results, memory),
+        ),
     )

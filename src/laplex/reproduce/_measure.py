@@ -3,13 +3,14 @@
 A point is a dictionary of settings, which is its key in the JSON. Its result is
 
     {"measured": {method: {way: {"seconds", "p20", "p80", "turns", "peak_bytes", "error", "largest_error"}}},
-     "left_out": {"method, way": why}}
+     "left_out": {"method, way": why}, "load": of the machine before}
 
 Errors come first: a method that is wrong is left out, and no time of it is taken.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,7 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
     measured: dict[str, dict[str, dict[str, float | None]]] = {}
     left_out: dict[str, str] = {}
     calls = {}
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # to see later whether others were at work
     for method, way in pairs:
         try:
             why, found = _checked(problem, method, way, effort)
@@ -88,7 +90,7 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
             calls[method, way] = make(method, way, problem)
     for (method, way), times in interleaved(calls, effort.device, SECONDS[effort.level]).items():
         measured[method][way] |= times
-    return {"measured": measured, "left_out": left_out}
+    return {"measured": measured, "left_out": left_out, "load": load}
 
 
 def _checked(problem: Problem, method: str, way: str, effort: Effort) -> tuple[str, dict[str, float | None]]:
