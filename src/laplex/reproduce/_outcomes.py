@@ -6,25 +6,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from laplex.reproduce import _judge_accuracy as accuracy
+from laplex.reproduce import _judge_batches as batches
 from laplex.reproduce import _judge_density as density
 from laplex.reproduce import _judge_heads as heads
-from laplex.reproduce import _judge_operator as operator
 from laplex.reproduce import _judge_projections as projections
 from laplex.reproduce import _judge_rff as rff
+from laplex.reproduce import _judge_sizes as sizes
 from laplex.reproduce._entries import ENTRIES
 from laplex.reproduce._outcome import Entry, Outcome
 from laplex.reproduce._stored import Shelf
 
 JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
-    "runtime": operator.runtime,
-    "batch8": operator.batch8,
-    "batch8-against-dense": operator.batch8_against_dense,
-    "batch-scaling": operator.batches,
-    "asymmetric": operator.asymmetric,
-    "fft": operator.fft,
-    "cpu": operator.cpu,
-    "cpu-fft": operator.cpu_fft,
-    "gram": operator.gram,
+    "runtime": sizes.runtime,
+    "batch8": batches.batch8,
+    "batch8-against-dense": batches.batch8_against_dense,
+    "batch-scaling": batches.batches,
+    "asymmetric": batches.asymmetric,
+    "fft": sizes.fft,
+    "cpu": sizes.cpu,
+    "cpu-fft": sizes.cpu_fft,
+    "gram": batches.gram,
     "accuracy": accuracy.accuracy,
     "toeplitz-accuracy": accuracy.grid,
     "rounding": accuracy.rounding,
