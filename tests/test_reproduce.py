@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -252,6 +253,16 @@ def test_a_quick_look_has_no_verdict_and_other_files(reproduce, tmp_path):
     assert "rounding: not run\n    a quick look" in output
     assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["cpu-rounding.json", "cpu-theorem.json"]
     assert "rounding: 5 of 5, n 256, span 10000.0" in told
+
+
+def test_it_needs_torch_and_numpy_alone(tmp_path):
+    absent = ("rich", "matplotlib", "PIL", "scipy", "sklearn", "safetensors", "laplex._core")
+    options = ["reproduce", "rff-gradient", "differentiability", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    code = f"import sys, runpy, torch; torch.set_num_threads(1); sys.modules.update(dict.fromkeys({absent})); "
+    code += f"sys.argv = {['laplex', *options]}; runpy.run_module('laplex', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "quick").glob("*.json")} == {"rff.json", "cpu-gradients.json"}
 
 
 def test_results_have_machine_versions_commit_and_seed(reproduce, tmp_path):
