@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from laplex.reproduce._outcome import Entry
 
-GPU, CPU, BOTH = ("cuda",), ("cpu",), ("cuda", "cpu")
+CPU, BOTH = ("cpu",), ("cuda", "cpu")
 TENTH = "Each figure counts as reproduced if it is at most a tenth worse than the paper's, as exceeded if it is more \
 than a tenth better; the entry has the worst of them."
 FEATURES = "an .npz file of features of a frozen network (x_train, y_train, x_test, y_test)"

@@ -13,7 +13,6 @@ from laplex.reproduce._measure import FULL, QUICK, RFF_SIZE, Effort
 
 HELD_OUT = 46  # photographs that are not fitted, where a packed file has one part
 VALIDATION = 500  # images that choose the ridge of the empirical Gaussian; the others choose nothing
-DENSITIES = ("density", "density-samples", "density-reconstructions")
 
 Line = list[str]  # of `laplex experiment`
 
