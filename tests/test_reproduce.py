@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from laplex import cli
+from laplex.cli import options
 from laplex.experiments import data
 from laplex.reproduce import ENTRIES, LABELS_WITHOUT, NAMES, _curves, _experiments, _measure, _problems, _runs, labels
 from laplex.reproduce._measure import MEASUREMENTS, QUICK, Effort
@@ -233,6 +234,12 @@ def test_data_sets_are_found_in_a_folder(tmp_path):
     assert _experiments.lines("photographs", tmp_path, LOOK)[0][2] == f"{tmp_path / 'photos.npz'}:train"
     assert _experiments.lines("projection", tmp_path, LOOK)[0][2] == str(tmp_path)
     assert _experiments.lines("heads", None, LOOK) == []
+    parser = options.parser()
+    for name in _runs.EXPERIMENTS:
+        for effort in (LOOK, Effort("cpu"), Effort("cuda", _measure.FULL)):
+            for line in _experiments.lines(name, tmp_path, effort):
+                given = parser.parse_args(["experiment", *line, "--out", "somewhere"])
+                assert given.experiment == line[0]
 
 
 # --- The command -----------------------------------------------------------------------------------------------------
@@ -312,7 +319,7 @@ def test_an_entry_without_data_or_device_is_not_run(reproduce, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("arguments", "told"),
     [
         (("no-such",), "NAME must be among runtime, batch8, batch8-against-dense, "),
         (("runtime", "--device", "cuda:99"), "--device cuda:99: torch sees "),
@@ -323,8 +330,8 @@ def test_an_entry_without_data_or_device_is_not_run(reproduce, tmp_path):
         ),
     ],
 )
-def test_options_are_refused(reproduce, tmp_path, options, told):
-    status, _, error = reproduce(*options, "--out", tmp_path / "out")
+def test_options_are_refused(reproduce, tmp_path, arguments, told):
+    status, _, error = reproduce(*arguments, "--out", tmp_path / "out")
     assert status == 2
     assert error.startswith(f"laplex reproduce: {told}")
     assert not (tmp_path / "out").exists()
