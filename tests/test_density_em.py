@@ -332,6 +332,29 @@ def test_shrinkage_replaces_a_part_by_independent_variables():
     assert density.shrinkage(1000, 10) == 0.5
 
 
+def test_inflated_noise_helps_where_examples_are_few():
+    train, held_out = smooth(25), smooth(500)[25:]  # of one process
+    examples = density.Examples(train)
+    other = density.Examples(held_out, mean=examples.mean)
+    found = []
+    for factor in (1.0, density.inflation(30, 2, 25)):
+        state = density.start(examples, 60)
+        for _ in range(15):
+            state, _ = density.em_round(examples, state, shrinkage=density.shrinkage(60, 25), inflation=factor)
+        found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
+    assert found[1] > found[0] + 5
+
+
+def test_inflation_multiplies_the_noise_up_to_the_variance():
+    examples, state = started()
+    plain, _ = density.em_round(examples, state)
+    inflated, _ = density.em_round(examples, state, inflation=1.5)
+    assert error(inflated.noise, torch.minimum(1.5 * plain.noise, examples.variance)) <= 1e-12
+    assert density.inflation(500, 2, 10**6) == pytest.approx(1, abs=1e-4)
+    assert density.inflation(1, 2, 30) == pytest.approx((30 / 27) ** 2)
+    assert density.inflation(500, 2, 2) > 1e4  # the variance bounds it
+
+
 def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():
     examples, state = started()
     lengths, rounds = [], 20

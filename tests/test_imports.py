@@ -131,7 +131,7 @@ def test_public_names_of_modules():
         "State",
     ]
     made = ["StructuredGaussian", "Trainer", "annealed", "em_round", "evaluate", "files", "fit", "images"]
-    made += ["pictures", "shrinkage", "start"]
+    made += ["inflation", "pictures", "shrinkage", "start"]
     assert shown(laplex.density) == [*models, *made]
 
 

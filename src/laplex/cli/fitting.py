@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _progress
+from laplex import _progress, density
 from laplex.cli.checkpoint import Keeper, Point
 from laplex.cli.density_commands import evaluations
 from laplex.cli.density_data import Data
 from laplex.cli.team import Team
-from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, annealed, em_round, shrinkage, start
+from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, annealed, em_round, start
 from laplex.density.files import Model
 
 # A matrix that is not definite; or, from a check of arguments, parameters that are not finite or a tau of 0.
@@ -101,14 +101,18 @@ def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
     settings, keeper = job.settings, job.keeper
     state, before = _started(job) if tree is None else _restored(job, tree)
     good: State | None = None
-    part = shrinkage(settings.rank, len(job.data.train))
+    knots = len(state.knots) if settings.jump else 1
+    caution = {
+        "shrinkage": density.shrinkage(settings.rank, len(job.data.train)),
+        "inflation": density.inflation(knots, len(state.weight), len(job.data.train)),
+    }
     with _progress_of(job, "EM") as told:
         told(state.round, settings.rounds, "")
         while state.round < settings.rounds:
             reached = keeper.seconds()
             try:
                 state = _contiguous(annealed(state, settings.rounds)) if settings.jump else state
-                after, likelihood = em_round(job.data.train, state, jump=settings.jump, shrinkage=part)
+                after, likelihood = em_round(job.data.train, state, jump=settings.jump, **caution)
             except FAILURES as error:
                 model = None if good is None else good.model(job.data.train.mean)
                 raise DivergedError(f"round {state.round + 1} of EM failed: {error}", model) from None

@@ -31,6 +31,7 @@ from laplex.density import pictures as pictures
 from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
 from laplex.density._em import em_round as em_round
+from laplex.density._em import inflation as inflation
 from laplex.density._em import shrinkage as shrinkage
 from laplex.density._examples import Examples as Examples
 from laplex.density._factor import FactorGaussian as FactorGaussian
@@ -62,6 +63,7 @@ __all__ = [
     "files",
     "fit",
     "images",
+    "inflation",
     "pictures",
     "shrinkage",
     "start",

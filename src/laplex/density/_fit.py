@@ -12,7 +12,7 @@ from torch import Tensor
 from laplex import _progress
 from laplex._checks.counts import whole
 from laplex.density._anneal import annealed
-from laplex.density._em import em_round, shrinkage
+from laplex.density._em import em_round, inflation, shrinkage
 from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
@@ -50,7 +50,8 @@ def fit(
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
     With jumps the first half of the rounds is annealed (:func:`laplex.density.annealed`). The latent covariance is
-    shrunk where examples are few (:func:`laplex.density.shrinkage`).
+    shrunk where examples are few (:func:`laplex.density.shrinkage`), and the noise is inflated
+    (:func:`laplex.density.inflation`).
 
     Args:
         examples: what is fitted.
@@ -70,11 +71,12 @@ def fit(
     began, history = time.perf_counter(), []
     state = start_state(examples, rank, functions=functions, places=start, shape=shape, seed=seed)
     part = shrinkage(rank, len(examples))
+    factor = inflation(len(state.knots) if jump else 1, functions, len(examples))
     with _progress.shown("EM", told) as tell:
         for number in range(rounds):
             seconds = time.perf_counter() - began
             state = annealed(state, rounds) if jump else state
-            state, likelihood = em_round(examples, state, jump=jump, shrinkage=part)
+            state, likelihood = em_round(examples, state, jump=jump, shrinkage=part, inflation=factor)
             history.append(Round(number, seconds, likelihood))
             tell(number + 1, rounds)
     return Fitted(state.model(examples.mean), history)

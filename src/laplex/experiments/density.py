@@ -3,8 +3,9 @@
 EM fits q functions of a rank, given as words: q2 is two functions at rank 1000 (or --rank), q2@2000 at rank 2000, and
 q3 at 999, since a rank is a multiple of q. All words are fitted from the tree, with jumps; one of them, --studied, from
 all starts, with and without jumps, on pixels as they are and permuted. Adam trains the paper's model with 1, 2 and 3
-components and, with one, of a diagonal latent covariance, whose rank can be far higher. Dense models, trained or PPCA, get the ranks whose parameters come nearest to those of all of these. The
-empirical Gaussian, with a ridge chosen on the validation images, is the ceiling that likelihoods are divided by.
+components and, with one, a diagonal latent covariance, whose rank can be far higher. Dense models, trained or PPCA, get
+the ranks whose parameters come nearest to those of all of these. The empirical Gaussian, with a ridge chosen on the
+validation images, is the ceiling that likelihoods are divided by.
 """
 
 from __future__ import annotations
