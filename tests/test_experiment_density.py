@@ -134,6 +134,7 @@ def test_figures_of_a_run(finished):
             assert result[part]["bits_per_dim"] == pytest.approx(bits)
             assert 0 < result[part]["rmse"] < 0.11
         assert result["seconds"] > 0
+        assert result["read_seconds"] is None if given["permuted"] else result["read_seconds"] > 0
         assert result["peak_bytes"] > 1e7
         if given["method"] == "em":
             model = PlacedGaussian(DIM, given["rank"], given["functions"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,6 +161,7 @@ def _stem(source: str) -> str:
 
 def _data(given: argparse.Namespace) -> Data:
     """The images that the options name."""
+    begun = time.perf_counter()
     found = read("data", given.data, given.side, given.channels)
     if given.val is None:
         train, val = held_out(found.values, given.hold_out)
@@ -170,7 +172,9 @@ def _data(given: argparse.Namespace) -> Data:
             f"--val must have images of {train.shape[1]} values, as --data, got {val.shape[1]}; use --side"
         )
     few = given.val_count or len(val)
-    return Data(Split(train[: given.train_count], val[:few], val[few:]), found.shape, given.device)
+    data = Data(Split(train[: given.train_count], val[:few], val[few:]), found.shape, given.device)
+    data.read_seconds = round(time.perf_counter() - begun, 3)
+    return data
 
 
 def _starts(given: list[str] | None, data: Data) -> tuple[str, ...]:

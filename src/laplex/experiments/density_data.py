@@ -36,7 +36,10 @@ class Data:
         train, val: examples to fit, and to choose by.
         seen: the first of the train examples, as many as ``val`` has, to evaluate.
         test: examples that chose nothing, or None.
+        read_seconds: how long it took to read the images, if that is known.
     """
+
+    read_seconds: float | None = None
 
     def __init__(self, split: Split, shape: Shape | None, device: torch.device | str, name: str | None = None) -> None:
         self.shape, self._split = shape, Split(*(one.to(device) for one in split))

@@ -91,6 +91,7 @@ def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, An
         torch.cuda.synchronize(data.device)
     result: dict[str, Any] = {
         "parameters": fit.parameters,
+        "read_seconds": data.read_seconds,
         "seconds": round(time.perf_counter() - begun, 3),
         "peak_bytes": _memory_peak(data.device, before),
         **fit.notes,
