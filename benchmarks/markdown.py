@@ -135,6 +135,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "projections": accuracies.projections,
     "densities": densities.densities,
     "starts": densities.starts,
+    "photographs": densities.photographs,
     **docs_tables.CONTENT,
 }
 
