@@ -1,6 +1,7 @@
 """`laplex reproduce`: its entries, what it measures, and the command. Verdicts are in test_reproduce_verdicts.py."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,7 +13,18 @@ import torch
 from laplex import cli
 from laplex.cli import options
 from laplex.experiments import data
-from laplex.reproduce import ENTRIES, LABELS_WITHOUT, NAMES, _curves, _experiments, _measure, _problems, _runs, labels
+from laplex.reproduce import (
+    ENTRIES,
+    LABELS_WITHOUT,
+    NAMES,
+    _curves,
+    _experiments,
+    _measure,
+    _problems,
+    _runs,
+    _timing,
+    labels,
+)
 from laplex.reproduce._measure import MEASUREMENTS, QUICK, Effort
 from laplex.reproduce._outcomes import JUDGES
 from laplex.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ, make
@@ -156,6 +168,15 @@ def test_calls_take_turns():
     assert found["a"]["p20"] <= found["a"]["seconds"] <= found["a"]["p80"]
     changes = sum(one != other for one, other in pairwise(order))
     assert changes >= 5  # a and b in turn, three times at least
+
+
+def test_others_are_what_uses_the_cpu_beside_this_process(monkeypatch, tmp_path):
+    clocks = iter([(0.0, 100.0, 1.0), (10.0, 100.0 + 5.0 * (os.cpu_count() or 1) + 2.0, 3.0)])
+    monkeypatch.setattr(_timing, "_clocks", lambda: next(clocks))
+    assert _timing.Others().share() == 0.5
+    monkeypatch.undo()
+    monkeypatch.setattr(_timing, "STAT", tmp_path / "none")
+    assert _timing.Others().share() is None
 
 
 # --- Measurements ----------------------------------------------------------------------------------------------------

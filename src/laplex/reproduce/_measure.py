@@ -3,14 +3,13 @@
 A point is a dictionary of settings, which is its key in the JSON. Its result is
 
     {"measured": {method: {way: {"seconds", "p20", "p80", "turns", "peak_bytes", "error", "largest_error"}}},
-     "left_out": {"method, way": why}, "load": of the machine before}
+     "left_out": {"method, way": why}, "others": part of the CPU that other processes used meanwhile}
 
 Errors come first: a method that is wrong is left out, and no time of it is taken.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ from laplex.reproduce._rivals import (
     make,
     too_large,
 )
-from laplex.reproduce._timing import interleaved, peak_bytes
+from laplex.reproduce._timing import Others, interleaved, peak_bytes
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
 SECONDS = {QUICK: 0.02, USUAL: 0.6, FULL: 0.4}  # of all turns of a point
@@ -77,7 +76,7 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
     measured: dict[str, dict[str, dict[str, float | None]]] = {}
     left_out: dict[str, str] = {}
     calls = {}
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None  # to see later whether others were at work
+    others = Others()
     for method, way in pairs:
         try:
             why, found = _checked(problem, method, way, effort)
@@ -90,7 +89,7 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
             calls[method, way] = make(method, way, problem)
     for (method, way), times in interleaved(calls, effort.device, SECONDS[effort.level]).items():
         measured[method][way] |= times
-    return {"measured": measured, "left_out": left_out, "load": load}
+    return {"measured": measured, "left_out": left_out, "others": others.share()}
 
 
 def _checked(problem: Problem, method: str, way: str, effort: Effort) -> tuple[str, dict[str, float | None]]:
@@ -207,8 +206,10 @@ def _feature_times(settings: Settings, effort: Effort) -> Result:
     if not found["error"] <= RIGHT[LAPLEX]:
         return {"measured": {}, "left_out": {LAPLEX: f"wrong: its relative error is {found['error']:.1e}"}}
     calls[RANDOM]()
+    others = Others()
     times = interleaved(calls, effort.device, SECONDS[effort.level])
-    return {"measured": {method: {FORWARD: one} for method, one in times.items()}, "left_out": {}}
+    measured = {method: {FORWARD: one} for method, one in times.items()}
+    return {"measured": measured, "left_out": {}, "others": others.share()}
 
 
 # --- All of them -----------------------------------------------------------------------------------------------------

@@ -7,15 +7,18 @@ GPU a short call therefore costs what its launches cost. The paper times in the 
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
 TURN, MOST_CALLS = 0.01, 500  # seconds and calls of a turn
 FEWEST = 3  # turns of each call
+STAT = Path("/proc/stat")  # proc(5): time of all cores by what they did, in ticks
 
 Key = TypeVar("Key")
 
@@ -50,6 +53,31 @@ def peak_bytes(make: Callable[[], Callable[[], object]], device: str) -> int | N
     make()()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
+
+
+class Others:
+    """The part of all cores that other processes use from now on: with much of it, times mean little."""
+
+    def __init__(self) -> None:
+        self._began = _clocks()
+
+    def share(self) -> float | None:
+        """From 0 to 1, so far; None on systems without /proc/stat."""
+        if self._began is None or (now := _clocks()) is None:
+            return None
+        wall, busy, own = (after - before for after, before in zip(now, self._began, strict=True))
+        return round(max(0.0, busy - own) / (wall * (os.cpu_count() or 1)), 3)
+
+
+def _clocks() -> tuple[float, float, float] | None:
+    """Seconds: of the wall clock, of all cores at work, and of this process on them."""
+    try:
+        first = STAT.read_text().splitlines()[0].split()
+    except OSError:
+        return None
+    user, nice, system, _, _, *interrupts = (int(one) for one in first[1:9])
+    ticks = user + nice + system + sum(interrupts)
+    return time.perf_counter(), ticks / os.sysconf("SC_CLK_TCK"), time.process_time()
 
 
 def _summary(samples: list[float]) -> dict[str, float]:
