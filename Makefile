@@ -7,20 +7,23 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 TOOLS := $(VENV)/.tools-installed
 INSTALLED := $(VENV)/.laplex-installed
 DEMO := build/demo
+DIST := build/dist
+EMPTY := build/empty
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check docs format bench-cpu bench-gpu readme clean
+.PHONY: help install demo test check docs dist format bench-cpu bench-gpu readme clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 install: $(INSTALLED) ## create .venv and install laplex into it, editable, with its C++ core
-demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, and a density of photographs, in a minute or two
+demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, a density of photographs, and the report, in three minutes
 	$(BIN)/laplex bench
 	$(BIN)/laplex fit bundled:train --validation bundled:val --rank 600 --functions 4 --out $(DEMO) --fresh
 	$(BIN)/laplex inpaint $(DEMO)/model.safetensors bundled:val --mask half --out $(DEMO)/inpainted.png
-	@echo "laplex: look at samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
+	$(BIN)/laplex report --out $(DEMO)/report.html
+	@echo "laplex: look at report.html, samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
 	@echo "laplex: the tests take six or seven minutes on two cores"
@@ -35,6 +38,13 @@ check: $(INSTALLED) ## lint, formatting and types, and the documentation builds
 docs: $(INSTALLED) ## build the documentation into build/docs; a warning is an error
 	$(BIN)/sphinx-build -q -W --keep-going -n -b html -d build/doctrees docs build/docs
 	@echo "laplex: open build/docs/index.html"
+
+dist: $(INSTALLED) ## build sdist and wheel, install the wheel into an empty environment, and try it there
+	rm -rf $(DIST) $(EMPTY)
+	$(BIN)/python -m build --no-isolation --outdir $(DIST)
+	$(PYTHON) -m venv $(EMPTY)
+	$(EMPTY)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt $(DIST)/*.whl
+	cd $(EMPTY) && bin/python ../../tests/smoke.py
 
 format: $(INSTALLED) ## put the code into its form
 	$(BIN)/ruff check --fix .

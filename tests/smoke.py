@@ -1,0 +1,43 @@
+"""What an installed laplex must do, without the checkout, pytest or any extra: `make dist` runs this on the wheel."""
+
+import subprocess
+import sys
+from importlib import resources
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import laplex
+import laplex._core  # the compiled core is in the wheel
+
+CHECKOUT = Path(__file__).parents[1].resolve()
+FILES = ("py.typed", "density/photographs.npz", "reproduce/page/report.css", "reproduce/page/report.js")
+
+
+def main() -> None:
+    assert not Path(laplex.__file__).resolve().is_relative_to(CHECKOUT / "src"), "this is the checkout, not the wheel"
+    assert laplex.__version__ == version("laplex")
+    for name in FILES:
+        assert resources.files("laplex").joinpath(name).is_file(), f"{name} is missing"
+
+    torch.manual_seed(0)
+    a, b, x = torch.randn(300, requires_grad=True), torch.randn(200), torch.randn(4, 200)
+    y = laplex.linear(x, a, b, tau=0.5)
+    want = x.double() @ laplex.reference.kernel(a.detach().double(), b.double(), 0.5).mT
+    assert torch.allclose(y.double(), want, rtol=1e-5, atol=1e-5)
+    y.square().sum().backward()
+    assert a.grad is not None and bool(a.grad.isfinite().all())
+
+    examples = laplex.density.Examples(torch.rand(40, 60))
+    model = laplex.density.fit(examples, 8, rounds=4, told=lambda done, of: None).model
+    assert bool(model.log_prob(examples.values).isfinite().all())
+
+    laplex_command = [sys.executable, "-m", "laplex"]
+    for arguments in (["--version"], ["doctor"], ["reproduce", "--list"]):
+        subprocess.run([*laplex_command, *arguments], check=True, stdout=subprocess.DEVNULL)
+    print(f"laplex {laplex.__version__}: the installed wheel works")
+
+
+if __name__ == "__main__":
+    main()
