@@ -24,6 +24,7 @@ MODELS = {  # features, rank, components, latent covariance
     "ImageNette": (150_528, 1000, 1, "dense"),
     "ImageNette, three components": (150_528, 1000, 3, "dense"),
     "ImageNette, diagonal": (150_528, 10_000, 1, "diagonal"),
+    "photographs, diagonal": (3_145_728, 100_000, 1, "diagonal"),
     "small": (3_000, 50, 1, "dense"),
 }
 
