@@ -397,3 +397,23 @@ def test_results_of_an_interrupted_run_are_read(tmp_path, count):
 def test_no_picture_is_of_images_that_may_not_be_shown():
     for one in outcomes([committed()]):
         assert all(picture.path.parent == committed() / "density" for picture in one.pictures)
+
+
+# --- Measurements that were cut off ----------------------------------------------------------------------------------
+
+
+def test_a_part_of_the_numbers_of_vectors_decides_nothing(tmp_path):
+    both = measured(**{LAPLEX: {FORWARD: took(0.1), BOTH: took(1)}, DENSE: {FORWARD: took(2), BOTH: took(8)}})
+    write(tmp_path, "cuda-batches", [(square(1 << 14, batch), both) for batch in (1, 2)])
+    found = verdict("batch-scaling", tmp_path)
+    assert found.verdict == "not run"
+    assert "1 to 256 vectors" in found.reason
+
+
+def test_a_missing_figure_of_a_criterion_is_not_passed(tmp_path):
+    fast = measured(**{LAPLEX: took(0.01), DENSE: took(1)})
+    sizes = [(1024, k) for k in paper.ASYMMETRIC_MS]
+    write(tmp_path, "cuda-asymmetric", [({"n": n, "k": k, "batch": 8}, fast) for n, k in sizes])
+    found = verdict("asymmetric", tmp_path)
+    assert found.verdict == "not run"
+    assert "long side 2^18" in found.reason

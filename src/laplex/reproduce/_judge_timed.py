@@ -41,9 +41,12 @@ def timed_outcome(
         missing = f"No measurement on a {word}: `laplex reproduce {entry.name} --device {device}` makes one."
         return judged(entry, "not run", missing, sources, plots=shown) if found else without(entry, missing)
     figures, reason = judge(found[device])
-    verdict = worst(one for one in figures if not one.note)
-    if verdict == "not run":
-        reason = "The measurement lacks the sizes that the paper names; --full has them."
+    decisive = [one for one in figures if not one.note]
+    verdict = worst(decisive)
+    lacking = [one.label for one in decisive if one.verdict == "not run"]
+    if lacking and verdict != "not reproduced":
+        verdict = "not run"
+        reason = f"Not all that the criterion names was measured: {'; '.join(lacking)} is missing; --full has it."
     elif device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
