@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables
+from benchmarks import accuracies, densities, docs_tables, verdicts
 from benchmarks.problems import Size, power
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
@@ -136,6 +136,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "densities": densities.densities,
     "starts": densities.starts,
     "photographs": densities.photographs,
+    "verdicts": verdicts.verdicts,
     **docs_tables.CONTENT,
 }
 

@@ -100,7 +100,8 @@ def _checked(problem: Problem, method: str, way: str, effort: Effort) -> tuple[s
     found = judge(method, way, problem, make(method, way, problem)(), everything=False) or {}
     if not found.get("error", 0.0) <= RIGHT.get(method, NEAR):
         return f"wrong: its relative error is {found['error']:.1e}", {}
-    return "", {**found, "peak_bytes": peak_bytes(lambda: make(method, way, problem), effort.device)}
+    peak = peak_bytes(lambda: make(method, way, problem), problem.bytes, effort.device)
+    return "", {**found, "peak_bytes": peak}
 
 
 # --- Times -----------------------------------------------------------------------------------------------------------

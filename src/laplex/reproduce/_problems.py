@@ -27,6 +27,11 @@ class Problem:
     b: Tensor  # (k,)
     tau: float = 1.0
 
+    @property
+    def bytes(self) -> int:
+        """Of all inputs."""
+        return sum(one.numel() * one.element_size() for one in (self.x, self.a, self.b))
+
 
 def draw(n: int, k: int, batch: int, seed: int, device: str, spread: float = 1.0) -> Problem:
     """Standard normal numbers, the same on every device up to a size; anchors are multiplied by ``spread``."""

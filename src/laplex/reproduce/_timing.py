@@ -43,16 +43,24 @@ def interleaved(calls: Mapping[Key, Callable[[], object]], device: str, seconds:
     return {key: _summary(found) for key, found in samples.items()}
 
 
-def peak_bytes(make: Callable[[], Callable[[], object]], device: str) -> int | None:
-    """The most device memory allocated while a call is made and run once, its inputs included; None on a CPU."""
+def peak_bytes(make: Callable[[], Callable[[], object]], inputs: int, device: str) -> int | None:
+    """The most device memory that a call takes while it is made and run once; None on a CPU.
+
+    Args:
+        make: makes the call.
+        inputs: the bytes of its inputs, which are there before and are counted. What else is there before is not: other
+            calls that are kept, and work spaces of libraries.
+        device: "cpu" or "cuda".
+    """
     if torch.device(device).type != "cuda":
         return None
     gc.collect()
     torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     make()()
     torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated()
+    return torch.cuda.max_memory_allocated() - before + inputs
 
 
 class Others:
