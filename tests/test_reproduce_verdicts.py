@@ -11,6 +11,7 @@ from laplex.reproduce._outcome import VERDICTS, Figure
 from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ
 from laplex.reproduce._stored import Shelf
 
+RFF = "random features"
 MACHINE = {"device": "cuda", "gpu": "a GPU", "torch": "2", "commit": "0", "cpu": "a CPU", "torch_threads": 1}
 
 
@@ -204,6 +205,9 @@ def test_accuracy(tmp_path):
     assert verdict("accuracy", tmp_path).verdict == "exceeded"
     write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), measured(**{LAPLEX: off(3e-7), DENSE: off(3e-7)}))])
     assert verdict("accuracy", tmp_path).verdict == "not reproduced"
+    write(tmp_path, "cuda-accuracy", [(square(1 << 12, 8), measured(**{LAPLEX: off(3e-8), DENSE: off(3e-7)}))])
+    found = verdict("accuracy", tmp_path)
+    assert (found.verdict, "before n = 2^14" in found.reason) == ("not run", True)
 
 
 @pytest.mark.parametrize(("fft", "want"), [(2e-7, "exceeded"), (1e-8, "not reproduced")])
@@ -259,9 +263,32 @@ def test_random_features(tmp_path, slower, want):
         for seed in (0, 1)
     ]
     write(tmp_path, "rff", runs, "cpu")
-    times = measured(**{LAPLEX: took(1.0), "random features": took(slower)})
+    times = measured(**{LAPLEX: took(1.0), RFF: took(slower)})
     write(tmp_path, "cpu-rff-times", [({"n": 64, "features": 64}, times)], "cpu")
-    assert verdict("rff-value", tmp_path).verdict == want
+    found = verdict("rff-value", tmp_path)
+    assert found.verdict == want
+    assert found.figures[0].verdict == "not reproduced"  # the paper's features are off by 4.5 with D = 1, these by 0.5
+    write(tmp_path, "cuda-rff-times", [({"n": 64, "features": 64}, measured(**{LAPLEX: took(1.0), RFF: took(0.5)}))])
+    assert verdict("rff-value", tmp_path).verdict == "not reproduced"  # the worse device decides
+
+
+def test_gradients_of_random_features(tmp_path):
+    """Ten draws, of which one is far off for gradients, and less so for values."""
+    runs = [
+        (
+            {"size": 64, "method": "rff", "features": count, "seed": seed},
+            {"value": 4 / count**0.5, "a": 50.0 if seed == 0 else 1.0, "b": 50.0 if seed == 0 else 1 / count**0.3},
+        )
+        for count in (1, 16, 64)
+        for seed in range(10)
+    ]
+    for error, want in ((1e-7, "reproduced"), (1e-3, "not reproduced")):
+        exact = ({"size": 64, "method": "laplex", "dtype": "float32"}, {"value": error, "a": error, "b": error})
+        write(tmp_path, "rff", [*runs, exact], "cpu")
+        found = verdict("rff-gradient", tmp_path)
+        assert found.verdict == want
+        assert found.figures[0].ours == pytest.approx(8.0)
+        assert found.figures[0].verdict == "not reproduced"  # the paper's improve 57 times
 
 
 def heads(folder, laplex, low):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from laplex.experiments import published
 from laplex.experiments.projection_maps import TITLES
-from laplex.reproduce._judging import held, judged, not_run
+from laplex.reproduce._judging import OF_RIVAL, held, judged, near, not_run
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Verdict
 from laplex.reproduce._stored import Results, Run, Shelf
 
@@ -161,8 +161,7 @@ def _frozen_figures(
     for method, found in rivals.items():
         paper, ours = _paper(method, LARGEST), found[LARGEST].val
         label = f"{TITLES[method]}, m = {LARGEST}, {name}"
-        near = held(abs(ours - paper) <= 0.2 * paper, False)
-        figures.append(Figure(label, paper, ours, "%", "higher", near, "a rival: near the paper's figure or not"))
+        figures.append(Figure(label, paper, ours, "%", "higher", near(paper, ours), OF_RIVAL))
     return figures
 
 

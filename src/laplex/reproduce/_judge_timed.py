@@ -46,7 +46,8 @@ def timed_outcome(
     lacking = [one.label for one in decisive if one.verdict == "not run"]
     if lacking and verdict != "not reproduced":
         verdict = "not run"
-        reason = f"Not all that the criterion names was measured: {'; '.join(lacking)} is missing; --full has it."
+        reason = f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `laplex reproduce "
+        reason += f"{entry.name} --device {device} --full` measures the rest."
     elif device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)

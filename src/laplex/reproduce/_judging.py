@@ -13,7 +13,9 @@ from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Tabl
 from laplex.reproduce._stored import Results, Run
 
 MARGIN = 1.1
+NEAR = 0.2
 Better = Literal["lower", "higher"]
+OF_RIVAL = "a rival: near the paper's figure or not"  # a note: no part of the verdict
 BEST_FIRST: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced")
 
 
@@ -37,6 +39,11 @@ def held(holds: bool, more: bool) -> Verdict:
     if not holds:
         return "not reproduced"
     return "exceeded" if more else "reproduced"
+
+
+def near(paper: float, ours: float) -> Verdict:
+    """The verdict on a figure of a rival, of which neither less nor more is better: within a fifth of the paper's."""
+    return held(abs(ours - paper) <= NEAR * paper, False)
 
 
 def worst(figures: Iterable[Figure]) -> Verdict:
