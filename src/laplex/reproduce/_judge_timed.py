@@ -47,7 +47,9 @@ def timed_outcome(
     if lacking and verdict != "not reproduced":
         verdict = "not run"
         reason = f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `laplex reproduce "
-        reason += f"{entry.name} --device {device} --full` measures the rest."
+        reason += (
+            f"{entry.name} --device {device} --full` measures it; --fresh, too, what a file has without the figure."
+        )
     elif device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
