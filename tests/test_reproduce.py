@@ -1,4 +1,4 @@
-"""`laplex reproduce`: its entries, what it measures, and the command. Verdicts are in test_reproduce_verdicts.py."""
+"""`laplex reproduce`: entries, measurements and the command. test_reproduce_verdicts.py and _experiments.py have verdicts."""
 
 import json
 import os

@@ -215,8 +215,8 @@ OPERATOR = (
         source="thm:1",
         claim="K x is the sum of an upper and a lower triangular product, of sums over the intervals between "
         "neighbouring row anchors.",
-        criterion="Reproduced if the printed formulas, in float64, give K x for random anchors; laplex is measured "
-        "beside them.",
+        criterion="Reproduced if the printed formulas, in float64, with the strict upper triangle that the appendix "
+        "names, give K x for random anchors; laplex is measured beside them.",
         devices=CPU,
         data="",
         minutes={"cpu": 0.1},

@@ -46,10 +46,11 @@ def timed_outcome(
     lacking = [one.label for one in decisive if one.verdict == "not run"]
     if lacking and verdict != "not reproduced":
         verdict = "not run"
-        reason = f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `laplex reproduce "
-        reason += (
-            f"{entry.name} --device {device} --full` measures it; --fresh, too, what a file has without the figure."
+        again = f"laplex reproduce {entry.name} --device {device} --full"
+        reason = (
+            f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `{again}` measures it, "
         )
+        reason += "with --fresh also where a file has the size and lacks the figure."
     elif device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
