@@ -1,4 +1,4 @@
-"""`laplex reproduce`: entries, measurements and the command. test_reproduce_verdicts.py and _experiments.py have verdicts."""
+"""`laplex reproduce`: entries, measurements, the command. Verdicts: test_reproduce_verdicts.py, _experiments.py."""
 
 import json
 import os
@@ -151,13 +151,15 @@ def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
     found = _measure.compared(problem, [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
     assert "4,096 entries" in found["left_out"][f"{DENSE}, {FORWARD}"]
 
-    def full(method, way, problem):
-        raise torch.OutOfMemoryError("none left\nmore about it")
+    for message, told in (("none left\nmore about it", "none left"), ("", "OutOfMemoryError")):
 
-    monkeypatch.setattr(_measure, "make", full)
-    found = _measure.compared(problem, [(LAPLEX, FORWARD)], LOOK)
-    assert found["measured"] == {}
-    assert found["left_out"] == {f"{LAPLEX}, {FORWARD}": "none left"}
+        def full(method, way, problem, message=message):
+            raise torch.OutOfMemoryError(message)
+
+        monkeypatch.setattr(_measure, "make", full)
+        found = _measure.compared(problem, [(LAPLEX, FORWARD)], LOOK)
+        assert found["measured"] == {}
+        assert found["left_out"] == {f"{LAPLEX}, {FORWARD}": told}
 
 
 def test_calls_take_turns():

@@ -81,7 +81,7 @@ def compared(problem: Problem, pairs: Sequence[Pair], effort: Effort) -> Result:
         try:
             why, found = _checked(problem, method, way, effort)
         except RuntimeError as error:  # most often: out of memory. The other methods still count
-            why, found = str(error).splitlines()[0], {}
+            why, found = str(error).partition("\n")[0] or type(error).__name__, {}
         if why:
             left_out[f"{method}, {way}"] = why
         else:
