@@ -51,7 +51,9 @@ def timed_outcome(
             f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `{again}` measures it, "
         )
         reason += "with --fresh also where a file has the size and lacks the figure."
-    elif device == "cpu":
+    elif lacking:
+        reason += f" Not measured: {'; '.join(lacking)}."
+    if device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
 

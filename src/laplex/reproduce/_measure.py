@@ -37,7 +37,7 @@ from laplex.reproduce._rivals import (
 from laplex.reproduce._timing import Others, interleaved, peak_bytes
 
 QUICK, USUAL, FULL = "quick", "usual", "full"
-SECONDS = {QUICK: 0.02, USUAL: 0.6, FULL: 0.4}  # of all turns of a point
+SECONDS = {QUICK: 0.02, USUAL: 0.6, FULL: 0.4}  # of all turns of a point; a full look has more points
 RIGHT = {LAPLEX: 1e-6, KEPT: 1e-6}  # the largest error at which a method is timed
 NEAR = 1e-2  # the same for rivals: farther off they compute something else
 SHORT = 1024  # the side of asymmetric problems and of Gram matrices

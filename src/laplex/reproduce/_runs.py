@@ -92,8 +92,10 @@ def run(entries: Iterable[Entry], order: Order) -> int:
 
 
 def _ready(part: str, order: Order) -> bool:
-    if order.data is None or part in MEASUREMENTS or part == "rff":
-        return part in MEASUREMENTS or part == "rff"
+    if part in MEASUREMENTS or part == "rff":
+        return True
+    if order.data is None:
+        return False
     if part == CURVES:
         return bool(_experiments.features(order.data))
     return bool(_experiments.lines(part, order.data, order.effort))

@@ -74,8 +74,8 @@ const Scales = (() => {
     }
     const size = Math.abs(value);
     if (size !== 0 && (size < 1e-3 || size >= 1e6)) {
-      const power = Math.floor(Math.log10(size) + 1e-9);
-      const digits = Number((value / Math.pow(10, power)).toPrecision(3));
+      // toExponential rounds first: 9.9996e-5 is 1e-4, not 10e-5.
+      const [digits, power] = value.toExponential(2).split("e").map(Number);
       return [digits === 1 ? "10" : `${minus(digits)}·10`, minus(power)];
     }
     return [minus(Number(value.toPrecision(6)).toLocaleString("en-US", { maximumSignificantDigits: 6 })), ""];
