@@ -93,6 +93,30 @@ def ffts() -> str:
     )
 
 
+def large_ffts() -> str:
+    """Whole calls and products with a plan kept, beside a whole Toeplitz product, at large sizes of a GPU."""
+    name = "reproduce/cuda-sizes.json"
+    rows = []
+    for run in json.loads((COMMITTED / name).read_text(encoding="utf-8"))["runs"]:
+        n, found = run["settings"]["n"], run["result"]["measured"]
+        power = n.bit_length() - 1
+        if power >= 16 and power % 4 in (0, 1):
+            whole, kept, other = (
+                found[side]["forward"]["seconds"] for side in ("laplex", "laplex, plan kept", "toeplitz")
+            )
+            cells = (scaled(one, "s") for one in (whole, kept, other))
+            rows.append((f"2^{power}", *cells, _ratio(whole / other), _ratio(kept / other)))
+    header = (
+        "n = k",
+        "laplex, whole call",
+        "laplex, plan kept",
+        "Toeplitz product by FFT",
+        "whole, ratio",
+        "kept, ratio",
+    )
+    return table(header, rows, f"On the H200. {_from(name)}")
+
+
 def compiled() -> str:
     """torch.compile beside eager calls."""
     return _beside("eager", ("gpu", "time-compiled", "training step, compiled"))
@@ -238,6 +262,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "celerite2": celerite2,
     "small layers": small,
     "ffts": ffts,
+    "large ffts": large_ffts,
     "compiled": compiled,
     "missed": missed,
     "modules": modules,

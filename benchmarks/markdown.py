@@ -17,7 +17,7 @@ from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
 from benchmarks.tables import bar_of, scaled, value_of
 
-GUIDES = "densities", "gpu-and-memory", "layers", "plans", "projections"
+GUIDES = "densities", "gpu-and-memory", "layers", "plans", "projections", "reproduce"
 PAGES = "benchmarks", "honest", "maths", "troubleshooting", *(f"guides/{guide}" for guide in GUIDES)
 FILES = Path("README.md"), COMMITTED / "README.md", *(Path(f"docs/{page}.md") for page in PAGES)
 PLOT, WAYS = COMMITTED / "sizes.png", COMMITTED / "ways.png"
@@ -46,7 +46,7 @@ FIGURES = (
     Figure("layers", "time-celerite2-symmetric-1-thread", LARGE,
            "Symmetric product, b = a, n = 2^20, float64, one thread, against celerite2's symmetric product"),
     Figure("gpu", "time-toeplitz", LARGE,
-           "Product, n = k = 2^20, against a Toeplitz product by FFT, which needs a uniform grid"),
+           "Product, n = k = 2^20, plan kept, against a Toeplitz product by FFT, which needs a uniform grid"),
 )  # fmt: skip
 
 

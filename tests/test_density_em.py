@@ -345,6 +345,18 @@ def test_inflated_noise_helps_where_examples_are_few():
     assert found[1] > found[0] + 5
 
 
+@pytest.mark.parametrize(("called", "name"), [
+    (lambda: density.shrinkage(4, 0), "count"),
+    (lambda: density.shrinkage(0, 4), "rank"),
+    (lambda: density.inflation(0, 2, 5), "knots"),
+    (lambda: density.inflation(100, 0, 5), "functions"),
+    (lambda: density.inflation(100, 2, -1), "count"),
+])  # fmt: skip
+def test_numbers_below_one_are_refused(called, name):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1"):
+        called()
+
+
 def test_inflation_multiplies_the_noise_up_to_the_variance():
     examples, state = started()
     plain, _ = density.em_round(examples, state)

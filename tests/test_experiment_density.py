@@ -110,9 +110,10 @@ def test_a_diagonal_latent_covariance_has_fewer_parameters_and_learns(finished):
 def test_few_of_the_images_are_fitted_and_the_held_out_ones_stay(files, tmp_path):
     given = density_options("--data", files / "train.npy", "--hold-out", 40, "--train-count", 30, "--out", tmp_path)
     few = density.prepare(given).data
-    given.train_count = N
-    with pytest.raises(ValueError, match="--train-count must be at most 200, the images to fit, got 240"):
-        density.prepare(given)
+    for count in (1, N):
+        given.train_count = count
+        with pytest.raises(ValueError, match=f"--train-count must be from 2 to 200, the images to fit, got {count}"):
+            density.prepare(given)
     given.train_count = None
     assert len(few.train) == 30
     assert few.val.values.equal(density.prepare(given).data.val.values)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from laplex._checks import counts
 from laplex._functional import gram, linear
 from laplex._plan import Plan
 from laplex.density._examples import Examples
@@ -110,7 +111,8 @@ def shrinkage(rank: int, count: int) -> float:
     is all but singular, and held-out examples, which leave the span of the others, become unlikely. A hundredth of the
     squared ratio was near the best part for small images, with fewer and with more examples than latent variables.
     """
-    return min(0.5, 0.01 * (rank / count) ** 2)
+    where = "laplex.density.shrinkage"
+    return min(0.5, 0.01 * (counts.whole(where, "rank", rank) / counts.whole(where, "count", count)) ** 2)
 
 
 def inflation(knots: int, functions: int, count: int) -> float:
@@ -126,6 +128,8 @@ def inflation(knots: int, functions: int, count: int) -> float:
         functions: q.
         count: of examples.
     """
+    for name, value in (("knots", knots), ("functions", functions), ("count", count)):
+        counts.whole("laplex.density.inflation", name, value)
     free = max(count - functions - 1, 1)
     return float((knots ** (2 / count) * count / free) ** 2)
 

@@ -171,8 +171,8 @@ def _data(given: argparse.Namespace) -> Data:
         raise ValueError(
             f"--val must have images of {train.shape[1]} values, as --data, got {val.shape[1]}; use --side"
         )
-    if given.train_count is not None and given.train_count > len(train):
-        raise ValueError(f"--train-count must be at most {len(train)}, the images to fit, got {given.train_count}")
+    if given.train_count is not None and not 2 <= given.train_count <= len(train):
+        raise ValueError(f"--train-count must be from 2 to {len(train)}, the images to fit, got {given.train_count}")
     few = given.val_count or len(val)
     data = Data(Split(train[: given.train_count], val[:few], val[few:]), found.shape, given.device)
     data.read_seconds = round(time.perf_counter() - begun, 3)
