@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -78,6 +80,32 @@ def test_fresh_forgets_when_the_first_run_is_finished(tmp_path):
     assert (len(fresh), len(Record(path, "some"))) == (0, 1)
     fresh.run({"seed": 1}, lambda: {"test": 2})
     assert Record(path, "some").get({"seed": 0}) is None
+
+
+def test_records_side_by_side_keep_the_runs_of_each_other(tmp_path, monkeypatch):
+    path = tmp_path / "runs.json"
+    first = Record(path, "some")
+    first.run({"seed": 0}, lambda: {"test": 0})
+    monkeypatch.setattr(record, "describe", lambda device: {"cpu": "another", "laplex": laplex.__version__})
+    second, fresh = Record(path, "some"), Record(path, "some", fresh=True)
+    second.run({"seed": 1}, lambda: {"test": 1})
+    first.run({"seed": 2}, lambda: {"test": 2})
+    content = json.loads(path.read_text())
+    assert [run["settings"]["seed"] for run in content["runs"]] == [0, 1, 2]
+    assert ["another" in str(content["machines"][run["machine"]]) for run in content["runs"]] == [False, True, False]
+    fresh.run({"seed": 3}, dict)
+    fresh.run({"seed": 4}, dict)
+    assert [Record(path, "some").get({"seed": seed}) for seed in range(5)] == [None, None, None, {}, {}]
+
+
+def test_processes_side_by_side_lose_nothing(tmp_path):
+    path = tmp_path / "runs.json"
+    code = "import sys; from pathlib import Path; from laplex.experiments.record import Record; made = Record("
+    code += "Path(sys.argv[1]), 'some'); [made.run({'seed': s, 'job': sys.argv[2]}, dict) for s in range(20)]"
+    jobs = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", code, str(path), str(job)]) for job in range(3)]
+    assert [job.wait() for job in jobs] == [0, 0, 0]
+    assert len(json.loads(path.read_text())["runs"]) == 60
+    assert os.listdir(tmp_path) == ["runs.json"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

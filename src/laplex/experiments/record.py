@@ -7,19 +7,22 @@
 The settings of a run are its key: a run whose settings are in the file is not repeated. An interruption therefore loses
 the run in progress and no other. A run may come from another machine than the one before it, so each names its own.
 
-Processes that run side by side must not write the same file. Each writes a part of its own, runs.part0.json and so on
-beside runs.json, and ``absorb`` moves the runs of all parts into the file. Parts that an interruption leaves behind are
-absorbed by the next command, however many processes that one has.
+Before a file is replaced it is read again, with its folder locked, and the runs that another command wrote meanwhile
+are kept. The jobs of one command each write a part of their own, runs.part0.json and so on beside runs.json, and
+``absorb`` moves the runs of all parts into the file. Parts that an interruption leaves behind are absorbed by the next
+command, however many jobs that one has.
 """
 
 from __future__ import annotations
 
 import glob
 import json
+import os
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -47,8 +50,10 @@ class Record:
         self._machines: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
         self._known: dict[str, dict[str, Any]] = {}  # runs of another file, which are not written to this one
+        self._replaces = fresh  # the next write drops what the file holds
         if path.exists() and not fresh:
-            self._read()
+            self._machines, self._runs = self._read()
+            self._tell_other_code()
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -66,14 +71,15 @@ class Record:
             return found
         start = time.perf_counter()
         result = compute()
-        self._runs[_key(settings)] = {
+        made = {
             "settings": settings,
-            "machine": self._machine_number(self._machine),
+            "machine": 0,  # its number depends on what the file holds by now
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "seconds": round(time.perf_counter() - start, 3),
             "result": result,
         }
-        self._write()
+        with _locked(self.path.parent):
+            self._write([self._machine], {_key(settings): made})
         return result
 
     def part(self, index: int) -> Record:
@@ -81,45 +87,52 @@ class Record:
         path = self.path.with_name(f"{self.path.stem}.part{index}.json")
         made = Record(path, self.experiment, device=self._device, fresh=True)
         made._known = self._runs
+        made._replaces = False  # earlier parts are absorbed by now: what is there is another command's
         return made
 
     def absorb(self) -> None:
         """Move the runs of all parts into the file; a record that is made fresh drops those of earlier commands."""
-        parts = sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.part*.json"))
-        for path in () if self._fresh else parts:
-            part = Record(path, self.experiment, device=self._device)
-            for key, run in part._runs.items():
-                number = self._machine_number(part._machines[run["machine"]])
-                self._runs[key] = run | {"machine": number}
-        if parts and not self._fresh:
-            self._write()
-        self._fresh = False
-        for path in parts:  # only now are their runs safe elsewhere
-            path.unlink()
+        with _locked(self.path.parent):  # else a part could get a run between its reading and its removal
+            parts = sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.part*.json"))
+            for path in () if self._fresh else parts:
+                part = Record(path, self.experiment, device=self._device)
+                self._write(part._machines, part._runs)
+            self._fresh = False
+            for path in parts:  # only now are their runs safe elsewhere
+                path.unlink()
 
-    def _machine_number(self, machine: dict[str, Any]) -> int:
-        if machine not in self._machines:
-            self._machines.append(machine)
-        return self._machines.index(machine)
-
-    def _write(self) -> None:
-        runs = list(self._runs.values())
-        content = {"experiment": self.experiment, "machines": self._machines, "runs": runs}
+    def _write(self, machines: list[dict[str, Any]], runs: dict[str, dict[str, Any]]) -> None:
+        """Add runs, and those that another command has written into the file since it was read; replace the file."""
+        if self.path.exists() and not self._replaces:
+            theirs, found = self._read()
+            self._add(theirs, {key: run for key, run in found.items() if key not in self._runs})
+        self._add(machines, runs)
+        content = {"experiment": self.experiment, "machines": self._machines, "runs": list(self._runs.values())}
         write_whole(self.path, json.dumps(content, indent=1) + "\n")
+        self._replaces = False
 
-    def _read(self) -> None:
+    def _add(self, machines: list[dict[str, Any]], runs: dict[str, dict[str, Any]]) -> None:
+        """Add runs, whose machines have other numbers here."""
+        for key, run in runs.items():
+            machine = machines[run["machine"]]
+            if machine not in self._machines:
+                self._machines.append(machine)
+            self._runs[key] = run | {"machine": self._machines.index(machine)}
+
+    def _read(self) -> tuple[list[dict[str, Any]], dict[str, dict[str, Any]]]:
+        """The machines and runs in the file."""
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            found, self._machines = content["experiment"], list(content["machines"])
-            self._runs = {_key(run["settings"]): run for run in content["runs"]}
-            complete = all("result" in run and run["machine"] < len(self._machines) for run in self._runs.values())
+            found, machines = content["experiment"], list(content["machines"])
+            runs = {_key(run["settings"]): run for run in content["runs"]}
+            complete = all("result" in run and run["machine"] < len(machines) for run in runs.values())
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(self._unreadable(f"which cannot be read ({type(error).__name__}: {error})")) from None
         if not complete:
             raise ValueError(self._unreadable("in which runs lack their result or machine"))
         if found != self.experiment:
             raise ValueError(self._unreadable(f"which is of the experiment {found!r}"))
-        self._tell_other_code()
+        return machines, runs
 
     def _tell_other_code(self) -> None:
         """Settings are the key and the code is not: runs of other code are kept, and it is said."""
@@ -138,6 +151,23 @@ class Record:
             f"laplex.experiments.Record: `path` must be a results file of the experiment {self.experiment!r}, got "
             f"{self.path}, {why}; nothing was changed: move the file away, or start over with --fresh"
         )
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody else writes a record in the folder meanwhile; a process that ends, however it ends, lets go of it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: runs that are finished in the same moment are not kept apart
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def commit() -> str | None:
