@@ -58,7 +58,7 @@ def heads(entry: Entry, shelf: Shelf) -> Outcome:
 
 def curves(entry: Entry, shelf: Shelf) -> Outcome:
     """Losses of heads after every epoch."""
-    found = shelf.measured("heads-curves")
+    found = shelf.measured("heads-curves", every_seed=True)
     sources = list(found.values())
     runs = _alike([run for source in sources for run in source.runs])
     from_data = {rank: _below(runs, rank, STARTS) for rank in RANKS}

@@ -83,7 +83,10 @@ def _errors(source: Results, key: str) -> dict[int, list[float]]:
     found: dict[int, list[float]] = {}
     for run in runs:
         if run.settings["size"] == size:
-            found.setdefault(run.settings["features"], []).append(float(run.result[key]))
+            error = float(run.result[key])
+            if not 0 < error < math.inf:
+                raise ValueError(f"an error of {run.settings['features']} features is {error}")
+            found.setdefault(run.settings["features"], []).append(error)
     return dict(sorted(found.items()))
 
 

@@ -6,6 +6,7 @@ tenth better. An entry has the worst verdict of the numbers that it is judged by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -14,6 +15,7 @@ from laplex.reproduce._stored import Results, Run
 
 MARGIN = 1.1
 NEAR = 0.2
+POSITIVE = ("seconds", "peak_bytes")
 Better = Literal["lower", "higher"]
 OF_RIVAL = "a rival: near the paper's figure or not"  # a note: no part of the verdict
 BEST_FIRST: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced")
@@ -61,9 +63,17 @@ def not_run(entry: Entry, missing: str) -> Outcome:
 
 
 def value(run: Run | None, method: str, way: str, what: str) -> float | None:
-    """A number that `_measure` wrote: of a method, forward or both ways; None where it was not measured."""
+    """A number that `_measure` wrote: of a method, forward or both ways; None where it was not measured.
+
+    A number that is not finite counts as not measured, and so does a time or a size that is not positive.
+    """
     found = None if run is None else run.result["measured"].get(method, {}).get(way, {}).get(what)
-    return None if found is None else float(found)
+    if found is None:
+        return None
+    if not isinstance(found, int | float):
+        raise TypeError(f"{what} of {method}, {way}, must be a number, got {found!r}")
+    least = 0.0 if what in POSITIVE else -math.inf
+    return float(found) if least < found < math.inf else None
 
 
 def milliseconds(run: Run | None, method: str, way: str = "forward") -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from laplex.reproduce import _judge_accuracy as accuracy
@@ -12,9 +13,9 @@ from laplex.reproduce import _judge_heads as heads
 from laplex.reproduce import _judge_projections as projections
 from laplex.reproduce import _judge_rff as rff
 from laplex.reproduce import _judge_sizes as sizes
-from laplex.reproduce._entries import ENTRIES
+from laplex.reproduce._entries import ENTRIES, NAMES
 from laplex.reproduce._outcome import Entry, Outcome
-from laplex.reproduce._stored import Shelf
+from laplex.reproduce._stored import Shelf, shown
 
 JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
     "runtime": sizes.runtime,
@@ -45,14 +46,30 @@ JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
 }
 
 
-def outcomes(folders: list[Path]) -> list[Outcome]:
-    """What came of every entry, in the order of the entries.
+def outcomes(folders: list[Path], names: Collection[str] = NAMES) -> list[Outcome]:
+    """What came of the entries, in their order. One whose results cannot be read is "not run", and says why.
 
     Args:
         folders: with results; those of a later folder replace those of an earlier one on the same device.
-
-    Raises:
-        ValueError: a file of results cannot be read; the message names it.
+        names: of the entries.
     """
-    shelf = Shelf(folders)
-    return [JUDGES[entry.name](entry, shelf) for entry in ENTRIES]
+    return [_outcome(entry, Shelf(folders)) for entry in ENTRIES if entry.name in names]
+
+
+def _outcome(entry: Entry, shelf: Shelf) -> Outcome:
+    try:
+        found = JUDGES[entry.name](entry, shelf)
+        _refuse_numbers(found)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        files = list(dict.fromkeys(map(shown, shelf.opened)))
+        what = f"{type(error).__name__}: {error}"
+        reason = f"Its results cannot be read ({what}), from {', '.join(files)}; move the damaged file away."
+        return Outcome(entry, "not run", reason, files=files)
+    return found
+
+
+def _refuse_numbers(found: Outcome) -> None:
+    """Raise ValueError where a figure is no finite number: no verdict can rest on it."""
+    for one in found.figures:
+        if one.ours is not None and not math.isfinite(one.ours):
+            raise ValueError(f"{one.label}: {one.ours}")

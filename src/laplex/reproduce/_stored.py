@@ -25,6 +25,7 @@ class Run:
     settings: dict[str, Any]
     result: dict[str, Any]
     date: str
+    machine: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,20 @@ class Results:
 
     path: Path
     runs: list[Run]
-    machines: list[dict[str, Any]]  # each with the date of its last run
+
+    @property
+    def machines(self) -> list[dict[str, Any]]:
+        """Where the runs were, each with the date of its last run."""
+        found: list[dict[str, Any]] = []
+        for run in self.runs:
+            if run.machine not in found:
+                found.append(run.machine)
+        return [one | {"date": max(run.date for run in self.runs if run.machine == one)} for one in found]
 
     @property
     def shown(self) -> str:
         """The path, within a checkout relative to it."""
-        try:
-            return str(self.path.resolve().relative_to(ROOT))
-        except ValueError:
-            return str(self.path)
+        return shown(self.path)
 
     @property
     def device(self) -> str:
@@ -55,6 +61,21 @@ class Results:
     def where(self, **settings: Any) -> list[Run]:
         """All runs with these settings, among others."""
         return [run for run in self.runs if settings.items() <= run.settings.items()]
+
+    def of_last(self, *names: str) -> Results:
+        """The runs that have these settings as the last run has them: a mean or a curve of others is of two things."""
+        last = {name: self.runs[-1].settings.get(name) for name in names}
+        return Results(
+            self.path, [run for run in self.runs if last == {name: run.settings.get(name) for name in names}]
+        )
+
+
+def shown(path: Path) -> str:
+    """A path, within a checkout relative to it."""
+    try:
+        return str(path.resolve().relative_to(ROOT))
+    except ValueError:
+        return str(path)
 
 
 def committed() -> Path | None:
@@ -72,11 +93,16 @@ class Shelf:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder / place for folder in folders for place in PLACES]
+        self.opened: list[Path] = []
 
-    def measured(self, name: str) -> dict[str, Results]:
-        """A measurement by device, the GPU first."""
+    def measured(self, name: str, *, every_seed: bool = False) -> dict[str, Results]:
+        """A measurement by device, the GPU first: the runs of the seed that the last run of a file has, and no others.
+
+        With ``every_seed`` all runs, for what is averaged over seeds.
+        """
         found = {device: self.experiment(f"{device}-{name}") for device in DEVICES}
-        return {device: one for device, one in found.items() if one is not None}
+        present = {device: one for device, one in found.items() if one is not None}
+        return present if every_seed else {device: one.of_last("seed") for device, one in present.items()}
 
     def experiment(self, stem: str) -> Results | None:
         """The results in the file of this name."""
@@ -87,6 +113,7 @@ class Shelf:
         """The results in files whose names, without their ending, have this pattern; each name once."""
         paths = {path.name: path for folder in self._folders for path in sorted(folder.glob(f"{pattern}.json"))}
         finished = [path for path in paths.values() if not path.stem.endswith("-quick") and ".part" not in path.stem]
+        self.opened += finished
         return [one for one in map(read, finished) if one.runs]
 
     def picture(self, name: str) -> Path | None:
@@ -99,14 +126,14 @@ def read(path: Path) -> Results:
     """The runs in a file; ValueError, which names it, where it is no record."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        runs = [Run(dict(one["settings"]), dict(one["result"]), str(one.get("date", ""))) for one in content["runs"]]
-        used: dict[int, str] = {}
-        for one in content["runs"]:
-            used[one["machine"]] = max(used.get(one["machine"], ""), str(one.get("date", "")))
-        machines = [content["machines"][number] | {"date": date} for number, date in sorted(used.items())]
+        machines = [dict(one) for one in content["machines"]]
+        runs = [
+            Run(dict(one["settings"]), dict(one["result"]), str(one.get("date", "")), machines[one["machine"]])
+            for one in content["runs"]
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} must be a file of results with machines and runs, but cannot be read "
             f"({type(error).__name__}: {error}); move it away, and measure again"
         ) from None
-    return Results(path, runs, machines)
+    return Results(path, runs)
