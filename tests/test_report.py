@@ -204,9 +204,14 @@ def test_what_the_command_refuses(results, laplex, arguments, told):
 
 def test_no_results_at_all(tmp_path, monkeypatch, laplex):
     monkeypatch.chdir(tmp_path)
-    status, _, errors = laplex("report")
-    assert status == 2
-    assert "no results found" in errors
+    for folder in (".", "reproduced", "reproduced/quick"):
+        Path(folder).mkdir(exist_ok=True)
+        if folder.endswith("quick"):
+            Path(folder, "cpu-rank.json").write_text("{}")
+        status, _, errors = laplex("report")
+        assert status == 2
+        assert "no results found" in errors
+    assert not Path("laplex-report.html").exists()
 
 
 def test_the_page_needs_no_extra():

@@ -44,17 +44,24 @@ def _folders(named: list[Path] | None) -> list[Path]:
     for folder in named or ():
         if not folder.is_dir():
             raise ValueError(f"--results: {folder} is no folder; name one that `laplex reproduce` has written into")
-        if not any(folder.rglob("*.json")):
+        if not _has_results(folder):
             raise ValueError(
-                f"--results: {folder} holds no JSON; name a folder that `laplex reproduce` has written into"
+                f"--results: {folder} holds no JSON of results; name a folder that `laplex reproduce` has written into"
             )
-    found = named or [folder for folder in (COMMITTED, FRESH) if folder.is_dir()]
+    found = named or [folder for folder in (COMMITTED, FRESH) if _has_results(folder)]
     if not found:
         raise ValueError(
-            f"no results found: neither {COMMITTED.as_posix()} nor {FRESH.as_posix()} is here; run `laplex reproduce` "
-            "first, go to a checkout, or name a folder with --results"
+            f"no results found: neither {COMMITTED.as_posix()} nor {FRESH.as_posix()} holds any here; run `laplex "
+            "reproduce` first, go to a checkout, or name a folder with --results"
         )
     return found
+
+
+def _has_results(folder: Path) -> bool:
+    """Whether a file is where results are looked for; quick looks, which are no results, are elsewhere."""
+    from laplex.reproduce._stored import PLACES
+
+    return any(any((folder / place).glob("*.json")) for place in PLACES)
 
 
 def _write(folders: list[Path], out: Path) -> tuple[int, dict[str, int]]:
