@@ -14,7 +14,7 @@ from laplex.cli.machine import busy, refuse_device
 from laplex.cli.tables import Table, show
 
 if TYPE_CHECKING:
-    from laplex.reproduce._outcome import Entry, Outcome
+    from laplex.reproduce._outcome import Entry
     from laplex.reproduce._runs import Order
 
 HELP = "Measure the tables and figures of the paper; --list names them."
@@ -22,6 +22,8 @@ ABOUT = """Measure tables and figures of the paper, all of them or those that ar
 Every figure is written to a JSON file as soon as it is measured: an interrupted command goes on when it is repeated.
 An entry whose data or device is missing is not run, and is shown as not run."""
 OUT = "reproduced"
+QUICK_LOOK = "it works; the figures of a quick look are too rough for a verdict"
+MOST_SEED = 2**63 - 1  # that torch takes
 
 
 def add_to(commands: Any) -> None:
@@ -67,6 +69,8 @@ def _prepare(given: argparse.Namespace) -> tuple[list[Entry], Order]:
     if unknown:
         raise ValueError(f"NAME must be among {', '.join(NAMES)}, got {unknown[0]!r}")
     refuse_device(given.device)
+    if not 0 <= given.seed <= MOST_SEED:
+        raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {given.seed}")
     data = None if given.data is None else Path(given.data)
     if data is not None and not data.is_dir():
         raise ValueError(f"--data must be a folder with the data sets, got {data}")
@@ -93,22 +97,19 @@ def _run(entries: list[Entry], order: Order, *, named: bool) -> int:
 
     missing = {entry.name: _runs.missing(entry, order) for entry in entries}
     noise = busy()
-    status = _runs.run([entry for entry in entries if not missing[entry.name]], order)
-    found = {one.entry.name: one for one in outcomes([order.out])}
+    statuses = _runs.run([entry for entry in entries if not missing[entry.name]], order)
+    told = {name: ("not run", why) for name, why in missing.items() if why}
+    told |= {entry.name: ("failed", why) for entry in entries if (why := _runs.failed(entry, statuses))}
+    made = [entry.name for entry in entries if entry.name not in told]
+    if order.folder != order.out:
+        told |= dict.fromkeys(made, ("quick look only", QUICK_LOOK))
+    else:
+        told |= {one.entry.name: (one.verdict, one.reason) for one in outcomes([order.out], made)}
     for entry in entries:
-        print(*_told(found[entry.name], missing[entry.name], quick=order.folder != order.out), sep="\n")
+        verdict, reason = told[entry.name]
+        print(f"{entry.name}: {verdict}", textwrap.indent(textwrap.fill(reason, 110), "    "), sep="\n")
     print("", f"Results: {order.folder}", *filter(None, [noise]), sep="\n")
-    return status or int(named and any(missing.values()))
-
-
-def _told(outcome: Outcome, missing: str, *, quick: bool) -> list[str]:
-    """The verdict on an entry, and the reason below it."""
-    verdict, reason = outcome.verdict, outcome.reason
-    if missing:
-        verdict, reason = "not run", missing
-    elif quick:
-        verdict, reason = "not run", "a quick look shows that it works; its figures are too rough for a verdict"
-    return [f"{outcome.entry.name}: {verdict}", textwrap.indent(textwrap.fill(reason, 110), "    ")]
+    return max(statuses.values(), default=0) or int(named and any(missing.values()))
 
 
 def _list() -> None:

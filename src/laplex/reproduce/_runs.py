@@ -81,14 +81,21 @@ def missing(entry: Entry, order: Order) -> str:
     return "" if ready else f"{order.data} does not have what it needs: {entry.data}"
 
 
-def run(entries: Iterable[Entry], order: Order) -> int:
-    """Make all parts of these entries; the worst exit status of an experiment."""
+def run(entries: Iterable[Entry], order: Order) -> dict[str, int]:
+    """Make all parts of these entries: the exit status of each part, 0 where it was made."""
     parts = dict.fromkeys(part for entry in entries for part in PARTS[entry.name])
     order.folder.mkdir(parents=True, exist_ok=True)
     # Events and peaks of memory are those of the current device.
     current = torch.cuda.device(order.effort.device) if order.effort.kind == "cuda" else nullcontext()
     with current:
-        return max([_make(part, order) for part in parts], default=0)
+        return {part: _make(part, order) for part in parts}
+
+
+def failed(entry: Entry, statuses: dict[str, int]) -> str:
+    """Which parts of an entry were not made; nothing where all were."""
+    found = {part: statuses[part] for part in PARTS[entry.name] if statuses.get(part)}
+    words = " and ".join(f"`{part}` ended with status {status}" for part, status in found.items())
+    return f"its part {words}; the message above says why" if found else ""
 
 
 def _ready(part: str, order: Order) -> bool:
@@ -144,4 +151,7 @@ def _experiment(line: list[str], order: Order) -> int:
     experiment.add_to(parser.add_subparsers(dest="command"))
     common = ["--out", str(order.folder), "--device", order.effort.device, *(["--fresh"] if order.fresh else [])]
     print(f"laplex experiment {' '.join(line)}", file=sys.stderr, flush=True)
-    return experiment.run(parser.parse_args(["experiment", *line, *common]))
+    status = experiment.run(parser.parse_args(["experiment", *line, *common]))
+    if status == 130:  # it has told of the interruption, and the parts after it must not be begun
+        raise KeyboardInterrupt
+    return status
