@@ -234,6 +234,9 @@ def test_data_sets_are_found_in_a_folder(tmp_path):
     heads = _experiments.lines("heads", tmp_path, Effort("cpu"))
     assert [line[-1] for line in heads] == ["tuned", "paper"]
     assert heads[0][:5] == ["heads", "--data", str(tmp_path / "made_16.npz"), "--name", "made"]
+    write_features(tmp_path / "made_32.npz")
+    heads = _experiments.lines("heads", tmp_path, Effort("cpu"))
+    assert [line[4] for line in heads] == ["made_16", "made_16", "made_32", "made_32"]  # "made" would be both
     (density,) = _experiments.lines("density", tmp_path, LOOK)
     assert density[-1] == "--quick"
     assert [str(tmp_path / f"imagenette_train{part}.npz") for part in (0, 1)] == density[2:4]

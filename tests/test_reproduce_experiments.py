@@ -47,20 +47,28 @@ def test_gradients_of_random_features(tmp_path):
         assert found.figures[0].verdict == "not reproduced"  # the paper's improve 57 times
 
 
-def heads(folder, laplex, low):
+def head_runs(laplex, low, data="one"):
     runs = []
     for method, accuracy in (("laplex", laplex), ("low-rank", low)):
         for size in (4, 8, 16):
             for seed in (0, 1):
-                one = {"method": method, "start": "random", "size": size, "seed": seed, "lr": 0.1}
+                one = {"data": data, "method": method, "start": "random", "size": size, "seed": seed, "lr": 0.1}
                 runs.append((one, {"val": accuracy, "test": accuracy, "loss": 1.0, "diverged": False}))
-    write(folder, "heads-made-tuned", runs)
+    return runs
 
 
 def test_heads(tmp_path):
     for laplex, low, want in ((0.9, 0.4, "exceeded"), (0.6, 0.5, "reproduced"), (0.5, 0.6, "not reproduced")):
-        heads(tmp_path, laplex, low)
+        write(tmp_path, "heads-made-tuned", head_runs(laplex, low))
         assert verdict("heads", tmp_path).verdict == want
+
+
+def test_heads_of_the_last_data_are_judged(tmp_path):
+    for name in ("heads-made-tuned", "heads-made-paper"):
+        write(tmp_path, name, [*head_runs(0.9, 0.1, "other"), *head_runs(0.6, 0.5)])
+    found = verdict("heads", tmp_path)
+    assert found.figures[0].ours == pytest.approx(10.0)
+    assert "reach 60.0 % at most" in found.reason
 
 
 @pytest.mark.parametrize(("random", "data", "want"), [

@@ -7,6 +7,7 @@ and val or as packed files. Photographs are packed files photos*.npz with a part
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 from laplex.reproduce._measure import FULL, QUICK, RFF_SIZE, Effort
@@ -41,8 +42,15 @@ def _rff(effort: Effort) -> Line:
 
 
 def _heads(data: Path, effort: Effort) -> list[Line]:
-    named = [["--data", str(path), "--name", path.stem.partition("_")[0]] for path in features(data)]
+    named = [["--data", str(path), "--name", name] for path, name in _names(features(data)).items()]
     return [["heads", *one, "--recipe", recipe] for one in named for recipe in ("tuned", "paper")]
+
+
+def _names(paths: list[Path]) -> dict[Path, str]:
+    """Names of data sets: a file's name up to its first underscore, or all of it where another begins alike."""
+    short = {path: path.stem.partition("_")[0] for path in paths}
+    counts = Counter(short.values())
+    return {path: name if counts[name] == 1 else path.stem for path, name in short.items()}
 
 
 def _projection(data: Path, effort: Effort) -> list[Line]:

@@ -96,9 +96,12 @@ def curves(entry: Entry, shelf: Shelf) -> Outcome:
 
 
 def accuracies(source: Results) -> Accuracies:
-    """Test accuracy in percent of each method and budget; start and learning rate are best on validation rows."""
+    """Test accuracy in percent of each method and budget; start and learning rate are best on validation rows.
+
+    Runs on other data than those of the last run are left out.
+    """
     groups: dict[tuple[str, int], dict[tuple[str, float], list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for run in source.runs:
+    for run in source.of_last("data").runs:
         one = run.settings
         groups[one["method"], one["size"]][one["start"], one["lr"]].append(run)
     sizes = _ranks_of_sizes(groups)
@@ -166,7 +169,7 @@ def _random_starts(sources: list[Results]) -> str:
         100 * run.result["test"]
         for source in sources
         if source.path.stem.endswith("-paper")
-        for run in source.where(method="laplex", start="random")
+        for run in source.of_last("data").where(method="laplex", start="random")
         if run.settings["size"] in RANKS
     ]
     if not tests:
