@@ -195,3 +195,10 @@ def test_it_is_drawn_on_a_phone_in_the_dark(page, path):
     assert page.run("document.documentElement.scrollWidth") <= 360
     for part in ("#explorer-line", "#explorer-matrix", "#bars-x", "#bars-y", ".sweeps"):
         assert page.pixels(part).std() > 5, part
+
+
+@pytest.mark.parametrize("call", ["ExplorerState.written(-8.2e-199)", "Scales.html('linear', -8.2e-199)"])
+def test_numbers_have_one_kind_of_minus(page, call):
+    told = page.run(call)
+    assert "-" not in told
+    assert told.count("−") == 2

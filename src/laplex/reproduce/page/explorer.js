@@ -75,7 +75,7 @@ const Explorer = (() => {
     const difference = Math.max(...dense.map((value, i) => Math.abs(value - scans.y[i])));
     barsX.update(state.x);
     barsY.update(scans.y);
-    byId("difference").textContent = difference === 0 ? "0" : difference.toExponential(1).replace("-", "−");
+    byId("difference").textContent = difference === 0 ? "0" : difference.toExponential(1).replaceAll("-", "−");
     byId("difference").dataset.value = String(difference);
     ExplorerProduct.fillTable(byId("sweeps"), scans, state);
     const now = state.step ? ExplorerProduct.inTime(scans)[state.step - 1] : null;
@@ -121,7 +121,7 @@ const Explorer = (() => {
   }
 
   function start() {
-    byId("tolerance").textContent = Kernel.TOLERANCE.toExponential(0).replace("-", "−");
+    byId("tolerance").textContent = Kernel.TOLERANCE.toExponential(0).replaceAll("-", "−");
     line = new ExplorerLine.Line(byId("explorer-line"), state, update);
     matrix = new ExplorerMatrix.Matrix(byId("explorer-matrix"), byId("cell-told"), state, (cell) => change({ cell }));
     barsX = new ExplorerProduct.Bars(byId("bars-x"), "x", 1, (index, value) => {

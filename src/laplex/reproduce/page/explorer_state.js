@@ -60,7 +60,7 @@ const ExplorerState = (() => {
     return { a, b, tau, phi: phases ? phi : null, psi: phases ? psi : null };
   }
 
-  const minus = (text) => text.replace("-", "−");
+  const minus = (text) => text.replaceAll("-", "−");
 
   // Three decimals for a number, or a power of ten where these would all be 0.
   function written(value, digits = 3) {

@@ -65,7 +65,7 @@ const Scales = (() => {
     return logTicks(kind === "log2" ? 2 : 10, low, high, count);
   }
 
-  const minus = (text) => String(text).replace("-", "−");
+  const minus = (text) => String(text).replaceAll("-", "−");
 
   // A number as [text, exponent]; the exponent, if there is one, is to be raised.
   function label(kind, value) {
