@@ -218,3 +218,9 @@ def test_the_page_needs_no_extra():
     extras = ("rich", "matplotlib", "PIL", "sklearn", "scipy", "safetensors")
     code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import laplex.reproduce._page, laplex.cli.report"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_not_run_means_is_true_of_entries_that_show_a_part(page):
+    footer = page[page.index("<footer") :]
+    assert "not all that the criterion needs is there" in footer
+    assert "nothing to show" not in page

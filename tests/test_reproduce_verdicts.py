@@ -121,6 +121,8 @@ def test_batch8_and_gram_and_asymmetric(tmp_path):
     found = verdict("gram", tmp_path)
     assert [one.verdict for one in found.figures] == ["exceeded", "exceeded", "not reproduced"]
     assert "where the paper has 216 ms" in found.reason
+    write(tmp_path, "cuda-gram", [({"n": 1024, "k": 1 << 17}, measured(**{LAPLEX: took(0.2), DENSE: took(7.0)}))])
+    assert "Not measured, or withdrawn: peak memory at k = 2^17." in verdict("gram", tmp_path).reason
     pair = measured(**{LAPLEX: took(0.1), DENSE: took(4.0)})
     sizes = [(1024, 1 << 17), (1024, 1 << 18), (1 << 18, 1024), (1024, 1 << 20)]
     write(tmp_path, "cuda-asymmetric", [({"n": n, "k": k, "batch": 8}, pair) for n, k in sizes])
@@ -149,6 +151,19 @@ def test_ffts(tmp_path):
     found = verdict("cpu", tmp_path)
     assert found.verdict == "exceeded"
     assert found.figures[2].verdict == "not reproduced"  # of our writing of the paper's path, which is not judged
+
+
+def test_sizes_beyond_those_of_the_paper_are_drawn_and_told_beside_ffts(tmp_path):
+    pairs = {1 << 10: 2.0, 1 << 20: 0.9, 1 << 24: 2.0, 1 << 29: 2.5}
+    runs = [(square(n), measured(**{LAPLEX: took(one), TOEPLITZ: took(1.0)})) for n, one in pairs.items()]
+    write(tmp_path, "cuda-sizes", runs)
+    found = verdict("fft", tmp_path)
+    assert found.reason.endswith(
+        "From n = 2^24 on the whole call is slower than the Toeplitz product: 2 times as long, and 2.5 times at 2^29."
+    )
+    assert found.plots[0].series[0].x == [float(n) for n in pairs]
+    write(tmp_path, "cuda-sizes", runs[:2])
+    assert "slower" not in verdict("fft", tmp_path).reason
 
 
 def test_a_busy_machine_is_named(tmp_path):
@@ -269,6 +284,9 @@ def test_a_part_of_the_numbers_of_vectors_decides_nothing(tmp_path):
     found = verdict("batch-scaling", tmp_path)
     assert found.verdict == "not run"
     assert "1 to 256 vectors" in found.reason
+    assert [one.ours for one in found.figures] == [None, None]
+    assert found.plots
+    assert "`laplex reproduce batch-scaling --device cuda` measures it" in found.reason  # --full has no more
 
 
 def test_a_missing_figure_of_a_criterion_is_not_passed(tmp_path):

@@ -7,7 +7,7 @@ from laplex.reproduce._judge_timed import gigabytes, of_gpu, over_sizes, peak, p
 from laplex.reproduce._judging import figure, held, milliseconds, place, ratio
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
 from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, LAPLEX
-from laplex.reproduce._stored import Results, Shelf
+from laplex.reproduce._stored import Results, Run, Shelf
 
 
 def batch8(entry: Entry, shelf: Shelf) -> Outcome:
@@ -76,29 +76,28 @@ def batches(entry: Entry, shelf: Shelf) -> Outcome:
 
 def _batches(results: Results) -> tuple[list[Figure], str]:
     runs = results.where(n=paper.BATCHES_SIZE)
-    pairs = [
-        (way, [one for run in runs if (one := ratio(run, LAPLEX, DENSE, way)) is not None]) for way in (FORWARD, BOTH)
-    ]
+    wanted = {1 << power for power in range(paper.BATCHES_MOST.bit_length())}
+    ratios = {way: _ratios(runs, way) for way in (FORWARD, BOTH)}
     few, many = results.at(n=paper.BATCHES_SIZE, batch=8), results.at(n=paper.BATCHES_SIZE, batch=paper.BATCHES_MOST)
     times = [milliseconds(run, LAPLEX) for run in (few, many)]
     growth = times[1] / times[0] if times[0] and times[1] else None
     less = growth is not None and growth < paper.BATCHES_MOST / 8
-    missing = {1 << power for power in range(paper.BATCHES_MOST.bit_length())} - {run.settings["batch"] for run in runs}
-    figures = [
-        Figure(
-            f"least ratio of dense over laplex, {way}, 1 to {paper.BATCHES_MOST} vectors",
-            None,
-            min(found),
-            "x",
-            "higher",
-            "not run" if missing else held(min(found) > 1, less),
-        )
-        for way, found in pairs
-        if found
-    ]
-    words = ", ".join(f"{min(found):.1f} to {max(found):.0f} times faster ({way})" for way, found in pairs if found)
+    figures = []
+    for way, found in ratios.items():
+        least = min(found.values()) if wanted <= set(found) else None  # of a part of them it would say nothing
+        label = f"least ratio of dense over laplex, {way}, 1 to {paper.BATCHES_MOST} vectors"
+        verdict = "not run" if least is None else held(least > 1, less)
+        figures.append(Figure(label, None, least, "x", "higher", verdict))
+    spans = [(way, min(found.values()), max(found.values())) for way, found in ratios.items() if found]
+    words = ", ".join(f"{least:.1f} to {most:.0f} times faster ({way})" for way, least, most in spans)
     reason = f"{place(results)}: at n = 2^14 laplex is {words} than dense over all numbers of vectors"
     return figures, reason + (f"; 256 vectors take {growth:.1f} times as long as 8." if growth is not None else ".")
+
+
+def _ratios(runs: list[Run], way: str) -> dict[int, float]:
+    """How many times longer dense takes, by the number of vectors."""
+    pairs = [(run.settings["batch"], ratio(run, LAPLEX, DENSE, way)) for run in runs]
+    return {batch: one for batch, one in pairs if one is not None}
 
 
 def _batches_plots(results: Results) -> list[Plot]:

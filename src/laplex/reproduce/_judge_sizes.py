@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from laplex.reproduce import _published as paper
 from laplex.reproduce._judge_timed import (
     BESIDE_FFT,
@@ -86,12 +88,32 @@ def _fft(results: Results) -> tuple[list[Figure], str]:
     ]
     kept = figures[1].ours
     reason = told(results, figures[:1])
-    return figures, reason if kept is None else f"{reason} With its plan kept laplex takes {kept:.2g} times as long."
+    if kept is not None:
+        reason += f" With its plan kept laplex takes {kept:.2g} times as long."
+    return figures, reason + _slower_from(results)
+
+
+def _slower_from(results: Results) -> str:
+    """From which size on our whole call takes longer than the Toeplitz product, in words."""
+    ratios = {run.settings["n"]: ratio(run, TOEPLITZ, LAPLEX) for run in results.runs}
+    known = sorted((n, one) for n, one in ratios.items() if one is not None)
+    slower = list(takewhile(lambda pair: pair[1] > 1, reversed(known)))
+    if not slower:
+        return ""
+    (first, least), (last, most) = slower[-1], slower[0]
+    if first == last:
+        return f" At {power(last)} the whole call takes {most:.2g} times as long as the Toeplitz product."
+    ratio_words = f"{least:.2g} times as long, and {most:.2g} times at {power(last)}"
+    return f" From n = {power(first)} on the whole call is slower than the Toeplitz product: {ratio_words}."
+
+
+def power(n: int) -> str:
+    """2^20 for 1048576; other numbers as they are."""
+    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
 
 
 def _fft_plots(results: Results) -> list[Plot]:
-    runs = [run for run in results.runs if run.settings["n"] <= paper.FFT_SIZE]
-    return present(over_sizes(results, runs, "n", "Time beside FFTs", FORWARD, "seconds", {}, BESIDE_FFT))
+    return present(over_sizes(results, results.runs, "n", "Time beside FFTs", FORWARD, "seconds", {}, BESIDE_FFT))
 
 
 def cpu(entry: Entry, shelf: Shelf) -> Outcome:

@@ -20,6 +20,7 @@ from laplex.reproduce._judging import (
 from laplex.reproduce._judging import not_run as without
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
 from laplex.reproduce._rivals import DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TITLES, TOEPLITZ
+from laplex.reproduce._runs import has_more
 from laplex.reproduce._stored import Results, Run
 
 BUSY = 0.15  # part of the CPU that others may use before times are called noisy
@@ -46,13 +47,12 @@ def timed_outcome(
     lacking = [one.label for one in decisive if one.verdict == "not run"]
     if lacking and verdict != "not reproduced":
         verdict = "not run"
-        again = f"laplex reproduce {entry.name} --device {device} --full"
-        reason = (
-            f"Not all that the criterion names was measured; missing: {'; '.join(lacking)}. `{again}` measures it, "
-        )
+        again = f"laplex reproduce {entry.name} --device {device}{' --full' if has_more(entry, device) else ''}"
+        reason = f"Not all that the criterion names is there. Not measured, or withdrawn: {'; '.join(lacking)}. "
+        reason += f"`{again}` measures it, "
         reason += "with --fresh also where a file has the size and lacks the figure."
     elif lacking:
-        reason += f" Not measured: {'; '.join(lacking)}."
+        reason += f" Not measured, or withdrawn: {'; '.join(lacking)}."
     if device == "cpu":
         reason += _noise(found[device])
     return judged(entry, verdict, reason, sources, figures=figures, plots=shown)

@@ -33,7 +33,7 @@ MEANINGS = {
     "exceeded": "ours is better by more than the entry's criterion asks for",
     "reproduced": "ours agrees with the paper, or is as good",
     "not reproduced": "ours is worse, or contradicts the paper",
-    "not run": "nothing to show yet; the entry says what is missing",
+    "not run": "not all that the criterion needs is there; the entry says what is missing, and shows what there is",
 }
 
 

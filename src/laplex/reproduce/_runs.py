@@ -19,7 +19,7 @@ from laplex import _progress
 from laplex.experiments.data import features
 from laplex.experiments.record import Record
 from laplex.reproduce import _curves, _experiments
-from laplex.reproduce._measure import MEASUREMENTS, QUICK, Effort, Measurement
+from laplex.reproduce._measure import FULL, MEASUREMENTS, QUICK, Effort, Measurement
 from laplex.reproduce._outcome import Entry
 
 CURVES = "heads-curves"
@@ -96,6 +96,12 @@ def failed(entry: Entry, statuses: dict[str, int]) -> str:
     found = {part: statuses[part] for part in PARTS[entry.name] if statuses.get(part)}
     words = " and ".join(f"`{part}` ended with status {status}" for part, status in found.items())
     return f"its part {words}; the message above says why" if found else ""
+
+
+def has_more(entry: Entry, device: str) -> bool:
+    """Whether ``--full`` measures points of an entry that a usual run lacks."""
+    found = [MEASUREMENTS[part].points for part in PARTS[entry.name] if part in MEASUREMENTS]
+    return any(len(points(Effort(device, FULL))) > len(points(Effort(device))) for points in found)
 
 
 def _ready(part: str, order: Order) -> bool:
