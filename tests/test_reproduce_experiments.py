@@ -131,6 +131,31 @@ def test_densities(tmp_path, share, dense, want):
     assert verdict("density", tmp_path).verdict == want
 
 
+def by_adam(components, level):
+    settings, result = fit("adam", level)
+    recipe = {"epochs": 25, "lr": 2e-3, "batch": 64}
+    return settings | {"components": components, "start": "raster", "jump": False} | recipe, result
+
+
+@pytest.mark.parametrize(("shares", "want"), [
+    ({1: 0.8, 2: 0.9, 3: 0.9}, "exceeded"), ({1: 0.8, 2: 0.9, 3: 0.76}, "reproduced"),
+    ({1: 0.4, 2: 0.9, 3: 0.9}, "not reproduced"), ({1: 0.4}, "not reproduced"), ({1: 0.8}, "not run"),
+])  # fmt: skip
+def test_the_own_model_of_the_paper_is_judged_by_itself(tmp_path, shares, want):
+    ceiling = fit("empirical", 1000.0, rank=2999, parameters=3001 * 150_528)
+    runs = [by_adam(components, 1000 * share) for components, share in shares.items()]
+    write(tmp_path, "density-imagenette", [ceiling, fit("em", 800.0, functions=2), *runs])
+    found = verdict("density-adam", tmp_path)
+    assert found.verdict == want
+    assert "3,000 of 150,528 numbers here (imagenette) and 9,469 of 307,200 in the paper" in found.reason
+    assert "25 epochs are about 1,150 steps here and 3,675 there" in found.reason
+    assert len(found.figures) == 3
+    assert verdict("density", tmp_path).verdict == "exceeded"
+    assert not any("Adam" in one.label for one in verdict("density", tmp_path).figures)
+    write(tmp_path, "density-imagenette", [ceiling, *runs])  # no EM: a file of its own
+    assert verdict("density-adam", tmp_path).verdict == want
+
+
 def test_densities_over_functions(tmp_path):
     ceiling = fit("empirical", 1000.0, rank=99, parameters=101_000)
     for levels, errors, want in (((1.0, 2.0), (0.1, 0.09), "exceeded"), ((2.0, 1.0), (0.09, 0.1), "not reproduced")):

@@ -302,6 +302,18 @@ LEARNING = (
         minutes={"cuda": 5.0, "cpu": 60.0},
     ),
     Entry(
+        name="density-adam",
+        title="The paper's own model, trained as the paper says",
+        section="Densities",
+        source="tab:imagenette-density-app",
+        claim="Trained by Adam for 25 epochs (learning rate 0.002, batches of 64), the model of rank 1000 with 1, 2 or "
+        "3 components has 63, 73 and 76 % of the log-likelihood of the full empirical Gaussian.",
+        criterion="Our shares at I = 1, 2 and 3, of the same model trained in the same way. " + TENTH,
+        devices=BOTH,
+        data=IMAGES,
+        minutes={"cuda": 3.0, "cpu": 300.0},
+    ),
+    Entry(
         name="density-samples",
         title="Samples of the fitted Gaussians",
         section="Densities",

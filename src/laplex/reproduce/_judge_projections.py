@@ -84,9 +84,9 @@ def trained(entry: Entry, shelf: Shelf) -> Outcome:
 
 
 def _cells(source: Results) -> Cells:
-    """Accuracies of every projection under the recipe that was run last."""
+    """Accuracies of every projection on the data, and under the recipe, that were run last."""
     groups: dict[tuple[str, float | None, bool, bool, int], dict[str, list[Run]]] = defaultdict(dict)
-    for run in source.runs:
+    for run in source.of_last("data").runs:
         one = run.settings
         key = one["method"], one["tau"], one["phase"], one["signs"], one["width"]
         recipe = f"{one['lr']} {one.get('epochs')}"

@@ -40,6 +40,7 @@ JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
     "heads": heads.heads,
     "heads-curves": heads.curves,
     "density": density.density,
+    "density-adam": density.by_adam,
     "density-samples": density.samples,
     "density-reconstructions": density.reconstructions,
     "density-photographs": density.photographs,

@@ -23,7 +23,7 @@ from laplex.reproduce._measure import FULL, MEASUREMENTS, QUICK, Effort, Measure
 from laplex.reproduce._outcome import Entry
 
 CURVES = "heads-curves"
-EXPERIMENTS = ("rff", "heads", "projection", "density", "photographs")
+EXPERIMENTS = ("rff", "heads", "projection", "density", "density-adam", "photographs")
 # What an entry is made from: names of MEASUREMENTS and EXPERIMENTS, and CURVES.
 PARTS: dict[str, tuple[str, ...]] = {
     "runtime": ("sizes",),
@@ -48,6 +48,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "heads": ("heads",),
     "heads-curves": (CURVES,),
     "density": ("density",),
+    "density-adam": ("density-adam",),
     "density-samples": ("density",),
     "density-reconstructions": ("density",),
     "density-photographs": ("photographs",),
