@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from benchmarks.report import COMMITTED
-from laplex.reproduce import outcomes
-from laplex.reproduce._outcome import VERDICTS
+from laplex.reproduce import VERDICTS, outcomes
 
 WORDS = {verdict: f"**{verdict}**" if verdict == "not reproduced" else verdict for verdict in VERDICTS}
 

@@ -18,7 +18,8 @@
 """
 
 from laplex.reproduce._entries import ENTRIES, LABELS_WITHOUT, NAMES, entry, labels
+from laplex.reproduce._outcome import VERDICTS
 from laplex.reproduce._outcomes import outcomes
 from laplex.reproduce._stored import committed
 
-__all__ = ["ENTRIES", "LABELS_WITHOUT", "NAMES", "committed", "entry", "labels", "outcomes"]
+__all__ = ["ENTRIES", "LABELS_WITHOUT", "NAMES", "VERDICTS", "committed", "entry", "labels", "outcomes"]
