@@ -25,7 +25,12 @@ TUNING = {
 }
 FILES = sorted(path for path in FOLDER.rglob("*.py") if path.name not in TUNING)
 PUBLIC = {"laplex", "laplex.reference", "laplex.backends"}
-OF_PUBLIC_MODULES = {"laplex.baselines", "laplex.density", "laplex.nn"}  # packages whose modules are public, too
+OF_PUBLIC_MODULES = {
+    "laplex.baselines",
+    "laplex.density",
+    "laplex.nn",
+    "laplex.reproduce",
+}  # their modules are public, too
 
 
 def imported(source: str) -> Iterator[tuple[str, str]]:
