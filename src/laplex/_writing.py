@@ -1,4 +1,4 @@
-"""Files that are replaced in one step, and what plots have in common."""
+"""Files that are replaced in one step, folders that are locked, and what plots have in common."""
 
 from __future__ import annotations
 
@@ -41,3 +41,25 @@ def replaced(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def locked(folder: Path, *, wait: bool) -> int | None:
+    """Keep others that lock the folder out of it, until the descriptor that is returned is closed.
+
+    A process that ends, however it ends, lets go of its folders. None where there are no locks: on Windows, and on some
+    file systems. BlockingIOError where another process has the folder and ``wait`` is False.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(held)
+        raise
+    except OSError:  # a file system without locks
+        os.close(held)
+        return None
+    return held

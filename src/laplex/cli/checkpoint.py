@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from laplex._writing import write_whole
+from laplex._writing import locked, write_whole
 from laplex.density import files
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
@@ -90,19 +90,11 @@ class Keeper:
     def _lock(self) -> None:
         """Keep other fits out of the folder until this process ends, however it ends."""
         try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        self._held = os.open(self.folder, os.O_RDONLY)
-        try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._held = locked(self.folder, wait=False)
         except BlockingIOError:
-            self.close()
             raise ValueError(
                 f"--out: another fit writes into {self.folder} now; wait for it, or give another folder"
             ) from None
-        except OSError:  # a file system without locks: there, two fits in one folder are not noticed
-            self.close()
 
     def close(self) -> None:
         """Let others write into the folder."""

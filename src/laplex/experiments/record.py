@@ -22,12 +22,12 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from laplex._writing import write_whole
+from laplex._writing import locked, write_whole
 from laplex.cli.machine import describe
 
 Settings = dict[str, Any]
@@ -78,7 +78,7 @@ class Record:
             "seconds": round(time.perf_counter() - start, 3),
             "result": result,
         }
-        with _locked(self.path.parent):
+        with _alone_in(self.path.parent):
             self._write([self._machine], {_key(settings): made})
         return result
 
@@ -92,7 +92,7 @@ class Record:
 
     def absorb(self) -> None:
         """Move the runs of all parts into the file; a record that is made fresh drops those of earlier commands."""
-        with _locked(self.path.parent):  # else a part could get a run between its reading and its removal
+        with _alone_in(self.path.parent):  # else a part could get a run between its reading and its removal
             parts = sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.part*.json"))
             for path in () if self._fresh else parts:
                 part = Record(path, self.experiment, device=self._device)
@@ -154,20 +154,14 @@ class Record:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _alone_in(folder: Path) -> Iterator[None]:
     """Nobody else writes a record in the folder meanwhile; a process that ends, however it ends, lets go of it."""
+    held = locked(folder, wait=True)
     try:
-        import fcntl
-    except ImportError:  # Windows: runs that are finished in the same moment are not kept apart
-        yield
-        return
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(held, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(held)
+        if held is not None:
+            os.close(held)
 
 
 def commit() -> str | None:
