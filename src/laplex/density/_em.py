@@ -109,7 +109,7 @@ def shrinkage(rank: int, count: int) -> float:
 
     The covariance of ``rank`` latent variables is estimated from ``count`` examples. With fewer examples than that it
     is all but singular, and held-out examples, which leave the span of the others, become unlikely. A hundredth of the
-    squared ratio was near the best part for small images, with fewer and with more examples than latent variables.
+    squared ratio was near the best part for small images (`python -m benchmarks.few_images`).
     """
     where = "laplex.density.shrinkage"
     return min(0.5, 0.01 * (counts.whole(where, "rank", rank) / counts.whole(where, "count", count)) ** 2)
@@ -121,7 +121,7 @@ def inflation(knots: int, functions: int, count: int) -> float:
     A feature that takes the best of M places, and fits its mean and ``functions`` weights there, explains a part of its
     ``count`` values by chance: of unrelated patterns the best leaves about M^(-2 / count) of the variance, so that the
     noise is underestimated. The patterns at the places are learned from the same examples, which doubles the exponent:
-    squared, the factor was near the best for small images, with 29 to 414 of them.
+    squared, the factor was near the best for small images (`python -m benchmarks.few_images`).
 
     Args:
         knots: M, the number of knots; 1 for features that keep their places.

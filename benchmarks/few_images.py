@@ -1,0 +1,51 @@
+"""How much caution EM needs with few images: held-out likelihoods over powers of the inflation, and over the shrinkage.
+
+    python -m benchmarks.few_images --out DIR      writes DIR/few-images.json
+
+The constants of `laplex.density.inflation` and `laplex.density.shrinkage` were chosen by such figures. The images are
+those that come with laplex, every fourth number of them.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks.report import git, machine, versions
+from laplex import density
+
+COUNTS, RANK, FUNCTIONS, ROUNDS = (29, 58, 117, 414), 200, 2, 20
+POWERS = (0.0, 0.5, 1.0, 1.5)  # of the inflation; 1 is what a fit takes
+SHARES = (0.0, 1.0, 10.0)  # of the shrinkage; 1 is what a fit takes
+
+
+def held_out(train: density.Examples, others: density.Examples, power: float, share: float) -> float:
+    """The mean log-likelihood of other images after a fit."""
+    state = density.start(train, RANK, functions=FUNCTIONS)
+    inflation = density.inflation(len(state.knots), FUNCTIONS, len(train)) ** power
+    shrinkage = min(0.5, share * density.shrinkage(RANK, len(train)))
+    for _ in range(ROUNDS):
+        state = density.annealed(state, ROUNDS)
+        state, _ = density.em_round(train, state, shrinkage=shrinkage, inflation=inflation)
+    return density.evaluate(state.model(train.mean), others).log_likelihood
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="the folder of few-images.json")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    fitted, other = (one.values[:, ::4].contiguous() for one in density.images.bundled())
+    head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "rank": RANK, "rounds": ROUNDS}
+    results = []
+    for count in COUNTS:
+        train = density.Examples(fitted[:count])
+        others = density.Examples(other, mean=train.mean)
+        for power, share in [*((power, 1.0) for power in POWERS), *((1.0, share) for share in SHARES if share != 1)]:
+            found = held_out(train, others, power, share)
+            results.append({"images": count, "inflation_power": power, "shrinkage_share": share, "held_out": found})
+            print(results[-1], flush=True)
+            (given.out / "few-images.json").write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
