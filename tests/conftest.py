@@ -254,17 +254,9 @@ def one_thread():
 
 
 @pytest.fixture
-def command(monkeypatch, capsys):
+def command(laplex):
     """`laplex experiment` as a function of its arguments: exit status, output and errors."""
-    from laplex import cli
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["laplex", "experiment", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        return ended.value.code, *capsys.readouterr()
-
-    return run
+    return functools.partial(laplex, "experiment")
 
 
 @pytest.fixture(scope="module")
@@ -288,3 +280,24 @@ def laplex(monkeypatch, capsys):
 def data(tmp_path_factory):
     """A file of fifty small images."""
     return made_pictures.write(tmp_path_factory.mktemp("data") / "images.npy", 50)
+
+
+# --- the page of `laplex report` --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    """A real browser; tests are skipped where there is none."""
+    import chromium
+
+    with chromium.started(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture
+def page(browser, path):
+    """The page that the test file writes to ``path``, opened; at the end nothing may have been complained about."""
+    browser.complaints()
+    browser.show(path)
+    yield browser
+    assert browser.complaints() == []

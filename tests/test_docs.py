@@ -22,13 +22,7 @@ NAMED = re.compile(r"^ *\.\. auto(?:function|class|exception|data|module):: (\S+
 WIDEST = 102  # characters of a line of code that fit into a page
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Small work on two threads of a busy machine waits for a core at every step, and takes ten times as long."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def text_of(page):

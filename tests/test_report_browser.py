@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import chromium
 import made_outcomes
 from laplex.reproduce import _page, outcomes
 
@@ -14,26 +13,11 @@ SIZES = "#entry-sizes figure.plot"
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.started(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
 def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     written = folder / "page.html"
     written.write_text(_page.to_html(made_outcomes.outcomes(folder)), encoding="utf-8")
     return written
-
-
-@pytest.fixture
-def page(browser, path):
-    """The page at a desk, as it is opened; at the end nothing may have been complained about."""
-    browser.complaints()
-    browser.show(path)
-    yield browser
-    assert browser.complaints() == []
 
 
 def visible(page):

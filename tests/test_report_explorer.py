@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-import chromium
 import laplex
 from laplex import reference
 from laplex.reproduce import _page
@@ -13,24 +12,10 @@ PRESETS = {"random": None, "sorted": None, "interlaced": 8, "apart": 1, "ties": 
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with chromium.started(tmp_path_factory.mktemp("profile")) as page:
-        yield page
-
-
-@pytest.fixture(scope="module")
 def path(tmp_path_factory):
     written = tmp_path_factory.mktemp("report") / "page.html"
     written.write_text(_page.to_html([]), encoding="utf-8")
     return written
-
-
-@pytest.fixture
-def page(browser, path):
-    browser.complaints()
-    browser.show(path)
-    yield browser
-    assert browser.complaints() == []
 
 
 def vector(page, name):

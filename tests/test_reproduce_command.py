@@ -3,10 +3,10 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
-from laplex import cli
 from laplex.reproduce import ENTRIES, NAMES, _measure, _runs
 from laplex.reproduce._measure import MEASUREMENTS, Effort
 
@@ -14,17 +14,9 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def reproduce(monkeypatch, capsys):
+def reproduce(laplex):
     """The command: its exit status, what it printed, and what it told on stderr."""
-
-    def run(*options):
-        monkeypatch.setattr(sys, "argv", ["laplex", "reproduce", *map(str, options)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        return left.value.code, printed.out, printed.err
-
-    return run
+    return partial(laplex, "reproduce")
 
 
 def test_the_list_names_every_entry_with_its_source_and_data(reproduce):
