@@ -60,7 +60,7 @@ def curves(entry: Entry, shelf: Shelf) -> Outcome:
     """Losses of heads after every epoch."""
     found = shelf.measured("heads-curves", every_seed=True)
     sources = list(found.values())
-    runs = _alike([run for source in sources for run in source.runs])
+    runs = sources[0].of_last("data", "epochs").runs if sources else []  # of one device, the GPU if it has any
     from_data = {rank: _below(runs, rank, STARTS) for rank in RANKS}
     from_random = {rank: _below(runs, rank, dict.fromkeys(STARTS, "random")) for rank in RANKS}
     if None in from_data.values():
@@ -235,13 +235,6 @@ def _below(runs: list[Run], rank: int, starts: dict[str, str]) -> float | None:
         return None
     pairs = list(zip(losses["laplex"], losses["low-rank"], strict=True))
     return sum(ours < theirs for ours, theirs in pairs) / len(pairs)
-
-
-def _alike(runs: list[Run]) -> list[Run]:
-    """Those on the same data and over as many epochs as the last: the mean of others would mean nothing."""
-    return [
-        run for run in runs if all(run.settings.get(key) == runs[-1].settings.get(key) for key in ("data", "epochs"))
-    ]
 
 
 def _mean_losses(runs: list[Run], method: str, start: str, rank: int, part: str = "val") -> list[float]:
