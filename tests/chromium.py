@@ -45,7 +45,17 @@ class Page:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.scheme(dark)
+        self.browser.execute_script("window.shownBefore = true")
         self.browser.get(path.as_uri())
+        self._wait_until_loaded()
+
+    def _wait_until_loaded(self):
+        """On a busy machine the driver's own wait can end while a page of a megabyte is still being parsed."""
+        from selenium.common.exceptions import WebDriverException
+        from selenium.webdriver.support.wait import WebDriverWait
+
+        waiting = WebDriverWait(self.browser, 60, 0.02, ignored_exceptions=[WebDriverException])
+        waiting.until(lambda _: self.run("!window.shownBefore && document.readyState === 'complete'"))
 
     def scheme(self, dark):
         """Ask for dark or light colours."""
