@@ -134,4 +134,4 @@ def test_without_safetensors_it_is_said(path):
     code += f"try:\n    files.save({str(path)!r}, PlacedGaussian(4, 4))\nexcept ImportError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     told = "laplex.density.files.save: files of models need safetensors, which is missing; "
-    assert done.stdout == told + "pip install laplex[experiments]\n"
+    assert done.stdout == told + "pip install safetensors\n"

@@ -119,6 +119,7 @@ def refuse(given: argparse.Namespace) -> None:
         raise ValueError(f"--hold-out must be between 0 and 1, got {given.hold_out:g}")
     refuse_device(given.device)
     _refuse_folder(Path(given.out))
+    files.require("--out")  # else it would be missed at the first checkpoint, after minutes
 
 
 def _refuse_model(given: argparse.Namespace) -> None:

@@ -43,6 +43,10 @@ def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, *
 def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, dict[str, Any]]:
     """A model from a file of :func:`save`, and what the file says about it.
 
+    Args:
+        path: the file.
+        device: where the model is put.
+
     Returns:
         the model, and a dictionary: "shape" of an image, or None; "laplex", the version that wrote the file; "class"
         and "arguments" of the model; and what ``save`` was given beside them.
@@ -77,7 +81,7 @@ def _arguments(model: Model) -> dict[str, Any]:
 
 def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
     """Write tensors, and a dictionary for JSON, as a file of ours of this kind."""
-    library = _safetensors("save")
+    library = require("laplex.density.files.save")
     content = {"format": FORMAT, "kind": kind, "laplex": __version__, "about": about}
     parts = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
     whole = library.save(parts, metadata={"laplex": json.dumps(content, sort_keys=True)})
@@ -87,7 +91,7 @@ def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[s
 
 def read(path: Path | str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors on the CPU, and the dictionary, of a file of ours of this kind; ValueError where it is none."""
-    _safetensors("load")
+    require("laplex.density.files.load")
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -120,12 +124,12 @@ def _refused(path: Path | str, kind: str, why: str) -> str:
     return f"laplex.density.files.load: `path` must be a {kind} file of laplex, got {path}, {why}"
 
 
-def _safetensors(where: str) -> Any:
+def require(where: str) -> Any:
+    """The library that writes the files, or an error that says that ``where`` lacks it."""
     try:
         import safetensors.torch
     except ImportError:
         raise ImportError(
-            f"laplex.density.files.{where}: files of models need safetensors, which is missing; "
-            "pip install laplex[experiments]"
+            f"{where}: files of models need safetensors, which is missing; pip install safetensors"
         ) from None
     return safetensors.torch
