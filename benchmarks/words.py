@@ -17,7 +17,7 @@ def closing_lines(report: Report) -> list[str]:
     """Draw the plots where matplotlib is there, and say where everything is."""
     lines = [f"results: {report.path}"]
     if importlib.util.find_spec("matplotlib") is None:
-        lines.append('plots: none, they need matplotlib: pip install "laplex[bench]"')
+        lines.append("plots: none, they need matplotlib: pip install matplotlib")
     else:
         from benchmarks.page import save  # matplotlib takes a second to import, and may be missing
 

@@ -17,7 +17,7 @@ FLAGS = (
 @contextmanager
 def started(profile):
     """The browser; the test is skipped where there is none."""
-    selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install laplex[dev]")
+    selenium = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install selenium")
     binary = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     if binary is None or driver is None:

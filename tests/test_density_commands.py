@@ -250,4 +250,4 @@ def test_without_pillow_it_is_said(laplex, path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
     assert status == 2
-    assert "images need Pillow, which is missing; pip install laplex[experiments]" in told
+    assert "images need Pillow, which is missing; pip install pillow" in told

@@ -298,4 +298,4 @@ def test_without_pillow_the_extra_is_named(root, tmp_path, extract, monkeypatch)
     monkeypatch.setitem(sys.modules, "PIL", None)
     status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
-    assert f"{WHERE}images need Pillow, which is missing; pip install laplex[experiments]" in told
+    assert f"{WHERE}images need Pillow, which is missing; pip install pillow" in told

@@ -244,7 +244,7 @@ def test_without_matplotlib_there_is_a_table_and_it_is_told(tmp_path, monkeypatc
     head_tables.write(tmp_path / "heads-some.json", "some", "paper", ROWS)
     assert [path.name for path in tmp_path.iterdir()] == ["heads-some.md"]
     told = capsys.readouterr().err
-    assert "plots need matplotlib, which is missing; pip install laplex[experiments] and run the same command" in told
+    assert "plots need matplotlib, which is missing; pip install matplotlib and run the same command" in told
 
 
 def test_seeds_that_diverged_are_told():

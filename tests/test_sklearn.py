@@ -92,7 +92,7 @@ try:
 except ImportError as error:
     text = str(error)
 assert text.startswith("laplex.sklearn: needs scikit-learn 1.6 or newer, which could not be imported"), text
-assert text.endswith("install it with `pip install laplex[experiments]`"), text
+assert text.endswith("install it with `pip install 'scikit-learn>=1.6'`"), text
 """
 
 

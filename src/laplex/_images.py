@@ -135,7 +135,7 @@ def pillow(where: str) -> tuple[Any, Any]:
     try:
         from PIL import Image, ImageOps
     except ImportError:
-        raise ImportError(f"{where}: images need Pillow, which is missing; pip install laplex[experiments]") from None
+        raise ImportError(f"{where}: images need Pillow, which is missing; pip install pillow") from None
     return Image, ImageOps
 
 

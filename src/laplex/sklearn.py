@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"laplex.sklearn: needs scikit-learn 1.6 or newer, which could not be imported ({error}); "
-        "install it with `pip install laplex[experiments]`"
+        "install it with `pip install 'scikit-learn>=1.6'`"
     ) from error
 
 

@@ -5,7 +5,7 @@
     spectrum(path, curves)                    eigenvalues of covariances
     likelihoods(path, curves, levels)         likelihood against seconds
 
-A file is replaced in one step. Grids need Pillow, plots need matplotlib: pip install laplex[experiments].
+A file is replaced in one step. Grids need Pillow, plots need matplotlib.
 """
 
 from __future__ import annotations
@@ -253,9 +253,7 @@ def _figure(where: str, size: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ImportError(
-            f"{where}: plots need matplotlib, which is missing; pip install laplex[experiments]"
-        ) from None
+        raise ImportError(f"{where}: plots need matplotlib, which is missing; pip install matplotlib") from None
     return Figure(figsize=size, layout="constrained")
 
 

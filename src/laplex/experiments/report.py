@@ -101,7 +101,7 @@ def draw(path: Path, title: str, panels: Sequence[Panel]) -> None:
         from matplotlib.figure import Figure
     except ImportError:
         raise ImportError(
-            "laplex.experiments.report.draw: plots need matplotlib, which is missing; pip install laplex[experiments] "
+            "laplex.experiments.report.draw: plots need matplotlib, which is missing; pip install matplotlib "
             "and run the same command again: no finished run is repeated"
         ) from None
     figure = Figure(figsize=(SIZE[0] * len(panels), SIZE[1]), layout="constrained")
