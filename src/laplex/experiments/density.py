@@ -193,6 +193,8 @@ def _starts(given: list[str] | None, data: Data) -> tuple[str, ...]:
 
 def run(study: Study) -> int:
     """Every run that the record lacks; then the tables and the plot."""
+    if study.record.get(settings(study.data, CEILING, study.recipe)) is None:
+        print(f"the empirical Gaussian of {len(study.data.train)} images, the ceiling", file=sys.stderr, flush=True)
     ceiling = _run(study, CEILING, None)
     models, starts = list(_models(study)), list(_studied(study))
     wanted = list(dict.fromkeys([*models, *starts]))
