@@ -54,7 +54,8 @@ def main() -> None:
     models = {"nn.Linear": dense, "kernels": anywhere, "kernels, placed": placed(seriated, train[0])}
     found = {}
     for name, model in models.items():
-        found[name] = accuracy_of(model, train, test, 1e-3 if model is dense else 1e-2)
+        rate = 1e-3 if model is dense else 1e-2  # one rate for the kernels and for the dense layer above them
+        found[name] = accuracy_of(model, train, test, rate)
         count = sum(parameter.numel() for parameter in model.parameters())
         print(f"{name:16} {count:7,} parameters, test accuracy {found[name]:.3f}")
 

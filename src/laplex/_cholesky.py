@@ -83,7 +83,7 @@ class CholeskyFactor:
         return self._system.logdet() / 2
 
     def sample(self, count: int | None = None, *, generator: torch.Generator | None = None) -> Tensor:
-        """Samples of N(0, A): one, (*H, n), or ``count``, (count, *H, n)."""
+        """Samples of N(0, A): one, (*H, n), or ``count``, (count, *H, n). ``generator`` is that of ``torch.randn``."""
         _checks.sample_count("CholeskyFactor.sample", count)
         *batch, n, _ = self.shape
         draws = 1 if count is None else count

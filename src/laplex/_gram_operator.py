@@ -93,6 +93,7 @@ class GramOperator:
 
     @property
     def T(self) -> GramOperator:
+        """The same: the matrix is symmetric. Of a batch use ``mT``."""
         batch = tuple(self.shape[:-2])
         if batch:
             raise ValueError(f"GramOperator.T: needs a single matrix, got batch shape {batch}; use .mT")

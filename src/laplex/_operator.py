@@ -101,6 +101,7 @@ class LaplaceOperator:
 
     @property
     def T(self) -> LaplaceOperator:
+        """The transpose of a single matrix; of a batch use ``mT``."""
         if self._batch:
             raise ValueError(f"LaplaceOperator.T: needs a single matrix, got batch shape {self._batch}; use .mT")
         return self.mT
@@ -217,7 +218,8 @@ class LaplaceOperator:
     ) -> Tensor:
         """Samples of N(0, K + diag), for the symmetric K, in O(n): (*H, n), or (count, *H, n).
 
-        For many calls make ``K.cholesky(diag)`` once and use its ``sample``.
+        For many calls make ``K.cholesky(diag)`` once and use its ``sample``. ``generator`` is that of
+        ``torch.randn``.
         """
         return CholeskyFactor(self._system("LaplaceOperator.sample", diag)).sample(count, generator=generator)
 

@@ -55,8 +55,8 @@ class Plan:
     does not wait for the device, so there it is NaN throughout. :meth:`validate` does wait, and raises. Building a plan
     waits and raises, too, except in a graph or a transform, where values are not known.
 
-    The check is skipped for the tensors that the plan was built from, if they do not require gradients and torch counts
-    no write to them since. Torch does not count writes through ``.data``, NumPy or a replayed CUDA graph.
+    On CUDA the check is skipped for the tensors that the plan was built from, if they do not require gradients and
+    torch counts no write to them since. Torch does not count writes through ``.data``, NumPy or a replayed CUDA graph.
 
     A CUDA graph that captured a product reads the plan's memory: keep the plan as long as the graph.
 
@@ -113,7 +113,7 @@ class Plan:
         return self._made((*batch, k, n), self._order.mT, self._anchors[::-1])
 
     def to(self, device: torch.device | str) -> Plan:
-        """The plan on another device."""
+        """The plan on another device. That of a GPU cannot move to the CPU: its order is of another form."""
         if self._order.joined and torch.device(device).type != self.device.type:
             raise ValueError(
                 f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "

@@ -58,7 +58,7 @@ def which(
     backend: str | None = None,
 ) -> str:
     """The backend that ``laplex.linear`` would run with these arguments, here and now: where gradients are wanted
-    another one may be the fastest."""
+    another one may be the fastest. The arguments are those of :func:`laplex.linear`."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
     return route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend)).backend

@@ -17,7 +17,7 @@ The model
 Everything is exact
     With D = diag(d^2), the r x r matrix M = 1 + F^T D^-1 F gives likelihoods, posteriors, conditionals, marginals and
     divergences (``_factor``). M comes from Gram matrices A^T diag(.) A (:func:`laplex.gram`), and F^T D^-1 x from one
-    product (:func:`laplex.linear`): nothing of size n x k or n x n exists.
+    product (:func:`laplex.linear`): for large n, nothing of size n x k or n x n is ever held.
 
 Fitting
     ``fit``       rounds of EM, closed, in which every feature may jump to the best place of the line (``_em``,

@@ -19,7 +19,8 @@ class LaplexGaussian(Density):
     r"""The paper's density: N(m, F F^T + diag(d^2)), F = sum over i of diag(w_i) A L_i^T, A = K(a, b; tau, phi, psi).
 
     With one component L is lower triangular with a positive diagonal; with several each L_i is a full square.
-    Likelihood, samples, reconstructions, marginals and conditionals are exact, and nothing of size dim x rank exists.
+    Likelihood, samples, reconstructions, marginals and conditionals are exact, and nothing of size dim x rank is held
+    where it is large.
     It has dim (components + 3) + rank (rank + 1) / 2 + 2 rank + 1 parameters with one component, components rank^2
     instead of rank (rank + 1) / 2 with several, and rank with a diagonal L; without phases dim + rank fewer.
 
@@ -120,8 +121,8 @@ class PlacedGaussian(Density):
 
         x_p = m_p + sum over c of w_cp y_c(a_p) + d_p eps,    y_c(s) = sum over j of K(s, b_j) y_cj,    y ~ N(0, R R^T)
 
-    Two functions have the parameters of :class:`LaplexGaussian` with one component, where a feature has a weight and
-    a phase: dim (functions + 2) + rank (rank + 1) / 2 + rank / functions + 1.
+    Two functions have about as many parameters as :class:`LaplexGaussian` with one component, where a feature has a
+    weight and a phase: dim (functions + 2) + rank (rank + 1) / 2 + rank / functions + 1.
 
     Args:
         dim: how many features an example has.

@@ -27,7 +27,7 @@ class LaplexLinear(Anchored):
     of low rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
     device and sizes whether to form W or to scan.
 
-    **The start decides** what a layer can learn, because gradient descent moves anchors only past their neighbours.
+    **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
     ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
     :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. Anchors like large steps: with
     Adam and tau = 1, learning rates of 0.1 to 0.3.
@@ -47,6 +47,7 @@ class LaplexLinear(Anchored):
         tau: the length scale of all kernels, a positive number; None for 1. The anchors' start is relative to it, so it
             matters only for the size of learning rates.
         train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
+        device, dtype: of the parameters.
 
     Attributes:
         a (rank, out_features), b (rank, in_features): anchors.
@@ -164,7 +165,7 @@ class LaplexLinear(Anchored):
             rank: how many kernels.
             importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
                 of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
-            sweeps: how often all kernels are fitted in turns. (In C that is no diagonal, a quarter as often again.)
+            sweeps: how often all kernels are fitted in turns. If C is a matrix, a quarter as many are added.
             progress: told how many sweeps are done; None shows a bar.
         """
         from laplex.nn import _fitting as fitting
