@@ -220,6 +220,20 @@ def test_export_of_gram_matrices(phased):
     )
 
 
+@pytest.mark.parametrize("phased", [False, True])
+@pytest.mark.parametrize("complex_x", [False, True])
+def test_export_of_weighted_sums(phased, complex_x):
+    """How many matrices are taken at once depends on the rows; the graph does not."""
+
+    def summed(function, x, a, b, tau):
+        both, weight = (torch.stack([a, 2 * a]), torch.stack([b, b + 1])), torch.tensor([0.5, 2.0]).double()
+        phases = {"phi": both[0], "psi": both[1]} if phased else {}
+        return function(torch.complex(x, 2 * x) if complex_x else x, *both, tau, weight=weight, **phases)
+
+    sizes = [SIZES[0], (3, 200, 4), (20, 21, 3000), (3, 4, 0)]
+    assert_exported(partial(summed, laplex.linear), partial(summed, reference.linear), sizes=sizes)
+
+
 EXPORTED = {
     "product": (lambda K, x: torch.matmul(K, x.mT), lambda K, x: K @ x.mT),
     "diagonal": (lambda K, x: K.diagonal(), lambda K, x: K.diagonal()),

@@ -65,7 +65,9 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
             summed = product((rows * factor)[None], matrix, phase)[0]
     elif phase or x.is_complex():
         summed = rows.new_zeros(())
-        for part, of_part in parts_of(rows, matrix):  # autograd, if it watches, keeps the results of all
+        # How many parts there are depends on the number of rows, and a graph must not: it takes all matrices at once.
+        parts = [(slice(None), matrix)] if torch.compiler.is_compiling() else parts_of(rows, matrix)
+        for part, of_part in parts:  # autograd, if it watches, keeps the results of all
             alike = rows.expand(of_part.tau.numel(), *rows.shape)
             made = product(alike, of_part, tuple(side[part] for side in phase))
             summed = summed + torch.tensordot(weight[part].to(x.dtype), made, 1)
