@@ -158,3 +158,25 @@ def test_nothing_else_is_affected(what):
         got = UNAFFECTED[what](K, S, y)
     assert got.dtype == torch.float32
     assert torch.equal(got, UNAFFECTED[what](K, S, y))
+
+
+FITS = {
+    "seriate": lambda x: laplex.seriate(x),
+    "reseat": lambda x: laplex.reseat(x, torch.linspace(0, 1, 24), torch.linspace(0, 1, 100), 0.1).places,
+    "from_linear": lambda x: laplex.nn.LaplexLinear.from_linear(dense_layer(x), 2, sweeps=3).a,
+    "density": lambda x: laplex.density.fit(laplex.density.Examples(x), 4, rounds=3).model.weight,
+}
+
+
+def dense_layer(weight):
+    layer = torch.nn.Linear(*reversed(weight.shape))
+    layer.weight.data.copy_(weight)
+    return layer
+
+
+@pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
+def test_fits_and_searches_are_not_changed(fit):
+    x = torch.randn(40, 24).cumsum(1)
+    want = fit(x)
+    with bf16():
+        assert torch.equal(fit(x), want)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+P = ParamSpec("P")
+R = TypeVar("R")
 CAST = (torch.float16, torch.bfloat16, torch.float32)  # float64 and complex are not cast
 
 
@@ -25,3 +30,16 @@ def off(device: torch.device) -> AbstractContextManager[object]:
     if torch._C._is_any_autocast_enabled() and torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
+
+
+def unaffected(function: Callable[P, R]) -> Callable[P, R]:
+    """A function that computes as if autocast were off: fits and searches, of which half precision would spoil all."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with ExitStack() as stack:
+            for kind in ("cpu", "cuda") if torch._C._is_any_autocast_enabled() else ():
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            return function(*args, **kwargs)
+
+    return called

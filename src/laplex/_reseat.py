@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _checks
+from laplex import _autocast, _checks
 from laplex._checks.arguments import anchors
 from laplex._functional import linear
 from laplex.reference import kernel
@@ -38,6 +38,7 @@ Seats.__module__ = "laplex"  # the name that users import and that saved files h
 
 
 @torch.no_grad()
+@_autocast.unaffected
 def reseat(
     target: Tensor,
     b: Tensor,

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laplex import _checks
+from laplex import _autocast, _checks
 from laplex._checks.counts import whole
 
 BLOCK = 1 << 22  # numbers of the data, or of a level of the tree, that are worked on at a time
@@ -32,6 +32,7 @@ SPARE = 32  # dimensions of the iterated subspace beyond those wanted; they spee
 PARTS = 4  # row blocks of a Gram matrix, of which only those up to the diagonal are computed
 
 
+@_autocast.unaffected
 def seriate(
     data: Tensor, *, coordinates: int = 128, leaf: int = 48, generator: torch.Generator | None = None
 ) -> Tensor:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from laplex import _autocast
 from laplex._checks import counts
 from laplex._functional import gram, linear
 from laplex._plan import Plan
@@ -68,6 +69,7 @@ class State:
 
 
 @torch.no_grad()
+@_autocast.unaffected
 def em_round(
     examples: Examples, state: State, *, jump: bool = True, shrinkage: float = 0.0, inflation: float = 1.0
 ) -> tuple[State, float]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from laplex import _autocast
 from laplex._checks.counts import whole
 from laplex._progress import shown
 from laplex._reseat import best_of, reseat
@@ -126,6 +127,7 @@ class Fit:
 
 
 @torch.no_grad()
+@_autocast.unaffected
 def fit(
     layer: LaplexLinear, weight: Tensor, *, importance: Tensor | None, sweeps: int, progress: Told | None = None
 ) -> None:
