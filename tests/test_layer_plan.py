@@ -9,7 +9,7 @@ from torch import nn
 
 import laplex
 from helpers import error
-from laplex.nn import LaplexLinear
+from laplex.nn import LaplexLinear, LaplexProjection
 
 
 def dense(layer, x):
@@ -102,3 +102,15 @@ def test_trained_anchors_have_no_plan():
     layer = LaplexLinear(30, 20)
     layer(torch.randn(30))
     assert layer._plan is None
+
+
+@pytest.mark.parametrize("make", [lambda: LaplexLinear(30, 20).requires_grad_(False), lambda: LaplexProjection(30, 20)])
+def test_tensors_can_be_swapped(make):
+    """torch swaps them only where nothing refers to them, and a plan does."""
+    layer = make()
+    layer(torch.randn(2, 30))
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        layer.load_state_dict(make().state_dict())
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)

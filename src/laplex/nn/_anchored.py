@@ -64,6 +64,11 @@ class Anchored(nn.Module):
         super()._apply(not_to_half, recurse)
         return self
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Loading as every module does it."""
+        self._plan = None  # torch does not swap tensors that something refers to
+        super()._load_from_state_dict(*args, **kwargs)
+
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
