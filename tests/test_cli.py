@@ -149,6 +149,13 @@ def test_a_wrong_answer_is_never_timed(
     assert "nothing was timed" in output
 
 
+@pytest.mark.parametrize("tau", ["1e-5", "1e-6"])
+def test_results_below_the_smallest_numbers_are_no_errors(tau: str, command: Command) -> None:
+    status, output, _ = command("bench", "--rows", "30", "--cols", "20", "--batch", "2", "--tau", tau)
+    assert status == 0, output
+    assert "wrong" not in output
+
+
 def test_wrong_gradients_are_never_timed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     right = laplex.linear
     monkeypatch.setattr(laplex, "linear", lambda x, a, **options: right(x, a.detach() + 0 * a, **options))
