@@ -76,6 +76,15 @@ def test_a_laplex_weight_is_compressed_better_by_laplex(tmp_path, command):
     assert output.count("wrote ") == 2
 
 
+def test_more_kernels_than_singular_vectors(tmp_path, command):
+    """Of a small head the default ranks are more than it has; what can be measured is."""
+    path = saved(tmp_path, W=np.random.default_rng(0).standard_normal((5, 30)))
+    status, _, told = command("compress", "--weight", path, "--out", tmp_path / "out", "--ranks", 4, 8, "--sweeps", 2)
+    assert status == 0, told
+    ways = [("svd", 4), ("singular", 4), ("reseated", 4), ("svd", 8), ("reseated", 8)]
+    assert list(results(tmp_path / "out", "head")) == ways
+
+
 def test_a_head_is_trained_first_where_features_are_given(file, tmp_path, command, monkeypatch):
     arguments = ("compress", "--data", file, "--out", tmp_path, "--ranks", 2, 5, *SMALL)
     status, _, told = command(*arguments)

@@ -124,7 +124,8 @@ def run(study: Study) -> int:
         source = trained_head(study, study.data)
     else:
         raise ValueError("laplex.experiments.compress: `study` must have a head or features, got neither")
-    cells = [(way, rank) for rank in study.ranks for way in WAYS]
+    most = min(source.shape)  # singular vectors; more kernels than that cannot start at them
+    cells = [(way, rank) for rank in study.ranks for way in WAYS if way != "singular" or rank <= most]
     results = {}
     for number, (way, rank) in enumerate(cells, 1):
         settings = {"data": study.digest, "way": way, "rank": rank} | source.settings
