@@ -210,11 +210,19 @@ def test_the_hessian_is_that_of_the_covariance():
 @variants
 def test_autocast_changes_nothing(variant):
     model, x = model_of(variant, dtype=torch.float32), torch.randn(4, 60)
-    want = model.log_prob(x).detach(), model.reconstruct(x)
+    want = model.log_prob(x).detach(), model.reconstruct(x), model.covariance().detach()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = model.log_prob(x).detach(), model.reconstruct(x)
-    assert torch.equal(got[0], want[0])
-    assert torch.equal(got[1], want[1])
+        got = model.log_prob(x).detach(), model.reconstruct(x), model.covariance().detach()
+    assert all(map(torch.equal, got, want))
+
+
+@variants
+def test_from_the_meta_device_to_a_real_one(variant):
+    with torch.device("meta"):
+        model = model_of(variant)
+    model.to_empty(device="cpu").reset_parameters()
+    assert torch.equal(model.mean, torch.zeros(60, dtype=torch.float64))
+    assert bool(model.log_prob(torch.zeros(60, dtype=torch.float64)).isfinite())
 
 
 @variants
@@ -329,3 +337,26 @@ def test_bad_values_and_sizes(monkeypatch):
         model.distribution().spectrum()
     with pytest.raises(ValueError, match=r"covariance\(\) must be of at most 16384 features, got 20000"):
         LaplexGaussian(20_000, 2).covariance()
+
+
+NO_TENSORS = {
+    "indices": (lambda model: model.marginal([1, 2]), "marginal: `indices` must be a torch.Tensor, got list"),
+    "index": (lambda model: model.marginal(3), "marginal: `indices` must be a torch.Tensor, got int"),
+    "values": (lambda model: model.condition(torch.tensor([1]), [0.0]), "`values` must be a torch.Tensor, got list"),
+    "known": (
+        lambda model: model.inpaint([True], torch.zeros(60).double()),
+        "`known` must be a torch.Tensor, got list",
+    ),
+}
+for name in ("uint8", "int64", "bool", "complex64"):  # bytes are in other units, and nothing would say so
+    values = torch.ones(1).to(getattr(torch, name))
+    NO_TENSORS[name] = (
+        lambda model, values=values: model.condition(torch.tensor([1]), values),
+        f"`values` must be floating point, in the units of the fit, got torch.{name}; bytes count in 1/255",
+    )
+
+
+@pytest.mark.parametrize(("call", "message"), NO_TENSORS.values(), ids=NO_TENSORS)
+def test_what_is_no_tensor_of_the_right_kind(call, message):
+    with pytest.raises(TypeError, match=message):
+        call(model_of(VARIANTS["phased"]))

@@ -129,6 +129,12 @@ def test_only_our_models_are_saved(path):
     assert not path.exists()
 
 
+def test_a_shape_of_another_size_is_refused(path):
+    with pytest.raises(ValueError, match=r"`shape` must be that of 12 numbers, as the model has, got \(4, 4, 3\)"):
+        files.save(path, PlacedGaussian(12, 4), (4, 4, 3))
+    assert not path.exists()
+
+
 def test_without_safetensors_it_is_said(path):
     code = "import sys; sys.modules['safetensors'] = None; from laplex.density import files, PlacedGaussian\n"
     code += f"try:\n    files.save({str(path)!r}, PlacedGaussian(4, 4))\nexcept ImportError as error:\n    print(error)"

@@ -130,7 +130,24 @@ def test_what_is_not_finite_changes_nothing():
     assert trainer.epochs == 0
 
 
+def test_a_step_that_leads_nowhere_is_told():
+    """The gradients are finite, and tau is not after the step."""
+    trainer = trainer_of(MODELS["phased"], lr=1e6)
+    with pytest.raises(FloatingPointError, match=r"refused its parameters .* in epoch 0; .* use a smaller `lr`"):
+        trainer.epoch()
+
+
+def test_models_that_cannot_be_trained():
+    examples = density.Examples(smooth())
+    for model in (3, density.LaplexGaussian(90, 8).requires_grad_(False)):
+        with pytest.raises(TypeError, match=f"`model` must be a module with .* got {type(model).__name__}; give a"):
+            density.Trainer(model, examples)
+
+
 ERRORS = {
+    "lr_text": ({"lr": "x"}, "`lr` must be positive and finite, got 'x'"),
+    "index": ({"batch": 9, "share": (5, 3)}, r"`share` must be \(index, count\) .*, got \(5, 3\)"),
+    "seed": ({"seed": 1 << 70}, r"`seed` must be at most 2\^63 - 1, got"),
     "lr": ({"lr": -1.0}, "`lr` must be positive and finite, got -1.0"),
     "batch": ({"batch": 0}, "`batch` must be at least 1, got 0"),
     "examples": ({"batch": 300, "share": (0, 300)}, "`examples` must be at least one a process, got 200 for 300"),

@@ -7,6 +7,8 @@ import numbers
 
 from laplex._checks.arguments import as_float
 
+MOST_SEED = 2**63 - 1
+
 
 def whole(where: str, name: str, value: object, least: int = 1) -> int:
     """A whole number of at least ``least``, of any integer type."""
@@ -15,6 +17,14 @@ def whole(where: str, name: str, value: object, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{where}: `{name}` must be at least {least}, got {value}; use a larger one")
     return int(value)
+
+
+def seed(where: str, value: object) -> int:
+    """A seed that torch takes, 0 to 2^63 - 1."""
+    found = whole(where, "seed", value, 0)
+    if found > MOST_SEED:
+        raise ValueError(f"{where}: `seed` must be at most 2^63 - 1, got {value}; use a smaller one")
+    return found
 
 
 def positive(where: str, name: str, value: object, instead: str) -> float:

@@ -129,7 +129,8 @@ class LowRankGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Small random loadings under much noise."""
+        """Small random loadings under much noise, mean 0."""
+        self.mean.zero_()
         self.loadings.normal_(0.0, START_LOADINGS)
         self.log_noise.fill_(math.log(START_NOISE))
 

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
+from laplex import _autocast, _checks
+
 LATENTS_AT_ONCE = 64  # columns of F, each as long as x
 FORMED = 1 << 14  # features: a covariance of more is refused
 
@@ -160,8 +162,9 @@ class FactorGaussian(Distribution):
                 f"laplex.density: covariance() must be of at most {FORMED} features, got {len(self._mean)}; "
                 "use .marginal(indices).covariance()"
             )
-        loadings = torch.cat(list(self.columns()))
-        return loadings.mT @ loadings + self.noise.square().diag_embed()
+        with _autocast.off(self._mean.device):
+            loadings = torch.cat(list(self.columns()))
+            return loadings.mT @ loadings + self.noise.square().diag_embed()
 
     def spectrum(self) -> Tensor:
         """The eigenvalues of F F^T that may differ from 0 (r,), the largest first, in float64."""
@@ -194,6 +197,12 @@ class FactorGaussian(Distribution):
     def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
         """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
         chosen = self._chosen("condition", indices)
+        _checks.is_tensor("laplex.density: condition", "values", values)
+        if not values.is_floating_point():
+            raise TypeError(
+                f"laplex.density: condition: `values` must be floating point, in the units of the fit, got "
+                f"{values.dtype}; bytes count in 1/255: use values / 255"
+            )
         if values.shape != chosen.shape:
             raise ValueError(
                 f"laplex.density: condition: `values` must be {tuple(chosen.shape)}, one for each of `indices`, got "
@@ -208,6 +217,7 @@ class FactorGaussian(Distribution):
 
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
         """Each x (..., n) with what is not ``known``, a mask (n,), at its mean given the rest; ``values`` (..., n)."""
+        _checks.is_tensor("laplex.density: inpaint", "known", known)
         if known.dtype != torch.bool or known.shape != self._mean.shape:
             got = f"{known.dtype} {tuple(known.shape)}"
             raise ValueError(f"laplex.density: inpaint: `known` must be a mask ({len(self._mean)},), got {got}")
@@ -218,6 +228,7 @@ class FactorGaussian(Distribution):
     def _chosen(self, where: str, indices: Tensor) -> Tensor:
         """Different indices (s,), from them or from a mask."""
         n = len(self._mean)
+        _checks.is_tensor(f"laplex.density: {where}", "indices", indices)
         if indices.dtype == torch.bool and tuple(indices.shape) == (n,):
             return indices.nonzero()[:, 0]
         whole = not indices.is_floating_point() and not indices.is_complex() and indices.dtype != torch.bool

@@ -74,7 +74,8 @@ class LaplexGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order)."""
+        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order), mean 0."""
+        self.mean.zero_()
         for anchors in (self.a, self.b):
             anchors.copy_((torch.arange(len(anchors), device=anchors.device) + 0.5) / len(anchors))
         if self.phi is not None and self.psi is not None:
@@ -161,7 +162,8 @@ class PlacedGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Knots on an even grid of [0, 1], features in the order they come in, small random weights."""
+        """Knots on an even grid of [0, 1], features in the order they come in, small random weights, mean 0."""
+        self.mean.zero_()
         self.a.copy_((torch.arange(self.dim, device=self.a.device) + 0.5) / self.dim)
         self.b.copy_(torch.linspace(0, 1, len(self.b), device=self.b.device))
         self.weight.normal_(0.0, 0.05)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks import counts
 from laplex._checks.counts import whole
 from laplex._seriation import seriate
 from laplex.density._em import State
@@ -54,7 +55,7 @@ def start(
         raise ValueError(
             f"{where}: `examples` must differ from one another, got {len(examples)} that are alike; give more of them"
         )
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(counts.seed(where, seed))
     a = _places(where, places, examples, shape, generator)
     like: dict[str, Any] = {"dtype": examples.dtype, "device": examples.device}
     count = rank // functions
@@ -85,7 +86,9 @@ def _places(
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
         return places.to(**like).clone()
     if places not in STARTS:
-        raise ValueError(f"{where}: `places` must be one of {', '.join(STARTS)}, or a tensor, got {places!r}")
+        raise ValueError(
+            f"{where}: the start of `places` must be one of {', '.join(STARTS)}, or a tensor, got {places!r}"
+        )
     if places == "tree":
         step = -(-len(examples) // TREE_ROWS)
         return seriate(examples.values[::step].to(examples.device)).to(**like)

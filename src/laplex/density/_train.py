@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laplex._checks.counts import whole
+from laplex._checks import counts
 from laplex.density._examples import Examples, examples_of
 
 LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
@@ -41,15 +41,22 @@ class Trainer:
         share: tuple[int, int] = (0, 1),
     ) -> None:
         where = "laplex.density.Trainer"
+        if not isinstance(model, nn.Module) or not any(one.requires_grad for one in model.parameters()):
+            raise TypeError(
+                f"{where}: `model` must be a module with parameters that require gradients, got "
+                f"{type(model).__name__}; give a laplex.density.LaplexGaussian that is not frozen"
+            )
         examples_of(where, examples)
-        if not 0 < lr < math.inf:
-            raise ValueError(f"{where}: `lr` must be positive and finite, got {lr}")
-        self.batch = whole(where, "batch", batch)
+        if not isinstance(lr, int | float) or not 0 < lr < math.inf:
+            raise ValueError(f"{where}: `lr` must be positive and finite, got {lr!r}")
+        self.batch = counts.whole(where, "batch", batch)
+        if not 0 <= share[0] < share[1]:
+            raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
         if batch % share[1]:
             raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
         if len(examples) < share[1]:
             raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
-        self.model, self.examples, self.seed, self.epochs = model, examples, seed, 0
+        self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
         self._share = share
         self._optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
         # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
@@ -61,17 +68,27 @@ class Trainer:
         """One step for each whole batch that the examples make; the mean log-likelihood, each before its step.
 
         Raises:
-            FloatingPointError: the gradients of a batch are not finite. The parameters are those before its step.
+            FloatingPointError: the gradients of a batch are not finite, or a step led to parameters that have no
+                likelihood. The parameters are those before the step that failed.
         """
         total = torch.zeros((), dtype=torch.float64, device=self.examples.device)
         batches = self._batches()
         for number, rows in enumerate(batches):
-            total += self.step(self.examples.some(rows))
+            total += self._step_after(self.epochs + number, rows)
             if number % LOOK == LOOK - 1:
                 self._require_finite()
         self._require_finite()
         self.epochs += 1
         return float(total) / len(batches)
+
+    def _step_after(self, steps: int, rows: Tensor) -> Tensor:
+        """A step on some examples. What the first one accepts can be refused later only for what steps have done."""
+        try:
+            return self.step(self.examples.some(rows))
+        except ValueError as error:
+            if not steps:
+                raise
+            raise FloatingPointError(self._diverged(f"the model refused its parameters ({error})")) from None
 
     def step(self, x: Tensor) -> Tensor:
         """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
@@ -87,10 +104,13 @@ class Trainer:
     def _require_finite(self) -> None:
         if self._watch.get_scale() < 1.0:
             self._watch.update(1.0)
-            raise FloatingPointError(
-                f"laplex.density.Trainer: the likelihood or its gradient was not finite in epoch {self.epochs}; the "
-                "parameters are those before that step; use a smaller `lr`, or check the examples"
-            )
+            raise FloatingPointError(self._diverged("the likelihood or its gradient was not finite"))
+
+    def _diverged(self, what: str) -> str:
+        return (
+            f"laplex.density.Trainer: {what} in epoch {self.epochs}; the parameters are those before that step; use a "
+            "smaller `lr`, or check the examples"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """What a fit needs to go on, beside the model: the optimizer's averages and the number of epochs."""

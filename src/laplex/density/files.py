@@ -8,6 +8,7 @@ there, so an interruption leaves the old file or the new one.
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,11 @@ def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, *
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
         raise TypeError(f"laplex.density.files.save: `model` must be one of {', '.join(MODELS)}, got {name}")
+    if shape is not None and math.prod(shape) != model.dim:
+        raise ValueError(
+            f"laplex.density.files.save: `shape` must be that of {model.dim} numbers, as the model has, got "
+            f"{tuple(shape)}; leave it out where an example is no image"
+        )
     known = {"class": name, "arguments": _arguments(model), "shape": None if shape is None else list(shape)}
     write(path, "model", dict(model.state_dict()), about | known)
 
