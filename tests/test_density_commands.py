@@ -158,12 +158,12 @@ def test_a_model_of_numbers_is_evaluated_but_not_drawn(laplex, tmp_path):
 def test_data_of_another_size_are_refused(laplex, path, tmp_path):
     np.save(tmp_path / "other.npy", drawn(4)[:, :4])
     np.save(tmp_path / "rows.npy", drawn(4).reshape(4, -1)[:, :50])
-    for name, numbers in (("other.npy", 72), ("rows.npy", 50)):
+    for name, numbers in (("other.npy", "72 (4 x 6 x 3)"), ("rows.npy", "50")):
         for command in ("evaluate", "reconstruct", "inpaint"):
             out = () if command == "evaluate" else ("--out", tmp_path / "x.png")
             status, output, told = laplex(command, path, tmp_path / name, *out, *CPU)
             assert (status, output) == (2, "")
-            expected = f"DATA must have {DIM} numbers an example (6 x 6 x 3), as the model has, got {numbers} in "
+            expected = f"DATA must have {DIM} (6 x 6 x 3) numbers an example, as the model has, got {numbers} in "
             assert told.startswith(f"laplex {command}: {expected}")
     assert not (tmp_path / "x.png").exists()
 
@@ -210,7 +210,17 @@ def test_models_that_are_none_are_refused(laplex, data, tmp_path):
     assert os.listdir(tmp_path) == ["text.safetensors"]
 
 
+def test_images_of_another_shape_are_refused(laplex, tmp_path):
+    files.save(tmp_path / "model.safetensors", LaplexGaussian(4 * 6 * 3, 4), (4, 6, 3), units="1/255")
+    np.save(tmp_path / "turned.npy", drawn(5)[:, :, :4])  # 6 x 4
+    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "turned.npy", *CPU)
+    assert status == 2
+    assert "DATA must have 72 (4 x 6 x 3) numbers an example, as the model has, got 72 (6 x 4 x 3) in " in told
+
+
 REFUSED = {
+    ("sample", "--seed", 1 << 70): "--seed must be a whole number from 0 to 2^63 - 1, got ",
+    ("inpaint", "DATA", "--seed", -1): "--seed must be a whole number from 0 to 2^63 - 1, got -1",
     ("sample", "--count", 0): "--count must be at least 1, got 0",
     ("sample", "--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
     ("sample", "--out", "picture.jpg"): "--out must end with .png, got picture.jpg",

@@ -144,6 +144,9 @@ REFUSED = {
     ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
     ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
     ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an .npz or an .npy file",
+    ("--out", ""): "--out must name a folder, got an empty name",
+    ("--seed", 1 << 70): "--seed must be a whole number from 0 to 2^63 - 1, got ",
+    ("--validation", "bundled:x"): "DATA must be bundled:train or bundled:val for images that come with laplex, got ",
     ("--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
 }
 
@@ -164,7 +167,9 @@ def test_data_that_cannot_be_used(laplex, data, tmp_path):
     Image.fromarray(drawn(1)[0]).save(mixed / "colour.png")
     Image.fromarray(drawn(1)[0][..., 0]).save(mixed / "grey.png")
     np.save(tmp_path / "other.npy", drawn(5)[:, :4])
+    np.save(tmp_path / "turned.npy", drawn(5)[:, :, :4])
     np.save(tmp_path / "rows.npy", drawn(5).reshape(5, -1))
+    np.save(tmp_path / "floats.npy", drawn(5).reshape(5, -1).astype(np.float32) / 255)
     np.save(tmp_path / "nan.npy", np.full((4, 30), np.nan, np.float32))
     before = sorted(os.listdir(tmp_path))
     for source, options, message in (
@@ -174,7 +179,9 @@ def test_data_that_cannot_be_used(laplex, data, tmp_path):
         ("mixed", ("--side", 6), "`channels` must be given where grey images are among coloured ones"),
         ("nan.npy", (), "`values` must be finite; 30 of 30"),
         ("rows.npy", ("--start", "curve"), "--start curve needs images"),
-        ("rows.npy", ("--validation", tmp_path / "other.npy"), f"other.npy has 72 numbers, and one of {tmp_path}"),
+        ("rows.npy", ("--validation", tmp_path / "other.npy"), "other.npy has examples of 72 (4 x 6 x 3) numbers"),
+        ("other.npy", ("--validation", tmp_path / "turned.npy"), "of 72 (6 x 4 x 3) numbers, and "),
+        ("rows.npy", ("--validation", tmp_path / "floats.npy"), "floats.npy holds torch.float32, and "),
     ):
         status, output, told = laplex("fit", tmp_path / source, "--out", tmp_path / "fit", *SMALL, *options)
         assert (status, output) == (2, ""), source

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from laplex._writing import write_whole
 from laplex.cli import density_data
-from laplex.cli.machine import describe, refuse_device
+from laplex.cli.machine import describe, refuse_device, refuse_seed
 from laplex.cli.tables import Table, show
 from laplex.density import Examples, evaluate, files, pictures
 from laplex.density.files import Model
@@ -37,6 +37,7 @@ def run(given: argparse.Namespace) -> int:
     commands = {"sample": _sample, "reconstruct": _reconstruct, "inpaint": _inpaint, "evaluate": _evaluate}
     try:
         refuse_device(given.device)
+        refuse_seed(getattr(given, "seed", 0))  # not all of them draw
         commands[given.command](given)
     except (ValueError, TypeError, ImportError) as error:
         print(f"laplex {given.command}: {error}", file=sys.stderr)

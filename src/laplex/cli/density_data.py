@@ -49,17 +49,38 @@ def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = Fa
     found = _loaded("fit", given.data, asked)
     train, held_out = found.values, None
     if given.validation is not None:
-        held_out = _loaded("fit", given.validation, asked).values
-        if held_out.shape[1] != train.shape[1]:
-            raise ValueError(
-                f"--validation: an example of {given.validation} has {held_out.shape[1]} numbers, and one of "
-                f"{given.data} has {train.shape[1]}; give images of the same size and channels"
-            )
+        others = _loaded("fit", given.validation, asked)
+        _refuse_unlike(f"--validation: {given.validation}", others, given.data, found)
+        held_out = others.values
     elif given.hold_out is not None:
         train, held_out = _split(train, given.hold_out, given.seed)
     examples = Examples(_near(train, device), device)
     validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
     return Data(examples, validation, found.shape, digest(train), len(found.skipped))
+
+
+def _refuse_unlike(what: str, others: Pictures, data: str, found: Pictures) -> None:
+    """Raise ValueError where the validation examples are not such as those that are fitted."""
+    if others.values.shape[1] != found.values.shape[1] or _differ(others.shape, found.shape):
+        sizes = [_size(one.values.shape[1], one.shape) for one in (others, found)]
+        raise ValueError(
+            f"{what} has examples of {sizes[0]} numbers, and {data} such of {sizes[1]}; give images of the same size "
+            "and channels"
+        )
+    if units_of(others.values) != units_of(found.values):
+        raise ValueError(
+            f"{what} holds {others.values.dtype}, and {data} {found.values.dtype}; bytes count in 1/255, others in 1: "
+            "give both alike"
+        )
+
+
+def _differ(one: Shape | None, other: Shape | None) -> bool:
+    """Whether two shapes are known and not the same."""
+    return one is not None and other is not None and tuple(one) != tuple(other)
+
+
+def _size(dim: int, shape: Shape | None) -> str:
+    return f"{dim} ({' x '.join(map(str, shape))})" if shape is not None else str(dim)
 
 
 class Wanted(NamedTuple):
@@ -87,11 +108,11 @@ def for_model(command: str, source: str, wanted: Wanted) -> Tensor:
         if not asked or Path(source).is_dir():
             raise
         found = _loaded(command, source, {})  # an array is not resized: the check below says what is wrong with it
-    if found.values.shape[1] != dim:
-        of = f" ({' x '.join(map(str, shape))})" if shape is not None else ""
+    if found.values.shape[1] != dim or _differ(found.shape, shape):
         raise ValueError(
-            f"DATA must have {dim} numbers an example{of}, as the model has, got {found.values.shape[1]} in {source}; "
-            "give the data that the model was fitted to, or such of the same size and channels"
+            f"DATA must have {_size(dim, shape)} numbers an example, as the model has, got "
+            f"{_size(found.values.shape[1], found.shape)} in {source}; give the data that the model was fitted to, or "
+            "such of the same size and channels"
         )
     if units is not None and units_of(found.values) != units:
         fitted = "bytes, which count in 1/255" if units == "1/255" else "floating-point numbers"
@@ -117,6 +138,10 @@ def digest(values: Tensor) -> str:
 def _loaded(command: str, source: str, asked: dict[str, Any]) -> Pictures:
     """What ``images.load`` finds; images that it skips are told as one line of the command."""
     if source.startswith(BUNDLED):
+        if source.removeprefix(BUNDLED) not in ("train", "val"):
+            raise ValueError(
+                f"DATA must be {BUNDLED}train or {BUNDLED}val for images that come with laplex, got {source}"
+            )
         source = f"{Path(images.__file__).with_name('photographs.npz')}:{source.removeprefix(BUNDLED)}"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -16,7 +16,7 @@ from laplex.cli import density_data, team
 from laplex.cli.checkpoint import Keeper
 from laplex.cli.fit_report import LAST_GOOD, report
 from laplex.cli.fitting import DivergedError, Job, Settings, fitted
-from laplex.cli.machine import refuse_device
+from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.density import files
 
 LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
@@ -118,6 +118,9 @@ def refuse(given: argparse.Namespace) -> None:
     if given.hold_out is not None and not 0 < given.hold_out < 1:
         raise ValueError(f"--hold-out must be between 0 and 1, got {given.hold_out:g}")
     refuse_device(given.device)
+    refuse_seed(given.seed)
+    if not given.out:
+        raise ValueError("--out must name a folder, got an empty name")
     _refuse_folder(Path(given.out))
     files.require("--out")  # else it would be missed at the first checkpoint, after minutes
 

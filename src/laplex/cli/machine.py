@@ -9,6 +9,7 @@ import numpy
 import torch
 
 import laplex
+from laplex._checks.counts import MOST_SEED
 
 
 def describe(device: str) -> dict[str, str | int | None]:
@@ -42,6 +43,12 @@ def refuse_device(name: str) -> None:
         raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here")
+
+
+def refuse_seed(seed: int) -> None:
+    """Raise ValueError where torch takes no such seed."""
+    if not 0 <= seed <= MOST_SEED:
+        raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}")
 
 
 def _cpu() -> str:

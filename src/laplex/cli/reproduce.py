@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from laplex.cli.machine import busy, refuse_device
+from laplex.cli.machine import busy, refuse_device, refuse_seed
 from laplex.cli.tables import Table, show
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ Every figure is written to a JSON file as soon as it is measured: an interrupted
 An entry whose data or device is missing is not run, and is shown as not run."""
 OUT = "reproduced"
 QUICK_LOOK = "it works; the figures of a quick look are too rough for a verdict"
-MOST_SEED = 2**63 - 1  # that torch takes
 
 
 def add_to(commands: Any) -> None:
@@ -69,8 +68,7 @@ def _prepare(given: argparse.Namespace) -> tuple[list[Entry], Order]:
     if unknown:
         raise ValueError(f"NAME must be among {', '.join(NAMES)}, got {unknown[0]!r}")
     refuse_device(given.device)
-    if not 0 <= given.seed <= MOST_SEED:
-        raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {given.seed}")
+    refuse_seed(given.seed)
     data = None if given.data is None else Path(given.data)
     if data is not None and not data.is_dir():
         raise ValueError(f"--data must be a folder with the data sets, got {data}")

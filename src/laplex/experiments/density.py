@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from laplex.baselines.gaussian import matched_rank
+from laplex.cli.machine import refuse_seed
 from laplex.density._starts import STARTS
 from laplex.experiments import density_tables
 from laplex.experiments.density_data import Data, Split, held_out, read
@@ -122,6 +123,7 @@ def prepare(given: argparse.Namespace) -> Study:
 
 def _refuse(given: argparse.Namespace) -> None:
     """Raise ValueError where an option cannot be."""
+    refuse_seed(given.seed)
     counts = ("rank", "rounds", "epochs", "batch", "after_epochs")
     for name in counts:
         at_least_one(name.replace("_", "-"), [getattr(given, name)])
