@@ -202,6 +202,15 @@ def test_what_the_command_refuses(results, laplex, arguments, told):
     assert told in errors
 
 
+def test_damaged_results_are_told(tmp_path, laplex):
+    (tmp_path / "cuda-sizes.json").write_text('{"runs": [1')
+    status, output, errors = laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")
+    assert status == 0
+    assert "not run" in output
+    assert "laplex report: runtime: Its results cannot be read (ValueError: " in errors
+    assert "cuda-sizes.json must be a file of results" in errors
+
+
 def test_no_results_at_all(tmp_path, monkeypatch, laplex):
     monkeypatch.chdir(tmp_path)
     for folder in (".", "reproduced", "reproduced/quick"):

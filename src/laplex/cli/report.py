@@ -7,7 +7,10 @@ import sys
 import webbrowser
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from laplex.reproduce._outcome import Outcome
 
 ABOUT = "Write one HTML page of all results beside the paper's figures."
 COMMITTED, FRESH = Path("benchmarks/results"), Path("reproduced")  # what is taken if no folder is named
@@ -27,12 +30,19 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """The command: 2 where there are no results, or the page cannot be written."""
+    from laplex.reproduce import VERDICTS
+    from laplex.reproduce._outcomes import UNREADABLE
+
     try:
-        size, counts = _write(_folders(given.results), given.out)
+        size, found = _write(_folders(given.results), given.out)
     except ValueError as error:
         print(f"laplex report: {error}", file=sys.stderr)
         return 2
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    for outcome in found:
+        if outcome.reason.startswith(UNREADABLE):
+            print(f"laplex report: {outcome.entry.name}: {outcome.reason}", file=sys.stderr)
+    counts = Counter(outcome.verdict for outcome in found)
+    verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     print(f"{given.out.absolute()}: {size / 1e6:.1f} MB\n{verdicts}")
     if given.open:
         webbrowser.open(given.out.absolute().as_uri())
@@ -64,11 +74,10 @@ def _has_results(folder: Path) -> bool:
     return any(any((folder / place).glob("*.json")) for place in PLACES)
 
 
-def _write(folders: list[Path], out: Path) -> tuple[int, dict[str, int]]:
-    """Write the page: its bytes, and how many entries have each verdict."""
+def _write(folders: list[Path], out: Path) -> tuple[int, list[Outcome]]:
+    """Write the page: how many bytes it has, and what is on it."""
     from laplex._writing import write_whole
     from laplex.reproduce import outcomes
-    from laplex.reproduce._outcome import VERDICTS
     from laplex.reproduce._page import to_html
 
     found = outcomes(folders)
@@ -77,5 +86,4 @@ def _write(folders: list[Path], out: Path) -> tuple[int, dict[str, int]]:
         write_whole(out, text)
     except OSError as error:
         raise ValueError(f"--out: cannot write {out.absolute()} ({error.strerror or error})") from None
-    counts = Counter(outcome.verdict for outcome in found)
-    return len(text.encode()), {verdict: counts[verdict] for verdict in VERDICTS}
+    return len(text.encode()), found
