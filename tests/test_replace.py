@@ -93,6 +93,8 @@ def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
     assert isinstance(model["first"], LaplexLinear)
     with pytest.raises(ValueError, match="no layer to replace"):
         replace_linear(nn.Sequential(shared, shared), exclude="1")
+    with pytest.raises(ValueError, match="no layer to replace: there is none; "):
+        replace_linear(nn.Sequential(nn.ReLU()))
 
 
 def test_a_shared_bias_is_not_torn():

@@ -73,6 +73,7 @@ WRONG = {
     "half": ({"n_components": 1.5}, TypeError, "`n_components` must be a whole number, got 1.5; use int(n_components)"),
     "tau": ({"tau": -1.0}, ValueError, '`tau` must be positive and finite, or "auto", got -1.0; leave it out'),
     "word": ({"tau": "small"}, TypeError, "`tau` must be a positive number or \"auto\", got 'small'; leave it out"),
+    "places_array": ({"places": np.zeros(3)}, ValueError, '`places` must be "data" or "random", got array'),
     "places": ({"places": "grid"}, ValueError, '`places` must be "data" or "random", got \'grid\'; leave it out'),
 }
 

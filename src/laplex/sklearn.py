@@ -97,7 +97,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         whole(where, "n_components", self.n_components)
         if not (isinstance(self.tau, str) and self.tau == "auto"):
             positive(where, "tau", self.tau, '"auto"')
-        if self.places not in ("data", "random"):
+        if not (isinstance(self.places, str) and self.places in ("data", "random")):
             raise ValueError(f'{where}: `places` must be "data" or "random", got {self.places!r}; leave it out')
 
     @property
