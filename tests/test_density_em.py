@@ -254,6 +254,7 @@ EXAMPLES = {
         r"`values` must be \(N, n\), .* got shape \(2, 3, 4\); use .flatten",
     ),
     "empty": (torch.rand(0, 4), {}, ValueError, r"got shape \(0, 4\)"),
+    "mean_list": (torch.ones(2, 3), {"mean": [0, 0, 0]}, TypeError, "`mean` must be a torch.Tensor, got list"),
     "whole": (torch.ones(2, 3).long(), {}, TypeError, "`values` must be floating point or uint8, got torch.int64"),
     "nan": (
         torch.tensor([[1.0, float("nan")]]),

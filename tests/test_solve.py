@@ -348,7 +348,7 @@ BAD_SIDES = [
     (torch.ones(4), ValueError, r"`y` must be \(n,\) or \(..., n, m\) with n = 3, got shape \(4,\)"),
     (torch.ones(4, 3), ValueError, r"got shape \(4, 3\)"),
     (torch.tensor(1.0), ValueError, r"got shape \(\)"),
-    (torch.ones(3, dtype=torch.int64), TypeError, "`y` must be float32 or float64, got torch.int64"),
+    (torch.ones(3, dtype=torch.int64), TypeError, "`y` must be floating point, got torch.int64"),
     (torch.ones(3, dtype=torch.complex64), TypeError, "got torch.complex64"),
     (torch.ones(3, device="meta"), ValueError, "`y` must be on the device of `a`"),
     (torch.ones(5, 3, 1), ValueError, r"the anchors lead with H = \(2,\), so `y` must be"),

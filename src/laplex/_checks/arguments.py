@@ -42,7 +42,8 @@ def real(where: str, name: str, value: Tensor, like: Tensor, *, half: bool = Fal
     is_tensor(where, name, value)
     if not value.dtype.is_floating_point or (value.dtype.itemsize < 4 and not half):
         to_do = real_instead(name, value) if value.is_complex() else "call .double()"
-        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; {to_do}")
+        kinds = "floating point" if half else "float32 or float64"
+        raise TypeError(f"{where}: `{name}` must be {kinds}, got {value.dtype}; {to_do}")
     same_device(where, name, value, "a", like)
 
 

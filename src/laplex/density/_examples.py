@@ -38,6 +38,8 @@ class Examples:
             )
         if not values.is_floating_point() and values.dtype != torch.uint8:
             raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
+        if mean is not None:
+            _checks.is_tensor(where, "mean", mean)
         if mean is not None and tuple(mean.shape) != (values.shape[1],):
             raise ValueError(
                 f"{where}: `mean` must be ({values.shape[1]},), one number a feature of `values`, got "
