@@ -164,8 +164,16 @@ FITS = {
     "seriate": lambda x: laplex.seriate(x),
     "reseat": lambda x: laplex.reseat(x, torch.linspace(0, 1, 24), torch.linspace(0, 1, 100), 0.1).places,
     "from_linear": lambda x: laplex.nn.LaplexLinear.from_linear(dense_layer(x), 2, sweeps=3).a,
+    "trainer": lambda x: trained(x).log_noise,
     "density": lambda x: laplex.density.fit(laplex.density.Examples(x), 4, rounds=3).model.weight,
 }
+
+
+def trained(x):
+    torch.manual_seed(0)
+    model = laplex.density.LaplexGaussian(x.shape[1], 4)
+    laplex.density.Trainer(model, laplex.density.Examples(x), batch=20).epoch()
+    return model
 
 
 def dense_layer(weight):

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,7 @@ from laplex import density
 from laplex.baselines.gaussian import LowRankGaussian
 from test_density_em import smooth
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 MODELS = {
     "phased": lambda: density.LaplexGaussian(90, 8),
     "two": lambda: density.LaplexGaussian(90, 8, 2),
@@ -133,8 +135,21 @@ def test_what_is_not_finite_changes_nothing():
 def test_a_step_that_leads_nowhere_is_told():
     """The gradients are finite, and tau is not after the step."""
     trainer = trainer_of(MODELS["phased"], lr=1e6)
-    with pytest.raises(FloatingPointError, match=r"refused its parameters .* in epoch 0; .* use a smaller `lr`"):
+    told = r"in epoch 0 a step led to parameters that the model refuses \(.*`tau`.*\); go back .* use a smaller `lr`"
+    with pytest.raises(FloatingPointError, match=told):
         trainer.epoch()
+
+
+def test_examples_of_another_size_are_no_divergence():
+    trainer = density.Trainer(density.LaplexGaussian(90, 8), density.Examples(smooth()[:, :80]))
+    trainer.epochs = 3  # as after load_state_dict
+    with pytest.raises(ValueError, match="must have 90 features"):
+        trainer.epoch()
+
+
+@pytest.mark.parametrize("lr", [np.float32(1e-2), torch.tensor(1e-2), 1], ids=["numpy", "tensor", "int"])
+def test_numbers_of_any_kind_are_learning_rates(lr):
+    trainer_of(MODELS["phased"], lr=lr).epoch()
 
 
 def test_models_that_cannot_be_trained():
@@ -145,7 +160,7 @@ def test_models_that_cannot_be_trained():
 
 
 ERRORS = {
-    "lr_text": ({"lr": "x"}, "`lr` must be positive and finite, got 'x'"),
+    "lr_text": ({"lr": "x"}, "`lr` must be a positive number, got 'x'"),
     "index": ({"batch": 9, "share": (5, 3)}, r"`share` must be \(index, count\) .*, got \(5, 3\)"),
     "seed": ({"seed": 1 << 70}, r"`seed` must be at most 2\^63 - 1, got"),
     "lr": ({"lr": -1.0}, "`lr` must be positive and finite, got -1.0"),
@@ -157,5 +172,5 @@ ERRORS = {
 
 @pytest.mark.parametrize(("options", "message"), ERRORS.values(), ids=ERRORS)
 def test_bad_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         trainer_of(MODELS["phased"], **options)

@@ -20,17 +20,19 @@ def whole(where: str, name: str, value: object, least: int = 1) -> int:
 
 
 def seed(where: str, value: object) -> int:
-    """A seed that torch takes, 0 to 2^63 - 1."""
+    """A whole number that is a seed for every generator: from 0 to 2^63 - 1."""
     found = whole(where, "seed", value, 0)
     if found > MOST_SEED:
         raise ValueError(f"{where}: `seed` must be at most 2^63 - 1, got {value}; use a smaller one")
     return found
 
 
-def positive(where: str, name: str, value: object, instead: str) -> float:
+def positive(where: str, name: str, value: object, instead: str | None = None) -> float:
     """A positive, finite number; ``instead`` is what else may be given."""
+    other = f" or {instead}" if instead else ""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{where}: `{name}` must be a positive number or {instead}, got {value!r}; leave it out")
+        raise TypeError(f"{where}: `{name}` must be a positive number{other}, got {value!r}; leave it out")
     if not 0 < as_float(value) < math.inf:
-        raise ValueError(f"{where}: `{name}` must be positive and finite, or {instead}, got {value}; leave it out")
+        also = f",{other}" if other else ""
+        raise ValueError(f"{where}: `{name}` must be positive and finite{also}, got {value}; leave it out")
     return as_float(value)

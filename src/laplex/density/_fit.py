@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _autocast, _progress
+from laplex import _progress
 from laplex._checks.counts import whole
 from laplex.density._anneal import annealed
 from laplex.density._em import em_round, inflation, shrinkage
@@ -35,7 +35,6 @@ class Fitted(NamedTuple):
     history: list[Round]
 
 
-@_autocast.unaffected
 def fit(
     examples: Examples,
     rank: int,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from laplex import _autocast
 from laplex._checks import counts
 from laplex.density._examples import Examples, examples_of
 
@@ -47,8 +47,7 @@ class Trainer:
                 f"{type(model).__name__}; give a laplex.density.LaplexGaussian that is not frozen"
             )
         examples_of(where, examples)
-        if not isinstance(lr, int | float) or not 0 < lr < math.inf:
-            raise ValueError(f"{where}: `lr` must be positive and finite, got {lr!r}")
+        rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)  # type: ignore[unreachable]
         self.batch = counts.whole(where, "batch", batch)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
@@ -57,8 +56,8 @@ class Trainer:
         if len(examples) < share[1]:
             raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
-        self._share = share
-        self._optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+        self._share, self._went_well = share, False
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
         # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
         # from the host, every step whose gradients are not finite, and the scale falls below 1.
         self._watch = torch.amp.GradScaler(examples.device.type, init_scale=1.0, growth_interval=2**31 - 1)
@@ -68,28 +67,34 @@ class Trainer:
         """One step for each whole batch that the examples make; the mean log-likelihood, each before its step.
 
         Raises:
-            FloatingPointError: the gradients of a batch are not finite, or a step led to parameters that have no
-                likelihood. The parameters are those before the step that failed.
+            FloatingPointError: the gradients of a batch are not finite; the parameters are those before its step. Or an
+                earlier step led to parameters that have no likelihood; these are kept.
         """
         total = torch.zeros((), dtype=torch.float64, device=self.examples.device)
         batches = self._batches()
         for number, rows in enumerate(batches):
-            total += self._step_after(self.epochs + number, rows)
+            total += self._checked_step(self.examples.some(rows))
             if number % LOOK == LOOK - 1:
                 self._require_finite()
         self._require_finite()
         self.epochs += 1
         return float(total) / len(batches)
 
-    def _step_after(self, steps: int, rows: Tensor) -> Tensor:
-        """A step on some examples. What the first one accepts can be refused later only for what steps have done."""
+    def _checked_step(self, x: Tensor) -> Tensor:
+        """A step. Once the model has taken examples, it can refuse more of them only for what steps have made of it."""
         try:
-            return self.step(self.examples.some(rows))
+            likelihood = self.step(x)
         except ValueError as error:
-            if not steps:
+            if not self._went_well:
                 raise
-            raise FloatingPointError(self._diverged(f"the model refused its parameters ({error})")) from None
+            raise FloatingPointError(
+                f"laplex.density.Trainer: in epoch {self.epochs} a step led to parameters that the model refuses "
+                f"({error}); go back to an earlier state, and use a smaller `lr`"
+            ) from None
+        self._went_well = True
+        return likelihood
 
+    @_autocast.unaffected
     def step(self, x: Tensor) -> Tensor:
         """One step on examples (B, n); their mean log-likelihood before it, which waits for no device."""
         self._optimizer.zero_grad(set_to_none=True)
@@ -104,13 +109,10 @@ class Trainer:
     def _require_finite(self) -> None:
         if self._watch.get_scale() < 1.0:
             self._watch.update(1.0)
-            raise FloatingPointError(self._diverged("the likelihood or its gradient was not finite"))
-
-    def _diverged(self, what: str) -> str:
-        return (
-            f"laplex.density.Trainer: {what} in epoch {self.epochs}; the parameters are those before that step; use a "
-            "smaller `lr`, or check the examples"
-        )
+            raise FloatingPointError(
+                f"laplex.density.Trainer: the likelihood or its gradient was not finite in epoch {self.epochs}; the "
+                "parameters are those before that step; use a smaller `lr`, or check the examples"
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """What a fit needs to go on, beside the model: the optimizer's averages and the number of epochs."""
