@@ -96,12 +96,15 @@ def _errors(problem: Problem, got: Sequence[Tensor]) -> list[float]:
     sides = _named(leaves, [side.double() for side in problem.cols])
     y = laplex.reference.linear(problem.x.double(), **sides, tau=problem.tau)
     want = y.detach(), *torch.autograd.grad(y, leaves, problem.cotangent[:, at].double())
-    kind = torch.finfo(problem.x.dtype)
-    least = kind.tiny / kind.eps  # below it a number has fewer digits, and then none: 0 is as good
-    return [
-        float((one[..., at].double() - two).abs().max() / two.abs().max().clamp_min(least))
-        for one, two in zip(got, want)
-    ]
+    return [_error(one[..., at], two) for one, two in zip(got, want)]
+
+
+def _error(got: Tensor, want: Tensor) -> float:
+    """The largest difference, over the largest entry. Below ``tiny`` numbers lose their digits, so that it counts less:
+    sums of so small products have none left, and so have their quotients by tau."""
+    kind = torch.finfo(got.dtype)
+    least = kind.tiny / (kind.eps if kind.bits > 16 else 1.0)  # in half precision the quotient is an ordinary number
+    return float((got.double() - want).abs().max() / want.abs().max().clamp_min(least))
 
 
 def _named(rows: Sequence[Tensor], cols: Sequence[Tensor]) -> dict[str, Any]:
