@@ -72,7 +72,7 @@ class Cholesky:
 
 
 class FactorGaussian(Distribution):
-    """N(mean, F F^T + diag(noise^2)). Subclasses know F; tensors are not checked.
+    """N(mean, F F^T + diag(noise^2)). Subclasses know F; examples are not checked.
 
     Args:
         mean (n,), noise (n,): m and d.
@@ -197,12 +197,7 @@ class FactorGaussian(Distribution):
     def condition(self, indices: Tensor, values: Tensor) -> FactorGaussian:
         """The distribution of the other features, in their order, where those at ``indices`` are ``values`` (s,)."""
         chosen = self._chosen("condition", indices)
-        _checks.is_tensor("laplex.density: condition", "values", values)
-        if not values.is_floating_point():
-            raise TypeError(
-                f"laplex.density: condition: `values` must be floating point, in the units of the fit, got "
-                f"{values.dtype}; bytes count in 1/255: use values / 255"
-            )
+        in_units("laplex.density: condition", "values", values)
         if values.shape != chosen.shape:
             raise ValueError(
                 f"laplex.density: condition: `values` must be {tuple(chosen.shape)}, one for each of `indices`, got "
@@ -218,6 +213,7 @@ class FactorGaussian(Distribution):
     def inpaint(self, known: Tensor, values: Tensor) -> Tensor:
         """Each x (..., n) with what is not ``known``, a mask (n,), at its mean given the rest; ``values`` (..., n)."""
         _checks.is_tensor("laplex.density: inpaint", "known", known)
+        in_units("laplex.density: inpaint", "values", values)
         if known.dtype != torch.bool or known.shape != self._mean.shape:
             got = f"{known.dtype} {tuple(known.shape)}"
             raise ValueError(f"laplex.density: inpaint: `known` must be a mask ({len(self._mean)},), got {got}")
@@ -242,6 +238,16 @@ class FactorGaussian(Distribution):
         if len(found.unique()) < len(found):
             raise ValueError(f"laplex.density: {where}: `indices` must differ, got one of them twice; use .unique()")
         return found
+
+
+def in_units(where: str, name: str, x: object) -> None:
+    """Raise TypeError where x is no tensor of floating point: bytes are in other units, and nothing would say so."""
+    _checks.is_tensor(where, name, x)
+    if isinstance(x, Tensor) and not x.is_floating_point():
+        raise TypeError(
+            f"{where}: `{name}` must be floating point, in the units of the fit, got {x.dtype}; bytes count in 1/255: "
+            f"use {name} / 255"
+        )
 
 
 @register_kl(FactorGaussian, FactorGaussian)

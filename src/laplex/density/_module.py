@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from laplex._checks.counts import whole
-from laplex.density._factor import Capacitance, FactorGaussian
+from laplex.density._factor import Capacitance, FactorGaussian, in_units
 from laplex.nn._anchored import Anchored
 from laplex.nn._checks import at_least_single, features
 
@@ -53,11 +53,7 @@ class Density(Anchored):
     def _check(self, where: str, name: str, x: Tensor) -> None:
         """Examples of this many features, in the units of the model."""
         features(f"{self._where}.{where}", x, self.dim)
-        if not x.is_floating_point():
-            raise TypeError(
-                f"{self._where}.{where}: `{name}` must be floating point, in the units of the fit, got {x.dtype}; "
-                "bytes count in 1/255: use x / 255"
-            )
+        in_units(f"{self._where}.{where}", name, x)
 
     def forward(self, x: Tensor) -> Tensor:
         """As :meth:`log_prob`, so that wrappers such as DistributedDataParallel see it."""
