@@ -1,6 +1,7 @@
 """Files of models: what comes back, and what is refused."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -130,8 +131,10 @@ def test_only_our_models_are_saved(path):
 
 
 def test_a_shape_of_another_size_is_refused(path):
-    with pytest.raises(ValueError, match=r"`shape` must be that of 12 numbers, as the model has, got \(4, 4, 3\)"):
-        files.save(path, PlacedGaussian(12, 4), (4, 4, 3))
+    for shape in ((4, 4, 3), (4, 3), (-2, -2, 3), (2, 2.0, 3)):
+        told = f"`shape` must be (height, width, channels) of 12 numbers, as the model has, got {shape}; leave it out"
+        with pytest.raises(ValueError, match=re.escape(told)):
+            files.save(path, PlacedGaussian(12, 4), shape)
     assert not path.exists()
 
 

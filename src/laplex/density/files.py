@@ -31,19 +31,24 @@ def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, *
     Args:
         path: the file; its folder must exist.
         model: a :class:`laplex.density.LaplexGaussian` or :class:`laplex.density.PlacedGaussian`.
-        shape: of an image, such as (height, width, channels); None where an example is no image.
+        shape: (height, width, channels) of an image; None where an example is no image.
         about: anything else that JSON can hold, such as ``units="1/255"``; :func:`load` returns it.
     """
     name = type(model).__name__
     if MODELS.get(name) is not type(model):
         raise TypeError(f"laplex.density.files.save: `model` must be one of {', '.join(MODELS)}, got {name}")
-    if shape is not None and math.prod(shape) != model.dim:
-        raise ValueError(
-            f"laplex.density.files.save: `shape` must be that of {model.dim} numbers, as the model has, got "
-            f"{tuple(shape)}; leave it out where an example is no image"
-        )
+    if shape is not None:
+        _refuse_shape(tuple(shape), model.dim)
     known = {"class": name, "arguments": _arguments(model), "shape": None if shape is None else list(shape)}
     write(path, "model", dict(model.state_dict()), about | known)
+
+
+def _refuse_shape(shape: tuple[int, ...], dim: int) -> None:
+    if len(shape) != 3 or not all(isinstance(one, int) and one > 0 for one in shape) or math.prod(shape) != dim:
+        raise ValueError(
+            f"laplex.density.files.save: `shape` must be (height, width, channels) of {dim} numbers, as the model has, "
+            f"got {shape}; leave it out where an example is no image"
+        )
 
 
 def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, dict[str, Any]]:
