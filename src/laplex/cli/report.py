@@ -31,16 +31,15 @@ def add_to(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     """The command: 2 where there are no results, or the page cannot be written."""
     from laplex.reproduce import VERDICTS
-    from laplex.reproduce._outcomes import UNREADABLE
 
     try:
         size, found = _write(_folders(given.results), given.out)
     except ValueError as error:
         print(f"laplex report: {error}", file=sys.stderr)
         return 2
-    for outcome in found:
-        if outcome.reason.startswith(UNREADABLE):
-            print(f"laplex report: {outcome.entry.name}: {outcome.reason}", file=sys.stderr)
+    for damage in dict.fromkeys(outcome.damage for outcome in found if outcome.damage):
+        lost = ", ".join(outcome.entry.name for outcome in found if outcome.damage == damage)
+        print(f"laplex report: not run, because results cannot be read: {lost}: {damage}", file=sys.stderr)
     counts = Counter(outcome.verdict for outcome in found)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     print(f"{given.out.absolute()}: {size / 1e6:.1f} MB\n{verdicts}")

@@ -86,3 +86,4 @@ class Outcome:
     pictures: list[Picture] = field(default_factory=list)
     machines: list[dict[str, Any]] = field(default_factory=list)  # where it ran: device, cpu, gpu, torch, commit, date
     files: list[str] = field(default_factory=list)  # the JSON that the figures come from, relative to the repository
+    damage: str = ""  # why results that are there could not be read

@@ -17,7 +17,6 @@ from laplex.reproduce._entries import ENTRIES, NAMES
 from laplex.reproduce._outcome import Entry, Outcome
 from laplex.reproduce._stored import Shelf, shown
 
-UNREADABLE = "Its results cannot be read"
 JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
     "runtime": sizes.runtime,
     "batch8": batches.batch8,
@@ -65,8 +64,8 @@ def _outcome(entry: Entry, shelf: Shelf) -> Outcome:
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         files = list(dict.fromkeys(map(shown, shelf.opened)))
         what = f"{type(error).__name__}: {error}"
-        reason = f"{UNREADABLE} ({what}), from {', '.join(files)}; move the damaged file away."
-        return Outcome(entry, "not run", reason, files=files)
+        reason = f"Its results cannot be read ({what}), from {', '.join(files)}; move the damaged file away."
+        return Outcome(entry, "not run", reason, files=files, damage=what)
     return found
 
 
