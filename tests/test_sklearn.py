@@ -51,6 +51,13 @@ def test_random_state_decides(places):
     assert not np.array_equal(one, three)
 
 
+def test_autocast_changes_nothing():
+    X = normal().astype(np.float32)
+    want = LaplexTransformer(5, random_state=0).fit_transform(X)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert np.array_equal(LaplexTransformer(5, random_state=0).fit_transform(X), want)
+
+
 def test_names():
     fitted = LaplexTransformer(2).set_output(transform="default").fit(normal())
     assert fitted.get_feature_names_out().tolist() == ["laplextransformer0", "laplextransformer1"]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from laplex import _autocast
 from laplex._checks.counts import positive, whole
 from laplex.nn._projection import LaplexProjection
 
@@ -83,6 +84,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             self.projection_.place(_tensor(data))
         return self
 
+    @_autocast.unaffected
     def transform(self, X: Any) -> np.ndarray:
         """X (N, d) projected: (N, n_components), float32 if X is, else float64."""
         check_is_fitted(self)
