@@ -10,6 +10,7 @@ import laplex
 from helpers import error
 from laplex.density import LaplexGaussian, PlacedGaussian, _reading, _structured
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 VARIANTS = {
     "plain": (LaplexGaussian, {"phase": False}),
     "phased": (LaplexGaussian, {}),
