@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import MultivariateNormal
@@ -12,6 +13,7 @@ from helpers import error
 from laplex import density
 from laplex.density import _em, _places
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = (6, 5, 3)
 
 
@@ -206,7 +208,11 @@ ERRORS = {
     ),
     "rank_of_one_knot": ({"rank": 2}, "got 2 and 2; use rank=4"),
     "functions": ({"functions": 0}, "`functions` must be at least 1, got 0"),
-    "name": ({"places": "spiral"}, "`places` must be one of tree, curve, raster, random, or a tensor, got 'spiral'"),
+    "name": (
+        {"places": "spiral"},
+        r"`places` \(`start` of fit\) must be one of tree, curve, raster, random, or a tensor, got 'spiral'",
+    ),
+    "array": ({"places": np.zeros(90)}, r"`places` \(`start` of fit\) must be one of .*, or a tensor, got array"),
     "shape": (
         {"places": "curve"},
         r"`shape` must be \(height, width, channels\) of 90 features for \"curve\", got None",

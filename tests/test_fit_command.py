@@ -146,7 +146,7 @@ REFUSED = {
     ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an .npz or an .npy file",
     ("--out", ""): "--out must name a folder, got an empty name",
     ("--seed", 1 << 70): "--seed must be a whole number from 0 to 2^63 - 1, got ",
-    ("--validation", "bundled:x"): "DATA must be bundled:train or bundled:val for images that come with laplex, got ",
+    ("--validation", "bundled:x"): "images that come with laplex are bundled:train and bundled:val, got bundled:x",
     ("--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
 }
 

@@ -139,9 +139,7 @@ def _loaded(command: str, source: str, asked: dict[str, Any]) -> Pictures:
     """What ``images.load`` finds; images that it skips are told as one line of the command."""
     if source.startswith(BUNDLED):
         if source.removeprefix(BUNDLED) not in ("train", "val"):
-            raise ValueError(
-                f"DATA must be {BUNDLED}train or {BUNDLED}val for images that come with laplex, got {source}"
-            )
+            raise ValueError(f"images that come with laplex are {BUNDLED}train and {BUNDLED}val, got {source}")
         source = f"{Path(images.__file__).with_name('photographs.npz')}:{source.removeprefix(BUNDLED)}"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

@@ -85,9 +85,9 @@ def _places(
             got = f"{tuple(places.shape)}{reach}"
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
         return places.to(**like).clone()
-    if places not in STARTS:
+    if not (isinstance(places, str) and places in STARTS):
         raise ValueError(
-            f"{where}: the start of `places` must be one of {', '.join(STARTS)}, or a tensor, got {places!r}"
+            f"{where}: `places` (`start` of fit) must be one of {', '.join(STARTS)}, or a tensor, got {places!r}"
         )
     if places == "tree":
         step = -(-len(examples) // TREE_ROWS)
