@@ -12,6 +12,7 @@ PHOTOGRAPHS = {  # by the number of images that were fitted
     58: "density-photos1024-58.json",
     29: "density-photos1024-29.json",
 }
+LONGER = ["density-imagenette224.json", "density-imagenette224-100.json", "density-imagenette224-6000.json"]
 STARTS = {
     "tree": "`laplex.seriate`, blind",
     "random": "random",
@@ -48,10 +49,31 @@ def starts() -> str:
     found = {}
     for run in _runs(GPU):
         given = run["settings"]
-        if (given["method"], given["functions"], given["rank"]) == ("em", 2, 1000):
+        if _is_small_fit(given):
             found[given["start"], given["jump"], given["permuted"]] = run["result"]["val"]["log_likelihood"]
     lines = [[title, *(f"{found[start, *column]:,.0f}" for column in columns)] for start, title in STARTS.items()]
     return _table(("start", *names), lines, [GPU])
+
+
+def longer() -> str:
+    """Likelihoods at rank 1000, with more images and more rounds of EM: a line a fit, the fewest functions first."""
+    lines = []
+    for name in LONGER:
+        runs, machines = _runs(name), _content(name)["machines"]
+        empirical = _only(runs, "empirical")["result"]
+        images = empirical["rank"] + 1  # they span one dimension less than there are of them
+        for run in runs:
+            given, result = run["settings"], run["result"]
+            if given["method"] == "em" and given["functions"] > 1 and given["rank"] in (999, 1000) and _as_fitted(run):
+                where = machines[run["machine"]].get("gpu", "two cores")
+                levels = [part["test"]["log_likelihood"] for part in (result, empirical)]
+                share = f"{100 * result['test']['closure']:.1f} %"
+                counts = given["functions"], images, given["rounds"]
+                lines.append(
+                    (counts, [*(f"{count:,}" for count in counts), *(f"{one:,.0f}" for one in levels), share, where])
+                )
+    header = ("functions", "images", "rounds", "LAPLEX", "the empirical Gaussian", "share", "on")
+    return _table(header, [line for _, line in sorted(lines)], LONGER)
 
 
 def photographs() -> str:
@@ -69,7 +91,15 @@ def photographs() -> str:
 
 
 def _runs(name: str) -> list[Run]:
-    return json.loads((FOLDER / name).read_text())["runs"]  # type: ignore[no-any-return]
+    return _content(name)["runs"]  # type: ignore[no-any-return]
+
+
+def _content(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / name).read_text())  # type: ignore[no-any-return]
+
+
+def _is_small_fit(given: dict[str, Any]) -> bool:
+    return (given["method"], given["functions"], given["rank"]) == ("em", 2, 1000)
 
 
 def _as_fitted(run: Run) -> bool:

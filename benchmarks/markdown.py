@@ -135,6 +135,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "projections": accuracies.projections,
     "densities": densities.densities,
     "starts": densities.starts,
+    "longer fits": densities.longer,
     "photographs": densities.photographs,
     "verdicts": verdicts.verdicts,
     **docs_tables.CONTENT,

@@ -99,6 +99,7 @@ def known_numbers():
         _seeds("heads-clinc150-tuned.json"),
         _seeds("projection-imagenette224-3000.json"),
         _fitted("density-imagenette224.json", 224 * 224 * 3),
+        _fitted("density-imagenette224-6000.json", 224 * 224 * 3),
         len(train.values),
         round(train.values[0].numel() ** 0.5 / 3**0.5),  # of a side
         *(settings["rank"] for settings in fits),

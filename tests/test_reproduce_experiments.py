@@ -131,6 +131,14 @@ def test_densities(tmp_path, share, dense, want):
     assert verdict("density", tmp_path).verdict == want
 
 
+def test_shares_of_several_numbers_of_images_are_told(tmp_path):
+    for images, share in ((100, 0.85), (200, 0.734)):
+        ceiling = fit("empirical", 1000.0, rank=images - 1, parameters=(images + 1) * 1000)
+        write(tmp_path, f"density-imagenette-{images}", [ceiling, fit("em", 1000 * share, functions=2)])
+    found = verdict("density", tmp_path).reason
+    assert "2 functions have 85.0 % with 100 images and 73.4 % with 200 images." in found
+
+
 def by_adam(components, level):
     settings, result = fit("adam", level)
     recipe = {"epochs": 25, "lr": 2e-3, "batch": 64}

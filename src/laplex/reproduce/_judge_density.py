@@ -44,7 +44,7 @@ def density(entry: Entry, shelf: Shelf) -> Outcome:
     best, theirs = max(one.ours or 0.0 for one in shares), max(one.paper or 0.0 for one in shares)
     reason = f"{DIFFER}; at rank 1000 LAPLEX has up to {best:.0f} % of its likelihood, the paper's up to {theirs:.0f} %"
     reason += f", and it leads dense models of equal parameters by {_span(leads)} nats a number." if leads else "."
-    reason += " That is by EM; the entry density-adam has the paper's own model by Adam."
+    reason += f"{_by_images(sources)} That is by EM; the entry density-adam has the paper's own model by Adam."
     plots = [_plot(source) for source in sources]
     return judged(entry, verdict, reason, sources, figures=figures, plots=plots, tables=[_table(sources)])
 
@@ -268,6 +268,19 @@ def _over_dense(source: Results) -> list[Figure]:
 def _span(figures: list[Figure]) -> str:
     found = [one.ours for one in figures if one.ours is not None]
     return f"{min(found):.3g} to {max(found):.3g}"
+
+
+def _by_images(sources: list[Results]) -> str:
+    """How the share of the ceiling depends on the number of images, where several were fitted."""
+    found: dict[int, float] = {}
+    for source in sources:
+        run = _matched(source, 1)
+        if run is not None:
+            found[_images(source)] = max(_share(source, run), found.get(_images(source), 0.0))
+    if len(found) < 2:
+        return ""
+    told = " and ".join(f"{share:.1f} % with {images:,} images" for images, share in sorted(found.items()))
+    return f" It depends on how many images are fitted: 2 functions have {told}."
 
 
 def _dim(source: Results) -> int:
