@@ -356,10 +356,10 @@ def test_bad_options_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("channels", [None, 3])
-def test_without_pillow_the_extra_is_named(channels, tmp_path, monkeypatch):
+def test_without_pillow_it_is_named(channels, tmp_path, monkeypatch):
     (tmp_path / "a.png").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=WHERE + r"images need Pillow, .* pip install laplex\[experiments\]"):
+    with pytest.raises(ImportError, match=WHERE + r"images need Pillow, .* pip install pillow"):
         load(tmp_path, side=2, channels=channels)
 
 

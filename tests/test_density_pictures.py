@@ -183,8 +183,8 @@ def test_bad_plots_are_named_and_nothing_is_written(tmp_path):
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=MODULE + r"grid: images need Pillow, .* pip install laplex\[experiments\]"):
+    with pytest.raises(ImportError, match=MODULE + r"grid: images need Pillow, .* pip install pillow"):
         pictures.grid(tmp_path / "g.png", [("", torch.ones(1, 1))], (1, 1, 1))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=MODULE + r"spectrum: plots need matplotlib, .* pip install laplex\[exp"):
+    with pytest.raises(ImportError, match=MODULE + r"spectrum: plots need matplotlib, .* pip install matplotlib"):
         pictures.spectrum(tmp_path / "s.png", {"one": torch.ones(1)})

@@ -292,12 +292,12 @@ def test_bad_packed_files_are_named(changes, message, tmp_path):
         data.images(path, 8)
 
 
-def test_images_without_pillow_name_the_extra(tmp_path, monkeypatch):
+def test_images_without_pillow_name_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     folder_ = tmp_path / "images" / "cat"
     folder_.mkdir(parents=True)
     (folder_ / "0.jpg").write_bytes(b"")
-    with pytest.raises(ImportError, match=r"images need Pillow, which is missing; pip install laplex\[experiments\]"):
+    with pytest.raises(ImportError, match=r"images need Pillow, which is missing; pip install pillow"):
         data.images(tmp_path / "images", 8)
 
 
