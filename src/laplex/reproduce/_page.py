@@ -31,7 +31,7 @@ SCRIPTS = (  # in the order in which they use each other
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MEANINGS = {
     "exceeded": "ours is better by more than the entry's criterion asks for",
-    "reproduced": "ours agrees with the paper, or is as good",
+    "reproduced": "ours is at most a tenth worse than the paper's, or the claim holds",
     "not reproduced": "ours is worse, or contradicts the paper",
     "not run": "not all that the criterion needs is there; the entry says what is missing, and shows what there is",
 }
