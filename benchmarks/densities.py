@@ -49,7 +49,7 @@ def starts() -> str:
     found = {}
     for run in _runs(GPU):
         given = run["settings"]
-        if _is_small_fit(given):
+        if (given["method"], given["functions"], given["rank"]) == ("em", 2, 1000):
             found[given["start"], given["jump"], given["permuted"]] = run["result"]["val"]["log_likelihood"]
     lines = [[title, *(f"{found[start, *column]:,.0f}" for column in columns)] for start, title in STARTS.items()]
     return _table(("start", *names), lines, [GPU])
@@ -96,10 +96,6 @@ def _runs(name: str) -> list[Run]:
 
 def _content(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / name).read_text())  # type: ignore[no-any-return]
-
-
-def _is_small_fit(given: dict[str, Any]) -> bool:
-    return (given["method"], given["functions"], given["rank"]) == ("em", 2, 1000)
 
 
 def _as_fitted(run: Run) -> bool:

@@ -100,7 +100,10 @@ def large_ffts() -> str:
     for run in json.loads((COMMITTED / name).read_text(encoding="utf-8"))["runs"]:
         n, found = run["settings"]["n"], run["result"]["measured"]
         power = n.bit_length() - 1
-        if power >= 16 and power % 4 in (0, 1):
+        if power >= 16 and power % 4 in (
+            0,
+            1,
+        ):  # half of the sizes, with 2^20 and 2^21, between which the order changes
             whole, kept, other = (
                 found[side]["forward"]["seconds"] for side in ("laplex", "laplex, plan kept", "toeplitz")
             )

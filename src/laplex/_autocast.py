@@ -33,7 +33,7 @@ def off(device: torch.device) -> AbstractContextManager[object]:
 
 
 def unaffected(function: Callable[P, R]) -> Callable[P, R]:
-    """A function that computes as if autocast were off: fits and searches, of which half precision would spoil all."""
+    """A decorator: the function computes as if autocast were off. Fits and searches need all digits of float32."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

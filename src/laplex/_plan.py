@@ -113,7 +113,7 @@ class Plan:
         return self._made((*batch, k, n), self._order.mT, self._anchors[::-1])
 
     def to(self, device: torch.device | str) -> Plan:
-        """The plan on another device. One for Triton cannot leave the GPU: its order is of another form."""
+        """The plan on another device. A plan that Triton made cannot move to the CPU."""
         if self._order.joined and torch.device(device).type != self.device.type:
             raise ValueError(
                 f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "

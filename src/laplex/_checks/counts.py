@@ -20,7 +20,7 @@ def whole(where: str, name: str, value: object, least: int = 1) -> int:
 
 
 def seed(where: str, value: object) -> int:
-    """A whole number that is a seed for every generator: from 0 to 2^63 - 1."""
+    """A seed: a whole number from 0 to 2^63 - 1."""
     found = whole(where, "seed", value, 0)
     if found > MOST_SEED:
         raise ValueError(f"{where}: `seed` must be at most 2^63 - 1, got {value}; use a smaller one")

@@ -100,10 +100,13 @@ def _errors(problem: Problem, got: Sequence[Tensor]) -> list[float]:
 
 
 def _error(got: Tensor, want: Tensor) -> float:
-    """The largest difference, over the largest entry. Below ``tiny`` numbers lose their digits, so that it counts less:
-    sums of so small products have none left, and so have their quotients by tau."""
+    """The largest difference, over the largest entry of ``want``.
+
+    Where all entries are near the smallest normal number, or are 0, the format has no digits left for them. Then the
+    difference is divided by ``least`` instead, so that what cannot be represented does not count as wrong.
+    """
     kind = torch.finfo(got.dtype)
-    least = kind.tiny / (kind.eps if kind.bits > 16 else 1.0)  # in half precision the quotient is an ordinary number
+    least = kind.tiny / (kind.eps if kind.bits > 16 else 1.0)  # in float16 tiny / eps = 0.06 is an ordinary number
     return float((got.double() - want).abs().max() / want.abs().max().clamp_min(least))
 
 

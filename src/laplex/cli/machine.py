@@ -46,7 +46,7 @@ def refuse_device(name: str) -> None:
 
 
 def refuse_seed(seed: int) -> None:
-    """Raise ValueError where it is no seed for every generator."""
+    """Raise ValueError where a seed is negative or too large for a generator of torch."""
     if not 0 <= seed <= MOST_SEED:
         raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}")
 

@@ -155,6 +155,7 @@ class FactorGaussian(Distribution):
         """The entropy, in float64."""
         return 0.5 * (self.volume(self.capacitance()) + len(self._mean) * (1 + math.log(2 * math.pi)))
 
+    @_autocast.unaffected
     def covariance(self) -> Tensor:
         """F F^T + D (n, n), formed: for small n."""
         if len(self._mean) > FORMED:
@@ -162,9 +163,8 @@ class FactorGaussian(Distribution):
                 f"laplex.density: covariance() must be of at most {FORMED} features, got {len(self._mean)}; "
                 "use .marginal(indices).covariance()"
             )
-        with _autocast.off(self._mean.device):
-            loadings = torch.cat(list(self.columns()))
-            return loadings.mT @ loadings + self.noise.square().diag_embed()
+        loadings = torch.cat(list(self.columns()))
+        return loadings.mT @ loadings + self.noise.square().diag_embed()
 
     def spectrum(self) -> Tensor:
         """The eigenvalues of F F^T that may differ from 0 (r,), the largest first, in float64."""
@@ -240,10 +240,10 @@ class FactorGaussian(Distribution):
         return found
 
 
-def in_units(where: str, name: str, x: object) -> None:
-    """Raise TypeError where x is no tensor of floating point: bytes are in other units, and nothing would say so."""
+def in_units(where: str, name: str, x: Tensor) -> None:
+    """Raise TypeError where x is no tensor of floating point. Bytes count in 1/255, and the result would be wrong."""
     _checks.is_tensor(where, name, x)
-    if isinstance(x, Tensor) and not x.is_floating_point():
+    if not x.is_floating_point():
         raise TypeError(
             f"{where}: `{name}` must be floating point, in the units of the fit, got {x.dtype}; bytes count in 1/255: "
             f"use {name} / 255"

@@ -19,8 +19,8 @@ class LaplexGaussian(Density):
     r"""The paper's density: N(m, F F^T + diag(d^2)), F = sum over i of diag(w_i) A L_i^T, A = K(a, b; tau, phi, psi).
 
     With one component L is lower triangular with a positive diagonal; with several each L_i is a full square.
-    Likelihood, samples, reconstructions, marginals and conditionals are exact, and nothing of size dim x rank is held
-    where it is large.
+    Likelihood, samples, reconstructions, marginals and conditionals are exact. For large dim nothing of size dim x rank
+    is held.
     It has dim (components + 3) + rank (rank + 1) / 2 + 2 rank + 1 parameters with one component, components rank^2
     instead of rank (rank + 1) / 2 with several, and rank with a diagonal L; without phases dim + rank fewer.
 

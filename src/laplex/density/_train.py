@@ -35,7 +35,7 @@ class Trainer:
         model: nn.Module,
         examples: Examples,
         *,
-        lr: float = 2e-3,
+        lr: float | Tensor = 2e-3,
         batch: int = 64,
         seed: int = 0,
         share: tuple[int, int] = (0, 1),
@@ -47,7 +47,7 @@ class Trainer:
                 f"{type(model).__name__}; give a laplex.density.LaplexGaussian that is not frozen"
             )
         examples_of(where, examples)
-        rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)  # type: ignore[unreachable]
+        rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
         self.batch = counts.whole(where, "batch", batch)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
@@ -56,7 +56,8 @@ class Trainer:
         if len(examples) < share[1]:
             raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
-        self._share, self._went_well = share, False
+        self._share = share
+        self._accepted = False  # whether the model has taken examples of this kind
         self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
         # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
         # from the host, every step whose gradients are not finite, and the scale falls below 1.
@@ -81,17 +82,17 @@ class Trainer:
         return float(total) / len(batches)
 
     def _checked_step(self, x: Tensor) -> Tensor:
-        """A step. Once the model has taken examples, it can refuse more of them only for what steps have made of it."""
+        """A step. If the model refuses examples although it took earlier ones, steps have spoiled its parameters."""
         try:
             likelihood = self.step(x)
         except ValueError as error:
-            if not self._went_well:
+            if not self._accepted:
                 raise
             raise FloatingPointError(
                 f"laplex.density.Trainer: in epoch {self.epochs} a step led to parameters that the model refuses "
                 f"({error}); go back to an earlier state, and use a smaller `lr`"
             ) from None
-        self._went_well = True
+        self._accepted = True
         return likelihood
 
     @_autocast.unaffected

@@ -66,7 +66,7 @@ class Anchored(nn.Module):
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """Loading as every module does it."""
-        self._plan = None  # torch does not swap tensors that something refers to
+        self._plan = None  # it has weak references to the anchors, and torch cannot swap tensors that have any
         super()._load_from_state_dict(*args, **kwargs)
 
     def __getstate__(self) -> dict[str, Any]:

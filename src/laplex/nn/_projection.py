@@ -20,8 +20,8 @@ class LaplexProjection(Anchored):
     r"""y = (x * signs) K^T with one kernel matrix K(a, b): x (..., in_features) to y (..., out_features).
 
     A random projection that stores in_features + out_features numbers and costs O((d + m) log(d + m)) for every row.
-    :meth:`to_routing` gives the sparse matrix nearest to it. (``laplex.nn.routing.count_sketch`` is a CountSketch; with
-    places that all differ, K tends to 0 with tau, and not to one.)
+    :meth:`to_routing` gives the sparse matrix nearest to it. (It does not become a CountSketch as tau tends to 0: where
+    all places differ, K tends to 0. ``laplex.nn.routing.count_sketch`` makes one.)
 
     The places of the inputs decide what the projection keeps. By default they are uniform in [0, 1], and so are those
     of the outputs. :meth:`place` puts inputs that vary alike near one another, and the outputs on an even grid.

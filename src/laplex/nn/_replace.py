@@ -139,13 +139,9 @@ def _chosen(where: str, model: object, include: str | None, exclude: str | None)
     kept = [(names, layer) for layer, names in named.items() if matches(names)]
     free = [(names, layer) for names, layer in kept if not any(id(one) in tied for one in layer.parameters())]
     if not free:
-        why = (
-            "it shares parameters with another module"
-            if kept
-            else "none matches `include` and `exclude`"
-            if named
-            else "there is none"
-        )
+        why = "none matches `include` and `exclude`" if named else "there is none"
+        if kept:
+            why = "it shares parameters with another module"
         first = ", ".join(names[0] for names in list(named.values())[:8]) or "none"
         raise ValueError(f"{where}: no layer to replace: {why}; nn.Linear layers of the model: {first}")
     return free

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laplex.reproduce import _published as paper
 from laplex.reproduce._judge_timed import gigabytes, of_gpu, over_sizes, peak, present, timed_outcome, told
-from laplex.reproduce._judging import figure, held, milliseconds, place, ratio
+from laplex.reproduce._judging import figure, held, milliseconds, place, power, ratio
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
 from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, LAPLEX
 from laplex.reproduce._stored import Results, Run, Shelf
@@ -76,7 +76,7 @@ def batches(entry: Entry, shelf: Shelf) -> Outcome:
 
 def _batches(results: Results) -> tuple[list[Figure], str]:
     runs = results.where(n=paper.BATCHES_SIZE)
-    wanted = {1 << power for power in range(paper.BATCHES_MOST.bit_length())}
+    wanted = {1 << exponent for exponent in range(paper.BATCHES_MOST.bit_length())}
     ratios = {way: _ratios(runs, way) for way in (FORWARD, BOTH)}
     few, many = results.at(n=paper.BATCHES_SIZE, batch=8), results.at(n=paper.BATCHES_SIZE, batch=paper.BATCHES_MOST)
     times = [milliseconds(run, LAPLEX) for run in (few, many)]
@@ -118,9 +118,7 @@ def _asymmetric(results: Results) -> tuple[list[Figure], str]:
     pair = [ratio(results.at(n=n, k=k), LAPLEX, DENSE) for n, k in ((short, size), (size, short))]
     both = [one for one in pair if one is not None]
     figures = [
-        figure(
-            f"n = 1024, k = 2^{k.bit_length() - 1}", paper.ASYMMETRIC_MS[k], milliseconds(run, LAPLEX), "ms", "lower"
-        )
+        figure(f"n = 1024, k = {power(k)}", paper.ASYMMETRIC_MS[k], milliseconds(run, LAPLEX), "ms", "lower")
         for k, run in at.items()
         if k > short
     ]

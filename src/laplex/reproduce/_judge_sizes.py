@@ -15,7 +15,7 @@ from laplex.reproduce._judge_timed import (
     timed_outcome,
     told,
 )
-from laplex.reproduce._judging import figure, milliseconds, place, ratio
+from laplex.reproduce._judging import figure, milliseconds, place, power, ratio
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
 from laplex.reproduce._rivals import DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ
 from laplex.reproduce._stored import Results, Shelf
@@ -105,11 +105,6 @@ def _slower_from(results: Results) -> str:
         return f" At {power(last)} the whole call takes {most:.2g} times as long as the Toeplitz product."
     ratio_words = f"{least:.2g} times as long, and {most:.2g} times at {power(last)}"
     return f" From n = {power(first)} on the whole call is slower than the Toeplitz product: {ratio_words}."
-
-
-def power(n: int) -> str:
-    """2^20 for 1048576; other numbers as they are."""
-    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
 
 
 def _fft_plots(results: Results) -> list[Plot]:

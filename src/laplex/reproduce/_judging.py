@@ -130,3 +130,8 @@ def judged(
     unique = list({str(machine): machine for machine in machines}.values())
     files = list(dict.fromkeys(source.shown for source in sources))
     return Outcome(entry, verdict, reason, list(figures), list(plots), list(tables), [], unique, files)
+
+
+def power(n: int) -> str:
+    """2^20 for 1048576; other numbers as they are."""
+    return f"2^{n.bit_length() - 1}" if n & (n - 1) == 0 else str(n)
