@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import Plan, _backends
+from laplex import Plan, _backends, _route
 from laplex._scan.order import Matrix, Order
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, can_be_launched, state
@@ -288,6 +288,26 @@ def whole(inputs, a, b, tau=1.0, plan=None, result=None):
         made.keep(torch.ones(2) if result is None else result)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("tau", [0.7, 2], ids=["a_number", "an_integer"])
+@pytest.mark.parametrize("shape", [(9, 8), (90, 80)], ids=["formed", "scanned"])
+def test_the_first_call_with_a_number_tau_is_replayed(shape, tau, tiles, replayed, on_gpu, monkeypatch):
+    """The tensor of tau, which that call makes, is no step of it."""
+    tiles(32, 2, carried=4, staged=True)
+    monkeypatch.setattr(_backends, "planner", lambda device: "triton")
+    monkeypatch.setitem(_backends._loaded, ("formed", "cpu"), _backends.load("formed", "cuda"))
+    monkeypatch.setattr(_backends, "cheapest", lambda work, device: "formed" if work.n == 9 else "scan")
+    _route.forget()
+    n, k = shape
+    laplex.linear(torch.randn(3, k), torch.randn(n), torch.randn(k), tau)
+    (kept,) = on_gpu.kept.values()
+    assert kept is not None
+    x, a, b = torch.randn(3, k), torch.randn(n), torch.randn(k)
+    got = laplex.linear(x, a, b, tau)
+    torch.testing.assert_close(got, x @ torch.exp(-(a[:, None] - b).abs() / tau).T)
+    _route.forget()
+
+
 def test_tensors_of_one_address_and_two_shapes_are_not_replayed(on_gpu):
     both = torch.rand(2, 8)
     whole((both,), both[0], torch.rand(8))
@@ -304,7 +324,7 @@ def test_tensors_of_one_address_and_two_shapes_are_not_replayed(on_gpu):
 
 NEVER = {
     "a_tau_to_be_trained": {"tau": torch.ones((), requires_grad=True)},
-    "an_int_tau": {"tau": 1},
+    "a_truth_for_tau": {"tau": True},
     "phases_or_a_backend": {"inputs": ()},
     "a_batch": {"a": torch.rand(2, 3)},
     "gradients": {"a": torch.rand(3, requires_grad=True)},

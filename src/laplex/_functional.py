@@ -86,14 +86,15 @@ def linear(
     batch, chosen, forms, direct, kept = route(given)
     if backend is None:
         _backends.tell_without_core(a.device, x.numel() + math.prod(x.shape[:-1]) * a.shape[-1])
+    # Before the recording of `call`: the tensor of a number is made once and kept, and is no step of the call.
+    length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
     if direct and plan is None:
-        length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
     _check_plan("laplex.linear", plan, (a, b), batch)
     with _autocast.off(x.device), call:  # x has been cast, and nothing else is
         if forms:
-            return _formed(given, batch, (chosen, kept), call)
-        tau_flat = flat_tau(tau, batch, a.device)
+            return _formed(given._replace(tau=length), batch, (chosen, kept), call)
+        tau_flat = flat_tau(tau, batch, a.device) if length is tau else length
         call.constant(tau_flat)
         matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
         phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither

@@ -21,15 +21,15 @@ from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 def kernels_of(
     anchors: tuple[Tensor, Tensor],
-    tau: float | Tensor,
+    tau: Tensor,
     batch: tuple[int, ...],
     weight: Tensor | None,
     phase: tuple[Tensor, ...],
 ) -> Kernels:
-    """The matrices to be formed: summed to one if there is a weight."""
+    """The matrices to be formed: summed to one if there is a weight. tau is flat, or as the caller gave it."""
     a, b = (flat_anchors(side, batch) for side in anchors)
     phi, psi = (flat_anchors(side, batch) for side in phase) if phase else (None, None)
-    if isinstance(tau, Tensor) and tau.shape == batch:
+    if tau.shape in (batch, a.shape[:-1]):
         length = tau.reshape(a.shape[:-1])  # as it is: a conversion would be a launch
     else:
         length = flat_tau(tau, batch, a.device)

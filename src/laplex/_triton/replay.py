@@ -187,7 +187,7 @@ def whole_call(
         return None
     if isinstance(tau, Tensor):
         inputs, tau = (*inputs, tau), None
-    elif type(tau) is not float:
+    elif type(tau) not in (float, int):  # True equals 1, and is refused
         return None
     if plan is None:
         inputs = *inputs, a, b
