@@ -24,7 +24,7 @@ from laplex.reproduce import (
 )
 from laplex.reproduce._measure import MEASUREMENTS, QUICK, Effort
 from laplex.reproduce._outcomes import JUDGES
-from laplex.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ, make
+from laplex.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ, make
 from laplex.reproduce._timing import interleaved
 from made_features import write_features
 
@@ -107,7 +107,7 @@ def test_a_sample_of_rows_has_all_of_few_and_some_of_many():
     assert len(_problems.sample(5000, 1 << 29, "cpu", everything=True)) == 5000
 
 
-@pytest.mark.parametrize("method", [LAPLEX, KEPT, DENSE, LOGS, TOEPLITZ])
+@pytest.mark.parametrize("method", [LAPLEX, KEPT, SCANNED, DENSE, LOGS, TOEPLITZ])
 def test_methods_compute_the_product(method):
     problem = _problems.draw(200, 200, 3, 1, "cpu")
     solved = _problems.on_grid(problem) if method == TOEPLITZ else problem

@@ -8,7 +8,7 @@ from laplex.reproduce import ENTRIES, committed, outcomes
 from laplex.reproduce import _published as paper
 from laplex.reproduce._judging import beside, worst
 from laplex.reproduce._outcome import VERDICTS, Figure
-from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ
+from laplex.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ
 from laplex.reproduce._stored import Shelf
 from made_results import measured, square, took, verdict, write
 
@@ -185,6 +185,11 @@ def test_accuracy(tmp_path):
     assert verdict("accuracy", tmp_path).verdict == "exceeded"
     write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), measured(**{LAPLEX: off(3e-7), DENSE: off(3e-7)}))])
     assert verdict("accuracy", tmp_path).verdict == "not reproduced"
+    as_asked = measured(**{LAPLEX: off(3e-7), SCANNED: off(3e-8), DENSE: off(3e-6)})
+    write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), as_asked)])
+    found = verdict("accuracy", tmp_path)
+    assert found.verdict == "not reproduced"  # by what laplex chooses
+    assert [one.verdict for one in found.figures if one.note] == ["exceeded", "exceeded"]
     write(tmp_path, "cuda-accuracy", [(square(1 << 12, 8), measured(**{LAPLEX: off(3e-8), DENSE: off(3e-7)}))])
     found = verdict("accuracy", tmp_path)
     assert (found.verdict, "up to n = 2^14" in found.reason) == ("not run", True)

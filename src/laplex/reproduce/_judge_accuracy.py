@@ -5,7 +5,7 @@ from __future__ import annotations
 from laplex.reproduce import _published as paper
 from laplex.reproduce._judging import beside, curves, figure, held, judged, not_run, place, ratio, series, value, worst
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
-from laplex.reproduce._rivals import DENSE, FORWARD, KEPT, LAPLEX, LOGS, TITLES, TOEPLITZ
+from laplex.reproduce._rivals import DENSE, FORWARD, LAPLEX, LOGS, SCANNED, TITLES, TOEPLITZ
 from laplex.reproduce._stored import Results, Run, Shelf
 
 L2, LARGEST = "error", "largest_error"
@@ -14,6 +14,7 @@ EPSILON = 2.0**-23
 ROUNDINGS = 10
 YES, NO = "yes", "no"
 EXACT = 1e-12
+BESIDE = "asked for; by itself laplex forms a matrix where that is faster"
 
 
 def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
@@ -24,21 +25,27 @@ def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
     figures = [one for results in found.values() for one in _accuracy(results)]
     told = [f"{one.label}: {one.ours:.2g}" for one in figures if one.ours is not None]
     plots = [_errors(results, "n", norm, "Errors") for results in found.values() for norm in NORMS]
-    verdict, reason = worst(figures), f"{'; '.join(told)}."
+    verdict, reason = worst(one for one in figures if not one.note), f"{'; '.join(told)}."
     if verdict != "not reproduced" and any(one.ours is None for one in figures):
         verdict, reason = "not run", f"{reason} Not all errors up to n = 2^14 are there; the same command goes on."
     return judged(entry, verdict, reason, list(found.values()), figures=figures, plots=plots)
 
 
 def _accuracy(results: Results) -> list[Figure]:
-    largest = {norm: _largest([value(run, LAPLEX, FORWARD, norm) for run in results.runs]) for norm in NORMS}
+    """Largest errors over all sizes, as laplex chooses; where it was measured, also with every product scanned."""
+    where, of_paper = place(results), {L2: paper.ACCURACY_L2, LARGEST: paper.ACCURACY_LARGEST}
+    figures = []
+    for norm, stated in of_paper.items():
+        largest = _largest([value(run, LAPLEX, FORWARD, norm) for run in results.runs])
+        figures.append(figure(f"{NORMS[norm]}, {where}", stated, largest, "relative error", "lower"))
     times = ratio(results.at(n=paper.ACCURACY_SIZE), LAPLEX, DENSE, FORWARD, L2)
-    where = place(results)
-    return [
-        figure(f"{NORMS[L2]}, {where}", paper.ACCURACY_L2, largest[L2], "relative error", "lower"),
-        figure(f"{NORMS[LARGEST]}, {where}", paper.ACCURACY_LARGEST, largest[LARGEST], "relative error", "lower"),
-        figure(f"dense over laplex, n = 2^14, {where}", paper.ACCURACY_DENSE_FACTOR, times, "x", "higher"),
-    ]
+    figures.append(figure(f"dense over laplex, n = 2^14, {where}", paper.ACCURACY_DENSE_FACTOR, times, "x", "higher"))
+    for norm, stated in of_paper.items():
+        scanned = _largest([value(run, SCANNED, FORWARD, norm) for run in results.runs])
+        if scanned is not None:
+            label = f"{NORMS[norm]}, {TITLES[SCANNED]}, {where}"
+            figures.append(figure(label, stated, scanned, "relative error", "lower", BESIDE))
+    return figures
 
 
 def _largest(errors: list[float | None]) -> float | None:
@@ -68,7 +75,8 @@ def grid(entry: Entry, shelf: Shelf) -> Outcome:
 
 
 def _smallest(run: Run) -> bool:
-    errors = {method: value(run, method, FORWARD, L2) for method in run.result["measured"]}
+    """Whether laplex, as it chooses, has the smallest error."""
+    errors = {method: value(run, method, FORWARD, L2) for method in run.result["measured"] if method != SCANNED}
     least = min(one for one in errors.values() if one is not None)
     if errors[LAPLEX] is None:
         raise ValueError(f"no error of laplex at n = {run.settings['n']}")
@@ -104,7 +112,7 @@ def _over_spans(results: Results, method: str) -> tuple[float, list[float]]:
 
 
 def _errors(results: Results, over: str, norm: str, title: str) -> Plot:
-    methods = (LAPLEX, KEPT, DENSE, TOEPLITZ, LOGS)
+    methods = (LAPLEX, SCANNED, DENSE, TOEPLITZ, LOGS)
     drawn = curves(series(results.runs, over, TITLES[method], method, FORWARD, norm, 1.0) for method in methods)
     words = f"{title}, {NORMS[norm]}, {place(results)}"
     return Plot(words, over, "relative error", drawn, "log2" if over == "n" else "log10", "log10")

@@ -29,6 +29,7 @@ from laplex.reproduce._rivals import (
     KEPT,
     LAPLEX,
     LOGS,
+    SCANNED,
     TOEPLITZ,
     judge,
     make,
@@ -158,11 +159,11 @@ def _gram(settings: Settings, effort: Effort) -> Result:
 
 
 def _accuracy(settings: Settings, effort: Effort) -> Result:
-    return _errors(_problem(settings, effort), (LAPLEX, DENSE, LOGS))
+    return _errors(_problem(settings, effort), (LAPLEX, SCANNED, DENSE, LOGS))
 
 
 def _grid_accuracy(settings: Settings, effort: Effort) -> Result:
-    return _errors(_problems.on_grid(_problem(settings, effort)), (LAPLEX, DENSE, TOEPLITZ))
+    return _errors(_problems.on_grid(_problem(settings, effort)), (LAPLEX, SCANNED, DENSE, TOEPLITZ))
 
 
 def _errors(problem: Problem, methods: Sequence[str]) -> Result:

@@ -1,7 +1,8 @@
 """What is timed side by side: laplex and its rivals, each as a call without arguments on one problem.
 
 A whole call starts from x and the anchors: laplex sorts, dense forms its matrix, and a Toeplitz product transforms its
-kernel. With its plan kept, laplex does not sort. One FFT of x is no product; it shows how fast the machine is.
+kernel. With its plan kept, laplex does not sort; asked to scan, it forms no matrix, however small. One FFT of x is no
+product; it shows how fast the machine is.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import torch
 from torch import Tensor
 
 import laplex
+from laplex._backends import planner
 from laplex.baselines import logcumsumexp, toeplitz
 from laplex.reproduce._problems import Problem, gradient_errors, gram_errors, on_grid, product_errors
 
-LAPLEX, KEPT, DENSE = "laplex", "laplex, plan kept", "dense"
+LAPLEX, KEPT, SCANNED, DENSE = "laplex", "laplex, plan kept", "laplex, asked to scan", "dense"
 FFT, TOEPLITZ, LOGS = "fft", "toeplitz", "logcumsumexp"
 FORWARD, BOTH, GRAM = "forward", "forward and backward", "gram"
 TITLES = {
     LAPLEX: "laplex, whole call",
     KEPT: "laplex, plan kept",
+    SCANNED: "laplex, asked to scan",
     DENSE: "dense matrix, formed and multiplied",
     LOGS: "the paper's portable path, by logcumsumexp",
     TOEPLITZ: "Toeplitz product by FFT, uniform grid",
@@ -77,6 +80,8 @@ def _forward(method: str, problem: Problem) -> Call:
     if method == KEPT:
         plan = laplex.Plan(a, b)
         return lambda: (laplex.linear(x, a, b, tau, plan=plan),)
+    if method == SCANNED:
+        return lambda: (laplex.linear(x, a, b, tau, backend=planner(a.device)),)
     if method == TOEPLITZ:
         grid = on_grid(problem).a
         return lambda: (toeplitz.prepare(grid, grid, tau)(x),)
