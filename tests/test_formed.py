@@ -348,6 +348,11 @@ def test_layers_are_formed_and_long_sides_are_scanned():
     assert chosen(1000, 150528, 64) == "scan"
 
 
+def test_where_both_ways_take_as_long_the_more_exact_one_is_taken():
+    assert chosen(1024, 1024, 8, gradients=False) == "scan"
+    assert chosen(256, 256, 4096, gradients=False) == "formed"
+
+
 def test_which_says_so():
     inputs = a_sum((3,))
     given = {name: inputs[name] for name in ("x", "a", "b", "weight")}

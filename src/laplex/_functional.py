@@ -53,7 +53,8 @@ def linear(
         weight (H): the weights of a sum over the matrices of the batch, float32 or float64; None for no sum.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients.
+        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients, and scans,
+            which is more exact, where that takes about as long.
 
     Returns:
         y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first,
