@@ -28,6 +28,8 @@ STEPS = {  # what benchmarks.density_steps measures, in words
     "photographs": "3 145 728 numbers, rank 1000",
     "ImageNette": "150 528 numbers, rank 1000",
     "ImageNette, three components": "150 528 numbers, rank 1000, three components",
+    "ImageNette, diagonal": "150 528 numbers, rank 10 000, diagonal latent covariance",
+    "photographs, diagonal": "3 145 728 numbers, rank 100 000, diagonal latent covariance",
 }
 
 
@@ -206,13 +208,13 @@ def first_calls() -> str:
 
 def density_steps() -> str:
     """A training step of LaplexGaussian on a GPU."""
-    name = "density-steps-nvidia-h200.json"
-    found = _json(name)["results"]
+    names = "density-steps-nvidia-h200.json", "density-steps-diagonal-nvidia-h200.json"
+    found = {key: step for name in names for key, step in _json(name)["results"].items()}
     rows = [
         (says, f"{found[key]['step ms']:.3g} ms", scaled(1e9 * found[key]["peak GB"], "bytes"))
         for key, says in STEPS.items()
     ]
-    return table(("density", "time of a step", "peak memory"), rows, _from(name))
+    return table(("density", "time of a step", "peak memory"), rows, _from(*names))
 
 
 def _beside(other: str, *asked: tuple[str, str, str], most: int | None = None) -> str:

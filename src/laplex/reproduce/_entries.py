@@ -188,8 +188,8 @@ OPERATOR = (
         claim="The error of D random features falls as the root of D; where they take as long as LAPLEX (D = 16) it "
         "is 72 %, and below 10 % (D = 1024) they take 75 times as long.",
         criterion="Reproduced if the median error falls by the root of D (exponent 0.4 to 0.6), and features with an "
-        "error below a tenth take longer than laplex on every device that was run; exceeded if more than 75 times as "
-        "long on each.",
+        "error below a tenth take 75 times as long as laplex, or at most a tenth less, on every device that was run; "
+        "exceeded if more than a tenth longer than that on each.",
         devices=BOTH,
         data="",
         minutes={"cuda": 1.0, "cpu": 2.0},

@@ -311,6 +311,7 @@ def _table(sources: list[Results]) -> Table:
             start = run.settings["start"]
             words = _words(run) + (f", from {start}" if start else "")
             words += ", no jumps" if run.settings["functions"] and not run.settings["jump"] else ""
+            words += f", {run.settings['rounds']} rounds" if "rounds" in run.settings else ""
             cells = [f"{run.result['parameters']:,}", f"{_level(run):,.0f}", f"{_share(source, run):.1f}"]
             rank = str(run.settings["rank"] or run.result["rank"])
             rows.append([_name(source), words, rank, *cells, f"{_unseen(run)['rmse']:.4f}"])
@@ -318,14 +319,15 @@ def _table(sources: list[Results]) -> Table:
 
 
 def _plot(source: Results) -> Plot:
-    """Shares of the ceiling's likelihood over parameters."""
+    """Shares of the ceiling's likelihood over parameters; of fits with more and fewer rounds those with the most."""
     series = []
     for method in ("em", "adam", *DENSE):
         runs = [run for run in source.runs if run.settings["method"] == method and not run.settings["permuted"]]
         kept = [
             run for run in runs if method != "em" or (run.settings["start"], run.settings["jump"]) == ("tree", True)
         ]
-        ordered = sorted(kept, key=lambda run: run.result["parameters"])
+        longest = {_words(run): run for run in sorted(kept, key=lambda run: run.settings.get("rounds", 0))}
+        ordered = sorted(longest.values(), key=lambda run: run.result["parameters"])
         if ordered:
             x = [float(run.result["parameters"]) for run in ordered]
             series.append(Series(TITLES[method], x, [_share(source, run) for run in ordered]))

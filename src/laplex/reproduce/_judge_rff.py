@@ -7,7 +7,20 @@ import statistics
 
 from laplex.experiments import published
 from laplex.reproduce import _published as paper
-from laplex.reproduce._judging import OF_RIVAL, Better, curves, held, judged, milliseconds, near, not_run, place, series
+from laplex.reproduce._judging import (
+    OF_RIVAL,
+    Better,
+    beside,
+    curves,
+    figure,
+    held,
+    judged,
+    milliseconds,
+    near,
+    not_run,
+    place,
+    series,
+)
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series
 from laplex.reproduce._stored import Results, Run, Shelf
 
@@ -32,7 +45,7 @@ def values(entry: Entry, shelf: Shelf) -> Outcome:
     least = min((one for one in ratios.values() if one is not None), default=None)
     if least is None:
         return not_run(entry, "No time of as many features as an error below a tenth needs.")
-    verdict = held(0.4 <= slope <= 0.6 and least > 1, least > paper.RFF_RATIO)
+    verdict = beside(paper.RFF_RATIO, least, "higher") if 0.4 <= slope <= 0.6 else "not reproduced"
     figures = _value_figures(medians, enough, ratios, timed)
     size = max(run.settings["size"] for run in source.runs)
     reason = (
@@ -143,8 +156,7 @@ def _value_figures(
         ratio = ratios[device]
         if ratio is not None:
             label = f"time of {enough} features (error below a tenth) over laplex's, {place(one)}"
-            verdict = held(ratio > 1, ratio > paper.RFF_RATIO)
-            figures.append(Figure(label, paper.RFF_RATIO, ratio, "x", "higher", verdict))
+            figures.append(figure(label, paper.RFF_RATIO, ratio, "x", "higher"))
         crossing = _crossover(one)
         if crossing is not None:
             count = crossing.settings["features"]
