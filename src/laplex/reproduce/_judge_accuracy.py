@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from laplex.reproduce import _published as paper
-from laplex.reproduce._judging import beside, curves, figure, held, judged, not_run, place, ratio, series, value, worst
+from laplex.reproduce._judging import (
+    beside,
+    curves,
+    figure,
+    held,
+    judged,
+    not_run,
+    place,
+    power,
+    ratio,
+    series,
+    value,
+    worst,
+)
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
 from laplex.reproduce._rivals import DENSE, FORWARD, LAPLEX, LOGS, SCANNED, TITLES, TOEPLITZ
 from laplex.reproduce._stored import Results, Run, Shelf
@@ -23,9 +36,9 @@ def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
     if not found:
         return not_run(entry, _missing(entry))
     figures = [one for results in found.values() for one in _accuracy(results)]
-    told = [f"{one.label}: {one.ours:.2g}" for one in figures if one.ours is not None]
     plots = [_errors(results, "n", norm, "Errors") for results in found.values() for norm in NORMS]
-    verdict, reason = worst(one for one in figures if not one.note), f"{'; '.join(told)}."
+    verdict = worst(one for one in figures if not one.note)
+    reason = " ".join(_in_words(results) for results in found.values())
     if verdict != "not reproduced" and any(one.ours is None for one in figures):
         verdict, reason = "not run", f"{reason} Not all errors up to n = 2^14 are there; the same command goes on."
     return judged(entry, verdict, reason, list(found.values()), figures=figures, plots=plots)
@@ -46,6 +59,23 @@ def _accuracy(results: Results) -> list[Figure]:
             label = f"{NORMS[norm]}, {TITLES[SCANNED]}, {where}"
             figures.append(figure(label, stated, scanned, "relative error", "lower", BESIDE))
     return figures
+
+
+def _in_words(results: Results) -> str:
+    """The largest errors of one device, and where they are."""
+    words = []
+    for method in (LAPLEX, SCANNED):
+        of_runs = {run.settings["n"]: value(run, method, FORWARD, L2) for run in results.runs}
+        overall, largest = (_largest([value(run, method, FORWARD, norm) for run in results.runs]) for norm in NORMS)
+        if overall is not None and largest is not None:
+            where = next(power(n) for n, error in of_runs.items() if error == overall)
+            words.append(
+                f"{overall:.2g} in the Euclidean norm, at n = {where}, and {largest:.2g} in the largest component"
+            )
+    times = ratio(results.at(n=paper.ACCURACY_SIZE), LAPLEX, DENSE, FORWARD, L2)
+    dense = "" if times is None else f"; at n = {power(paper.ACCURACY_SIZE)} dense errs {times:.2g} times as much"
+    asked = "; asked to scan, it errs by at most ".join(words)
+    return f"{place(results)}: laplex errs by at most {asked}{dense}." if words else f"{place(results)}: not all sizes."
 
 
 def _largest(errors: list[float | None]) -> float | None:

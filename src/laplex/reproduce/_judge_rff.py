@@ -161,8 +161,7 @@ def _value_figures(
         if crossing is not None:
             count = crossing.settings["features"]
             label = f"most features that are no slower than laplex, {place(one)}"
-            verdict = held(medians.get(count, 1.0) > TENTH, count < paper.RFF_CROSSOVER)
-            figures.append(Figure(label, float(paper.RFF_CROSSOVER), float(count), "features", "lower", verdict))
+            figures.append(figure(label, float(paper.RFF_CROSSOVER), float(count), "features", "lower"))
     return figures
 
 
