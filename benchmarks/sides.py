@@ -42,11 +42,12 @@ def build(side: Side, inputs: Inputs) -> Runnable:
 
 def _gram(side: Side, inputs: Inputs) -> Runnable:
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
-    backend = laplex.backends.which(x, a, b, backend=side.backend)
+    plan = laplex.Plan(a, b, backend=side.backend)
     if side.mode in ("phased", "phased forward+backward"):
-        return _phased_gram(side, inputs, backend)
-    plan = laplex.Plan(a, b) if side.mode == "kept" else None
-    return Runnable(partial(laplex.gram, a, b, x, tau, plan=plan, backend=side.backend), inputs, backend, gram=True)
+        return _phased_gram(side, inputs, plan.backend)
+    kept = plan if side.mode == "kept" else None
+    call = partial(laplex.gram, a, b, x, tau, plan=kept, backend=side.backend)
+    return Runnable(call, inputs, plan.backend, gram=True)
 
 
 def _phased_gram(side: Side, inputs: Inputs, backend: str) -> Runnable:
@@ -80,17 +81,18 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     if side.mode == "symmetric":
         inputs = symmetric(inputs)
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
-    backend = laplex.backends.which(x, a, b, backend=side.backend)
+    which = partial(laplex.backends.which, backend=side.backend)
     if side.mode in PHASED_TRAINING:
-        return _phased_training(side, inputs, backend)
+        return _phased_training(side, inputs, which(x, a, b))
     if side.mode == "whole":
-        return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, backend)
+        return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, which(x, a, b))
     if side.mode in ("kept", "symmetric", "graph"):
         plan = laplex.Plan(a, b)
         product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
-        return Runnable(_graph(product) if side.mode == "graph" else product, inputs, backend)
+        return Runnable(_graph(product) if side.mode == "graph" else product, inputs, which(x, a, b, plan=plan))
     leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
     kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
+    backend = which(x, a, b, plan=kept)
     product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
     if side.mode == "forward+backward compiled":
         compiled = torch.compile(laplex.linear, fullgraph=True, dynamic=False)

@@ -261,7 +261,7 @@ def test_a_negative_ceiling_closes_nothing(tmp_path, command):
 
 
 def test_the_paper_s_figure_is_that_of_the_same_budget():
-    page = density_tables.Page("x", 307_200, (9469, 500, 0), 1000, "cpu", False)
+    page = density_tables.Page("x", 307_200, (9469, 500, 0), 40, 1000, "cpu", False)
     expected = {
         Variant("em", 1000, functions=2): 198_549,
         Variant("em", 999, functions=3): 229_607,

@@ -335,8 +335,8 @@ def test_faulty_values(backend, name, value):
 # --- the choice -------------------------------------------------------------------------------------------------------
 
 
-def chosen(n, k, rows, r=1, gradients=True, device="cuda"):
-    work = _backends.cost.Work(1, r, rows, n, k, gradients)
+def chosen(n, k, rows, r=1, gradients=True, device="cuda", wide=False):
+    work = _backends.cost.Work(1, r, rows, n, k, gradients, wide=wide)
     return _backends.cheapest(work, device)
 
 
@@ -350,7 +350,9 @@ def test_layers_are_formed_and_long_sides_are_scanned():
 
 def test_where_both_ways_take_as_long_the_more_exact_one_is_taken():
     assert chosen(1024, 1024, 8, gradients=False) == "scan"
-    assert chosen(256, 256, 4096, gradients=False) == "formed"
+    assert chosen(1024, 1024, 8, gradients=False, wide=True) == "formed"  # as exact either way
+    assert chosen(1024, 1024, 512) == "formed"  # a step forms for its gradients
+    assert chosen(256, 256, 4096, gradients=False) == "formed"  # and saves a third
 
 
 def test_which_says_so():

@@ -131,6 +131,15 @@ def test_densities(tmp_path, share, dense, want):
     assert verdict("density", tmp_path).verdict == want
 
 
+def test_the_longest_of_several_fits_is_judged(tmp_path):
+    fits = [(one | {"rounds": rounds}, fitted) for rounds, level in ((100, 800.0), (40, 300.0))
+            for one, fitted in [fit("em", level, functions=2)]]  # fmt: skip
+    write(tmp_path, "density-imagenette", [fit("empirical", 1000.0, rank=99, parameters=101_000), *fits])
+    (judged,) = verdict("density", tmp_path).figures
+    assert (judged.ours, judged.verdict) == (80.0, "exceeded")
+    assert "100 rounds" in judged.label
+
+
 def test_shares_of_several_numbers_of_images_are_told(tmp_path):
     for images, share in ((100, 0.85), (200, 0.734)):
         ceiling = fit("empirical", 1000.0, rank=images - 1, parameters=(images + 1) * 1000)

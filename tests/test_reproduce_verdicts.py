@@ -190,6 +190,10 @@ def test_accuracy(tmp_path):
     found = verdict("accuracy", tmp_path)
     assert found.verdict == "not reproduced"  # by what laplex chooses
     assert [one.verdict for one in found.figures if one.note] == ["exceeded", "exceeded"]
+    assert "laplex errs by at most 3e-07 in the Euclidean norm, at n = 2^14" in found.reason
+    lost = measured(**{LAPLEX: off(float("nan")), SCANNED: off(3e-8), DENSE: off(3e-6)})
+    write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), lost)])
+    assert "a GPU: not all sizes." in verdict("accuracy", tmp_path).reason
     write(tmp_path, "cuda-accuracy", [(square(1 << 12, 8), measured(**{LAPLEX: off(3e-8), DENSE: off(3e-7)}))])
     found = verdict("accuracy", tmp_path)
     assert (found.verdict, "up to n = 2^14" in found.reason) == ("not run", True)

@@ -53,8 +53,8 @@ def linear(
         weight (H): the weights of a sum over the matrices of the batch, float32 or float64; None for no sum.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients, and scans,
-            which is more exact, where that takes about as long.
+        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients. One matrix
+            without gradients is scanned where that takes about as long: for float32 it is the more exact way.
 
     Returns:
         y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first,
@@ -95,7 +95,7 @@ def linear(
     with _autocast.off(x.device), call:  # x has been cast, and nothing else is
         if forms:
             return _formed(given._replace(tau=length), batch, (chosen, kept), call)
-        tau_flat = flat_tau(tau, batch, a.device) if length is tau else length
+        tau_flat = flat_tau(tau, batch, a.device) if isinstance(tau, Tensor) else length
         call.constant(tau_flat)
         matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
         phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither

@@ -1,8 +1,8 @@
 """What a product costs on each way, in microseconds, so that a call can take the cheapest.
 
 The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (``python -m benchmarks.ways``; the
-JSON is in benchmarks/results). They need not be right, only in the right order: where two ways cost about the same,
-either will do. (To sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
+JSON is in benchmarks/results). They need not be right, only in the right order: where two ways cost about the same, the
+more exact one is taken. (To sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Work(NamedTuple):
     k: int
     gradients: bool
     planned: bool = False
+    wide: bool = False  # x is float64 or complex128
 
     @classmethod
     def of(
@@ -40,12 +41,12 @@ class Work(NamedTuple):
     ) -> Work:
         """Of x, a and b, for a batch of matrices, summed or not."""
         x, a, b = operands
-        sizes = a.shape[-1], b.shape[-1]
+        sizes, wide = (a.shape[-1], b.shape[-1]), x.dtype in (torch.float64, torch.complex128)
         if summed or not batch:
-            return cls(1, math.prod(batch), math.prod(x.shape[:-1]), *sizes, gradients, planned)
+            return cls(1, math.prod(batch), math.prod(x.shape[:-1]), *sizes, gradients, planned, wide)
         results = math.prod(batch)
         rows = x.shape[-2] * math.prod(torch.broadcast_shapes(x.shape[:-2], batch)) // max(results, 1)
-        return cls(results, 1, rows, *sizes, gradients, planned)
+        return cls(results, 1, rows, *sizes, gradients, planned, wide)
 
 
 MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradients three such arrays
@@ -107,8 +108,9 @@ def microseconds(way: str, work: Work, device: str) -> float:
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 
 
-# A product alone is scanned unless that takes so much longer: it is the more exact way, as products with a matrix are
-# summed in the dtype of x. Nothing is lost by it in the sweeps, because costs are no more exact than this.
+# Without gradients, one matrix is scanned unless that takes so much longer: products with a formed matrix are summed in
+# the dtype of x, the scan's in float64. In the sweeps the choice comes nearer to the fastest way by it, not farther:
+# the costs of one matrix are no more exact than this.
 WORTH_LESS_EXACT = 1.2
 
 
@@ -116,5 +118,6 @@ def cheapest(work: Work, device: str) -> str:
     """ "formed" or "scan"."""
     if work.results * work.n * work.k > MOST_FORMED:
         return "scan"
-    least = 1.0 if work.gradients else WORTH_LESS_EXACT
-    return "formed" if least * microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"
+    prefers_scan = work.results * work.summed == 1 and not work.gradients and not work.wide
+    saves = WORTH_LESS_EXACT if prefers_scan else 1.0
+    return "formed" if saves * microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"

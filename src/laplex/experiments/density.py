@@ -212,6 +212,7 @@ def run(study: Study) -> int:
         name=study.name,
         dim=study.data.dim,
         counts=(counts[0], counts[1], counts[2]),
+        rounds=study.recipe.rounds if any(one.method in ("em", "em-adam") for one in models) else 0,
         rank=study.rank,
         device=study.data.device.type,
         quick=study.quick,

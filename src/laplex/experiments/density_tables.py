@@ -73,6 +73,7 @@ class Page:
     name: str
     dim: int
     counts: tuple[int, int, int]  # of train, validation and test images
+    rounds: int  # of EM; 0 where nothing was fitted by it
     rank: int  # of the models with components, whose budgets dense ones are matched to
     device: str
     quick: bool
@@ -150,11 +151,12 @@ def _dense_rank(page: Page, components: int) -> int:
 
 def _notes(page: Page) -> list[str]:
     train, val, test = page.counts
+    rounds = f", by EM in {page.rounds} rounds" if page.rounds else ""
     paper = published.densities(page.dim)
     counted = "beyond the data" if page.device != "cpu" else "of the process so far, the data included"
     return [
-        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {train:,} images were fitted. The ridge "
-        f"of the empirical Gaussian was chosen on {val:,} validation images"
+        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {train:,} images were fitted{rounds}. "
+        f"The ridge of the empirical Gaussian was chosen on {val:,} validation images"
         + (f"; {test:,} test images chose nothing. " if test else ", and nothing else. ")
         + "Closure is the likelihood over that of the empirical Gaussian, where that is positive. Bits and RMSE (of "
         "the most likely image without noise) are of validation images; train is of as many of the train images.",

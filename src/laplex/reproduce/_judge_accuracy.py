@@ -63,19 +63,23 @@ def _accuracy(results: Results) -> list[Figure]:
 
 def _in_words(results: Results) -> str:
     """The largest errors of one device, and where they are."""
-    words = []
-    for method in (LAPLEX, SCANNED):
-        of_runs = {run.settings["n"]: value(run, method, FORWARD, L2) for run in results.runs}
-        overall, largest = (_largest([value(run, method, FORWARD, norm) for run in results.runs]) for norm in NORMS)
-        if overall is not None and largest is not None:
-            where = next(power(n) for n, error in of_runs.items() if error == overall)
-            words.append(
-                f"{overall:.2g} in the Euclidean norm, at n = {where}, and {largest:.2g} in the largest component"
-            )
+    ours, scanned = (_at_most(results, method) for method in (LAPLEX, SCANNED))
+    if not ours:
+        return f"{place(results)}: not all sizes."
+    asked = f"; asked to scan, it errs by at most {scanned}" if scanned else ""
     times = ratio(results.at(n=paper.ACCURACY_SIZE), LAPLEX, DENSE, FORWARD, L2)
     dense = "" if times is None else f"; at n = {power(paper.ACCURACY_SIZE)} dense errs {times:.2g} times as much"
-    asked = "; asked to scan, it errs by at most ".join(words)
-    return f"{place(results)}: laplex errs by at most {asked}{dense}." if words else f"{place(results)}: not all sizes."
+    return f"{place(results)}: laplex errs by at most {ours}{asked}{dense}."
+
+
+def _at_most(results: Results, method: str) -> str:
+    """The largest errors of a method; nothing where one is missing."""
+    errors = {run.settings["n"]: value(run, method, FORWARD, L2) for run in results.runs}
+    overall, largest = (_largest([value(run, method, FORWARD, norm) for run in results.runs]) for norm in NORMS)
+    if overall is None or largest is None:
+        return ""
+    where = next(power(n) for n, error in errors.items() if error == overall)
+    return f"{overall:.2g} in the Euclidean norm, at n = {where}, and {largest:.2g} in the largest component"
 
 
 def _largest(errors: list[float | None]) -> float | None:

@@ -171,10 +171,10 @@ def _share(source: Results, run: Run) -> float:
 
 
 def _plain(source: Results, method: str, rank: int, functions: int) -> Run | None:
-    """A fit from the tree, of pixels as they are; the newest one."""
+    """A fit from the tree, of pixels as they are: that with the most rounds, and of those the newest."""
     wanted = {"method": method, "functions": functions, "start": "tree", "jump": True, "permuted": False}
     found = [run for run in source.where(**wanted) if run.settings["rank"] in (rank, rank - rank % functions)]
-    return max(found, key=lambda run: run.date) if found else None
+    return max(found, key=lambda run: (run.settings.get("rounds", 0), run.date)) if found else None
 
 
 def _matched(source: Results, components: int) -> Run | None:
@@ -300,7 +300,8 @@ def _words(run: Run) -> str:
     size = (
         f", q = {one['functions']}" if one["functions"] else f", I = {one['components']}" if one["components"] else ""
     )
-    return f"{TITLES.get(one['method'], one['method'])}{size}, rank {one['rank'] or run.result['rank']}"
+    rounds = f", {one['rounds']} rounds" if "rounds" in one else ""
+    return f"{TITLES.get(one['method'], one['method'])}{size}, rank {one['rank'] or run.result['rank']}{rounds}"
 
 
 def _table(sources: list[Results]) -> Table:
@@ -311,7 +312,6 @@ def _table(sources: list[Results]) -> Table:
             start = run.settings["start"]
             words = _words(run) + (f", from {start}" if start else "")
             words += ", no jumps" if run.settings["functions"] and not run.settings["jump"] else ""
-            words += f", {run.settings['rounds']} rounds" if "rounds" in run.settings else ""
             cells = [f"{run.result['parameters']:,}", f"{_level(run):,.0f}", f"{_share(source, run):.1f}"]
             rank = str(run.settings["rank"] or run.result["rank"])
             rows.append([_name(source), words, rank, *cells, f"{_unseen(run)['rmse']:.4f}"])
@@ -326,7 +326,7 @@ def _plot(source: Results) -> Plot:
         kept = [
             run for run in runs if method != "em" or (run.settings["start"], run.settings["jump"]) == ("tree", True)
         ]
-        longest = {_words(run): run for run in sorted(kept, key=lambda run: run.settings.get("rounds", 0))}
+        longest = {run.result["parameters"]: run for run in sorted(kept, key=lambda run: run.settings.get("rounds", 0))}
         ordered = sorted(longest.values(), key=lambda run: run.result["parameters"])
         if ordered:
             x = [float(run.result["parameters"]) for run in ordered]
