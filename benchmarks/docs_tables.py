@@ -4,7 +4,7 @@ A page marks a block as the README does; ``benchmarks.markdown`` fills it.
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -97,18 +97,23 @@ def ffts() -> str:
 
 def large_ffts() -> str:
     """Whole calls and products with a plan kept, beside a whole Toeplitz product, at large sizes of a GPU."""
-    name = "reproduce/cuda-sizes.json"
+    # Half of the sizes, with 2^20 and 2^21, between which the order changes.
+    return _beside_toeplitz("cuda", [power for power in range(16, 30) if power % 4 in (0, 1)], "On the H200.")
+
+
+def cpu_ffts() -> str:
+    """The same on two cores, at every second size."""
+    return _beside_toeplitz("cpu", range(10, 21, 2), "On two cores.")
+
+
+def _beside_toeplitz(device: str, powers: Sequence[int], where: str) -> str:
+    name = f"reproduce/{device}-sizes.json"
     rows = []
-    for run in json.loads((COMMITTED / name).read_text(encoding="utf-8"))["runs"]:
-        n, found = run["settings"]["n"], run["result"]["measured"]
-        power = n.bit_length() - 1
-        if power >= 16 and power % 4 in (
-            0,
-            1,
-        ):  # half of the sizes, with 2^20 and 2^21, between which the order changes
-            whole, kept, other = (
-                found[side]["forward"]["seconds"] for side in ("laplex", "laplex, plan kept", "toeplitz")
-            )
+    for run in _json(name)["runs"]:
+        power, found = run["settings"]["n"].bit_length() - 1, run["result"]["measured"]
+        if power in powers:
+            sides = "laplex", "laplex, plan kept", "toeplitz"
+            whole, kept, other = (found[side]["forward"]["seconds"] for side in sides)
             cells = (scaled(one, "s") for one in (whole, kept, other))
             rows.append((f"2^{power}", *cells, _ratio(whole / other), _ratio(kept / other)))
     header = (
@@ -119,7 +124,7 @@ def large_ffts() -> str:
         "whole, ratio",
         "kept, ratio",
     )
-    return table(header, rows, f"On the H200. {_from(name)}")
+    return table(header, rows, f"{where} {_from(name)}")
 
 
 def compiled() -> str:
@@ -143,15 +148,31 @@ def missed() -> str:
 
 
 def modules() -> str:
-    """Whole training steps of LaplexLinear, with Adam, beside nn.Linear."""
+    """Whole training steps of LaplexLinear, with Adam, beside nn.Linear; and the ratio without Adam."""
     rows = []
     for name, on in MODULES.items():
         for one in _json(name)["layers"]:
             dense, ours = (one["milliseconds"]["with Adam"][key] for key in ("nn.Linear", "LaplexLinear"))
             layer = f"{one['in']} -> {one['out']}", str(one["rank"]), str(one["rows"])
-            rows.append((*layer, on, f"{dense:.3g} ms", f"{ours:.3g} ms", _ratio(ours / dense)))
-    header = "layer", "r", "rows", "on", "nn.Linear", "LaplexLinear", "ratio"
+            ratios = (_ratio(one["ratio"][step]) for step in ("with Adam", "forward + backward"))
+            rows.append((*layer, on, f"{dense:.3g} ms", f"{ours:.3g} ms", *ratios))
+    header = "layer", "r", "rows", "on", "nn.Linear", "LaplexLinear", "ratio", "ratio without Adam"
     return table(header, rows, _from(*MODULES))
+
+
+def wide_layer() -> tuple[str, str, str]:
+    """A training step of the widest module on the CPU, beside nn.Linear: what, how long, and where that is from."""
+    name = next(name for name, on in MODULES.items() if on == "CPU")
+    one = max(_json(name)["layers"], key=lambda layer: layer["in"])
+    dense, ours = (one["milliseconds"]["with Adam"][key] / 1e3 for key in ("nn.Linear", "LaplexLinear"))
+    says = f"Training step with Adam of a wide layer, {one['in']} -> {one['out']}, batch {one['rows']}, against "
+    return f"{says}`torch.nn.Linear`; the least of several rounds", against(ours, dense), _from(name)
+
+
+def against(ours: float, theirs: float) -> str:
+    """Two times in seconds, and how they compare."""
+    verdict = f"{theirs / ours:.2g} times faster" if ours < theirs else f"**{ours / theirs:.2g} times slower**"
+    return f"{scaled(ours, 's')} against {scaled(theirs, 's')}: {verdict}"
 
 
 def sizes() -> str:
@@ -268,6 +289,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "small layers": small,
     "ffts": ffts,
     "large ffts": large_ffts,
+    "cpu ffts": cpu_ffts,
     "compiled": compiled,
     "missed": missed,
     "modules": modules,

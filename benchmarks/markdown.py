@@ -15,7 +15,7 @@ from benchmarks import accuracies, densities, docs_tables, verdicts
 from benchmarks.problems import Size, power
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
-from benchmarks.tables import bar_of, scaled, value_of
+from benchmarks.tables import bar_of, value_of
 
 GUIDES = "densities", "gpu-and-memory", "layers", "plans", "projections", "reproduce"
 PAGES = "benchmarks", "honest", "maths", "troubleshooting", *(f"guides/{guide}" for guide in GUIDES)
@@ -39,8 +39,6 @@ class Figure:
 FIGURES = (
     Figure("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
            "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
-    Figure("layers", "layer-training", Size(1000, 150_528, 64),
-           "Training step of a wide layer, 150528 -> 1000, batch 64, against `torch.nn.Linear`"),
     Figure("cpu", "time-celerite2", LARGE,
            "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
     Figure("layers", "time-celerite2-symmetric-1-thread", LARGE,
@@ -106,7 +104,12 @@ def figures() -> str:
         found = [one for one in loaded[figure.suite][1] if (one.row, one.size) == (figure.row, figure.size)]
         shown = in_short(found[0]) if found else "not measured yet"
         lines.append(f"| {figure.says} | {_device(figure.suite)} | {shown} |")
-    origins = [f"{_device(suite)}: {origin}" for suite, (origin, _) in loaded.items()]
+    says, shown, origin = docs_tables.wide_layer()
+    lines.append(f"| {says} | CPU | {shown} |")
+    origins = [
+        *(f"{_device(suite)}: {origin}" for suite, (origin, _) in loaded.items()),
+        f"Wide layer: {origin[0].lower()}{origin[1:]}",
+    ]
     return "\n".join([*lines, "", "<br>\n".join(origins)])
 
 
@@ -115,9 +118,7 @@ def in_short(result: Result) -> str:
     times = [side.time.median for side in result.sides.values() if side.time is not None]
     if result.unit != "ratio" or len(times) < 2:
         return value_of(result)
-    ours, theirs = times[:2]
-    verdict = f"{theirs / ours:.2g} times faster" if ours < theirs else f"**{ours / theirs:.2g} times slower**"
-    return f"{scaled(ours, 's')} against {scaled(theirs, 's')}: {verdict}"
+    return docs_tables.against(*times[:2])
 
 
 def trained_layers() -> str:

@@ -143,7 +143,8 @@ DAMAGED = {
     '{"experiment": "some", "machines": [], "ru': "cannot be read (JSONDecodeError",
     "[]": "cannot be read (TypeError",
     '{"experiment": "some"}': "cannot be read (KeyError",
-    '{"experiment": "some", "machines": [], "runs": [{"settings": {}}]}': "in which runs lack their result or machine",
+    '{"experiment": "some", "machines": [], "runs": [{"settings": {}}]}': "in which runs lack their settings, result",
+    '{"experiment": "some", "machines": [{}], "runs": [{"settings": 1, "result": 2, "machine": 0}]}': "in which runs",
     '{"experiment": "other", "machines": [], "runs": []}': "which is of the experiment 'other'",
 }
 

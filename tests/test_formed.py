@@ -360,3 +360,5 @@ def test_which_says_so():
     given = {name: inputs[name] for name in ("x", "a", "b", "weight")}
     assert laplex.backends.which(**given, backend="formed") == "formed"
     assert laplex.backends.which(**given) in _backends.NAMES
+    with pytest.raises(TypeError, match=r"laplex.backends.which: `plan` must be a laplex.Plan"):
+        laplex.backends.which(**given, plan="x")

@@ -15,6 +15,7 @@ from laplex.reproduce import _page
 from laplex.reproduce._outcome import VERDICTS, Figure
 from laplex.reproduce._page_entry import compared
 from laplex.reproduce._page_markup import Markup, embedded_json, number, prose, tag
+from made_results import write
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -210,6 +211,10 @@ def test_damaged_results_are_told(tmp_path, laplex):
     lost = "runtime, fft, cpu, cpu-fft"
     assert errors.startswith(f"laplex report: not run, because results cannot be read: {lost}: ValueError: {tmp_path}")
     assert errors.count("\n") == 1
+    (tmp_path / "cuda-sizes.json").unlink()
+    write(tmp_path, "cpu-theorem", [({"n": 8}, {})], "cpu")
+    _, _, errors = laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")
+    assert errors.endswith(f"theorem-1: KeyError: 'strict', in {tmp_path / 'cpu-theorem.json'}\n")
 
 
 def test_no_results_at_all(tmp_path, monkeypatch, laplex):
@@ -222,6 +227,17 @@ def test_no_results_at_all(tmp_path, monkeypatch, laplex):
         assert status == 2
         assert "no results found" in errors
     assert not Path("laplex-report.html").exists()
+
+
+def test_a_quick_look_is_no_result(tmp_path, laplex):
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "quick" / "cpu-rank.json").write_text("{}")
+    for folder in (tmp_path, tmp_path / "quick"):
+        status, _, errors = laplex("report", "--results", folder, "--out", tmp_path / "page.html")
+        assert status == 2
+        assert f"{tmp_path / 'quick'} is a quick look, whose figures are too rough to be results" in errors
+    (tmp_path / "cpu-theorem.json").write_text((reproduce.committed() / "reproduce" / "cpu-theorem.json").read_text())
+    assert laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")[0] == 0
 
 
 def test_the_page_needs_no_extra():

@@ -59,9 +59,14 @@ def zero_sizes(runs):
     runs[0]["result"]["rank"] = []
 
 
+def no_way(runs):
+    runs[-1]["settings"]["way"] = None
+
+
 @pytest.mark.parametrize(
     ("name", "change", "hit", "told"),
     [
+        ("compress-tinyimagenet200_efflite0_1280_f16", no_way, {"heads"}, "a cell must be text, got None"),
         ("cuda-gram", no_result, {"gram"}, "KeyError: 'measured'"),
         ("cuda-gram", null_result, {"gram"}, "TypeError"),
         ("cuda-asymmetric", no_k, {"asymmetric"}, "KeyError: 'k'"),

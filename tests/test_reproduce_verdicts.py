@@ -229,11 +229,14 @@ def test_a_path_whose_answer_is_no_number_is_not_reproduced(tmp_path):
 def test_differentiability(tmp_path, cell, more, want):
     asked = [("gradient for x", True, cell), ("gradient for tau", None, more)]
     runs = [
-        ({"method": LAPLEX, "asked": one, "paper": theirs}, {"has": ours, "error": None, "words": ""})
+        ({"method": LAPLEX, "asked": one, "paper": theirs}, {"has": ours, "error": 1e-7 if ours else None, "words": ""})
         for one, theirs, ours in asked
     ]
     write(tmp_path, "cpu-gradients", runs, "cpu")
     assert verdict("differentiability", tmp_path).verdict == want
+    for error in (None, 0.5, float("nan")):  # a file that contradicts itself
+        write(tmp_path, "cpu-gradients", [(one, result | {"error": error}) for one, result in runs], "cpu")
+        assert verdict("differentiability", tmp_path).verdict == "not reproduced"
 
 
 def test_theory(tmp_path):

@@ -12,7 +12,7 @@ from laplex._backends import Call, WholeCall
 from laplex._formed.autograd import trained_product
 from laplex._formed.kernels import Kernels
 from laplex._gram import autograd as gram_autograd
-from laplex._plan import Plan
+from laplex._plan import Plan, check_plan
 from laplex._product import formed, kernels_of, product, weighted_sum
 from laplex._route import Arguments, route, trained, whole
 from laplex._scan import ops
@@ -91,7 +91,7 @@ def linear(
     length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
     if direct and plan is None:
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
-    _check_plan("laplex.linear", plan, (a, b), batch)
+    check_plan("laplex.linear", plan, (a, b), batch)
     with _autocast.off(x.device), call:  # x has been cast, and nothing else is
         if forms:
             return _formed(given._replace(tau=length), batch, (chosen, kept), call)
@@ -174,7 +174,7 @@ def gram(
     _checks.gram_weight(where, weight, b, batch)
     if backend is None:
         _backends.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
-    _check_plan(where, plan, (a, b), batch)
+    check_plan(where, plan, (a, b), batch)
     tau_flat = flat_tau(tau, batch, a.device)
     with call:
         chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend)
@@ -199,16 +199,6 @@ def _batched_gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix, bat
     matrices = unfold(made.reshape(*made.shape[:2], n * n), folding)
     matrices = matrices.reshape(*matrices.shape[:-1], n, n)  # a view: only leading dimensions were permuted
     return matrices if weight.dim() > 1 else matrices.squeeze(-3)
-
-
-def _check_plan(where: str, plan: Any, anchors: tuple[Tensor, Tensor], batch: tuple[int, ...]) -> None:
-    """Raise unless the plan, if there is one, was built for anchors of these sizes on their device."""
-    if plan is None:
-        return
-    if not isinstance(plan, Plan):
-        raise TypeError(_checks.not_a_plan(where, plan))
-    a, b = anchors
-    plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
 
 
 def _matrix(

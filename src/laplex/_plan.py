@@ -196,3 +196,13 @@ def _flat(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, tuple[int, 
     batch = _checks.batch_shape(where, a, b, 1.0)
     shape = (*batch, a.shape[-1], b.shape[-1])
     return flat_anchors(a.detach(), batch), flat_anchors(b.detach(), batch), shape
+
+
+def check_plan(where: str, plan: Any, anchors: tuple[Tensor, Tensor], batch: tuple[int, ...]) -> None:
+    """Raise unless the plan, if there is one, was built for anchors of these sizes on their device."""
+    if plan is None:
+        return
+    if not isinstance(plan, Plan):
+        raise TypeError(_checks.not_a_plan(where, plan))
+    a, b = anchors
+    plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ABOUT = "Write one HTML page of all results beside the paper's figures."
 COMMITTED, FRESH = Path("benchmarks/results"), Path("reproduced")  # what is taken if no folder is named
+QUICK = "quick"  # the folder of quick looks, which `laplex reproduce` makes
 DEFAULT_OUT = "laplex-report.html"
 
 
@@ -38,8 +39,13 @@ def run(given: argparse.Namespace) -> int:
         print(f"laplex report: {error}", file=sys.stderr)
         return 2
     for damage in dict.fromkeys(outcome.damage for outcome in found if outcome.damage):
-        lost = ", ".join(outcome.entry.name for outcome in found if outcome.damage == damage)
-        print(f"laplex report: not run, because results cannot be read: {lost}: {damage}", file=sys.stderr)
+        lost = [outcome for outcome in found if outcome.damage == damage]
+        names, files = (
+            ", ".join(one.entry.name for one in lost),
+            dict.fromkeys(file for one in lost for file in one.files),
+        )
+        where = "" if ".json" in damage else f", in {', '.join(files)}"
+        print(f"laplex report: not run, because results cannot be read: {names}: {damage}{where}", file=sys.stderr)
     counts = Counter(outcome.verdict for outcome in found)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     print(f"{given.out.absolute()}: {size / 1e6:.1f} MB\n{verdicts}")
@@ -53,6 +59,12 @@ def _folders(named: list[Path] | None) -> list[Path]:
     for folder in named or ():
         if not folder.is_dir():
             raise ValueError(f"--results: {folder} is no folder; name one that `laplex reproduce` has written into")
+        quick = folder if folder.resolve().name == QUICK else folder / QUICK
+        if quick == folder or (_has_results(quick) and not _has_results(folder)):
+            raise ValueError(
+                f"--results: {quick} is a quick look, whose figures are too rough to be results; run `laplex "
+                "reproduce` without --quick"
+            )
         if not _has_results(folder):
             raise ValueError(
                 f"--results: {folder} holds no JSON of results; name a folder that `laplex reproduce` has written into"

@@ -106,7 +106,8 @@ def _run(entries: list[Entry], order: Order, *, named: bool) -> int:
     for entry in entries:
         verdict, reason = told[entry.name]
         print(f"{entry.name}: {verdict}", textwrap.indent(textwrap.fill(reason, 110), "    "), sep="\n")
-    print("", f"Results: {order.folder}", *filter(None, [noise]), sep="\n")
+    if statuses:
+        print("", f"Results: {order.folder}", *filter(None, [noise]), sep="\n")
     return max(statuses.values(), default=0) or int(named and any(missing.values()))
 
 

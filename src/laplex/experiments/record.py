@@ -125,11 +125,14 @@ class Record:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             found, machines = content["experiment"], list(content["machines"])
             runs = {_key(run["settings"]): run for run in content["runs"]}
-            complete = all("result" in run and run["machine"] < len(machines) for run in runs.values())
+            complete = all(
+                isinstance(run["settings"], dict) and "result" in run and run["machine"] < len(machines)
+                for run in runs.values()
+            )
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(self._unreadable(f"which cannot be read ({type(error).__name__}: {error})")) from None
         if not complete:
-            raise ValueError(self._unreadable("in which runs lack their result or machine"))
+            raise ValueError(self._unreadable("in which runs lack their settings, result or machine"))
         if found != self.experiment:
             raise ValueError(self._unreadable(f"which is of the experiment {found!r}"))
         return machines, runs

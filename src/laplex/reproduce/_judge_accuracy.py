@@ -20,6 +20,7 @@ from laplex.reproduce._judging import (
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
 from laplex.reproduce._rivals import DENSE, FORWARD, LAPLEX, LOGS, SCANNED, TITLES, TOEPLITZ
 from laplex.reproduce._stored import Results, Run, Shelf
+from laplex.reproduce._trials import RIGHT
 
 L2, LARGEST = "error", "largest_error"
 NORMS = {L2: "Euclidean norm", LARGEST: "largest component"}
@@ -102,7 +103,8 @@ def grid(entry: Entry, shelf: Shelf) -> Outcome:
         label = f"largest component, n = 2^14, {place(results)}"
         figures.append(Figure(label, theirs, ours, "relative error", "lower", verdict))
         which = "at every size" if all(smallest) else f"at {sum(smallest)} of {len(smallest)} sizes"
-        words.append(f"{place(results)}: {ours or 0:.2g}, the smallest {which}")
+        error = "not measured" if ours is None else f"{ours:.2g}"
+        words.append(f"{place(results)}: {error}, the smallest {which}")
     reason = f"Largest relative error at n = 2^14, beside FFT and dense: {'; '.join(words)}. The paper has 4.2e-7."
     plots = [_errors(results, "n", norm, "Errors on a uniform grid") for results in found.values() for norm in NORMS]
     return judged(entry, worst(figures), reason, list(found.values()), figures=figures, plots=plots)
@@ -166,7 +168,7 @@ def differentiability(entry: Entry, shelf: Shelf) -> Outcome:
     for results in found.values():
         for run in results.runs:
             method, asked = run.settings["method"], run.settings["asked"]
-            got, theirs = run.result["has"], run.settings["paper"]
+            got, theirs = _has(run), run.settings["paper"]
             cells = [place(results), TITLES[method], asked, "" if theirs is None else _word(theirs), _word(got)]
             rows.append(
                 [*cells, "" if run.result["error"] is None else f"{run.result['error']:.1e}", run.result["words"]]
@@ -178,6 +180,12 @@ def differentiability(entry: Entry, shelf: Shelf) -> Outcome:
     columns = ["machine", "method", "asked", "paper", "here", "relative error", "what was found"]
     tables = [Table("What was tried, against float64", columns, rows)]
     return judged(entry, verdict, reason, list(found.values()), tables=tables)
+
+
+def _has(run: Run) -> bool:
+    """Whether what was asked for is there and right: a file that says so must have the error that shows it."""
+    error = run.result["error"]
+    return bool(run.result["has"]) and error is not None and 0 <= error <= RIGHT
 
 
 def _word(yes: bool) -> str:

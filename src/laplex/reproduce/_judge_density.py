@@ -43,7 +43,7 @@ def density(entry: Entry, shelf: Shelf) -> Outcome:
     figures = [*shares, *leads]
     best, theirs = max(one.ours or 0.0 for one in shares), max(one.paper or 0.0 for one in shares)
     reason = f"{DIFFER}; at rank 1000 LAPLEX has up to {best:.0f} % of its likelihood, the paper's up to {theirs:.0f} %"
-    reason += f", and it leads dense models of equal parameters by {_span(leads)} nats a number." if leads else "."
+    reason += f", and it leads dense models of no fewer parameters by {_span(leads)} nats a number." if leads else "."
     reason += f"{_by_images(sources)} That is by EM; the entry density-adam has the paper's own model by Adam."
     plots = [_plot(source) for source in sources]
     return judged(entry, verdict, reason, sources, figures=figures, plots=plots, tables=[_table(sources)])
@@ -170,16 +170,21 @@ def _share(source: Results, run: Run) -> float:
     return 100 * _level(run) / _level(ceiling) if ceiling is not None else float("nan")
 
 
-def _plain(source: Results, method: str, rank: int, functions: int) -> Run | None:
-    """A fit from the tree, of pixels as they are: that with the most rounds, and of those the newest."""
-    wanted = {"method": method, "functions": functions, "start": "tree", "jump": True, "permuted": False}
+def _plain(source: Results, rank: int, functions: int) -> dict[int, Run]:
+    """Fits by EM from the tree, of pixels as they are, by their rounds; the newest of each, the longest last."""
+    wanted = {"method": "em", "functions": functions, "start": "tree", "jump": True, "permuted": False}
     found = [run for run in source.where(**wanted) if run.settings["rank"] in (rank, rank - rank % functions)]
-    return max(found, key=lambda run: (run.settings.get("rounds", 0), run.date)) if found else None
+    ordered = sorted(found, key=lambda run: (_rounds(run), run.date))
+    return {_rounds(run): run for run in ordered}
+
+
+def _rounds(run: Run) -> int:
+    return int(run.settings.get("rounds", 0))
 
 
 def _matched(source: Results, components: int) -> Run | None:
-    """Our fit by EM with the rank and the values a pixel of the paper's model."""
-    return _plain(source, "em", published.DENSITY_RANK, components + 1)
+    """Our fit by EM with the rank and the values a pixel of the paper's model; the longest one."""
+    return next(reversed(_plain(source, published.DENSITY_RANK, components + 1).values()), None)
 
 
 def _dense_rival(source: Results, run: Run) -> Run | None:
@@ -193,16 +198,24 @@ def _dense_rival(source: Results, run: Run) -> Run | None:
 
 
 def _rising(source: Results, what: str) -> list[tuple[str, float, float]]:
-    """Figures before and after functions are added at the same rank, fits from the tree."""
+    """Figures before and after functions are added at the same rank, fits from the tree with as many rounds."""
     steps = []
     ranks = {run.settings["rank"] for run in source.runs if run.settings["method"] == "em"}
     for rank in sorted(ranks):
-        fits = [(q, run) for q in range(1, 9) if (run := _plain(source, "em", rank, q)) is not None]
-        exact = [(q, run) for q, run in fits if run.settings["rank"] == rank or rank == published.DENSITY_RANK]
-        for (q, run), (more, other) in pairwise(exact):
-            label = f"rank {rank}, from {q} to {more} functions, {_name(source)}"
-            steps.append((label, _unseen(run)[what], _unseen(other)[what]))
+        fits = [(q, found) for q in range(1, 9) if (found := _at_rank(source, rank, q))]
+        for (q, found), (more, others) in pairwise(fits):
+            for rounds in found.keys() & others.keys():
+                label = f"rank {rank}, {rounds} rounds, from {q} to {more} functions, {_name(source)}"
+                steps.append((label, _unseen(found[rounds])[what], _unseen(others[rounds])[what]))
     return steps
+
+
+def _at_rank(source: Results, rank: int, functions: int) -> dict[int, Run]:
+    """Those of exactly this rank; at the paper's, of the largest multiple of the functions below it."""
+    found = _plain(source, rank, functions)
+    return {
+        rounds: run for rounds, run in found.items() if run.settings["rank"] == rank or rank == published.DENSITY_RANK
+    }
 
 
 def _name(source: Results) -> str:

@@ -61,6 +61,7 @@ def _outcome(entry: Entry, shelf: Shelf) -> Outcome:
     try:
         found = JUDGES[entry.name](entry, shelf)
         _refuse_numbers(found)
+        _refuse_cells(found)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         files = list(dict.fromkeys(map(shown, shelf.opened)))
         what = f"{type(error).__name__}: {error}"
@@ -74,3 +75,11 @@ def _refuse_numbers(found: Outcome) -> None:
     for one in found.figures:
         if one.ours is not None and not math.isfinite(one.ours):
             raise ValueError(f"{one.label}: {one.ours}")
+
+
+def _refuse_cells(found: Outcome) -> None:
+    """Raise TypeError where a cell of a table is no text: results that hold something else are damaged."""
+    for one in found.tables:
+        for cell in (cell for row in one.rows for cell in row):
+            if not isinstance(cell, str):
+                raise TypeError(f"{one.title}: a cell must be text, got {cell!r}")

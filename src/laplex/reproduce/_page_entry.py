@@ -98,7 +98,8 @@ def _figure_row(figure: Figure) -> list[Markup]:
     ratio = number(figure.ours / figure.paper) if figure.ours is not None and figure.paper else Markup(NONE)
     label = tag("span", prose(figure.label)) + note
     shown = [_with_unit(value, figure.unit) for value in (figure.paper, figure.ours)]
-    return [label, *shown, ratio, compared(figure), badge(figure.verdict)]
+    nothing_beside = figure.paper is None and figure.ours is not None and figure.verdict == "not run"
+    return [label, *shown, ratio, compared(figure), Markup(NONE) if nothing_beside else badge(figure.verdict)]
 
 
 def _with_unit(value: float | None, unit: str) -> Markup:

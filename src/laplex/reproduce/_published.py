@@ -56,10 +56,11 @@ CPU_FFT_MS = {"laplex": 64.0, "toeplitz": 6.0, "fft": 0.65}
 GRID_SIZE = 1 << 14
 GRID_LARGEST = {"laplex": 4.2e-7, "toeplitz": 4.4e-7, "dense": 1.1e-6}
 
-# fig:kerlap-vs-rff: n = k = 2^16.
+# fig:kerlap-vs-rff.
+RFF_SIZE, RFF_FEATURES = 1 << 16, 1024
 RFF_LAPLEX_MS = 0.5
 RFF_CROSSOVER = 16  # features that take as long as LAPLEX
-RFF_RATIO = 75.0  # times as long take 1024 features, whose error is below a tenth
+RFF_RATIO = 75.0  # times as long take so many features, whose error is below a tenth
 RFF_VALUE_FALL, RFF_GRADIENT_FALL = 57.0, 26.0  # from D = 1 to 2048; fig:app-rff-grad
 
 # fig:imagenette-recon-gallery: mean RMSE of ten held-out images, by the number of components.
