@@ -204,7 +204,7 @@ def _rising(source: Results, what: str) -> list[tuple[str, float, float]]:
     for rank in sorted(ranks):
         fits = [(q, found) for q in range(1, 9) if (found := _at_rank(source, rank, q))]
         for (q, found), (more, others) in pairwise(fits):
-            for rounds in found.keys() & others.keys():
+            for rounds in sorted(found.keys() & others.keys()):
                 label = f"rank {rank}, {rounds} rounds, from {q} to {more} functions, {_name(source)}"
                 steps.append((label, _unseen(found[rounds])[what], _unseen(others[rounds])[what]))
     return steps
