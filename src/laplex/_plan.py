@@ -145,8 +145,12 @@ class Plan:
         matrix = Matrix(rows, cols, tau, self._order.unchecked(), self.backend)
         if shape[-2] > shape[-1]:  # with few columns the GPU does not use the order, so nothing would be checked
             matrix = matrix.mT
-        even, _ = ops.scan(torch.zeros_like(matrix.source), *matrix.flat, True, 0)
-        if bool(even.isnan().any()):
+        try:
+            even, _ = ops.scan(torch.zeros_like(matrix.source), *matrix.flat, True, 0)
+            stale = bool(even.isnan().any())  # as CUDA says it
+        except StalePlanError:
+            stale = True
+        if stale:
             raise StalePlanError(_checks.stale_plan("Plan.validate"))
 
     def _check_shape(self, where: str, shape: tuple[int, ...], device: torch.device) -> None:

@@ -70,7 +70,8 @@ def anchors(where: str, name: str, value: Tensor) -> None:
     """Anchors and phases: float32 or float64, with at least one dimension."""
     is_tensor(where, name, value)
     if value.dtype not in ANCHOR_DTYPES:
-        why = "; half precision would tie most anchors together" if value.dtype.itemsize == 2 else ""
+        tied = value.dtype.itemsize == 2 and name in ("a", "b")
+        why = "; half precision would tie most anchors together" if tied else ""
         to_do = real_instead(name, value)
         raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}{why}; {to_do}")
     if value.dim() == 0:
