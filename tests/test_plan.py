@@ -201,7 +201,7 @@ def test_validate_finds_a_stale_plan(layout, change, tied):
     a, b = grid(layout, tied)
     plan = Plan(a, b)
     change(a, b)
-    with pytest.raises(StalePlanError, match="Plan.validate: `plan` does not describe the order"):
+    with pytest.raises(StalePlanError, match=r"Plan.validate: `plan` does not describe the order"):
         plan.validate(a, b)
 
 
