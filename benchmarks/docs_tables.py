@@ -98,24 +98,24 @@ def ffts() -> str:
 def large_ffts() -> str:
     """Whole calls and products with a plan kept, beside a whole Toeplitz product, at large sizes of a GPU."""
     # Half of the sizes, with 2^20 and 2^21, between which the order changes.
-    return _beside_toeplitz("cuda", [power for power in range(16, 30) if power % 4 in (0, 1)], "On the H200.")
+    return _beside_toeplitz("cuda", [1 << e for e in range(16, 30) if e % 4 in (0, 1)], "On the H200.")
 
 
 def cpu_ffts() -> str:
     """The same on two cores, at every second size."""
-    return _beside_toeplitz("cpu", range(10, 21, 2), "On two cores.")
+    return _beside_toeplitz("cpu", [1 << e for e in range(10, 21, 2)], "On two cores.")
 
 
-def _beside_toeplitz(device: str, powers: Sequence[int], where: str) -> str:
+def _beside_toeplitz(device: str, sizes: Sequence[int], where: str) -> str:
     name = f"reproduce/{device}-sizes.json"
     rows = []
     for run in _json(name)["runs"]:
-        power, found = run["settings"]["n"].bit_length() - 1, run["result"]["measured"]
-        if power in powers:
+        n, found = run["settings"]["n"], run["result"]["measured"]
+        if n in sizes:
             sides = "laplex", "laplex, plan kept", "toeplitz"
             whole, kept, other = (found[side]["forward"]["seconds"] for side in sides)
             cells = (scaled(one, "s") for one in (whole, kept, other))
-            rows.append((f"2^{power}", *cells, _ratio(whole / other), _ratio(kept / other)))
+            rows.append((power(n), *cells, _ratio(whole / other), _ratio(kept / other)))
     header = (
         "n = k",
         "laplex, whole call",

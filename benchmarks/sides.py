@@ -83,7 +83,7 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     x, a, b, tau = inputs.x, inputs.a, inputs.b, inputs.tau
     which = partial(laplex.backends.which, backend=side.backend)
     if side.mode in PHASED_TRAINING:
-        return _phased_training(side, inputs, which(x, a, b))
+        return _phased_training(side, inputs)
     if side.mode == "whole":
         return Runnable(partial(laplex.linear, x, a, b, tau, backend=side.backend), inputs, which(x, a, b))
     if side.mode in ("kept", "symmetric", "graph"):
@@ -100,7 +100,7 @@ def _laplex(side: Side, inputs: Inputs) -> Runnable:
     return Runnable(lambda: torch.autograd.grad(product(), leaves, inputs.cotangent), inputs, backend)
 
 
-def _phased_training(side: Side, inputs: Inputs, backend: str) -> Runnable:
+def _phased_training(side: Side, inputs: Inputs) -> Runnable:
     """All gradients of a product with phases; the tests judge them."""
     given = inputs.x, inputs.a, inputs.b, 2 * inputs.a.flip(0), 3 * inputs.b.flip(0)  # phases as good as any
     leaves = x, a, b, phi, psi = tuple(leaf.detach().requires_grad_() for leaf in given)
@@ -112,7 +112,7 @@ def _phased_training(side: Side, inputs: Inputs, backend: str) -> Runnable:
         y = laplex.linear(x, a, b, tau, phi=phi, psi=psi, backend=side.backend)
         return torch.autograd.grad(y, leaves, inputs.cotangent)
 
-    return Runnable(both, backend=backend)
+    return Runnable(both, backend=laplex.backends.which(x, a, b, tau, phi=phi, psi=psi, backend=side.backend))
 
 
 def _graph(product: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -16,6 +16,7 @@ import functools
 import itertools
 import json
 import random
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -182,7 +183,8 @@ def report(rows: list[dict[str, Any]], device: str) -> None:
     judged = judge(rows, device)
     over = sum(row["over_best"] > 1.2 for row in judged)
     slower = sorted(judged, key=lambda row: -row["over_compiled"])
-    print(f"{over} of {len(judged)} choices over 1.2 of the best way; worst:")
+    mean = statistics.geometric_mean(row["over_best"] for row in judged)
+    print(f"{over} of {len(judged)} choices over 1.2 of the best way, {mean:.4f} on geometric average; worst:")
     for row in judged[:12]:
         print(json.dumps(row))
     beside = [row for row in judged if row["over_compiled"]]

@@ -87,7 +87,7 @@ def linear(
     batch, chosen, forms, direct, kept = route(given)
     if backend is None:
         _backends.tell_without_core(a.device, x.numel() + math.prod(x.shape[:-1]) * a.shape[-1])
-    # Before the recording of `call`: the tensor of a number is made once and kept, and is no step of the call.
+    # A number becomes a tensor here and not within `call`: a recording that sees it made could not be replayed.
     length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
     if direct and plan is None:
         return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)

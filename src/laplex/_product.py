@@ -26,7 +26,7 @@ def kernels_of(
     weight: Tensor | None,
     phase: tuple[Tensor, ...],
 ) -> Kernels:
-    """The matrices to be formed: summed to one if there is a weight. tau is flat, or as the caller gave it."""
+    """The matrices to be formed: summed to one if there is a weight. tau is as the caller gave it, or (h,)."""
     a, b = (flat_anchors(side, batch) for side in anchors)
     phi, psi = (flat_anchors(side, batch) for side in phase) if phase else (None, None)
     if tau.shape in (batch, a.shape[:-1]):

@@ -108,16 +108,17 @@ def microseconds(way: str, work: Work, device: str) -> float:
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 
 
-# Without gradients, one matrix is scanned unless that takes so much longer: products with a formed matrix are summed in
-# the dtype of x, the scan's in float64. In the sweeps the choice comes nearer to the fastest way by it, not farther:
-# the costs of one matrix are no more exact than this.
-WORTH_LESS_EXACT = 1.2
+# How many times longer the scan of one matrix may take, without gradients, before the matrix is formed. The scan
+# carries sums in float64, and a product with a formed matrix sums in the dtype of x; so where both take about as long,
+# the scan is better. No time is lost: with 1 the choice would be farther from the fastest way in both sweeps
+# (``--fit`` says how far), because the costs of one matrix are no more exact than this.
+SCAN_MAY_TAKE = 1.2
 
 
 def cheapest(work: Work, device: str) -> str:
     """ "formed" or "scan"."""
     if work.results * work.n * work.k > MOST_FORMED:
         return "scan"
-    prefers_scan = work.results * work.summed == 1 and not work.gradients and not work.wide
-    saves = WORTH_LESS_EXACT if prefers_scan else 1.0
-    return "formed" if saves * microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"
+    scan_is_better = work.results * work.summed == 1 and not work.gradients and not work.wide
+    most = microseconds("formed", work, device) * (SCAN_MAY_TAKE if scan_is_better else 1.0)
+    return "formed" if most < microseconds("scan", work, device) else "scan"

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 ABOUT = "Write one HTML page of all results beside the paper's figures."
 COMMITTED, FRESH = Path("benchmarks/results"), Path("reproduced")  # what is taken if no folder is named
-QUICK = "quick"  # the folder of quick looks, which `laplex reproduce` makes
 DEFAULT_OUT = "laplex-report.html"
 
 
@@ -40,10 +39,8 @@ def run(given: argparse.Namespace) -> int:
         return 2
     for damage in dict.fromkeys(outcome.damage for outcome in found if outcome.damage):
         lost = [outcome for outcome in found if outcome.damage == damage]
-        names, files = (
-            ", ".join(one.entry.name for one in lost),
-            dict.fromkeys(file for one in lost for file in one.files),
-        )
+        names = ", ".join(one.entry.name for one in lost)
+        files = dict.fromkeys(file for one in lost for file in one.files)
         where = "" if ".json" in damage else f", in {', '.join(files)}"
         print(f"laplex report: not run, because results cannot be read: {names}: {damage}{where}", file=sys.stderr)
     counts = Counter(outcome.verdict for outcome in found)
@@ -56,11 +53,14 @@ def run(given: argparse.Namespace) -> int:
 
 def _folders(named: list[Path] | None) -> list[Path]:
     """The folders that hold results; ValueError where one that was named holds none, or none is there."""
+    from laplex.reproduce._stored import QUICK_LOOKS
+
     for folder in named or ():
         if not folder.is_dir():
             raise ValueError(f"--results: {folder} is no folder; name one that `laplex reproduce` has written into")
-        quick = folder if folder.resolve().name == QUICK else folder / QUICK
-        if quick == folder or (_has_results(quick) and not _has_results(folder)):
+        is_quick = folder.resolve().name == QUICK_LOOKS
+        quick = folder if is_quick else folder / QUICK_LOOKS
+        if is_quick or (_has_results(quick) and not _has_results(folder)):
             raise ValueError(
                 f"--results: {quick} is a quick look, whose figures are too rough to be results; run `laplex "
                 "reproduce` without --quick"

@@ -24,7 +24,7 @@ from laplex.cli.machine import refuse_seed
 from laplex.density._starts import STARTS
 from laplex.experiments import density_tables
 from laplex.experiments.density_data import Data, Split, held_out, read
-from laplex.experiments.density_runs import CEILING, METHODS, Recipe, Variant, budget, measured, settings
+from laplex.experiments.density_runs import CEILING, METHODS, OF_METHOD, Recipe, Variant, budget, measured, settings
 from laplex.experiments.density_tables import Cell, Page
 from laplex.experiments.options import among, at_least_one, file_name, words
 from laplex.experiments.record import Record
@@ -212,7 +212,7 @@ def run(study: Study) -> int:
         name=study.name,
         dim=study.data.dim,
         counts=(counts[0], counts[1], counts[2]),
-        rounds=study.recipe.rounds if any(one.method in ("em", "em-adam") for one in models) else 0,
+        rounds=study.recipe.rounds if any("rounds" in OF_METHOD[one.method] for one in models) else 0,
         rank=study.rank,
         device=study.data.device.type,
         quick=study.quick,

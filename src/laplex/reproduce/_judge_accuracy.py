@@ -50,12 +50,12 @@ def _accuracy(results: Results) -> list[Figure]:
     where, of_paper = place(results), {L2: paper.ACCURACY_L2, LARGEST: paper.ACCURACY_LARGEST}
     figures = []
     for norm, stated in of_paper.items():
-        largest = _largest([value(run, LAPLEX, FORWARD, norm) for run in results.runs])
+        largest = _largest(results, LAPLEX, norm)
         figures.append(figure(f"{NORMS[norm]}, {where}", stated, largest, "relative error", "lower"))
     times = ratio(results.at(n=paper.ACCURACY_SIZE), LAPLEX, DENSE, FORWARD, L2)
     figures.append(figure(f"dense over laplex, n = 2^14, {where}", paper.ACCURACY_DENSE_FACTOR, times, "x", "higher"))
     for norm, stated in of_paper.items():
-        scanned = _largest([value(run, SCANNED, FORWARD, norm) for run in results.runs])
+        scanned = _largest(results, SCANNED, norm)
         if scanned is not None:
             label = f"{NORMS[norm]}, {TITLES[SCANNED]}, {where}"
             figures.append(figure(label, stated, scanned, "relative error", "lower", BESIDE))
@@ -75,16 +75,16 @@ def _in_words(results: Results) -> str:
 
 def _at_most(results: Results, method: str) -> str:
     """The largest errors of a method; nothing where one is missing."""
-    errors = {run.settings["n"]: value(run, method, FORWARD, L2) for run in results.runs}
-    overall, largest = (_largest([value(run, method, FORWARD, norm) for run in results.runs]) for norm in NORMS)
+    overall, largest = (_largest(results, method, norm) for norm in NORMS)
     if overall is None or largest is None:
         return ""
-    where = next(power(n) for n, error in errors.items() if error == overall)
+    where = next(power(run.settings["n"]) for run in results.runs if value(run, method, FORWARD, L2) == overall)
     return f"{overall:.2g} in the Euclidean norm, at n = {where}, and {largest:.2g} in the largest component"
 
 
-def _largest(errors: list[float | None]) -> float | None:
-    """None where one is missing: it may have been the largest."""
+def _largest(results: Results, method: str, norm: str) -> float | None:
+    """The largest error over all sizes; None where one is missing, which may have been the largest."""
+    errors = [value(run, method, FORWARD, norm) for run in results.runs]
     found = [one for one in errors if one is not None]
     return max(found) if found and len(found) == len(errors) else None
 

@@ -171,11 +171,10 @@ def _share(source: Results, run: Run) -> float:
 
 
 def _plain(source: Results, rank: int, functions: int) -> dict[int, Run]:
-    """Fits by EM from the tree, of pixels as they are, by their rounds; the newest of each, the longest last."""
+    """Fits by EM from the tree, of pixels as they are, by their rounds; the newest of each."""
     wanted = {"method": "em", "functions": functions, "start": "tree", "jump": True, "permuted": False}
     found = [run for run in source.where(**wanted) if run.settings["rank"] in (rank, rank - rank % functions)]
-    ordered = sorted(found, key=lambda run: (_rounds(run), run.date))
-    return {_rounds(run): run for run in ordered}
+    return {_rounds(run): run for run in sorted(found, key=lambda run: run.date)}
 
 
 def _rounds(run: Run) -> int:
@@ -184,7 +183,8 @@ def _rounds(run: Run) -> int:
 
 def _matched(source: Results, components: int) -> Run | None:
     """Our fit by EM with the rank and the values a pixel of the paper's model; the longest one."""
-    return next(reversed(_plain(source, published.DENSITY_RANK, components + 1).values()), None)
+    found = _plain(source, published.DENSITY_RANK, components + 1)
+    return found[max(found)] if found else None
 
 
 def _dense_rival(source: Results, run: Run) -> Run | None:
@@ -211,7 +211,7 @@ def _rising(source: Results, what: str) -> list[tuple[str, float, float]]:
 
 
 def _at_rank(source: Results, rank: int, functions: int) -> dict[int, Run]:
-    """Those of exactly this rank; at the paper's, of the largest multiple of the functions below it."""
+    """Fits of exactly this rank; at the paper's rank also those of the largest multiple of the functions below it."""
     found = _plain(source, rank, functions)
     return {
         rounds: run for rounds, run in found.items() if run.settings["rank"] == rank or rank == published.DENSITY_RANK
@@ -339,7 +339,7 @@ def _plot(source: Results) -> Plot:
         kept = [
             run for run in runs if method != "em" or (run.settings["start"], run.settings["jump"]) == ("tree", True)
         ]
-        longest = {run.result["parameters"]: run for run in sorted(kept, key=lambda run: run.settings.get("rounds", 0))}
+        longest = {run.result["parameters"]: run for run in sorted(kept, key=_rounds)}
         ordered = sorted(longest.values(), key=lambda run: run.result["parameters"])
         if ordered:
             x = [float(run.result["parameters"]) for run in ordered]

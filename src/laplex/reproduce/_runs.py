@@ -21,6 +21,7 @@ from laplex.experiments.record import Record
 from laplex.reproduce import _curves, _experiments
 from laplex.reproduce._measure import FULL, MEASUREMENTS, QUICK, Effort, Measurement
 from laplex.reproduce._outcome import Entry
+from laplex.reproduce._stored import QUICK_LOOKS
 
 CURVES = "heads-curves"
 EXPERIMENTS = ("rff", "heads", "projection", "density", "density-adam", "photographs")
@@ -67,7 +68,7 @@ class Order:
     @property
     def folder(self) -> Path:
         """Where results go."""
-        return self.out / "quick" if self.effort.level == QUICK else self.out
+        return self.out / QUICK_LOOKS if self.effort.level == QUICK else self.out
 
 
 def missing(entry: Entry, order: Order) -> str:

@@ -2,7 +2,7 @@
 
 A measurement NAME on a device is the file DEVICE-NAME.json. Experiments have the names that `laplex experiment` gives
 them. Files are looked for in a folder itself, and in its folders ``reproduce`` and ``experiments``, as the committed
-results have them. Quick looks, whose names end in ``-quick``, are no results.
+results have them. Quick looks are no results: they are in a folder ``quick``, or their names end in ``-quick``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PLACES = ("", "experiments", "reproduce")  # of files of the same name the last one wins
+QUICK_LOOKS = "quick"  # the folder below the asked one into which `laplex reproduce --quick` writes
 ROOT = Path(__file__).parents[3]  # of a checkout; elsewhere it holds no results
 DEVICES = ("cuda", "cpu")
 
