@@ -38,6 +38,20 @@ def test_the_paper_s_recipe_is_its_table():
     assert len(training._groups(LaplexLinear(4, 3), training.TUNED)) == 1
 
 
+@pytest.mark.parametrize("recipe", [training.PAPER, training.PAPER_FULL])
+@pytest.mark.parametrize("rows", [15_000, 500, 12_811_670])
+def test_the_paper_s_recipe_carries_as_far_on_any_number_of_rows(recipe, rows):
+    steps, of_paper = (-(-count // 128) * 30 for count in (rows, 1_281_167))
+    assert of_paper == 300_300
+    found = training.scaled(recipe, rows)
+    for rate in ("lr", "bias_lr", "floor"):
+        assert steps * getattr(found, rate) == pytest.approx(of_paper * getattr(recipe, rate))
+    assert (found.epochs, found.batch, found.decay, found.bias_decay) == (
+        recipe.epochs, recipe.batch, recipe.decay, recipe.bias_decay,
+    )  # fmt: skip
+    assert training.scaled(recipe, training.PAPER_ROWS) == recipe
+
+
 def test_a_seed_decides_a_run(file):
     data = features(file).standardised()
     torch.manual_seed(1)
@@ -170,8 +184,13 @@ def test_the_paper_s_recipe_tunes_nothing(file, tmp_path, command):
     arguments = ("--recipe", "paper", "--methods", "full", "low-rank", "--ranks", 2, "--seeds", 2, *QUICK)
     assert command("heads", "--data", file, "--out", tmp_path, *arguments)[0] == 0
     runs = json.loads((tmp_path / "heads-tiny-paper-quick.json").read_text())["runs"]
-    assert [run["settings"]["lr"] for run in runs] == [1e-5] * 2 + [1e-4] * 4
-    assert "tab:heads-training-config" in (tmp_path / "heads-tiny-paper-quick.md").read_text()
+    rows = len(features(file).train[1])
+    rates = [training.scaled(recipe, rows).lr for recipe in (training.PAPER_FULL, training.PAPER)]
+    assert rates[1] > training.PAPER.lr
+    assert [run["settings"]["lr"] for run in runs] == [rates[0]] * 2 + [rates[1]] * 4
+    page = (tmp_path / "heads-tiny-paper-quick.md").read_text()
+    assert "The recipe is the paper's (Table 5)" in page
+    assert "steps times rate, about as far as Adam can carry an anchor, is the paper's" in page
 
 
 def test_what_a_budget_does_not_buy_is_skipped_and_told(file, tmp_path, command):
@@ -235,7 +254,7 @@ def test_the_table_has_the_paper_s_figures_beside_ours(tmp_path):
     )
     assert lines[5].endswith("| 60.0 | 50.0 ± 1.0 | 54.04 ± 0.29 | 78.61 ± 0.16 |")
     assert lines[9] == "| seeded | random | 16 | 2 | 16,000 | 1,200 | 0.01 | 80.0 | **50.0** |  |  |"
-    assert "tab:head_comparison" in page
+    assert "ImageNet-1k (Table 6)" in page
     assert "end of the grid" in page
 
 

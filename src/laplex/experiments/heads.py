@@ -4,7 +4,8 @@ For every rank r each method gets the parameters of LAPLEX^(r), r (classes + fea
 that it can use. With --head mlp a head has two layers, Linear(f, f) - tanh - Linear(f, classes) for f features, both of
 the method and of the same rank, and the budget is that of two LAPLEX layers. Under the recipe "tuned" the learning rate
 of each method, start and rank is the one of ``GRID`` with the best validation accuracy at seed 0; then all seeds are
-run with it. Test rows choose nothing.
+run with it. Test rows choose nothing. The recipe "paper" tunes nothing; its rates are scaled so that steps times rate
+is that of the paper, whose epochs have many more steps.
 
 A training step is a few tiny launches, which leave a GPU idle most of the time: --jobs N shares it between N processes.
 """
@@ -27,7 +28,7 @@ from laplex.experiments.head_tables import Row
 from laplex.experiments.methods import VARIANTS, Heads, Variant
 from laplex.experiments.options import among, at_least_one, file_name, words
 from laplex.experiments.record import Record
-from laplex.experiments.training import GRID, PAPER, PAPER_FULL, TUNED, Recipe, train
+from laplex.experiments.training import GRID, PAPER, PAPER_FULL, TUNED, Recipe, scaled, train
 
 ABOUT = "Accuracy of classification heads with few parameters, on features of a frozen network."
 RANKS, QUICK_RANKS = (2, 4, 8, 16), (2, 4)
@@ -77,7 +78,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="of the data, for titles and file names; that of the file if not given")
     parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {words(RANKS)}")
     parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
-    parser.add_argument("--recipe", default="tuned", help="tuned (learning rates chosen on validation rows) or paper")
+    parser.add_argument("--recipe", default="tuned", help="tuned (rates chosen on validation rows), or paper (rates scaled)")
     parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {words(METHODS)}")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
     parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
@@ -201,7 +202,7 @@ def measure(study: Study, heads: Heads, variant: Variant, rank: int | None, size
 
 def _recipe(study: Study, variant: Variant) -> Recipe:
     if study.recipe == "paper":
-        recipe = PAPER_FULL if variant.method == "full" else PAPER
+        recipe = scaled(PAPER_FULL if variant.method == "full" else PAPER, len(study.data.train[1]))
     else:
         recipe = TUNED
     return replace(recipe, epochs=QUICK_EPOCHS) if study.quick else recipe

@@ -16,13 +16,13 @@ OF_FROZEN = (
     "validation images choose it, which flatters. Numbers are those that the projection stores, over all m; a Gaussian "
     "one is drawn again from its seed. PCA and places come from the data, so that only the start of the head differs "
     "between their seeds. Bold: the best of each column.",
-    f"The paper's rows are {published.PROJECTIONS_DATA} (table {published.FROZEN_SOURCE}): other images. It does not "
+    f"The paper's rows are {published.PROJECTIONS_DATA} ({published.FROZEN_SOURCE}): other images. It does not "
     "say whether its LAPLEX has phases or signs, nor how its head is regularised.",
 )
 OF_TRAINED = (
     f"{ACCURACY}It is that after the last epoch; the validation images chose nothing. Numbers are all trained ones, "
     "batch norm and head included. Bold: the best of each column.",
-    f"The paper's rows are {published.PROJECTIONS_DATA} (table {published.TRAINED_SOURCE}): other images. It does not "
+    f"The paper's rows are {published.PROJECTIONS_DATA} ({published.TRAINED_SOURCE}): other images. It does not "
     "say how its anchors start.",
 )
 

@@ -1,4 +1,4 @@
-"""Figures that the paper reports, with the label of the table that has them."""
+"""Figures that the paper reports, with the number of the table that has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Head(NamedTuple):
     deviation: float
 
 
-HEADS_SOURCE = "tab:head_comparison"
+HEADS_SOURCE = "Table 6"
 HEADS_DATA = "ImageNet-1k"
 HEADS = (
     Head("Swin-T", "full", None, "768 K", 81.37, 0.03),
@@ -62,7 +62,7 @@ def _over(widths: tuple[int, ...], *figures: tuple[float, ...]) -> dict[int, Acc
 
 
 PROJECTIONS_DATA = "ImageNet10 at 224 x 224"
-FROZEN_SOURCE, TRAINED_SOURCE = "tab:logreg-frozen-tau-sweep", "tab:logreg-merged"
+FROZEN_SOURCE, TRAINED_SOURCE = "Table 4", "Table 1"
 _FROZEN, _TRAINED = (25, 50, 100, 250, 500, 750, 1000), (25, 100, 500, 1000)
 # By method, one of laplex.experiments.projection_maps.METHODS, and tau. Whether LAPLEX has phases is not said.
 _PROJECTIONS: dict[tuple[str, float | None], dict[int, Accuracy]] = {
@@ -110,10 +110,10 @@ def projection(method: str, tau: float | None) -> dict[int, Accuracy]:
 
 # --- Random Fourier features -----------------------------------------------------------------------------------------
 
-RFF_SOURCE = "fig:kerlap-vs-rff"
+RFF_SOURCE = "Figure 6"
 RFF_VALUES = {1: 4.5, 16: 0.72, 2048: 0.076}  # the median relative error of K x by the number of features D
 RFF_GRADIENTS = (
-    "Of its gradients (fig:app-rff-grad) the paper says in words that the error on the side of x falls 26 times from "
+    "Of its gradients (Figure 18) the paper says in words that the error on the side of x falls 26 times from "
     "D = 1 to 2048, and that on the other side it stays between 200 and 460 %. Its a is on the side of x, our b."
 )
 
@@ -147,7 +147,7 @@ _CEILING = 315_549
 DENSITIES = (
     Densities(
         "ImageNette at 320 x 320",
-        "tab:imagenette-density-app and its text",
+        "Table 7 and its text",
         307_200,
         (
             Likelihood("laplex", 1, 1000, "2 231 801", 198_549, 198_549 / _CEILING, 0.129),
@@ -162,7 +162,7 @@ DENSITIES = (
     ),
     Densities(
         "DIV2K at 1024 x 1024",
-        "fig:div2k-samples",
+        "Figure 4",
         3_145_728,
         (
             Likelihood("laplex", 1, 1000, "13.6 M", 1_266_679, None, None),
