@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._checks import saved
 from laplex._errors import frozen
 from laplex._quasisep.autograd import as_given, in_order, multiply
 from laplex._quasisep.systems import System
@@ -106,7 +107,7 @@ class CholeskyFactor:
         return self._system.saved()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(_system=System.loaded(state))
+        self.__dict__.update(_system=System.loaded(saved.factor(state)))
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks
+from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import gram, linear
@@ -202,6 +203,10 @@ class GramOperator:
         weight = flat_anchors(given.double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
         return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As the constructor: what comes from a file is checked as what comes from a caller."""
+        GramOperator.__init__(self, **saved.GRAM.fields(state, {"kernel", "weight"}))
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.shape))

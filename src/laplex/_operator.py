@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks, reference
+from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import linear
@@ -235,6 +236,7 @@ class LaplaceOperator:
         return _systems.of_kernel(where, self._flat(where), added, self._batch)
 
     def _flat(self, where: str) -> _systems.Flat:
+        self.plan._check_shape(where, tuple(self.shape), self.device)  # a tensor may have got another memory since
         return _systems.flat(where, self)
 
     def aslinearoperator(self) -> LinearOperator:
@@ -251,6 +253,13 @@ class LaplaceOperator:
         return LinearOperator(
             tuple(self.shape), matvec=forward, rmatvec=adjoint, matmat=forward, rmatmat=adjoint, dtype=dtype
         )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """As the constructor: what comes from a file is checked as what comes from a caller."""
+        kept = saved.OPERATOR.fields(state, {"a", "b", "tau", "phi", "psi", "plan", "_batch"})
+        del kept["_batch"]
+        saved.OPERATOR.require(isinstance(kept["plan"], Plan) and kept["plan"].__dict__, "`plan` must be a laplex.Plan")
+        LaplaceOperator.__init__(self, **kept)
 
     def __repr__(self) -> str:
         phased = ", phased" if self.phi is not None else ""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex import _backends, _checks
+from laplex._checks import saved
 from laplex._eager import plain, plainly_eager
 from laplex._errors import StalePlanError, frozen
 from laplex._scan import ops
@@ -162,6 +163,11 @@ class Plan:
             )
         if self.device != device:
             raise ValueError(f"{where}: `plan` is on {self.device}, the anchors on {device}; use plan.to('{device}')")
+        if self._order.joined and device.type != "cuda" and not _backends.interpreted():
+            raise ValueError(
+                f"{where}: `plan` was built on a GPU, and its order is of no use on {device}; build one with "
+                "laplex.Plan(a, b)"
+            )
 
     @classmethod
     def _made(cls, shape: tuple[int, ...], order: Order, anchors: tuple[Known, ...]) -> Plan:
@@ -174,8 +180,8 @@ class Plan:
         return {"shape": self.shape, "layout": self._order.layout, "order": self._order.tensors}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        order = Order.of(state["order"], state["layout"])
-        self.__dict__.update(shape=state["shape"], _order=order, _anchors=(Known(None), Known(None)), _kept={})
+        shape, order = saved.plan(state)
+        self.__dict__.update(shape=shape, _order=order, _anchors=(Known(None), Known(None)), _kept={})
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
