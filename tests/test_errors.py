@@ -1,9 +1,11 @@
 """Every message a user can get, by class and by what it says; and odd arguments that must raise, not crash."""
 
+import io
 import math
 import re
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -399,3 +401,63 @@ def test_no_memory_for_the_core(monkeypatch):
     monkeypatch.setattr(_compiled.core, "scan", lambda *_: _compiled.core.OUT_OF_MEMORY)
     with raises(MemoryError, "laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches"):
         call(backend="cpp")
+
+
+# --- other forms of a model -------------------------------------------------------------------------------------------
+
+
+def model_of(layer):
+    return torch.nn.Sequential(layer, torch.nn.ReLU()).eval()
+
+
+def traced_by_onnx(model, monkeypatch):
+    """What the exporter that is torch's default does; it needs a package that is not installed here."""
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    return torch.export.export(model, (torch.randn(2, 6),))
+
+
+EXPORTERS = {
+    "torch.jit.script": lambda model, patch: torch.jit.script(model),
+    "torch.onnx.export": traced_by_onnx,
+    "torch.onnx.export, before": lambda model, patch: torch.onnx.export(
+        model, (torch.randn(2, 6),), io.BytesIO(), dynamo=False
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # that these are deprecated
+@pytest.mark.parametrize("name", EXPORTERS)
+def test_what_cannot_take_a_layer_says_to_make_it_dense(name, monkeypatch):
+    parts = f"LaplexLinear: {name.split(',')[0]} does not know", "replace it by its dense layer first", "to_linear()"
+    with raises(RuntimeError, *parts):
+        EXPORTERS[name](model_of(laplex.nn.LaplexLinear(6, 5, rank=2)), monkeypatch)
+    with pytest.raises(RuntimeError, match=r"LaplexProjection: .* does not know laplex's products; use torch\.export"):
+        EXPORTERS[name](model_of(laplex.nn.LaplexProjection(6, 5)), monkeypatch)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_dense_layer_is_scripted_and_a_layer_is_exported():
+    layer, x = laplex.nn.LaplexLinear(6, 5, rank=2), torch.randn(2, 6)
+    assert torch.allclose(torch.jit.script(model_of(layer.to_linear()))(x), model_of(layer)(x), atol=1e-6)
+    assert torch.allclose(torch.export.export(model_of(layer), (x,)).module()(x), model_of(layer)(x))
+
+
+def test_the_comparison_says_which_second_derivatives_there_are():
+    lines = (Path(__file__).parents[1] / "docs/comparison.md").read_text().splitlines()
+    (row,) = [line.split(" | ")[1] for line in lines if line.startswith("| second derivatives")]
+    assert row == "products, Gram matrices and solves; not log determinants and factors"
+    a, y = torch.randn(4).double().requires_grad_(), torch.randn(4).double().requires_grad_()
+    twice = {
+        "products": lambda a, y: laplex.linear(y, a, a + 0.3),
+        "Gram matrices": lambda a, y: laplex.gram(a, a + 0.3, y),
+        "solves": lambda a, y: LaplaceOperator(a).solve(y, 0.5),
+    }
+    once = {
+        "log determinants": lambda a, y: LaplaceOperator(a).logdet(0.5) + y.sum(),
+        "factors": lambda a, y: LaplaceOperator(a).cholesky(0.5) @ y,
+    }
+    for name, function in twice.items():
+        assert torch.autograd.gradgradcheck(function, (a, y)), name
+    for function in once.values():
+        with pytest.raises(RuntimeError, match="are differentiable once"):
+            torch.autograd.gradgradcheck(function, (a, y))

@@ -29,6 +29,7 @@ from laplex._checks.messages import not_copied as not_copied
 from laplex._checks.messages import not_defined as not_defined
 from laplex._checks.messages import not_defined_for_factors as not_defined_for_factors
 from laplex._checks.messages import not_definite as not_definite
+from laplex._checks.messages import not_exported as not_exported
 from laplex._checks.messages import not_finite as not_finite
 from laplex._checks.messages import not_symmetric as not_symmetric
 from laplex._checks.messages import other_backend as other_backend

@@ -111,6 +111,16 @@ def differentiable_once() -> str:
     )
 
 
+def not_exported(layer: object, by: str) -> str:
+    """``by`` is what turns models into graphs of operators that torch alone has."""
+    dense = "replace it by its dense layer first, as in model.set_submodule(name, layer.to_linear()), or "
+    instead = dense if hasattr(layer, "to_linear") else ""
+    return (
+        f"{type(layer).__module__}.{type(layer).__name__}: {by} does not know laplex's products; {instead}use "
+        "torch.export, which keeps them"
+    )
+
+
 def not_captured(where: str) -> str:
     return (
         f"{where}: solves, log determinants and factors are not captured in a graph; use torch.compile without "

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from laplex import _checks
 from laplex._eager import plainly_eager
 from laplex._errors import StalePlanError
 from laplex._functional import linear
@@ -41,6 +42,8 @@ class Anchored(nn.Module):
         itself: it would need this plan as long as it lives, and building one waits.
         """
         if not plainly_eager() or a.is_meta:
+            if torch.onnx.is_in_onnx_export():
+                raise RuntimeError(_checks.not_exported(self, "torch.onnx.export"))
             return None
         if a.requires_grad or b.requires_grad:
             self._plan = None  # a fused optimizer moves the anchors, and torch does not count its writes
@@ -68,6 +71,10 @@ class Anchored(nn.Module):
         """Loading as every module does it."""
         self._plan = None  # it has weak references to the anchors, and torch cannot swap tensors that have any
         super()._load_from_state_dict(*args, **kwargs)
+
+    def __prepare_scriptable__(self) -> Self:
+        """What torch.jit.script asks of a module before it compiles it."""
+        raise RuntimeError(_checks.not_exported(self, "torch.jit.script"))
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
