@@ -282,6 +282,23 @@ def data(tmp_path_factory):
     return made_pictures.write(tmp_path_factory.mktemp("data") / "images.npy", 50)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(data, tmp_path_factory):
+    """The folder of a fit by both stages that nothing interrupted."""
+    import made_fits
+
+    return made_fits.fit_both(data, tmp_path_factory.mktemp("uninterrupted") / "fit")
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """The pictures of a fit as empty files: to draw them takes longer than the fit."""
+    from laplex.density import pictures
+
+    for name in ("grid", "places", "spectrum", "likelihoods"):
+        monkeypatch.setattr(pictures, name, lambda path, *_, **options: path.write_bytes(b""))
+
+
 # --- the page of `laplex report` --------------------------------------------------------------------------------------
 
 

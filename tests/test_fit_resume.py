@@ -8,64 +8,37 @@ import sys
 import pytest
 import torch
 
-from laplex import cli
-from laplex.cli import fitting
+from laplex import _writing
+from laplex.cli import checkpoint, fitting, signals
 from laplex.density import files
+from made_fits import breaking, same_fit
 from made_pictures import BOTH, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps
 
 pytest.importorskip("safetensors")
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
-    """The folder of a fit by both stages that nothing interrupted."""
-    folder = tmp_path_factory.mktemp("whole") / "fit"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["laplex", "fit", str(data), "--out", str(folder), *map(str, BOTH)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    assert ended.value.code == 0
-    return folder
+pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------
 
 
-def breaking(monkeypatch, name, count, error):
-    """Let the call number ``count`` of em_round, or of a step of Adam, raise."""
-    owner, attribute = (fitting, "em_round") if name == "em" else (fitting.Trainer, "step")
-    right, calls = getattr(owner, attribute), []
-
-    def broken(*arguments, **options):
-        calls.append(1)
-        if len(calls) == count:
-            raise error
-        return right(*arguments, **options)
-
-    monkeypatch.setattr(owner, attribute, broken)
-
-
-def same_fit(folder, other):
-    assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    assert log(folder) == log(other)
-    assert sorted(os.listdir(folder)) == WRITTEN
-
-
 @pytest.mark.parametrize(("stage", "count"), [("em", 1), ("em", 3), ("adam", 1), ("adam", 5), ("adam", 9)])
-def test_ctrl_c_loses_nothing(stage, count, laplex, data, whole, tmp_path, monkeypatch):
+def test_ctrl_c_loses_nothing(stage, count, laplex, data, uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         breaking(patch, stage, count, KeyboardInterrupt)
         status, output, told = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert (status, output) == (130, "")
-    some = "; the same command goes on from the last checkpoint" if (stage, count) != ("em", 1) else ""
-    assert told.endswith(f"\nlaplex fit: interrupted{some}\n")
+    done = {("em", 1): "0 of 4 rounds", ("em", 3): "2 of 4 rounds", ("adam", 1): "4 of 4 rounds"}
+    done |= {("adam", 5): "1 of 3 epochs", ("adam", 9): "2 of 3 epochs"}
+    assert told.endswith(
+        f"\nlaplex fit: interrupted after {done[stage, count]}; saving a checkpoint (another Ctrl-C ends at once)\n"
+        "laplex fit: saved; the same command resumes from the checkpoint\n"
+    )
     assert not (tmp_path / "model.safetensors").exists()
     status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert status == 0, told
     if stage == "adam":
         assert "EM: 3 of 4" not in told  # no finished round is repeated
-    same_fit(tmp_path, whole)
+    same_fit(tmp_path, uninterrupted)
 
 
 @pytest.mark.parametrize("count", [2, 5, 9])
@@ -82,9 +55,15 @@ def test_an_annealed_fit_goes_on_as_if_nothing_had_been(count, laplex, data, tmp
 def test_fresh_forgets_the_checkpoint_at_once(laplex, data, tmp_path, monkeypatch):
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     with monkeypatch.context() as patch:
-        breaking(patch, "em", 1, KeyboardInterrupt)
-        assert laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)[0] == 130
+        patch.setattr(fitting, "start", lambda *_, **options: pytest.fail("the fit has begun", pytrace=False))
+        with pytest.raises(pytest.fail.Exception):
+            laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)
     assert not (tmp_path / "checkpoint.safetensors").exists()
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 3, KeyboardInterrupt)
+        status, _, told = laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)
+    assert status == 130
+    assert told.endswith("laplex fit: saved; the same command without --fresh resumes from the checkpoint\n")
 
 
 def test_two_fits_in_one_folder(laplex, data, tmp_path):
@@ -101,24 +80,131 @@ def test_two_fits_in_one_folder(laplex, data, tmp_path):
     assert laplex("fit", data, "--out", tmp_path, *SMALL)[0] == 0
 
 
-def test_a_finished_fit_is_not_repeated(laplex, data, whole, tmp_path, monkeypatch):
+def test_a_finished_fit_is_not_repeated(laplex, data, uninterrupted, tmp_path, monkeypatch):
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     monkeypatch.setattr(fitting.Trainer, "step", lambda *_: pytest.fail("a finished epoch was repeated"))
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
-    same_fit(tmp_path, whole)
+    same_fit(tmp_path, uninterrupted)
 
 
-def test_seldom_checkpoints_lose_what_came_after(laplex, data, whole, tmp_path, monkeypatch):
-    seldom = [9999 if option == 0 else option for option in BOTH]
+SELDOM = tuple(9999 if option == 0 else option for option in BOTH)  # no checkpoint but at the end of a stage
+
+
+@pytest.fixture
+def unhandled(monkeypatch):
+    """Signals fail the test where the command does not catch them, and their handlers are those of before after it."""
+
+    def fail(number, frame):
+        raise AssertionError(f"signal {number} was not caught")
+
+    before = {number: signal.signal(number, fail) for number in signals.NUMBERS}
+    yield
+    assert all(signal.getsignal(number) is fail for number in before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("unhandled")
+@pytest.mark.parametrize("number", signals.NUMBERS)
+@pytest.mark.parametrize(("stage", "count", "lines", "rest"), [("em", 3, 2, 2), ("adam", 8, 7, 3)])  # 3 steps an epoch
+def test_signals_save_before_the_command_ends(
+    number, stage, count, lines, rest, laplex, data, uninterrupted, tmp_path, monkeypatch
+):
     with monkeypatch.context() as patch:
-        breaking(patch, "adam", 8, KeyboardInterrupt)
-        assert laplex("fit", data, "--out", tmp_path, *seldom)[0] == 130
-    assert steps(tmp_path) == STEPS[:7]
+        breaking(patch, stage, count, number)
+        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+    assert status == 128 + number
+    assert told.endswith("laplex fit: saved; the same command resumes from the checkpoint\n")
     about = files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]
-    assert (about["stage"], len(about["log"])) == ("em", 4)  # written at the end of the stage
-    status, _, told = laplex("fit", data, "--out", tmp_path, *seldom)
+    assert (about["stage"], len(about["log"])) == (stage, lines)
+    with monkeypatch.context() as patch:
+        breaking(patch, stage, rest + 1, AssertionError("a round or an epoch that was saved is repeated"))
+        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 0, told
-    same_fit(tmp_path, whole)
+    same_fit(tmp_path, uninterrupted)
+
+
+@pytest.mark.usefixtures("unhandled")
+@pytest.mark.parametrize("count", [1, 2, 3, 6, 9])  # of files that are put in their place
+def test_a_signal_while_a_file_is_written(count, laplex, data, uninterrupted, tmp_path, monkeypatch):
+    right, calls = os.replace, []
+
+    def interrupted(*paths):
+        calls.append(1)
+        if len(calls) == count:
+            signal.raise_signal(signal.SIGINT)
+        right(*paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", interrupted)
+        status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert (status, [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) == (130, []), told
+    assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    same_fit(tmp_path, uninterrupted)
+
+
+def test_what_was_ignored_stays_ignored(laplex, data, tmp_path, monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        breaking(monkeypatch, "em", 3, signal.SIGHUP)
+        assert laplex("fit", data, "--out", tmp_path, *SMALL)[0] == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_every_error_saves_before_the_command_ends(laplex, data, uninterrupted, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 3, torch.OutOfMemoryError("too large"))
+        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+    assert status == 1
+    assert told.endswith("laplex fit: the device has too little memory; give a smaller --rank or --batch\n")
+    assert len(files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]["log"]) == 2
+    assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
+    same_fit(tmp_path, uninterrupted)
+
+
+def test_an_interruption_at_any_line_leaves_a_whole_checkpoint(tmp_path):
+    """Of what writes: at every line that it passes, once."""
+    state = {"weight": torch.arange(5.0)}
+    lines, wanted = [], None
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename not in (checkpoint.__file__, _writing.__file__, files.__file__):
+            return None
+        if event == "line":
+            lines.append(1)
+            if len(lines) == wanted:
+                raise KeyboardInterrupt
+        return trace
+
+    for wanted in range(1, 200):
+        folder = tmp_path / str(wanted)
+        folder.mkdir()
+        keeper = checkpoint.Keeper(folder, {"rounds": 2}, "data", 0.0)
+        lines.clear()
+        saved = 0
+        sys.settrace(trace)
+        try:
+            for number in (1, 2):
+                keeper.note(round=number)
+                keeper.reached("em", {"number": number} | state, "", copied=True)
+                keeper.save()
+                saved = number
+        except KeyboardInterrupt:
+            sys.settrace(None)
+            held = keeper.progress is not None
+            keeper.save()
+            found = checkpoint.Keeper(folder, {"rounds": 2}, "data", 0.0).restore()
+            assert (found is not None) == held
+            if found is not None:
+                assert found.tree["number"] >= max(saved, 1)
+                assert torch.equal(found.tree["weight"], state["weight"])
+            assert saved <= len((folder / "log.jsonl").read_text().splitlines()) <= saved + 1 if held else saved == 0
+        else:
+            break
+        finally:
+            sys.settrace(None)
+    assert 40 < wanted < 199
 
 
 KILLED = """
@@ -126,16 +212,20 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from laplex import cli
-from laplex import cli
 from laplex.cli import fitting
-moments = {"round": (fitting, "em_round", 3), "step": (fitting.Trainer, "step", 5), "replace": (os, "replace", 5)}
-owner, name, count = moments[sys.argv.pop(1)]
+moments = {
+    "round": (fitting, "em_round", {3: signal.SIGKILL}),
+    "step": (fitting.Trainer, "step", {5: signal.SIGKILL}),
+    "replace": (os, "replace", {5: signal.SIGKILL}),
+    "again": (os, "replace", {4: signal.SIGINT, 5: signal.SIGINT}),
+}
+owner, name, deaths = moments[sys.argv.pop(1)]
 right, calls = getattr(owner, name), []
 
 def deadly(*arguments, **options):
     calls.append(1)
-    if len(calls) == count:
-        os.kill(os.getpid(), signal.SIGKILL)
+    if len(calls) in deaths:
+        os.kill(os.getpid(), deaths[len(calls)])
     return right(*arguments, **options)
 
 setattr(owner, name, deadly)
@@ -143,27 +233,27 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize("moment", ["round", "step", "replace"])
-def test_kill_loses_no_checkpoint(moment, laplex, data, whole, tmp_path):
+@pytest.mark.parametrize("moment", ["round", "step", "replace", "again"])  # the last is a second Ctrl-C, while it saves
+def test_kill_loses_no_checkpoint(moment, laplex, data, uninterrupted, tmp_path):
     command = [sys.executable, "-c", KILLED, moment, "fit", data, "--out", tmp_path, *BOTH]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert done.returncode == -(signal.SIGINT if moment == "again" else signal.SIGKILL), done.stderr
     left = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
-    assert len(left) == (moment == "replace")
+    assert len(left) == (moment in ("replace", "again"))
     assert files.read(tmp_path / "checkpoint.safetensors", "checkpoint")  # a whole one
     status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert status == 0, told
-    same_fit(tmp_path, whole)
+    same_fit(tmp_path, uninterrupted)
 
 
-def test_a_line_cut_by_a_kill_is_mended(laplex, data, whole, tmp_path, monkeypatch):
+def test_a_line_cut_by_a_kill_is_mended(laplex, data, uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         breaking(patch, "em", 4, KeyboardInterrupt)
         assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 130
     with (tmp_path / "log.jsonl").open("a") as file:
         file.write('{"stage": "em", "rou')
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
-    same_fit(tmp_path, whole)
+    same_fit(tmp_path, uninterrupted)
 
 
 # --- a likelihood that is not finite ----------------------------------------------------------------------------------
@@ -203,7 +293,7 @@ def test_adam_that_diverges_keeps_the_last_good_state(lr, laplex, data, tmp_path
 # --- several processes ------------------------------------------------------------------------------------------------
 
 
-def test_two_processes_fit_as_one(data, whole, tmp_path):
+def test_two_processes_fit_as_one(data, uninterrupted, tmp_path):
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "laplex", "fit", data]
     command = [sys.executable, *map(str, (*command, "--out", tmp_path / "two", *BOTH))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -213,9 +303,11 @@ def test_two_processes_fit_as_one(data, whole, tmp_path):
     assert steps(tmp_path / "two") == STEPS
     assert done.stderr.count("Adam: 3 of 3") == 1
     assert done.stdout.count("model.safetensors") == 1
-    one, two = (files.load(folder / "model.safetensors")[0].state_dict() for folder in (whole, tmp_path / "two"))
+    one, two = (
+        files.load(folder / "model.safetensors")[0].state_dict() for folder in (uninterrupted, tmp_path / "two")
+    )
     for name, value in one.items():
         assert torch.allclose(value, two[name], rtol=1e-3, atol=1e-4), name
-    for mine, other in zip(log(whole), log(tmp_path / "two"), strict=True):
+    for mine, other in zip(log(uninterrupted), log(tmp_path / "two"), strict=True):
         if "log_likelihood" in mine:
             assert mine["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-5)

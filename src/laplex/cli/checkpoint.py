@@ -2,9 +2,11 @@
 
     FOLDER/log.jsonl                one JSON object a line: what each round or epoch found
     FOLDER/checkpoint.safetensors   tensors, settings, and the log so far
+    FOLDER/model.safetensors        and summary.json and pictures, when the fit has ended
 
-A checkpoint is replaced in one step, so at every moment the folder has a whole one or none. Lines are added to the log;
-what it has beyond the checkpoint is dropped when a fit goes on, because those rounds are repeated.
+A checkpoint is replaced in one step, so at every moment the folder has a whole one or none. The last state is held in
+memory, too, so that a fit that is interrupted between two checkpoints can save it. Lines are added to the log; what it
+has beyond the checkpoint is dropped when a fit is resumed, because those rounds are repeated.
 """
 
 from __future__ import annotations
@@ -21,13 +23,25 @@ from laplex._writing import locked, write_whole
 from laplex.density import files
 
 CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
+MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
+PICTURES = ("likelihood.png", "spectrum.png", "samples.png", "reconstructions.png", "places.png")
+GROWING = ("rounds", "epochs")  # settings that a later command may raise
 
 
 class Point(NamedTuple):
-    """Where a fit is: its stage, and a tree of dictionaries, lists, numbers and tensors."""
+    """Where a fit is: its stage, a tree of dictionaries, lists, numbers and tensors, and the settings it came with."""
 
     stage: str
     tree: dict[str, Any]
+    settings: dict[str, Any]
+
+
+class Reached(NamedTuple):
+    """A state that can be saved."""
+
+    about: dict[str, Any]
+    tensors: dict[str, Tensor]
+    progress: str  # in words, such as "3 of 40 rounds"
 
 
 class Keeper:
@@ -35,7 +49,8 @@ class Keeper:
 
     Args:
         folder: where they are. It must exist when something is written.
-        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to go on from it.
+        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to go on from it. Of those in
+            GROWING it may have less, and "schedule" is what it says.
         every: seconds between checkpoints.
         writes: whether this process does; of several that fit together one does.
     """
@@ -46,6 +61,8 @@ class Keeper:
         self._begun = self._written = time.monotonic()
         self._before = 0.0
         self._held: int | None = None  # the folder, locked
+        self._reached: Reached | None = None
+        self._saved: Reached | None = None
         self.log: list[dict[str, Any]] = []
 
     def restore(self) -> Point | None:
@@ -56,16 +73,19 @@ class Keeper:
         try:
             tensors, about = files.read(path, "checkpoint")
             settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
-            point = Point(about["stage"], unpacked(about["tree"], tensors))
+            settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
+            point = Point(about["stage"], unpacked(about["tree"], tensors), settings)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"--out: the checkpoint cannot be used ({error}); --fresh starts over") from None
         self._refuse_other(settings, data)
+        self._settings = self._settings | {"schedule": settings["schedule"]}
         return point
 
     def _refuse_other(self, settings: dict[str, Any], data: str) -> None:
-        names = sorted(settings.keys() | self._settings.keys())
-        pairs = [(name, settings.get(name), self._settings.get(name)) for name in names]
-        differ = [f"{name} {there} there and {here} here" for name, there, here in pairs if there != here]
+        names = sorted((settings.keys() | self._settings.keys()) - {"schedule"})
+        pairs = {name: (settings.get(name), self._settings.get(name)) for name in names}
+        other = {name: pair for name, pair in pairs.items() if not _fits(name, *pair)}
+        differ = [f"{name} {there} there and {here} here" for name, (there, here) in other.items()]
         if not differ and data != self._data:
             differ = ["DATA, --side, --channels or --hold-out give other examples"]
         if differ:
@@ -75,7 +95,7 @@ class Keeper:
             )
 
     def begin(self, *, fresh: bool = False) -> None:
-        """Make the log that of the checkpoint, and remove what a kill has left of an unfinished one.
+        """Make the log that of the checkpoint, and remove what a kill has left of unfinished files.
 
         A fresh fit removes the checkpoint itself. ValueError where another fit writes into the folder now.
         """
@@ -83,8 +103,9 @@ class Keeper:
             self._lock()
             if fresh:
                 (self.folder / CHECKPOINT).unlink(missing_ok=True)
-            for unfinished in self.folder.glob(f".{CHECKPOINT}.*.tmp"):
-                unfinished.unlink()
+            for name in (CHECKPOINT, LOG, MODEL, LAST_GOOD, SUMMARY, *PICTURES):
+                for unfinished in self.folder.glob(f".{name}.*.tmp"):
+                    unfinished.unlink()
             write_whole(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.log))
 
     def _lock(self) -> None:
@@ -117,15 +138,38 @@ class Keeper:
         """Whether it is time for a checkpoint."""
         return self._writes and time.monotonic() - self._written >= self._every
 
-    def write(self, stage: str, tree: dict[str, Any]) -> None:
-        """Replace the checkpoint."""
+    @property
+    def progress(self) -> str | None:
+        """What :meth:`save` saves, or has saved, in words; None if nothing was reached."""
+        return None if self._reached is None else self._reached.progress
+
+    def reached(self, stage: str, tree: dict[str, Any], progress: str, *, copied: bool = False) -> None:
+        """Hold a state, so that it can be saved at any moment from now on.
+
+        Args:
+            stage, tree: see :class:`Point`.
+            progress: the same in words.
+            copied: whether tensors are copied, to the host, because others will write to them.
+        """
         if not self._writes:
             return
         tensors: dict[str, Tensor] = {}
-        about = {"stage": stage, "tree": packed(tree, tensors), "seconds": self.seconds(), "log": self.log}
+        about = {"stage": stage, "tree": packed(tree, tensors), "seconds": self.seconds(), "log": list(self.log)}
+        if copied:
+            tensors = {name: one.detach().to("cpu", copy=True) for name, one in tensors.items()}
         about |= {"settings": self._settings, "data": self._data}
-        files.write(self.folder / CHECKPOINT, "checkpoint", tensors, about)
-        self._written = time.monotonic()
+        self._reached = Reached(about, tensors, progress)  # one step: an interruption finds the old state or the new
+
+    def save(self) -> None:
+        """Replace the checkpoint by the state that was reached last, unless it is that already."""
+        if self._reached is not None and self._reached is not self._saved:
+            files.write(self.folder / CHECKPOINT, "checkpoint", self._reached.tensors, self._reached.about)
+            self._saved, self._written = self._reached, time.monotonic()
+
+
+def _fits(name: str, there: Any, here: Any) -> bool:
+    """Whether a fit with the one setting can go on with the other."""
+    return bool(there <= here if name in GROWING else there == here)
 
 
 def packed(tree: Any, tensors: dict[str, Tensor], name: str = "tree") -> Any:

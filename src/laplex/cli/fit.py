@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from laplex._version import __version__
-from laplex.cli import density_data, team
-from laplex.cli.checkpoint import Keeper
-from laplex.cli.fit_report import LAST_GOOD, report
+from laplex.cli import density_data, signals, team
+from laplex.cli.checkpoint import CHECKPOINT, LAST_GOOD, Keeper, Point
+from laplex.cli.fit_report import report
 from laplex.cli.fitting import DivergedError, Job, Settings, fitted
 from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.density import files
@@ -23,20 +24,26 @@ LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take
 
 
 def run(given: argparse.Namespace) -> int:
-    """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C."""
-    try:
-        refuse(given)
-        with team.joined(given.device) as us:
-            return _run(given, us)
-    except (ValueError, TypeError, ImportError) as error:
-        return _told(str(error), 2)
-    except torch.OutOfMemoryError:
-        return _told("the device has too little memory; give a smaller --rank or --batch", 1)
-    except OSError as error:
-        return _told(f"cannot go on ({error}); the same command goes on from the last checkpoint", 1)
-    except KeyboardInterrupt:
-        told = "interrupted; the same command goes on from the last checkpoint"
-        return _told(told if (Path(given.out) / "checkpoint.safetensors").exists() else "interrupted", 130)
+    """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C, 143 after kill."""
+    with signals.raised():
+        try:
+            refuse(given)
+            with team.joined(given.device) as us:
+                return _run(given, us)
+        except (ValueError, TypeError, ImportError) as error:
+            return _told(str(error), 2)
+        except torch.OutOfMemoryError:
+            return _told("the device has too little memory; give a smaller --rank or --batch", 1)
+        except OSError as error:
+            return _told(f"cannot go on ({error}){_resumed(given)}", 1)
+        except KeyboardInterrupt as error:
+            return _told(f"interrupted{_resumed(given)}", _status(error))
+
+
+def _resumed(given: argparse.Namespace) -> str:
+    """How the fit is resumed, if there is a checkpoint."""
+    there = (Path(given.out) / CHECKPOINT).exists()
+    return f"; the same command{' without --fresh' if given.fresh else ''} resumes from the checkpoint" if there else ""
 
 
 def _run(given: argparse.Namespace, us: team.Team) -> int:
@@ -46,19 +53,58 @@ def _run(given: argparse.Namespace, us: team.Team) -> int:
     known = asdict(settings) | {"laplex": __version__}
     keeper = Keeper(Path(given.out), known, data.digest, given.every, writes=us.leads)
     point = None if given.fresh else keeper.restore()
+    if point is not None:
+        settings = _continued(settings, point, given.out)
     us.wait()  # before the checkpoint is replaced, all have read it
     keeper.folder.mkdir(parents=True, exist_ok=True)
-    keeper.begin(fresh=given.fresh)
     job = Job(data, settings, keeper, us)
     try:
+        keeper.begin(fresh=given.fresh)
         found = fitted(job, point)
         if us.leads:
             report(job, found)
     except DivergedError as error:
         return _diverged(job, error)
+    except KeyboardInterrupt as error:
+        return _interrupted(given, job, error)
+    except BaseException:
+        keeper.save()
+        raise
     finally:
         keeper.close()
     return 0
+
+
+def _continued(settings: Settings, point: Point, folder: str) -> Settings:
+    """The settings with the schedule of the checkpoint; more rounds than it was made for follow without annealing."""
+    before, schedule = point.settings["rounds"], point.settings["schedule"]
+    more = settings.rounds - before
+    if more and point.stage == "adam":
+        raise ValueError(
+            f"--rounds: the fit in {folder} has begun its epochs of Adam after {before} rounds, and rounds come before "
+            f"epochs; give --rounds {before} and more --epochs, another folder, or --fresh to start over"
+        )
+    if more:
+        _told(
+            f"{folder} has a fit of {before} rounds: {more} more follow, without annealing; --fresh would anneal "
+            f"{settings.rounds} rounds from the start",
+            0,
+        )
+    return replace(settings, schedule=schedule)
+
+
+def _interrupted(given: argparse.Namespace, job: Job, error: KeyboardInterrupt) -> int:
+    """Save what was reached. A second signal ends the process at once, and leaves the checkpoint as it was."""
+    signals.end_at_once()
+    if job.keeper.progress is None:
+        return _told(f"interrupted{_resumed(given)}", _status(error))
+    _told(f"interrupted after {job.keeper.progress}; saving a checkpoint (another Ctrl-C ends at once)", 0)
+    job.keeper.save()
+    return _told(f"saved{_resumed(given)}", _status(error))
+
+
+def _status(error: KeyboardInterrupt) -> int:
+    return error.status if isinstance(error, signals.Interrupted) else 128 + signal.SIGINT
 
 
 def _diverged(job: Job, error: DivergedError) -> int:
@@ -84,6 +130,7 @@ def _settings(given: argparse.Namespace, us: team.Team) -> Settings:
         functions=None if paper else given.functions or 2,
         components=given.components,
         rounds=given.rounds,
+        schedule=given.rounds,
         start=given.start or ("raster" if paper else "tree"),
         jump=given.jump,
         epochs=given.epochs,

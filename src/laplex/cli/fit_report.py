@@ -12,14 +12,13 @@ from typing import Any
 import torch
 
 from laplex._writing import write_whole
+from laplex.cli.checkpoint import MODEL, PICTURES, SUMMARY
 from laplex.cli.density_commands import ACROSS, evaluation_table, sample_rows
 from laplex.cli.fitting import Fitted, Job
 from laplex.cli.machine import describe
 from laplex.cli.tables import show
 from laplex.density import files, pictures
 from laplex.experiments.record import commit
-
-MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
 
 
 def report(job: Job, found: Fitted) -> None:
@@ -55,17 +54,17 @@ def _summary(job: Job, found: Fitted) -> dict[str, Any]:
 def _draw(job: Job, found: Fitted) -> None:
     """The pictures that the data and the installed packages allow."""
     folder, shape = job.keeper.folder, job.data.shape
-    drawings: dict[str, Callable[[Path], None]] = {
-        "likelihood.png": lambda path: _likelihoods(job, path),
-        "spectrum.png": lambda path: _spectrum(found, path),
-    }
+    drawings: list[Callable[[Path], None]] = [
+        lambda path: _likelihoods(job, path),
+        lambda path: _spectrum(found, path),
+    ]
     if shape is not None:
-        drawings |= {
-            "samples.png": lambda path: pictures.grid(path, sample_rows(found.model, 16, job.settings.seed), shape),
-            "reconstructions.png": lambda path: _reconstructions(job, found, path),
-            "places.png": lambda path: pictures.places(path, found.before, found.model.a, shape),
-        }
-    for name, draw in drawings.items():
+        drawings += [
+            lambda path: pictures.grid(path, sample_rows(found.model, 16, job.settings.seed), shape),
+            lambda path: _reconstructions(job, found, path),
+            lambda path: pictures.places(path, found.before, found.model.a, shape),
+        ]
+    for name, draw in zip(PICTURES, drawings):
         try:
             draw(folder / name)
         except ImportError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -31,6 +31,7 @@ class Settings:
     functions: int | None  # None with components
     components: int | None  # None with functions
     rounds: int
+    schedule: int  # rounds that annealing is made for: those of the first command, to which others may add
     start: str
     jump: bool
     epochs: int
@@ -100,6 +101,8 @@ def _blank(job: Job) -> Model:
 def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
     settings, keeper = job.settings, job.keeper
     state, before = _started(job) if tree is None else _restored(job, tree)
+    if tree is None:
+        _hold(job, state, before)
     good: State | None = None
     knots = len(state.knots) if settings.jump else 1
     caution = {
@@ -111,16 +114,17 @@ def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
         while state.round < settings.rounds:
             reached = keeper.seconds()
             try:
-                state = _contiguous(annealed(state, settings.rounds)) if settings.jump else state
+                state, change = _annealed(job, state)
                 after, likelihood = em_round(job.data.train, state, jump=settings.jump, **caution)
             except FAILURES as error:
                 model = None if good is None else good.model(job.data.train.mean)
                 raise DivergedError(f"round {state.round + 1} of EM failed: {error}", model) from None
-            _note(job, "em", "round", state.round, reached, likelihood)
+            _note(job, "em", "round", state.round, reached, likelihood, tau=state.tau, **change)
             good, state = state, _contiguous(after)
-            told(state.round, settings.rounds, _in_words(job, likelihood))
+            _hold(job, state, before)
+            told(state.round, settings.rounds, _in_words(job, likelihood) + (", places levelled" if change else ""))
             if keeper.due() or state.round == settings.rounds:
-                keeper.write("em", {"state": asdict(state), "before": before})
+                keeper.save()
     found = Fitted(state.model(job.data.train.mean), before)
     if settings.rounds:
         _finish(job, "em", settings.rounds, found.model)
@@ -132,6 +136,19 @@ def _started(job: Job) -> tuple[State, Tensor]:
     options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": data.shape}
     state = _contiguous(start(data.train, settings.rank, places=settings.start, **options))
     return state, state.a.clone()
+
+
+def _annealed(job: Job, state: State) -> tuple[State, dict[str, bool]]:
+    """The state to go into the next round with, and what the log says of it where its likelihood falls by that."""
+    if not job.settings.jump:
+        return state, {}
+    found = _contiguous(annealed(state, job.settings.schedule))
+    return found, {} if torch.equal(found.a, state.a) else {"levelled": True}
+
+
+def _hold(job: Job, state: State, before: Tensor) -> None:
+    progress = f"{state.round} of {job.settings.rounds} rounds"
+    job.keeper.reached("em", {"state": dict(vars(state)), "before": before}, progress)
 
 
 def _restored(job: Job, tree: dict[str, Any]) -> tuple[State, Tensor]:
@@ -163,9 +180,11 @@ def _adam(job: Job, found: Fitted, tree: dict[str, Any] | None) -> Fitted:
             _note(job, "adam", "epoch", epoch, keeper.seconds(), likelihood)
             good = _copy_if_finite(job, model, good)
             told(epoch, settings.epochs, _in_words(job, likelihood))
+            state = {"model": dict(model.state_dict()), "trainer": trainer.state_dict(), "before": found.before}
+            state["order"] = _order(model)
+            keeper.reached("adam", state, f"{epoch} of {settings.epochs} epochs", copied=True)
             if keeper.due() or epoch == settings.epochs:
-                state = {"model": dict(model.state_dict()), "trainer": trainer.state_dict()}
-                keeper.write("adam", state | {"before": found.before, "order": _order(model)})
+                keeper.save()
     _finish(job, "adam", settings.epochs, model)
     return found
 
@@ -211,9 +230,9 @@ def _progress_of(job: Job, what: str) -> Iterator[_progress.Measured]:
         yield lambda done, of, found: None
 
 
-def _note(job: Job, stage: str, counted: str, count: int, seconds: float, likelihood: float) -> None:
+def _note(job: Job, stage: str, counted: str, count: int, seconds: float, likelihood: float, **more: Any) -> None:
     entry = {"stage": stage, counted: count, "seconds": seconds, "log_likelihood": likelihood}
-    job.keeper.note(**entry, bits_per_dim=job.data.bits_per_dim(likelihood))
+    job.keeper.note(**entry, bits_per_dim=job.data.bits_per_dim(likelihood), **more)
 
 
 def _in_words(job: Job, likelihood: float) -> str:

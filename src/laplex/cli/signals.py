@@ -1,0 +1,46 @@
+"""Signals that ask a command to end: Ctrl-C, `kill`, and a terminal that is closed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+NUMBERS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
+
+
+class Interrupted(KeyboardInterrupt):
+    """A signal came; ``status`` is what a shell reports for a command that it ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.status = 128 + number
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Within the block every such signal raises :class:`Interrupted`; what is ignored stays so, as under nohup."""
+    before = {}
+    if threading.current_thread() is threading.main_thread():  # no other thread may change handlers
+        for number in NUMBERS:
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                before[number] = signal.signal(number, _raise)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def end_at_once() -> None:
+    """From here to the end of the block a signal ends the process, even within a long call into compiled code."""
+    for number in NUMBERS:
+        if signal.getsignal(number) is _raise:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise Interrupted(number)
