@@ -4,6 +4,7 @@ import io
 import math
 import re
 import sys
+import warnings
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +13,8 @@ import pytest
 import torch
 
 import laplex
-from laplex import LaplaceOperator, Plan, StalePlanError, _backends, _compiled, backends
+from laplex import LaplaceOperator, Plan, StalePlanError, _backends, _compiled, _route, backends
+from laplex._checks import tau as tau_checks
 
 A, B, X = torch.arange(5.0), torch.arange(6.0) + 0.5, torch.ones(2, 6)
 
@@ -401,6 +403,154 @@ def test_no_memory_for_the_core(monkeypatch):
     monkeypatch.setattr(_compiled.core, "scan", lambda *_: _compiled.core.OUT_OF_MEMORY)
     with raises(MemoryError, "laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches"):
         call(backend="cpp")
+
+
+# --- what is allowed, but not meant -----------------------------------------------------------------------------------
+
+COLUMN, VALUES = torch.rand(7, 1).double(), torch.randn(7).double()  # times as scikit-learn and GPyTorch have them
+ANSWERED = {
+    "LaplaceOperator.logdet": lambda K: K.logdet(0.1),
+    "LaplaceOperator.cholesky": lambda K: K.cholesky(0.1),
+    "LaplaceOperator.sample": lambda K: K.sample(diag=0.1),
+    "LaplaceOperator.solve": lambda K: K.solve(VALUES[:, None, None], 0.1),
+    "GramOperator.logdet": lambda K: K.gram().logdet(0.1),
+    "GramOperator.cholesky": lambda K: K.gram().cholesky(0.1),
+}
+ONE_MATRIX = "7 matrices of 1 x 1", "for one matrix of 7 anchors use a.squeeze(-1)"
+
+
+def warned(category, function):
+    """What the function warns of, with the file that is said to be the cause."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        function()
+    return [(str(one.message), one.filename) for one in caught if one.category is category]
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_times_in_a_column_are_said_to_be_many_matrices(name):
+    ((message, file),) = warned(laplex.ShapeWarning, lambda: ANSWERED[name](LaplaceOperator(COLUMN)))
+    assert message.startswith(f"{name}: `a` has shape (7, 1): these are {ONE_MATRIX[0]}")
+    assert ONE_MATRIX[1] in message
+    assert "filter laplex.ShapeWarning" in message
+    assert file == __file__  # the user's line, not one of laplex
+
+
+OPERANDS = {
+    "K.solve": lambda: LaplaceOperator(COLUMN).solve(VALUES, 0.1),
+    "K.solve of a column": lambda: LaplaceOperator(COLUMN).solve(VALUES[:, None], 0.1),
+    "K @ x": lambda: LaplaceOperator(COLUMN) @ VALUES,
+    "K @ a column": lambda: LaplaceOperator(COLUMN) @ VALUES[:, None],
+    "x @ K": lambda: VALUES @ LaplaceOperator(COLUMN),
+    "diag": lambda: LaplaceOperator(COLUMN).logdet(VALUES.abs()),
+    "linear": lambda: laplex.linear(VALUES, COLUMN, COLUMN),
+    "linear of rows": lambda: laplex.linear(torch.randn(3, 7).double(), COLUMN, COLUMN),
+}
+
+
+@pytest.mark.filterwarnings("ignore::laplex.ShapeWarning")
+@pytest.mark.parametrize("name", OPERANDS)
+def test_an_operand_that_shows_that_one_matrix_is_meant_raises(name):
+    with raises(ValueError, "anchors of shape (7, 1) are", *ONE_MATRIX):
+        OPERANDS[name]()
+
+
+def test_two_columns_of_other_lengths_are_told_to_lose_a_dimension():
+    with raises(ValueError, "must broadcast together", "use a.squeeze(-1) and b.squeeze(-1)"):
+        LaplaceOperator(COLUMN, torch.rand(9, 1).double())
+
+
+def test_a_product_of_columns_is_said_to_be_many():
+    _route.forget()
+    ((message, file),) = warned(laplex.ShapeWarning, lambda: laplex.linear(VALUES[:, None], COLUMN, COLUMN))
+    assert message.startswith("laplex.linear: `x` and `b` have shape (7, 1): these are 7 rows of one number")
+    assert file == __file__
+
+
+PLAIN = {
+    "one matrix": lambda: LaplaceOperator(COLUMN[:, 0]).logdet(0.1),
+    "a batch of one": lambda: LaplaceOperator(COLUMN[:1]).logdet(0.1),
+    "a batch of two anchors each": lambda: LaplaceOperator(torch.rand(7, 2)).logdet(0.1),
+    "batches of batches": lambda: LaplaceOperator(COLUMN[None]).logdet(0.1),
+    "one row, many columns": lambda: LaplaceOperator(COLUMN, torch.rand(7, 3).double()).gram().logdet(0.1),
+    "layers of one feature": lambda: laplex.nn.LaplexLinear(1, 1, rank=7)(torch.randn(7, 1)),
+    "one column": lambda: laplex.linear(torch.randn(3, 1), torch.rand(7, 5), torch.rand(7, 1)),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_what_is_meant_warns_of_nothing(name):
+    _route.forget()
+    assert warned(laplex.ShapeWarning, PLAIN[name]) == []
+
+
+@pytest.fixture
+def _untold(monkeypatch):
+    monkeypatch.setattr(tau_checks._precision, "told", False)
+    _route.forget()
+
+
+DATES = 2459000.5 + 2 * torch.rand(50, dtype=torch.float64)  # Julian dates of two nights
+TIMES = 1e5 * torch.rand(50)
+COARSE = {
+    "operator": lambda: LaplaceOperator(DATES.float(), tau=0.1),
+    "operator with a plan": lambda: LaplaceOperator(DATES.float(), tau=0.1, plan=Plan(DATES.float(), DATES.float())),
+    "rectangular": lambda: LaplaceOperator(DATES.float(), DATES[:9].float(), 0.1),
+    "tau as a tensor": lambda: LaplaceOperator(DATES.float(), tau=torch.tensor([0.1], requires_grad=True)),
+    "one of two": lambda: LaplaceOperator(torch.stack([DATES.float(), TIMES]), tau=torch.tensor([0.1, 1e4])),
+    "a long time": lambda: LaplaceOperator(TIMES, tau=0.1),
+    "linear": lambda: laplex.linear(torch.ones(50), DATES.float(), DATES.float(), 0.1),
+    "gram": lambda: laplex.gram(DATES.float(), DATES.float(), None, Fraction(1, 10)),
+}
+
+
+@pytest.mark.usefixtures("_untold")
+@pytest.mark.parametrize("name", COARSE)
+def test_dates_in_float32_warn_once(name):
+    ((message, file),) = warned(laplex.PrecisionWarning, COARSE[name])
+    assert re.search(r"float32 anchors near [\d.]+ are [\d.]+ apart, which is [\d.]+ of tau = 0\.1", message), message
+    assert "subtract an offset before they are rounded" in message
+    assert "or keep float64" in message
+    assert file == __file__
+    assert warned(laplex.PrecisionWarning, COARSE[name]) == []  # once per process
+
+
+@pytest.mark.usefixtures("_untold")
+def test_as_an_error_it_is_raised_every_time():
+    for _ in range(2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", laplex.PrecisionWarning)
+            with pytest.raises(laplex.PrecisionWarning, match=r"are 0\.25 apart, which is 2\.5 of tau = 0\.1"):
+                LaplaceOperator(DATES.float(), tau=0.1)
+
+
+def test_the_warning_is_about_a_large_error():
+    y = torch.randn(50).double()
+    exact, shifted, coarse = (
+        LaplaceOperator(a, tau=0.1).solve(y, 0.1) for a in (DATES, (DATES - DATES[0]).float(), DATES.float())
+    )
+    assert (coarse - exact).norm() > 0.3 * exact.norm()
+    assert (shifted - exact).norm() < 1e-4 * exact.norm()
+
+
+FINE = {
+    "float64": lambda: LaplaceOperator(DATES, tau=0.1),
+    "an offset": lambda: LaplaceOperator((DATES - DATES.mean()).float(), tau=0.1),
+    "a long tau": lambda: LaplaceOperator(DATES.float(), tau=100.0),
+    "whole days": lambda: LaplaceOperator(2459000.5 + torch.arange(50.0), tau=0.1),
+    "whole numbers": lambda: LaplaceOperator(torch.arange(1e5), tau=1e-3),
+    "one of two": lambda: LaplaceOperator(torch.stack([DATES.float(), TIMES]), tau=torch.tensor([100.0, 1e4])),
+    "a layer": lambda: laplex.linear(torch.ones(50), TIMES, TIMES, 0.1),
+    "many outputs": lambda: laplex.nn.LaplexProjection(10, 200_000)(torch.randn(10)),
+    "no anchors": lambda: LaplaceOperator(torch.empty(0)),
+    "traced": lambda: torch.func.vmap(lambda a: laplex.linear(torch.ones(50), a, a, 0.1))(DATES.float()[None]),
+}
+
+
+@pytest.mark.usefixtures("_untold")
+@pytest.mark.parametrize("name", FINE)
+def test_what_has_enough_digits_warns_of_nothing(name):
+    assert warned(laplex.PrecisionWarning, FINE[name]) == []
 
 
 # --- other forms of a model -------------------------------------------------------------------------------------------

@@ -81,9 +81,9 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 
 def test_public_names():
-    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "Seats"]
-    names += ["StalePlanError", "__version__", "backends", "density", "gram", "linear", "nn", "rank", "reference"]
-    names += ["reseat", "seriate"]
+    names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "PrecisionWarning"]
+    names += ["Seats", "ShapeWarning", "StalePlanError", "__version__", "backends", "density", "gram", "linear", "nn"]
+    names += ["rank", "reference", "reseat", "seriate"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 

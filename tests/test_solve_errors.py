@@ -16,6 +16,7 @@ METHODS = {
     "cholesky": lambda A, diag: A.cholesky(diag),
 }
 METHOD = pytest.mark.parametrize("method", METHODS)
+pytestmark = pytest.mark.filterwarnings("ignore::laplex.ShapeWarning")  # batches of one anchor each are meant here
 
 
 @pytest.fixture(autouse=True)

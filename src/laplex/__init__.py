@@ -49,6 +49,8 @@ from laplex import nn as nn
 from laplex import reference as reference
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
 from laplex._errors import PerformanceWarning as PerformanceWarning
+from laplex._errors import PrecisionWarning as PrecisionWarning
+from laplex._errors import ShapeWarning as ShapeWarning
 from laplex._errors import StalePlanError as StalePlanError
 from laplex._functional import gram as gram
 from laplex._functional import linear as linear
@@ -67,7 +69,9 @@ __all__ = [
     "LaplaceOperator",
     "PerformanceWarning",
     "Plan",
+    "PrecisionWarning",
     "Seats",
+    "ShapeWarning",
     "StalePlanError",
     "__version__",
     "backends",

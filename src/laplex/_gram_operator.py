@@ -198,6 +198,7 @@ class GramOperator:
         kernel = self.kernel
         held = kernel.a, kernel.b, kernel.tau, kernel.phi, kernel.psi
         _checks.reverse_mode_only(where, *held, self.weight, diag)
+        _checks.one_by_one(where, kernel.a, kernel.b)
         added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
         given = self._weights() if self.weight is None else self.weight
         weight = flat_anchors(given.double(), batch or (1,))

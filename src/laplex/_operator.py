@@ -28,7 +28,8 @@ class LaplaceOperator:
     """The n x k matrix K[i, j] = exp(-|a_i - b_j| / tau) cos(phi_i - psi_j), held as its anchors.
 
     Args:
-        a (*H, n): row anchors.
+        a (*H, n): row anchors. Leading dimensions are a batch of matrices: (n, 1) is n matrices of 1 x 1, of which
+            solves, determinants and factors warn.
         b (*H, k): column anchors; None makes the symmetric matrix with b = a (and psi = phi).
         tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H.
         phi (*H, n), psi (*H, k): phases, both or neither; with b=None, phi alone.
@@ -71,10 +72,13 @@ class LaplaceOperator:
         _checks.phases(where, a, b, phi, psi)
         if plan is None:
             plan = Plan(a, b)
+            _checks.resolution(where, tau, a)  # a plan has waited for the device, too
         else:
             if not isinstance(plan, Plan):
                 raise TypeError(_checks.not_a_plan(where, plan))
             plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+            if a.device.type == "cpu":
+                _checks.resolution(where, tau, a)
         tau = tau if isinstance(tau, Tensor) else float(tau)
         self.__dict__.update(a=a, b=b, tau=tau, phi=phi, psi=psi, plan=plan, _batch=batch)
 
@@ -129,7 +133,7 @@ class LaplaceOperator:
         if got != required:
             raise ValueError(
                 f"{where}: the operator is {tuple(self.shape)} and `x` must have size {required} where they meet, "
-                f"got shape {tuple(x.shape)}"
+                f"got shape {tuple(x.shape)}{_checks.told_as_column(self._batch, required, x.shape)}"
             )
 
     @classmethod
@@ -232,6 +236,7 @@ class LaplaceOperator:
         if not self._symmetric:
             raise ValueError(_checks.not_symmetric(where))
         _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
+        _checks.one_by_one(where, self.a, self.b)
         added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch, optional=True)
         return _systems.of_kernel(where, self._flat(where), added, self._batch)
 

@@ -17,10 +17,12 @@ from laplex._checks.arguments import gram_weight as gram_weight
 from laplex._checks.arguments import is_tensor as is_tensor
 from laplex._checks.arguments import made_by as made_by
 from laplex._checks.arguments import no_transform_in_a_graph as no_transform_in_a_graph
+from laplex._checks.arguments import one_by_one as one_by_one
 from laplex._checks.arguments import one_weight as one_weight
 from laplex._checks.arguments import operand as operand
 from laplex._checks.arguments import phases as phases
 from laplex._checks.arguments import sum_weight as sum_weight
+from laplex._checks.arguments import told_as_column as told_as_column
 from laplex._checks.messages import differentiable_once as differentiable_once
 from laplex._checks.messages import not_a_plan as not_a_plan
 from laplex._checks.messages import not_an_index as not_an_index
@@ -47,5 +49,6 @@ from laplex._checks.tau import bad_tau as bad_tau
 from laplex._checks.tau import is_length as is_length
 from laplex._checks.tau import length_scale as length_scale
 from laplex._checks.tau import positive_on_cpu as positive_on_cpu
+from laplex._checks.tau import resolution as resolution
 from laplex._checks.tau import valid_tau as valid_tau
 from laplex._checks.tau import values as values

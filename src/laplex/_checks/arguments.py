@@ -11,7 +11,8 @@ import numbers
 import torch
 from torch import Tensor
 
-from laplex._eager import always
+from laplex._eager import always, plainly_eager
+from laplex._errors import ShapeWarning, warn
 
 ANCHOR_DTYPES = (torch.float32, torch.float64)
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -101,8 +102,10 @@ def batch_shape(where: str, a: Tensor, b: Tensor, tau: float | Tensor) -> tuple[
             batch = tuple(torch.broadcast_shapes(batch, b.shape[:-1]))
         except RuntimeError:
             got = f"`a` {tuple(a.shape)}, `b` {tuple(b.shape)}"
+            columns = a.dim() == b.dim() == 2 and a.shape[-1] == b.shape[-1] == 1
+            to_do = "; if they are anchors of one matrix, use a.squeeze(-1) and b.squeeze(-1)" if columns else ""
             raise ValueError(
-                f"{where}: the leading dimensions of `a` and `b` must broadcast together, got {got}"
+                f"{where}: the leading dimensions of `a` and `b` must broadcast together, got {got}{to_do}"
             ) from None
     if isinstance(tau, Tensor) and tau.numel() != 1:
         _tau_over_batch(where, tau, a, batch)
@@ -121,6 +124,25 @@ def _tau_over_batch(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) 
         f"{where}: `tau` must have one element, or broadcast to H = {batch}, the leading dimensions of `a` and `b`, "
         f"got shape {tuple(tau.shape)}{to_do}"
     )
+
+
+def told_as_column(batch: tuple[int, ...], n: int, shape: torch.Size) -> str:
+    """What to do if an operand of this shape shows that anchors (h, 1) are meant as the h anchors of one matrix."""
+    if n != 1 or len(batch) != 1 or batch[0] < 2 or batch[0] not in shape:
+        return ""
+    h = batch[0]
+    return f"; anchors of shape {(h, 1)} are {h} matrices of 1 x 1: for one matrix of {h} anchors use a.squeeze(-1)"
+
+
+def one_by_one(where: str, a: Tensor, b: Tensor) -> None:
+    """Warn about anchors (h, 1), as scikit-learn and GPyTorch have times: allowed, but h matrices of 1 x 1."""
+    if a.dim() == b.dim() == 2 and a.shape[-1] == b.shape[-1] == 1 and len(a) > 1:
+        h = len(a)
+        warn(
+            f"{where}: `a` has shape {(h, 1)}: these are {h} matrices of 1 x 1, one for each anchor; for one matrix of "
+            f"{h} anchors use a.squeeze(-1) (if {h} matrices are meant, filter laplex.ShapeWarning)",
+            ShapeWarning,
+        )
 
 
 def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | None) -> None:
@@ -151,9 +173,22 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
         to_do = "call .to(torch.complex64)" if x.is_complex() else "call .float()"
         raise TypeError(f"{where}: `x` must be floating point or complex, got {x.dtype}; {to_do}")
     same_device(where, "x", x, "b", b)
-    _as_long_as_columns(where, "x", x, b)
+    _as_long_as_columns(where, "x", x, b, batch)
     if batch:
         _rows_over_batch(where, "x", x, batch)
+        _column_of_numbers(where, x, b, batch)
+
+
+def _column_of_numbers(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
+    """Warn about x (h, 1) and b (h, 1): allowed, but h rows of one number, for each of h matrices of one column."""
+    if plainly_eager() and len(batch) == 1 and batch[0] > 1 and x.shape == b.shape == (batch[0], 1):
+        h = batch[0]
+        warn(
+            f"{where}: `x` and `b` have shape {(h, 1)}: these are {h} rows of one number, and {h} matrices of one "
+            f"column, each of which multiplies all rows; for one matrix of {h} columns use x.squeeze(-1), "
+            f"a.squeeze(-1) and b.squeeze(-1) (if {h} matrices are meant, filter laplex.ShapeWarning)",
+            ShapeWarning,
+        )
 
 
 def gram_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, ...]) -> None:
@@ -209,11 +244,12 @@ def one_weight(where: str, weight: Tensor | None, b: Tensor, batch: tuple[int, .
         )
 
 
-def _as_long_as_columns(where: str, name: str, x: Tensor, b: Tensor) -> None:
+def _as_long_as_columns(where: str, name: str, x: Tensor, b: Tensor, batch: tuple[int, ...] = ()) -> None:
     k = b.shape[-1]
     if x.dim() == 0 or x.shape[-1] != k:
         raise ValueError(
             f"{where}: `{name}` must have size k = {k} in its last dimension to match `b`, got shape {tuple(x.shape)}"
+            f"{told_as_column(batch, k, x.shape)}"
         )
 
 

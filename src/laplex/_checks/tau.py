@@ -5,16 +5,28 @@ from __future__ import annotations
 import math
 import numbers
 
+import numpy
 import torch
 from torch import Tensor
 
 from laplex._checks.arguments import as_float, is_tensor, real_instead, same_device
 from laplex._checks.messages import not_finite
-from laplex._eager import plainly_eager
+from laplex._eager import plain, plainly_eager
+from laplex._errors import PrecisionWarning, warn
 from laplex._shapes import flat_tau
 
 SMALLEST_TAU = torch.finfo(torch.float64).tiny  # 1 / tau overflows a little below it; csrc/common.h has the same limit
+VISIBLE = 0.01  # of tau: an anchor that is off by as much changes entries by a percent
 SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at tau / 2
+
+
+class _Precision:
+    """Whether this process was told of anchors with too few digits."""
+
+    told = False
+
+
+_precision = _Precision()
 
 
 def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_TAU) -> None:
@@ -28,6 +40,48 @@ def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
     elif not smallest <= as_float(tau) < math.inf:
         raise ValueError(bad_tau(where, as_float(tau)))
+    if a.device.type == "cpu":
+        resolution(where, tau if isinstance(tau, Tensor) else as_float(tau), a, shifted=True)
+
+
+def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = False) -> None:
+    """Warn, once a process, if float32 anchors are so large that their roundings show beside tau, as those of dates.
+
+    The last bit tells anchors that were rounded from exact ones, such as whole numbers. With ``shifted`` only anchors
+    that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the device.
+    """
+    if _precision.told or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
+        return
+    anchors = a.detach()
+    size, length = _widest(anchors.abs().amax(-1), tau)
+    if not (length > 0 and VISIBLE * length < torch.finfo(a.dtype).eps * size < math.inf):
+        return
+    if shifted and float(anchors.max() - anchors.min()) > size / 4:
+        return
+    if bool((anchors.view(torch.int32) & 1).any()):
+        warn(_too_coarse(where, size, length), PrecisionWarning)
+        _precision.told = True
+
+
+def _widest(largest: Tensor, tau: float | Tensor) -> tuple[float, float]:
+    """The largest anchor and the tau of the matrix in which they are furthest apart; largest is (*H)."""
+    if not isinstance(tau, Tensor):
+        return float(largest.max()), float(tau)
+    lengths = tau.detach()
+    if lengths.shape != largest.shape:  # one for all, or a shape that is checked later
+        return float(largest.max()), float(lengths.min()) if lengths.numel() else 0.0
+    place = (largest / lengths).argmax()
+    return float(largest.flatten()[place]), float(lengths.flatten()[place])
+
+
+def _too_coarse(where: str, size: float, tau: float) -> str:
+    step = float(numpy.spacing(numpy.float32(size)))
+    return (
+        f"{where}: float32 anchors near {size:.8g} are {step:.3g} apart, which is {step / tau:.2g} of tau = {tau:.3g}: "
+        "anchors that were closer are equal now, and the kernel is visibly off; subtract an offset before they are "
+        "rounded, as in (times - times.mean()).float() of float64 times, or keep float64 (shown once; filter "
+        "laplex.PrecisionWarning to silence it)"
+    )
 
 
 def is_length(tau: Tensor, smallest: float = SMALLEST_TAU) -> Tensor:
