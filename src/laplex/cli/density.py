@@ -1,7 +1,6 @@
 """The commands of densities: `laplex fit`, `sample`, `reconstruct`, `inpaint` and `evaluate`.
 
-This module has their options. What they do is imported when one of them runs: densities import the records of
-experiments, which import this package.
+This module has their options, and imports no torch: help is there at once. What they do is imported when one runs.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ import argparse
 import importlib
 from typing import Any
 
-import torch
+from laplex.cli.parsing import add_device
 
-from laplex.density._starts import STARTS
-
+STARTS = ("tree", "curve", "raster", "random")  # those of laplex.density, which imports torch
 DATA = (
     "a folder of images, an .npz file of packed images or of an array, with :PART if it has several, or an .npy file; "
     "bundled:train and bundled:val come with laplex"
@@ -63,7 +61,7 @@ def _add_fit(commands: Any) -> None:
     made.add_argument("--channels", type=int, choices=(1, 3), help="1 for grey, 3 for colour")
     made.add_argument("--validation", metavar="DATA", help="examples that are evaluated and not fitted")
     made.add_argument("--hold-out", type=float, metavar="FRACTION", help="take those from DATA, at random")
-    _add_device(made)
+    add_device(made)
     made.add_argument("--seed", type=int, default=0, help="of everything random; 0 if not given")
     made.add_argument("--fresh", action="store_true", help="forget the checkpoint in FOLDER")
     made.add_argument(
@@ -88,9 +86,4 @@ def _add_others(commands: Any) -> None:
             made.add_argument("--mask", default="half", help="what is hidden: half, centre or random:FRACTION")
         if name in ("sample", "inpaint"):
             made.add_argument("--seed", type=int, default=0, help="of what is random; 0 if not given")
-        _add_device(made)
-
-
-def _add_device(made: argparse.ArgumentParser) -> None:
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    made.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+        add_device(made)
