@@ -309,9 +309,15 @@ def test_other_sources_are_refused(tmp_path):
         load(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=WHERE + "`source` must be .*, got .*nowhere.npz, which does not exist; check"):
         load(tmp_path / "nowhere.npz:train")
-    (tmp_path / "a.png").write_bytes(encoded(drawn(1)[0]))
-    with pytest.raises(ValueError, match=WHERE + "`source` must be a folder .*, got .*a.png; for a single image give"):
-        load(tmp_path / "a.png")
+    (tmp_path / "a.png").write_bytes(encoded(drawn(1)[0])[:40])
+    (tmp_path / "notes.txt").write_text("no image")
+    for name in ("a.png", "notes.txt"):
+        for options in ({}, {"side": 4}, {"side": 4, "channels": 3}):
+            message = (
+                "`source` must be a folder of images, an image, an .npz or an .npy file, got .*{}, which is no image"
+            )
+            with pytest.raises(ValueError, match=WHERE + message.format(name)):
+                load(tmp_path / name, **options)
 
 
 @pytest.mark.parametrize("suffix", ["npz", "npy"])

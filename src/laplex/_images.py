@@ -22,7 +22,8 @@ NAMED = 5  # unreadable images that the warning names
 THREADS = 8  # decoders release Python's lock; more threads wait for memory
 LARGEST = 1 << 28  # numbers of an image: a slip in `side` would fill the memory
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of 16 bits
-GREY = ("1", "L", "LA", "La", "I", "F", *DEEP)
+WIDE = ("I", "F")  # of 32 bits, which have no alpha
+GREY = ("1", "L", "LA", "La", *WIDE, *DEEP)
 ORIENTATION = 0x0112  # the tag of EXIF that says how the camera was held; from 5 on height and width change places
 
 Array = np.ndarray[Any, Any]
@@ -45,26 +46,32 @@ class Header(NamedTuple):
 
 
 def decoded(
-    sources: Sequence[Source], square: Callable[[Source], Array | None], progress: _progress.Told | None
+    sources: Sequence[Source],
+    square: Callable[[Source], Array | None],
+    progress: _progress.Told | None,
+    count: int | None = None,
 ) -> tuple[Array, Array]:
-    """The pixels of the sources that can be read (count, height, width, channels), and which ones those are.
+    """The pixels of the sources that can be read (any number, height, width, channels), and which ones those are.
 
     Args:
         sources: at least one.
         square: see :func:`decoder`.
         progress: told how many are decoded, and of how many; None shows a bar.
+        count: the first so many that can be read, and no others; None for all. What comes after them is not looked at.
     """
-    pixels, read = np.zeros((0,), np.uint8), np.zeros(len(sources), bool)
-    count = 0
+    most = len(sources) if count is None else min(count, len(sources))
+    pixels, read, looked, good = np.zeros((0,), np.uint8), np.zeros(len(sources), bool), 0, 0
     with _progress.shown("laplex: decoding images", progress) as told, _pool() as pool:
-        for index, one in enumerate(pool.map(square, sources)):
-            if one is not None:
-                if count == 0:
-                    pixels = np.empty((len(sources), *one.shape), np.uint8)
-                pixels[count], read[index] = one, True
-                count += 1
-            told(index + 1, len(sources))
-    return pixels[:count], read
+        while good < most and looked < len(sources):
+            for one in pool.map(square, sources[looked : looked + most - good]):
+                if one is not None:
+                    if good == 0:
+                        pixels = np.empty((most, *one.shape), np.uint8)
+                    pixels[good], read[looked] = one, True
+                    good += 1
+                looked += 1
+                told(min(looked, most), most)
+    return pixels[:good], read[:looked]
 
 
 def headers(where: str, sources: Sequence[Source]) -> list[Header | None]:
@@ -85,15 +92,24 @@ def headers(where: str, sources: Sequence[Source]) -> list[Header | None]:
 
 
 def decoder(
-    where: str, side: int, *, width: int | None = None, channels: int = 3, upright: bool = False
+    where: str,
+    side: int,
+    *,
+    width: int | None = None,
+    channels: int = 3,
+    upright: bool = False,
+    nearest: bool = False,
 ) -> Callable[[Source], Array | None]:
     """A function from a source to its pixels (side, width, channels) uint8, or None if it cannot be read.
+
+    Transparent pixels are shown over white.
 
     Args:
         where: names the caller in errors.
         side, width: the image is resized to cover these, and cropped at the centre; a square if only ``side`` is given.
         channels: 3 for RGB, 1 for grey.
         upright: turn the image as its camera says it was held.
+        nearest: take a pixel from its nearest one, and blend none, as a mask needs it.
     """
     image_module, operations = pillow(where)
     size, mode = (side if width is None else width, side), "RGB" if channels == 3 else "L"
@@ -102,13 +118,13 @@ def decoder(
             f"{where}: `side` must make images of at most {LARGEST:,} numbers, got {side}; give the pixels of a side, "
             "such as 224"
         )
-    bicubic = image_module.Resampling.BICUBIC
+    method = image_module.Resampling.NEAREST if nearest else image_module.Resampling.BICUBIC
 
     def square(source: Source) -> Array | None:
         try:
             with image_module.open(io.BytesIO(source.read())) as image:
                 turned = operations.exif_transpose(image) if upright else image
-                fitted = operations.fit(_converted(turned, mode, image_module), size, method=bicubic)
+                fitted = operations.fit(_converted(turned, mode, image_module), size, method=method)
                 return np.asarray(fitted).reshape(side, size[0], channels)
         except _failures(image_module):
             return None
@@ -140,9 +156,12 @@ def pillow(where: str) -> tuple[Any, Any]:
 
 
 def _converted(image: Any, mode: str, image_module: Any) -> Any:
-    """The image as RGB or L; Pillow would make every value of 16 bits above 255 white."""
+    """The image as RGB or L. Pillow would make every value of 16 bits above 255 white, and show what alpha hides."""
     if image.mode in DEEP:
         image = image_module.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode not in WIDE and image.has_transparency_data:
+        white = image_module.new("RGBA", image.size, "white")
+        image = image_module.alpha_composite(white, image.convert("RGBA"))
     return image.convert(mode)
 
 

@@ -1,6 +1,7 @@
-"""Images in, as rows of numbers: a folder, an .npz file of packed images or of an array, or an .npy file.
+"""Images in, as rows of numbers: a folder, one image, an .npz file of packed images or of an array, or an .npy file.
 
     load("photographs", side=64)       a folder, searched with its subfolders; images of any size become squares
+    load("photograph.jpg")             one image
     load("photographs.npz:train")      one part of an .npz file; without ":train" where the file has only one
     load("pixels.npy")                 (N, height, width, channels), (N, height, width) or (N, n), mapped into memory
     bundled()                          a small set that comes with laplex
@@ -8,6 +9,8 @@
 Packed images are one array of bytes, 1-dimensional and uint8, and one array of offsets: image i of `jpeg` and `off` is
 jpeg[off[i]:off[i + 1]], a whole file of any format that Pillow opens. `webp_train` belongs to `off_train` and is the
 part "train" of its file; `jpeg` belongs to `off` and is the part "jpeg". An array of images is a part by its own name.
+
+Images with transparent pixels are shown over white: what colour a file has where nothing of it is seen is chance.
 """
 
 from __future__ import annotations
@@ -16,9 +19,9 @@ import math
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from laplex._checks.counts import whole
 from laplex._images import SUFFIXES, Array, Header, Source, decoded, decoder, headers, tell_skipped
 
 WHERE = "laplex.density.images.load"
+SOURCES = "a folder of images, an image, an .npz or an .npy file"
 DTYPES = tuple(map(np.dtype, (np.uint8, np.float16, np.float32, np.float64)))
 
 Kind = tuple[tuple[int, ...], "np.dtype[Any]"]  # shape and dtype of an array that is not read yet
@@ -58,6 +62,7 @@ def load(
     *,
     side: int | None = None,
     channels: int | None = None,
+    count: int | None = None,
     progress: _progress.Told | None = None,
 ) -> Pictures:
     """The images of a folder or a file.
@@ -65,22 +70,29 @@ def load(
     Images that cannot be read are skipped, with a warning that counts and names them.
 
     Args:
-        source: a folder, an .npz file with or without ":" and the name of a part, or an .npy file.
+        source: a folder, an image, an .npz file with or without ":" and the name of a part, or an .npy file.
         side: the side of the squares; images are resized to cover it and cropped at the centre. A folder needs it.
-            Packed images keep their size if it is left out. Arrays are not resized: for (N, n) it gives the shape.
+            One image and packed images keep their size if it is left out. Arrays are not resized: for (N, n) it gives
+            the shape.
         channels: 3 for RGB, 1 for grey; that of the images if it is left out and they are all alike.
+        count: the first so many that can be read; the others are not decoded. All if it is left out.
         progress: told how many images are decoded, and of how many; None shows a bar.
     """
     side = None if side is None else whole(WHERE, "side", side)
     if channels not in (None, 1, 3):
         raise ValueError(f"{WHERE}: `channels` must be 1 or 3, got {channels!r}; use 1 for grey and 3 for RGB")
+    count = None if count is None else whole(WHERE, "count", count)
     path, part = _named(source)
     found = _found(path, part, side)
     if not isinstance(found, list):
-        return _from_array(path, found, side, channels)
-    pixels, read = _decoded(path, found, side, channels, progress)
-    skipped = tuple(one.name for one, good in zip(found, read, strict=True) if not good)
-    tell_skipped(WHERE, path, skipped, len(found))
+        pictures = _from_array(path, found, side, channels)
+        return replace(pictures, values=pictures.values[:count])
+    square = _decoder(path, found, side, channels)
+    pixels, read = decoded(found, square, progress, count)
+    skipped = tuple(one.name for one, good in zip(found, read) if not good)
+    if skipped == (str(path),):
+        raise ValueError(f"{WHERE}: `source` must be {SOURCES}, got {path}, which is no image that Pillow can read")
+    tell_skipped(WHERE, path, skipped, len(read))
     return Pictures(torch.from_numpy(pixels).flatten(1), (pixels.shape[1], pixels.shape[2], pixels.shape[3]), skipped)
 
 
@@ -108,10 +120,7 @@ def _named(source: str | Path) -> tuple[Path, str | None]:
     stem, mark, part = str(source).rpartition(".npz:")
     path = Path(f"{stem}.npz" if mark else source)
     if not path.exists():
-        raise ValueError(
-            f"{WHERE}: `source` must be a folder of images, an .npz or an .npy file, got {path}, which does not exist; "
-            "check the path"
-        )
+        raise ValueError(f"{WHERE}: `source` must be {SOURCES}, got {path}, which does not exist; check the path")
     return path, part if mark else None
 
 
@@ -125,10 +134,7 @@ def _found(path: Path, part: str | None, side: int | None) -> list[Source] | Arr
         with _translated(path):
             mapped: Array = np.load(path, mmap_mode="r")
         return mapped
-    raise ValueError(
-        f"{WHERE}: `source` must be a folder of images, an .npz or an .npy file, got {path}; for a single image give "
-        "its folder"
-    )
+    return [Source(str(path), path.read_bytes)]
 
 
 def _in_folder(root: Path, side: int | None) -> list[Source]:
@@ -234,19 +240,17 @@ def _array(file: zipfile.ZipFile, name: str) -> Array:
 # --- Rows of numbers -------------------------------------------------------------------------------------------------
 
 
-def _decoded(
-    path: Path, sources: list[Source], side: int | None, channels: int | None, progress: _progress.Told | None
-) -> tuple[Array, Array]:
-    """The pixels of the sources that can be read (N, height, width, channels), and which ones those are."""
+def _decoder(
+    path: Path, sources: list[Source], side: int | None, channels: int | None
+) -> Callable[[Source], Array | None]:
+    """What makes the sources images of one size, with as many channels."""
     size = None if side is None else (side, side)
     if size is None or channels is None:
         known = [header for header in headers(WHERE, sources) if header is not None]
-        if not known:
-            return np.empty((0, 1, 1, 1), np.uint8), np.zeros(len(sources), bool)
+        known = known or [Header(1, 1, 1)]  # none can be read, which is said later
         size = size or _common_size(path, known)
         channels = channels or _common_channels(path, known)
-    square = decoder(WHERE, size[0], width=size[1], channels=channels, upright=True)
-    return decoded(sources, square, progress)
+    return decoder(WHERE, size[0], width=size[1], channels=channels, upright=True)
 
 
 def _common_size(path: Path, known: list[Header]) -> tuple[int, int]:
