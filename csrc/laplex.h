@@ -188,6 +188,16 @@ struct FormPullback {
     int threads;
 };
 
+// out = a b in single precision, summed in double precision (multiply.cpp). Strides are in elements, and may be any.
+struct Multiply {
+    const float* a;  // (h, m, k)
+    const float* b;  // (h, k, n)
+    float* out;      // (h, m, n), contiguous, output
+    int64_t h, m, n, k;
+    int64_t a_batch, a_row, a_col, b_batch, b_row, b_col;  // strides
+    int threads;
+};
+
 // Every function is compiled once per instruction set, from the same source, into a namespace of its own. These files
 // use no templates of the standard library: the linker keeps one copy of a template, and that copy might need
 // instructions that this processor does not have.
@@ -203,6 +213,7 @@ struct FormPullback {
     template <class R> Status gram(const Gram&);                  \
     template <class T> Status form(const Form&);                  \
     template <class T> Status form_pullback(const FormPullback&); \
+    Status multiply(const Multiply&);                             \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

@@ -149,6 +149,14 @@ int form_pullback(uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t w
     return is_double ? LAPLEX_BEST(form_pullback<double>, args) : LAPLEX_BEST(form_pullback<float>, args);
 }
 
+int multiply(uintptr_t a, uintptr_t b, uintptr_t out, int64_t h, int64_t m, int64_t n, int64_t k, int64_t a_batch,
+             int64_t a_row, int64_t a_col, int64_t b_batch, int64_t b_row, int64_t b_col, int threads) {
+    const Multiply args{address<float>(a), address<float>(b), address<float>(out), h, m, n, k,
+                        a_batch, a_row, a_col, b_batch, b_row, b_col, threads};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(multiply, args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -168,5 +176,6 @@ NB_MODULE(_core, m) {
     m.def("gram", &gram);
     m.def("form", &form);
     m.def("form_pullback", &form_pullback);
+    m.def("multiply", &multiply);
     m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

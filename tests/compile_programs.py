@@ -15,6 +15,7 @@ from triton.compiler import ASTSource
 
 from laplex._triton.distance import programs as triton_distance
 from laplex._triton.formed import programs as triton_formed
+from laplex._triton.formed import programs_multiply as triton_multiply
 from laplex._triton.gram import programs_matrix as triton_gram
 from laplex._triton.gram import programs_pull as triton_gram_pull
 from laplex._triton.gram import programs_sums as triton_gram_sums
@@ -44,7 +45,7 @@ LIKE_ANCHORS = {
 }
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
-    *("matrix", "weight", "largest", "weight_bar", "factor", "stacked"),
+    *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
@@ -195,6 +196,9 @@ def formed():
         compile_program(triton_formed.pull_program, anchors, x, EXACT=exact, PHASED=phased, **to, **tile)
         compile_program(triton_formed.finish_program, anchors, x, **to, WEIGHTED=phased, WIDTH=128, CHUNK=8)
     compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
+    for left, right in ((True, True), (True, False), (False, False)):
+        flags = {"LEFT_ADJACENT": left, "RIGHT_ADJACENT": right, "ROWS": 64, "COLS": 64, "TERMS": 16}
+        compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags)
 
 
 def phases():

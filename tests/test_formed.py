@@ -301,8 +301,19 @@ def test_operators(phased):
     tensors = [inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")]
     torch.library.opcheck(torch.ops.laplex.form.default, (*tensors, 2, torch.float32, "formed"))
     g = torch.randn(2, 19, 23)
-    arguments = g, *tensors, 2, [True, True, False, phased], "formed"
+    arguments = g, *tensors, 2, [True, True, False, phased], torch.float32, "formed"
     torch.library.opcheck(torch.ops.laplex.form_pullback.default, arguments)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
+@pytest.mark.parametrize("transposed", ["neither", "left", "right"])
+def test_the_operator_that_multiplies(batch, transposed):
+    left, right = torch.randn(*batch, 7, 5, requires_grad=True), torch.randn(*batch, 5, 4, requires_grad=True)
+    if transposed == "left":
+        left = torch.randn(*batch, 5, 7).mT.requires_grad_()
+    if transposed == "right":
+        right = torch.randn(*batch, 4, 5).mT.requires_grad_()
+    torch.library.opcheck(torch.ops.laplex.matmul.default, (left, right, torch.float32, "formed"))
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -297,3 +297,46 @@ def test_tau_not_a_length(fault):
     for call in (lambda: cpp.form(kernels, torch.float32), lambda: cpp.pull(g, kernels, EVERYTHING)):
         with pytest.raises(ValueError, match=r"`tau` must be positive and finite, got .* for matrix 5 of 9"):
             call()
+
+
+# --- products with exact sums -----------------------------------------------------------------------------------------
+
+LAYOUTS = {
+    "plain": lambda left, right: (left, right),
+    "left transposed": lambda left, right: (left.mT.contiguous().mT, right),
+    "right transposed": lambda left, right: (left, right.mT.contiguous().mT),
+    "strided": lambda left, right: (
+        left.repeat_interleave(2, -1)[..., ::2],
+        right.repeat_interleave(3, -2)[..., ::3, :],
+    ),
+    "expanded": lambda left, right: (left[..., :1, :].expand_as(left), right),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 33, 5), (6, 32, 256), (193, 257, 31), (5, 3, 700), (2, 200, 2)])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
+def test_products_are_exact_for_all_sizes_and_layouts(size, layout, batch):
+    m, n, length = size
+    left, right = LAYOUTS[layout](torch.rand(*batch, m, length), torch.rand(*batch, length, n))
+    true = left.double() @ right.double()
+    assert ((cpp.matmul(left, right, torch.float32) - true) / true).abs().max() <= 2.5e-7
+
+
+def test_products_do_not_depend_on_the_number_of_threads():
+    left, right = torch.randn(300, 700), torch.randn(700, 500)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = cpp.matmul(left, right, torch.float32)
+        torch.set_num_threads(4)
+        assert torch.equal(alone, cpp.matmul(left, right, torch.float32))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_products_carry_infinities_and_nan():
+    left, right = torch.ones(3, 40), torch.ones(40, 5)
+    left[0, 3], left[1, 7], right[39, 4] = float("inf"), float("nan"), float("-inf")
+    assert torch.equal(cpp.matmul(left, right, torch.float32).isnan(), (left @ right).isnan())
+    assert torch.equal(cpp.matmul(left, right, torch.float32).isinf(), (left @ right).isinf())

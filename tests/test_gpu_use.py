@@ -188,10 +188,10 @@ def test_a_layer_under_autocast(backend):
 
 
 def test_the_sizes_choose():
-    a, b, x = randn(40_000), randn(30_000), randn(30_000)
+    a, b, x, many = randn(40_000), randn(30_000), randn(30_000), randn(512, 1000)
     assert backends.available()["triton"] == "yes"
     assert backends.which(x, a, b) == "triton"
-    assert backends.which(x[:100], a[:100], b[:100]) == "formed"
+    assert backends.which(many, a[:1000], b[:1000]) == "formed"  # far from where both ways take as long
     assert Plan(a, b).backend == "triton"
     assert "device=cuda" in repr(Plan(a, b))
 
@@ -340,7 +340,7 @@ def test_whole_products_are_repeated_for_any_anchors(scanned, sizes):
 
 def test_whole_products_that_are_formed_are_repeated():
     for _ in range(3):
-        a, b, x = (torch.randn(size, device="cuda") for size in (300, 200, (64, 200)))
+        a, b, x = (torch.randn(size, device="cuda") for size in (1000, 800, (512, 800)))
         assert backends.which(x, a, b) == "formed"
         assert error(laplex.linear(x, a, b, 1.0), oracle(x, a, b), oracle(x.abs(), a, b)) <= 2e-7
     found = _backends.whole_call(_backends.Call("linear", False, False), 1.0, (x,), a, b, None).again()

@@ -94,3 +94,37 @@ def test_a_fault_shows_in_every_row(name, value, known, launches, monkeypatch):
     inputs[name].view(-1)[-1] = value
     kernels = Kernels(inputs["a"], inputs["b"], inputs["tau"], inputs["weight"], None, None, 2)
     assert all_nan(launches.multiply(torch.zeros(2, 23), launches.form(kernels, torch.float32)))
+
+
+@pytest.mark.parametrize("transposed", ["neither", "left", "right", "both"])
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 33, 5), (40, 50, 100), (3, 70, 33)])
+@pytest.mark.parametrize("batch", [(), (2,)], ids=["one", "batch"])
+def test_products_are_exact_for_all_sizes_and_layouts(launches, size, transposed, batch):
+    m, n, length = size
+    left, right = torch.rand(*batch, m, length), torch.rand(*batch, length, n)
+    left = left.mT.contiguous().mT if transposed in ("left", "both") else left
+    right = right.mT.contiguous().mT if transposed in ("right", "both") else right
+    true = left.double() @ right.double()
+    assert ((launches.matmul(left, right, torch.float32) - true) / true).abs().max() <= 2.5e-7
+
+
+def test_products_carry_infinities_and_nan(launches):
+    left, right = torch.ones(3, 40), torch.ones(40, 5)
+    left[0, 3], left[1, 7], right[39, 4] = float("inf"), float("nan"), float("-inf")
+    found = launches.matmul(left, right, torch.float32)
+    assert torch.equal(found.isnan(), (left @ right).isnan())
+    assert torch.equal(found.isinf(), (left @ right).isinf())
+
+
+def test_a_gpu_that_multiplies_doubles_gets_the_matrix_in_float64(launches, monkeypatch):
+    from laplex._triton.formed import multiply
+
+    monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: True)
+    kernels = Kernels(torch.randn(19), torch.randn(23), torch.tensor(0.7), None, None, None, 1)
+    matrix = launches.form(kernels, torch.float32)
+    assert matrix.dtype == torch.float64
+    x = torch.rand(5, 23)
+    y = launches.multiply(x, matrix)
+    true = x.double() @ dense.form(in_double(kernels), torch.float64).mT
+    assert y.dtype == torch.float32
+    assert ((y - true) / true).abs().max() <= 2.5e-7

@@ -1,8 +1,7 @@
 """What a product costs on each way, in microseconds, so that a call can take the cheapest.
 
 The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (``python -m benchmarks.ways``; the
-JSON is in benchmarks/results). They need not be right, only in the right order: where two ways cost about the same, the
-more exact one is taken. (To sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
+JSON is in benchmarks/results). They need not be right, only in the right order. (To sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ class Work(NamedTuple):
     k: int
     gradients: bool
     planned: bool = False
-    wide: bool = False  # x is float64 or complex128
 
     @classmethod
     def of(
@@ -41,12 +39,12 @@ class Work(NamedTuple):
     ) -> Work:
         """Of x, a and b, for a batch of matrices, summed or not."""
         x, a, b = operands
-        sizes, wide = (a.shape[-1], b.shape[-1]), x.dtype in (torch.float64, torch.complex128)
+        sizes = a.shape[-1], b.shape[-1]
         if summed or not batch:
-            return cls(1, math.prod(batch), math.prod(x.shape[:-1]), *sizes, gradients, planned, wide)
+            return cls(1, math.prod(batch), math.prod(x.shape[:-1]), *sizes, gradients, planned)
         results = math.prod(batch)
         rows = x.shape[-2] * math.prod(torch.broadcast_shapes(x.shape[:-2], batch)) // max(results, 1)
-        return cls(results, 1, rows, *sizes, gradients, planned, wide)
+        return cls(results, 1, rows, *sizes, gradients, planned)
 
 
 MOST_FORMED = 1 << 28  # numbers of W, h n k: a gigabyte in float32; with gradients three such arrays
@@ -108,17 +106,8 @@ def microseconds(way: str, work: Work, device: str) -> float:
     return sum(count * each for count, each in zip(COUNTS[way](work), coefficients, strict=True))
 
 
-# How many times longer the scan of one matrix may take, without gradients, before the matrix is formed. The scan
-# carries sums in float64, and a product with a formed matrix sums in the dtype of x; so where both take about as long,
-# the scan is better. No time is lost: with 1 the choice would be farther from the fastest way in both sweeps
-# (``--fit`` says how far), because the costs of one matrix are no more exact than this.
-SCAN_MAY_TAKE = 1.2
-
-
 def cheapest(work: Work, device: str) -> str:
-    """ "formed" or "scan"."""
+    """ "formed" or "scan". Both are as exact as a rounding or two (``python -m benchmarks.errors``), so time decides."""
     if work.results * work.n * work.k > MOST_FORMED:
         return "scan"
-    scan_is_better = work.results * work.summed == 1 and not work.gradients and not work.wide
-    most = microseconds("formed", work, device) * (SCAN_MAY_TAKE if scan_is_better else 1.0)
-    return "formed" if most < microseconds("scan", work, device) else "scan"
+    return "formed" if microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"

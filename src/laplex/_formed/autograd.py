@@ -6,6 +6,7 @@ launch. In a graph of torch.compile the matrix is an operator (``ops``) and the 
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -36,9 +37,16 @@ def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> 
         if differentiates(x, *given):
             return trained_product(x, kernels, backend, kept)
         if x.numel() > 0 and 0 not in kernels.shape:
-            module = ops.backend_of(backend, kernels)
+            module = ops.backend_of(backend, x)
             return module.multiply(x, module.form(kernels, x.dtype, kept))  # type: ignore[no-any-return]
-    return of_torch.multiply(x, ops.form(*kernels, x.dtype, backend))
+    return _times_in_a_graph(x, ops.form(*kernels, x.dtype, backend), backend)
+
+
+def _times_in_a_graph(x: Tensor, matrix: Tensor, backend: str) -> Tensor:
+    """x W^T by an operator, or by torch where its own sums will do."""
+    if x.dtype != torch.float32:
+        return of_torch.multiply(x, matrix)
+    return of_torch.times_transposed(functools.partial(ops.matmul, backend=backend), x, matrix)
 
 
 def trained_product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
@@ -56,11 +64,12 @@ class _Product(torch.autograd.Function):
         summed, backend, kept = ctx.how
         kernels = Kernels(target, source, tau, weight, phi, psi, summed)
         if x.numel() == 0 or 0 in kernels.shape:
-            matrix = ops.form(*kernels, x.dtype, backend)
-        else:
-            matrix = ops.backend_of(backend, kernels).form(kernels, x.dtype, kept)
+            ctx.save_for_backward(x, *kernels[:6], None)
+            return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
+        module = ops.backend_of(backend, x)
+        matrix = module.form(kernels, x.dtype, kept)
         ctx.save_for_backward(x, *kernels[:6], matrix if ctx.needs_input_grad[0] else None)
-        return of_torch.multiply(x, matrix)
+        return module.multiply(x, matrix)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -71,21 +80,29 @@ class _Product(torch.autograd.Function):
         with _autocast.off(x.device):  # backward may run where autocast is on
             if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
                 return *_by_the_scan(g, x, kernels, (need_x, *needed)), None
-            x_bar = torch.matmul(g, matrix) if need_x else None
+            module = ops.backend_of(backend, x)
+            x_bar = _times(module, g, matrix) if need_x else None
             if not any(needed):
                 return x_bar, *(None,) * 7
-            module = ops.backend_of(backend, kernels)
-            bars = module.pull(_outer(g, x, kernels), kernels, Needs.of(needed), kept)
+            bars = module.pull(_outer(module, g, x, kernels), kernels, Needs.of(needed), x.dtype, kept)
         return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None
 
 
-def _outer(g: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
-    """g^T x, summed over rows: the gradient of W, from half precision in float32 where torch can."""
-    how: Any = {"out_dtype": torch.float32} if g.dtype.itemsize < 4 and g.is_cuda else {}
+def _times(module: Any, g: Tensor, matrix: Tensor) -> Tensor:
+    """g W, the gradient of x."""
+    if matrix.dim() == 3:
+        return module.matmul(g, matrix, g.dtype)  # type: ignore[no-any-return]
+    made = module.matmul(g.reshape(-1, g.shape[-1]), matrix, g.dtype)
+    return made.view(*g.shape[:-1], matrix.shape[1])  # type: ignore[no-any-return]
+
+
+def _outer(module: Any, g: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
+    """g^T x, summed over rows: the gradient of W, as wide as it is read: at least in float32."""
+    dtype = module.entries_dtype(torch.promote_types(g.dtype, torch.float32), g.device)
     if kernels.shape[0] > 1:
-        return torch.bmm(g.mT, x, **how)
+        return module.matmul(g.mT, x, dtype)  # type: ignore[no-any-return]
     rows, columns = (v if v.dim() == 2 else v.reshape(-1, v.shape[-1]) for v in (g, x))
-    return torch.mm(rows.t(), columns, **how)
+    return module.matmul(rows.t(), columns, dtype)  # type: ignore[no-any-return]
 
 
 def _by_the_scan(g: Tensor, x: Tensor, kernels: Kernels, needed: Sequence[bool]) -> list[Tensor | None]:

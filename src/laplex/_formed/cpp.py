@@ -11,7 +11,8 @@ from torch import Tensor
 from laplex import _checks
 from laplex._compiled import core
 from laplex._formed.kernels import Gradients, Kernels, Needs
-from laplex._formed.torch import multiply as multiply
+from laplex._formed.torch import entries_dtype as entries_dtype
+from laplex._formed.torch import times_transposed
 
 
 def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
@@ -22,7 +23,28 @@ def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
     return made.to(dtype)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradients:
+def multiply(x: Tensor, matrix: Tensor) -> Tensor:
+    """x W^T for x (..., k) and W (n, k), or x (h, m, k) and W (h, n, k)."""
+    return times_transposed(matmul, x, matrix)
+
+
+def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left (m, l) times right (l, n), or of batches (h, m, l) and (h, l, n), in this dtype.
+
+    Of float32 operands the core sums in float64, block by block: a float32 sum of many terms of one sign loses digits.
+    """
+    if left.dtype != torch.float32:
+        return torch.matmul(left, right).to(dtype)
+    made = left.new_empty((*left.shape[:-1], right.shape[-1]))
+    a, b = (side if side.dim() == 3 else side[None] for side in (left, right))
+    (h, m, length), n = a.shape, b.shape[-1]
+    addresses = a.data_ptr(), b.data_ptr(), made.data_ptr()
+    if core.multiply(*addresses, h, m, n, length, *a.stride(), *b.stride(), torch.get_num_threads()):
+        raise MemoryError("laplex.linear: no memory for the compiled core's scratch arrays")
+    return made.to(dtype)
+
+
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None, _kept: Any = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
     target, source, tau, weight, phi, psi = kernels.tensors
     g = g.to(torch.promote_types(g.dtype, kernels.target.dtype)).contiguous()

@@ -1,7 +1,9 @@
 """The operators of formed matrices that PyTorch sees: schemas, fakes, registrations, and their derivative in a graph.
 
-    laplex::form(kernels, dtype, backend)               -> W (h, n, k), or (n, k) if all are summed
-    laplex::form_pullback(g, kernels, needs, backend)   -> the gradients of target, source, tau, weight, phi and psi
+    laplex::form(kernels, dtype, backend)                      -> W (h, n, k), or (n, k) if all are summed, for an x of
+                                                                  this dtype, as laplex::matmul takes it
+    laplex::form_pullback(g, kernels, needs, dtype, backend)   -> the gradients of target, source, tau, weight, phi, psi
+    laplex::matmul(left, right, dtype, backend)                -> left right in this dtype, with exact sums
 
 ``kernels`` stands for the fields of ``Kernels``. A gradient that is not wanted has no elements.
 """
@@ -22,17 +24,21 @@ KERNELS = "Tensor target, Tensor source, Tensor tau, Tensor? weight, Tensor? phi
 _library = torch.library.Library("laplex", "FRAGMENT")
 _library.define(f"form({KERNELS}, ScalarType dtype, str backend) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 _library.define(
-    f"form_pullback(Tensor g, {KERNELS}, bool[] needs, str backend) -> "
+    f"form_pullback(Tensor g, {KERNELS}, bool[] needs, ScalarType dtype, str backend) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+_library.define(
+    "matmul(Tensor left, Tensor right, ScalarType dtype, str backend) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
 form = torch.ops.laplex.form.default
 form_pullback = torch.ops.laplex.form_pullback.default
+matmul = torch.ops.laplex.matmul.default
 
 
-def backend_of(backend: str, kernels: Kernels) -> Any:
-    """The module with ``form`` and ``pull``."""
-    return _backends.load(backend, kernels.target.device.type).form
+def backend_of(backend: str, tensor: Tensor) -> Any:
+    """The module with ``form``, ``matmul`` and ``pull`` for tensors on this one's device."""
+    return _backends.load(backend, tensor.device.type).form
 
 
 @torch.library.impl(_library, "form", "CompositeExplicitAutograd")
@@ -40,31 +46,33 @@ def _form(*inputs: Any) -> Tensor:
     *given, dtype, backend = inputs
     kernels = Kernels(*given)
     if 0 in kernels.shape:
-        return kernels.target.new_zeros(kernels.shape_of_results, dtype=dtype)
-    made: Tensor = backend_of(backend, kernels).form(kernels, dtype)
+        empty: Tensor = _form_fake(*inputs)
+        return empty.zero_()
+    made: Tensor = backend_of(backend, kernels.target).form(kernels, dtype)
     return made
 
 
 @torch.library.register_fake("laplex::form", lib=_library)
 def _form_fake(*inputs: Any) -> Tensor:
-    *given, dtype, _backend = inputs
+    *given, dtype, backend = inputs
     kernels = Kernels(*given)
-    return kernels.target.new_empty(kernels.shape_of_results, dtype=dtype)
+    written = backend_of(backend, kernels.target).entries_dtype(dtype, kernels.target.device)
+    return kernels.target.new_empty(kernels.shape_of_results, dtype=written)
 
 
 @torch.library.impl(_library, "form_pullback", "CompositeExplicitAutograd")
 def _form_pullback(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *given, needs, backend = inputs
+    *given, needs, dtype, backend = inputs
     kernels = Kernels(*given)
     if g.numel() == 0:
         return tuple(bar.zero_() for bar in _all_like(kernels, needs))
-    bars = backend_of(backend, kernels).pull(g, kernels, Needs(*needs))
+    bars = backend_of(backend, g).pull(g, kernels, Needs(*needs), dtype)
     return tuple(kernels.target.new_empty(0) if bar is None else bar for bar in bars)
 
 
 @torch.library.register_fake("laplex::form_pullback", lib=_library)
 def _form_pullback_fake(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *given, needs, _backend = inputs
+    *given, needs, _dtype, _backend = inputs
     return _all_like(Kernels(*given), needs)
 
 
@@ -74,7 +82,7 @@ def _all_like(kernels: Kernels, needs: list[bool]) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *given, ctx.summed, _dtype, ctx.backend = inputs
+    *given, ctx.summed, ctx.dtype, ctx.backend = inputs
     ctx.save_for_backward(*given)
 
 
@@ -86,8 +94,38 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
             return of_torch.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
 
         return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None
-    bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.backend)
+    bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.dtype, ctx.backend)
     return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None
 
 
 torch.library.register_autograd("laplex::form", _backward, setup_context=_save, lib=_library)
+
+
+@torch.library.impl(_library, "matmul", "CompositeExplicitAutograd")
+def _matmul(left: Tensor, right: Tensor, dtype: torch.dtype, backend: str) -> Tensor:
+    if 0 in (*left.shape, *right.shape):
+        empty: Tensor = _matmul_fake(left, right, dtype, backend)
+        return empty.zero_()
+    made: Tensor = backend_of(backend, left).matmul(left, right, dtype)
+    return made
+
+
+@torch.library.register_fake("laplex::matmul", lib=_library)
+def _matmul_fake(left: Tensor, right: Tensor, dtype: torch.dtype, _backend: str) -> Tensor:
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=dtype)
+
+
+def _save_sides(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    left, right, _dtype, ctx.backend = inputs
+    ctx.save_for_backward(left, right)
+
+
+def _matmul_backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    left, right = ctx.saved_tensors
+    to_left, to_right = ctx.needs_input_grad[:2]
+    left_bar = matmul(g, right.mT, left.dtype, ctx.backend) if to_left else None
+    right_bar = matmul(left.mT, g, right.dtype, ctx.backend) if to_right else None
+    return left_bar, right_bar, None, None
+
+
+torch.library.register_autograd("laplex::matmul", _matmul_backward, setup_context=_save_sides, lib=_library)

@@ -5,6 +5,8 @@ The matrices of a sum are formed one after the other, but autograd keeps all of 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,12 +30,35 @@ def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
     return total.to(dtype).reshape(kernels.shape_of_results)
 
 
+def entries_dtype(dtype: torch.dtype, _device: torch.device) -> torch.dtype:
+    """In which dtype W is written for an x of this dtype."""
+    return dtype
+
+
 def multiply(x: Tensor, matrix: Tensor) -> Tensor:
     """x W^T for x (..., k) and W (n, k), or x (h, m, k) and W (h, n, k)."""
-    return torch.nn.functional.linear(x, matrix) if matrix.dim() == 2 else x @ matrix.mT
+    return times_transposed(matmul, x, matrix)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, _kept: Any = None) -> Gradients:
+def times_transposed(product: Callable[..., Tensor], x: Tensor, matrix: Tensor) -> Tensor:
+    """The same with another ``matmul``."""
+    if matrix.dim() == 3:
+        return product(x, matrix.mT, x.dtype)
+    rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return product(rows, matrix.t(), x.dtype).reshape(*x.shape[:-1], matrix.shape[0])
+
+
+def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """left (m, l) times right (l, n), or of batches (h, m, l) and (h, l, n), in this dtype.
+
+    Of float32 operands sums are in float64: a float32 sum of many terms of one sign loses digits.
+    """
+    if left.dtype == torch.float32:
+        left, right = left.double(), right.double()
+    return torch.matmul(left, right).to(dtype)
+
+
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None, _kept: Any = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
 
     By the formulas, in float64: operators run where autograd does not look.

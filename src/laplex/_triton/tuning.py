@@ -56,6 +56,10 @@ PULL_PARTS = 1 << 24  # partial sums; so many may be kept for a matrix that has 
 FORM_MANY = 1 << 12  # programs
 TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
 FAULT_TILE = 2048  # anchors at a step of a program that looks for faults
+MULTIPLY_TILES = (32, 32), (64, 64)  # of a product with exact sums: small while there are few programs
+MULTIPLY_MANY = 256  # programs with the large tile; measured where sums are in float64 anyway, so only roughly right
+MULTIPLY_TERMS = 16  # of a float32 sum: a bound on accuracy
+MULTIPLY_WARPS = 4
 FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
 
 # --- One long side ---------------------------------------------------------------------------------------------------

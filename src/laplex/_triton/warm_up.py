@@ -104,7 +104,7 @@ def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, asked: Asked) -> None:
             g = matrix if x.dtype.itemsize >= 4 else matrix.to(torch.float32)
             for needs in itertools.product((True, False), (True, False), {False, weighted}):
                 if any(needs):
-                    module.pull(g, kernels, Needs(*needs, phase=False))
+                    module.pull(g, kernels, Needs(*needs, phase=False), x.dtype)
 
 
 def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matrix) -> None:

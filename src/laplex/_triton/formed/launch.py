@@ -1,4 +1,4 @@
-"""Launches that form the matrix, multiply by it, and pull its gradient back."""
+"""Launches that form the matrix, and pull its gradient back."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from torch import Tensor
 from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
 from laplex._triton import tuning
 from laplex._triton.formed import programs
+from laplex._triton.formed.multiply import entries_dtype as entries_dtype
+from laplex._triton.formed.multiply import matmul as matmul
+from laplex._triton.formed.multiply import multiply as multiply
 from laplex._triton.launch import launch
-from laplex._triton.recording import call
 from laplex._triton.replay import replayed
 
 
 def form(kernels: Kernels, dtype: torch.dtype, kept: dict[Any, Any] | None = None) -> Tensor:
-    """W (h, n, k), or (n, k) if all matrices are summed, in this dtype; computed in float32 unless that is float64."""
+    """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype, as ``matmul`` takes it.
+
+    Computed in float32 unless x is float64, and written in the dtype in which it will be multiplied.
+    """
     made: Tensor = _form(kernels, dtype=dtype, kept=kept)[0]
     return made
 
@@ -31,7 +36,7 @@ def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
     target, source, tau, weight, phi, psi = _in_memory(kernels)
     (h, n, k), r = kernels.shape, kernels.summed
-    out = kernels.target.new_empty(kernels.shape_of_results, dtype=dtype)
+    out = target.new_empty(kernels.shape_of_results, dtype=entries_dtype(dtype, target.device))
     size, parts = r * n, 0
     faults = out
     if size > tuning.TARGETS_CHECKED:
@@ -47,9 +52,15 @@ def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
     return (out,)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, kept: dict[Any, Any] | None = None) -> Gradients:
-    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
-    found = iter(_pull(g.contiguous(), kernels, needs=needs, kept=kept))
+def pull(
+    g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = None, kept: dict[Any, Any] | None = None
+) -> Gradients:
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
+
+    ``dtype`` is that of x, by default that of g: for float32 programs compute in float32, though g may be float64.
+    """
+    exact = (g.dtype if dtype is None else dtype) == torch.float64
+    found = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact, kept=kept))
     anchors, tau, weight, phase = needs
     t_bar, s_bar = (next(found), next(found)) if anchors else (None, None)
     tau_bar = next(found) if tau else None
@@ -64,7 +75,7 @@ def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 
 
 @replayed(_flat_with)
-def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
+def _pull(g: Tensor, kernels: Kernels, *, needs: Needs, exact: bool) -> tuple[Tensor, ...]:
     """The gradients that are wanted. Of many large ones a group is pulled at a time: parts are no more than g."""
     h, n, k = kernels.shape
     small, large = tuning.PULL_TILES
@@ -74,7 +85,7 @@ def _pull(g: Tensor, kernels: Kernels, *, needs: Needs) -> tuple[Tensor, ...]:
     of_each = channels * (across * n + down * k) + 2 * down * across  # parts of one matrix
     most = max(min(max(n * k, tuning.PULL_PARTS) // of_each, kernels.summed), 1)
     bars = gradients_like(kernels, needs)
-    parts = g.new_empty((h * most * of_each,), dtype=torch.float64 if g.dtype == torch.float64 else torch.float32)
+    parts = g.new_empty((h * most * of_each,), dtype=torch.float64 if exact else torch.float32)
     for begin in range(0, kernels.summed, most):
         group = begin, min(most, kernels.summed - begin)
         _pull_group(g, kernels, needs, (parts, bars), (targets, sources), group)
@@ -97,7 +108,7 @@ def _pull_group(
     all_at = sources_at + h * count * (needs.anchors + needs.phase) * down * k
     of_group = kernels.summed, begin, count
     tensors: tuple[Tensor, ...] = g, target, source, tau, _or(phi, target), _or(psi, source), parts
-    flags = g.dtype == torch.float64, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, *tile
+    flags = parts.dtype == torch.float64, needs.anchors, needs.tau, needs.weight, phi is not None, needs.phase, *tile
     grid = h * down * across, 1, 1
     launch(programs.pull_program, grid, tensors, (sources_at, all_at, *of_group, n, k), flags, 1)
     width, chunk = tuning.FINISH_TILE
@@ -105,21 +116,6 @@ def _pull_group(
     how = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
     grid = h * count * (-(-n // width) + -(-k // width) + 1), 1, 1
     launch(programs.finish_program, grid, tensors, (sources_at, all_at, *of_group, n, k, across, down), how, 4)
-
-
-def multiply(x: Tensor, matrix: Tensor) -> Tensor:
-    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or x (h, m, k) and W (h, n, k)."""
-    if matrix.dim() == 3:
-        return x @ matrix.mT
-    n, k = matrix.shape
-    y = x.new_empty((*x.shape[:-1], n))
-    call(_times_transposed, x.reshape(-1, k), matrix, out=(y.view(-1, n),))
-    return y
-
-
-def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
-    """A transpose is no view that a replay could make by its shape alone."""
-    torch.mm(x, matrix.t(), out=out)
 
 
 def _in_memory(kernels: Kernels) -> tuple[Any, ...]:

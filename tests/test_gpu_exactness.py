@@ -1,0 +1,56 @@
+"""On a CUDA device: the default of ``laplex.linear`` gives up no more than 5e-7 in float32, in values and gradients."""
+
+import pytest
+import torch
+
+from benchmarks import errors
+from test_exactness import BOUND, SIZES, shape
+
+pytestmark = pytest.mark.gpu
+MORE = {
+    **SIZES,
+    "a wide layer": (1000, 150_528, 64, 1),
+    "a square layer": (4096, 4096, 512, 4),
+    "many points": (1 << 20, 1 << 20, 4, 1),
+    "many rows": (4096, 768, 4096, 1),
+}
+
+
+@pytest.mark.parametrize("phases", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
+@pytest.mark.parametrize("size", MORE)
+def test_the_default_is_exact(size, gradients, phases):
+    found = errors.point(shape(MORE[size], gradients, phases), "cuda")["errors"]
+    assert max(found.values()) <= BOUND, found
+
+
+def test_equal_terms_are_summed_exactly():
+    x, a, b = torch.full((64, 4096), 0.1).cuda(), torch.zeros(256).cuda(), torch.zeros(4096).cuda()
+    y = errors.laplex.linear(x, a, b)
+    assert (y.double() / (4096 * x[0, 0].double()) - 1).abs().max() <= BOUND
+
+
+@pytest.mark.parametrize("transposed", ["neither", "left", "right", "both"])
+@pytest.mark.parametrize("size", [(1, 1, 1), (7, 33, 5), (193, 257, 3100), (5, 3, 700), (2000, 1000, 2)])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
+def test_products_without_units_for_doubles(size, transposed, batch, monkeypatch):
+    from laplex._triton.formed import multiply
+
+    monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: False)
+    m, n, length = size
+    left, right = torch.rand(*batch, m, length, device="cuda"), torch.rand(*batch, length, n, device="cuda")
+    left = left.mT.contiguous().mT if transposed in ("left", "both") else left
+    right = right.mT.contiguous().mT if transposed in ("right", "both") else right
+    true = left.double() @ right.double()
+    assert ((multiply.matmul(left, right, torch.float32) - true) / true).abs().max() <= 3.5e-7
+
+
+def test_a_layer_without_units_for_doubles(monkeypatch):
+    from laplex._triton.formed import multiply
+
+    monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: False)
+    linear = errors.laplex.linear
+    monkeypatch.setattr(errors.laplex, "linear", lambda **given: linear(**given, backend="formed"))
+    for gradients in (False, True, True):  # the last is replayed
+        found = errors.point(shape((1001, 769, 130, 3), gradients, True), "cuda")["errors"]
+        assert max(found.values()) <= BOUND, found
