@@ -148,6 +148,33 @@ def test_figures_of_a_run(finished):
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_spread_of_samples_is_that_of_many_draws_over_that_of_the_examples(channels):
+    torch.manual_seed(0)
+    model = PlacedGaussian(12, 4, 2)
+    values = torch.rand(50, 12)
+    examples = density_runs.Examples(values)
+    found = density_runs.spread(model, examples, channels)
+
+    def size(rows, mean):
+        pixels = (rows - mean).unflatten(1, (-1, channels))
+        return pixels.square().mean(), (pixels - pixels.mean(2, keepdim=True)).square().mean()
+
+    drawn = model.sample(200_000).detach()
+    ours, theirs = size(drawn, model.mean), size(values, values.mean(0))
+    assert found["variance"] == pytest.approx(float(ours[0] / theirs[0]), rel=0.02)
+    if channels == 1:
+        assert found["colour"] is None
+    else:
+        assert found["colour"] == pytest.approx(float(ours[1] / theirs[1]), rel=0.02)
+
+
+def test_every_run_tells_how_much_its_samples_vary(finished):
+    for _, result in results(finished):
+        assert result["samples"]["variance"] > 0  # far above 1 where Adam has only begun
+        assert result["samples"]["colour"] is None  # draws of a process have no channels
+
+
 def test_the_page_and_the_plot(finished):
     page = (finished / "density-line.md").read_text()
     assert page.startswith("# Gaussian densities of line, n = 150\n\n## Models\n")

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from laplex import density
 from laplex.baselines.empirical import empirical
@@ -100,6 +100,7 @@ def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, An
         if examples is not None:
             result[part] = evaluated(fit.model, examples)
             result[part]["closure"] = _closure(result[part], (ceiling or result)[part])
+    result["samples"] = spread(fit.model, data.train, 1 if variant.permuted or data.shape is None else data.shape[2])
     return result | {"history": fit.history}
 
 
@@ -119,6 +120,29 @@ def evaluated(model: Density | FactorGaussian, examples: Examples) -> dict[str, 
     """Likelihood, bits and the error of reconstructions: means over examples."""
     found = density.evaluate(model, examples)
     return {name: float(getattr(found, name)) for name in FIGURES}
+
+
+@torch.no_grad()
+def spread(model: Density | FactorGaussian, examples: Examples, channels: int) -> dict[str, float | None]:
+    """How much samples of a model vary, over how much the examples do: in all values, and in colour.
+
+    Colour is a pixel's channels less their mean; None with one channel. Both are exact: nothing is drawn.
+    """
+    gaussian = model if isinstance(model, FactorGaussian) else model.distribution()
+    ours = gaussian.variance.sum() / examples.variance.sum()
+    if channels == 1:
+        return {"variance": float(ours), "colour": None}
+    noise = gaussian.noise.square().sum() * (1 - 1 / channels)
+    drawn = noise + sum(_colour(block, channels) for block in gaussian.columns())
+    seen = sum(_colour(examples.rows(part), channels) for part in examples.row_parts())
+    return {"variance": float(ours), "colour": float(drawn / (seen / len(examples)))}
+
+
+def _colour(rows: Tensor, channels: int) -> Tensor:
+    """The sum of squares of channels (few, n) less the mean of their pixel."""
+    pixels = rows.unflatten(1, (-1, channels))
+    total: Tensor = (pixels - pixels.mean(2, keepdim=True)).square().sum()
+    return total
 
 
 def _memory_before(device: torch.device) -> int:
