@@ -26,7 +26,7 @@ def png(side: int = 24) -> bytes:
 
 def entry(name: str, title: str, section: str, data: str = "") -> Entry:
     claim, criterion = f"The paper says that {title} works.", "Reproduced within 10 %; exceeded if better by more."
-    return Entry(name, title, section, f"fig:{name}", claim, criterion, ("cpu", "cuda"), data, {"cpu": 1.0})
+    return Entry(name, title, section, "Figure 3", claim, criterion, ("cpu", "cuda"), data, {"cpu": 1.0})
 
 
 def sizes_plot() -> Plot:

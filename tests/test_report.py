@@ -11,7 +11,7 @@ import pytest
 
 import made_outcomes
 from laplex import reproduce
-from laplex.reproduce import _page
+from laplex.reproduce import _page, _page_entry
 from laplex.reproduce._outcome import VERDICTS, Figure
 from laplex.reproduce._page_entry import compared
 from laplex.reproduce._page_markup import Markup, embedded_json, number, prose, tag
@@ -87,6 +87,34 @@ def test_every_entry_is_there_with_its_verdict(made, parsed):
     assert shown == {f"entry-{outcome.entry.name}": outcome.verdict for outcome in made}
     listed = [attributes["data-entry"] for _, attributes in parsed.found if "data-entry" in attributes]
     assert sorted(listed) == sorted(shown)
+
+
+def test_an_entry_is_folded_under_its_title_and_verdict(made, page):
+    for outcome in made:
+        section = page[page.index(f'id="entry-{outcome.entry.name}"') :].split("</section>")[0]
+        inside = section[section.index("<details>") :]
+        assert f'class="badge {_page.slug(outcome.verdict)}"' in inside[: inside.index("</summary>")]
+        assert 'class="reason"' in inside[inside.index("</summary>") :]
+
+
+@pytest.mark.parametrize(
+    ("row", "shown", "absent"),
+    [
+        (Figure("a", 1.0, 2.0, "ms", "lower", None, "why"), "not judged", "badge"),
+        (Figure("a", 5.0, 5.0, "", "higher", "reproduced", condition=True), "holds", "equal"),
+        (Figure("a", 5.0, 4.0, "", "higher", "not reproduced", condition=True), "does not hold", "worse"),
+        (Figure("a", 5.0, None, "", "higher", "not run", condition=True), "not run", "holds"),
+        (Figure("a", 5.0, 2.0, "ms", "lower", "exceeded"), "2.5× better", "not judged"),
+    ],
+)
+def test_rows_that_are_shown_and_conditions_have_words_of_their_own(row, shown, absent):
+    text = "".join(_page_entry._figure_row(row))
+    assert shown in text
+    assert absent not in text
+
+
+def test_sources_are_named_as_in_the_paper(page):
+    assert "<dd>Figure 3</dd>" in page
 
 
 def test_what_was_not_run_says_so_and_why(page):

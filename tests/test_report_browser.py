@@ -10,6 +10,22 @@ from laplex.reproduce import _page, outcomes
 
 PLOTS = "document.querySelectorAll('figure.plot')"
 SIZES = "#entry-sizes figure.plot"
+PAGES = rb"/Type\s*/Page\b"
+# Texts of a drawing, and cells of a row, whose boxes lie on each other; and verdicts that reach beyond the page.
+OVERLAPS = """(() => {
+  const meet = (p, q) => Math.min(p.right, q.right) - Math.max(p.left, q.left) > 1
+    && Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top) > 3;
+  const found = [];
+  for (const box of document.querySelectorAll('.drawing svg, .figures tr, .title')) {
+    const parts = [...box.querySelectorAll('text, td, h3, .badge')].filter(one => !one.parentElement.closest('td'));
+    const all = parts.map(one => [one.textContent, one.getBoundingClientRect()]).filter(([, one]) => one.width);
+    all.forEach(([text, one], at) => all.slice(at + 1).forEach(([other, two]) => {
+      if (meet(one, two)) found.push([text, other]);
+    }));
+  }
+  const beyond = [...document.querySelectorAll('.badge')].filter(one => one.getBoundingClientRect().right > innerWidth);
+  return [...found, ...beyond.map(one => [one.textContent])];
+})()"""
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +34,19 @@ def path(tmp_path_factory):
     written = folder / "page.html"
     written.write_text(_page.to_html(made_outcomes.outcomes(folder)), encoding="utf-8")
     return written
+
+
+@pytest.fixture
+def page(page):
+    """The page with every entry open."""
+    return unfold(page)
+
+
+def unfold(page):
+    page.run("[...document.querySelectorAll('.entry > details')].forEach(one => (one.open = true))")
+    page.settle()  # an observer draws the plots
+    page.settle()
+    return page
 
 
 def visible(page):
@@ -56,11 +85,13 @@ def test_powers_of_two_are_labelled_so(page):
     assert page.run(f"document.querySelectorAll('{SIZES} .power').length") > 3
 
 
-def test_the_paper_is_dashed_and_has_the_colour_of_ours(page):
-    style = "[...document.querySelectorAll(arguments[0] + ' .curve')].map(c => getComputedStyle(c)[arguments[1]])"
-    dashes = page.run(style, f"{SIZES} .drawing", "strokeDasharray")
-    colours = page.run(style, f"{SIZES} .drawing", "stroke")
-    assert [dash != "none" for dash in dashes] == [False, False, False, True]
+def test_the_paper_has_marks_without_a_line_in_the_colour_of_ours(page):
+    for place in (".drawing", ".legend"):
+        lines = page.run("[...document.querySelectorAll(arguments[0])].map(g => !!g.querySelector('.curve'))",
+                         f"{SIZES} {place} .line")  # fmt: skip
+        assert lines == [True, True, True, False]
+    style = "[...document.querySelectorAll(arguments[0])].map(m => getComputedStyle(m).stroke)"
+    colours = page.run(style, f"{SIZES} .drawing .marks")
     assert len(set(colours[:3])) == 3
     assert colours[3] == colours[0]
 
@@ -88,15 +119,15 @@ def test_the_keyboard_reads_values_too(page):
 
 def test_a_finger_shows_values_that_stay(page, path):
     page.show(path, width=390, height=800)
-    page.touch(page.one(f"{SIZES} .drawing > svg"))
+    unfold(page).touch(page.one(f"{SIZES} .drawing > svg"))
     assert page.one(f"{SIZES} .tip").is_displayed()
     assert "n: 216" in page.text(f"{SIZES} .tip")
 
 
 def test_the_legend_hides_a_line(page):
-    before = len(page.all(f"{SIZES} .drawing .curve"))
+    before = len(page.all(f"{SIZES} .drawing .marks"))
     page.click(f"{SIZES} .legend button:nth-child(3)")
-    assert len(page.all(f"{SIZES} .drawing .curve")) == before - 1
+    assert len(page.all(f"{SIZES} .drawing .marks")) == before - 1
     assert page.one(f"{SIZES} .legend button:nth-child(3)").get_attribute("aria-pressed") == "false"
     for place in (1, 2, 4):
         page.click(f"{SIZES} .legend button:nth-child({place})")
@@ -115,17 +146,42 @@ def test_every_plot_of_the_committed_results_is_drawn(page, tmp_path):
     written = tmp_path / "page.html"
     written.write_text(_page.to_html(found), encoding="utf-8")
     page.show(written)
+    unfold(page)
     assert len(page.all("section.entry")) == len(found)
     drawn = page.run(f"[...{PLOTS}].map(p => p.querySelectorAll('.drawing .marks').length)")
     assert len(drawn) == sum(len(outcome.plots) for outcome in found) > 5
     assert min(drawn) > 0
     broken = "[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt)"
     assert page.run(broken) == []
-    page.show(written, width=360, height=740)
-    assert page.run("document.documentElement.scrollWidth") <= 360
+    for width in (360, 390, 1280):
+        page.show(written, width=width, height=740)
+        unfold(page)
+        assert page.run("document.documentElement.scrollWidth") <= width
+        assert page.run(OVERLAPS) == []
 
 
-# --- filters, links and pictures --------------------------------------------------------------------------------------
+# --- folded entries, filters, links and pictures ----------------------------------------------------------------------
+
+
+def test_entries_are_folded_and_show_their_verdicts(browser, path):
+    browser.show(path)
+    assert len(browser.all(".entry > details")) == 5
+    assert browser.all(".entry > details[open]") == []
+    for entry in browser.all("section.entry"):
+        assert entry.find_element("css selector", "summary .badge").is_displayed()
+        assert not entry.find_element("css selector", ".reason").is_displayed()
+    browser.one("#entry-sizes summary").click()
+    browser.settle()
+    browser.settle()
+    assert browser.one("#entry-sizes .reason").is_displayed()
+    assert browser.one(f"{SIZES} .drawing .marks").is_displayed()  # drawn as soon as there is room
+
+
+def test_a_link_to_an_entry_unfolds_it(browser, path):
+    browser.show(path)
+    browser.browser.execute_script("document.querySelector('#contents li a').click()")
+    browser.settle()
+    assert [one.get_attribute("id") for one in browser.all(".entry:has(> details[open])")] == ["entry-sizes"]
 
 
 def test_filters_show_the_right_entries(page):
@@ -198,11 +254,15 @@ def test_the_page_does_not_scroll_sideways(page, path, width):
     assert max(boxes) <= width
 
 
-def test_it_prints(page):
+def test_it_prints(page, path):
     page.click("[data-filter='exceeded']")  # a filter is for the screen
-    printed = page.pdf()
+    open_pages = len(re.findall(PAGES, page.pdf()))
+    assert open_pages >= 4
+    page.show(path)
+    printed = page.pdf()  # what is folded is open on paper, and folded again after it
     assert printed.startswith(b"%PDF")
-    assert len(re.findall(rb"/Type\s*/Page\b", printed)) >= 4
+    assert len(re.findall(PAGES, printed)) == open_pages
+    assert page.all(".entry > details[open]") == []
 
 
 def test_it_reads_without_scripts(browser, path):
@@ -210,6 +270,7 @@ def test_it_reads_without_scripts(browser, path):
     try:
         browser.show(path)
         assert browser.one("header noscript p").is_displayed()
+        browser.one("#entry-sizes > details > summary").click()
         assert browser.one("#entry-sizes .figures").is_displayed()
         browser.one("#entry-sizes .values summary").click()
         assert "LAPLEX (paper)" in browser.one("#entry-sizes .values table").text

@@ -49,6 +49,12 @@ def test_cells_show_the_matrix(page):
     assert len(page.all(".cell.negative")) == int((matrix(page) < 0).sum())
 
 
+def test_no_stem_crosses_the_name_of_an_anchor(page):
+    """All stems are drawn before the first name: one of a handle that stands on another passes behind that one."""
+    order = page.run("[...document.querySelectorAll('.stem, .head-name')].map(one => one.matches('.stem'))")
+    assert order == [True] * 16 + [False] * 16
+
+
 def test_dragging_an_anchor_changes_the_matrix(page):
     before, place = shown(page), page.run("Explorer.state.a[1]")
     drag(page, ".handle.of-a:nth-of-type(4) .head", -60)

@@ -1,4 +1,7 @@
-"""Losses of heads after every epoch, under the paper's recipe: `laplex experiment heads` keeps the last ones only."""
+"""Losses of heads after every epoch, under the paper's recipe: `laplex experiment heads` keeps the last ones only.
+
+As there, rates are scaled so that steps times rate is the paper's.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from laplex.baselines.heads import count, size_for_budget
 from laplex.experiments.data import Features
 from laplex.experiments.methods import Heads, Variant
-from laplex.experiments.training import PAPER, PAPER_FULL, ROWS, train
+from laplex.experiments.training import PAPER, PAPER_FULL, ROWS, Recipe, scaled, train
 from laplex.reproduce._measure import FULL, QUICK, Effort, Settings
 
 RANKS, QUICK_RANKS = (4, 8, 16), (4,)
@@ -66,13 +69,18 @@ def points(data: Features, effort: Effort) -> list[Settings]:
 def _settings(data: Features, variant: Variant, rank: int, seed: int, effort: Effort) -> Settings:
     epochs = QUICK_EPOCHS if effort.level == QUICK else PAPER.epochs
     found = {"data": data.digest, "method": variant.method, "start": variant.start, "rank": rank}
-    return found | {"epochs": epochs, "seed": seed}
+    return found | {"epochs": epochs, "floor": _recipe(data, variant).floor, "seed": seed}
+
+
+def _recipe(data: Features, variant: Variant) -> Recipe:
+    """The paper's, with rates for as many rows as there are."""
+    return scaled(PAPER_FULL if variant.method == "full" else PAPER, len(data.train[1]))
 
 
 def compute(data: Features, settings: Settings) -> dict[str, Any]:
     """Losses before the first epoch and after each, and the accuracies at the end."""
     variant, rank, seed = Variant(settings["method"], settings["start"]), settings["rank"], settings["seed"]
-    recipe = replace(PAPER_FULL if variant.method == "full" else PAPER, epochs=settings["epochs"])
+    recipe = replace(_recipe(data, variant), epochs=settings["epochs"])
     head = Watched(
         Heads(data).make(variant, _size(data, variant, rank), seed), data, -(-len(data.train[1]) // recipe.batch)
     )

@@ -26,6 +26,7 @@ def lines(name: str, data: Path | None, effort: Effort) -> list[Line]:
         return []
     makers = {
         "heads": _heads,
+        "heads-recipe": _heads_recipe,
         "projection": _projection,
         "density": _density,
         "density-adam": _density_adam,
@@ -47,8 +48,18 @@ def _rff(effort: Effort) -> Line:
 
 
 def _heads(data: Path, effort: Effort) -> list[Line]:
-    named = [["--data", str(path), "--name", name] for path, name in _names(features(data)).items()]
-    return [["heads", *one, "--recipe", recipe] for one in named for recipe in ("tuned", "paper")]
+    return [["heads", *one, "--recipe", "tuned"] for one in _named(data)]
+
+
+def _heads_recipe(data: Path, effort: Effort) -> list[Line]:
+    """The heads that the paper compares, at its ranks."""
+    compared = ["--methods", "full", "laplex", "low-rank", "--ranks", "4", "8", "16"]
+    return [["heads", *one, "--recipe", "paper", *compared] for one in _named(data)]
+
+
+def _named(data: Path) -> list[Line]:
+    """Files of features, each with the name of its data set."""
+    return [["--data", str(path), "--name", name] for path, name in _names(features(data)).items()]
 
 
 def _names(paths: list[Path]) -> dict[Path, str]:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from laplex.reproduce import _published as paper
 from laplex.reproduce._judging import (
-    beside,
+    condition,
     curves,
     figure,
     held,
     judged,
     not_run,
+    overall,
     place,
     power,
     ratio,
     series,
+    unjudged,
     value,
-    worst,
 )
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
 from laplex.reproduce._rivals import DENSE, FORWARD, LAPLEX, LOGS, SCANNED, TITLES, TOEPLITZ
@@ -29,6 +32,7 @@ ROUNDINGS = 10
 YES, NO = "yes", "no"
 EXACT = 1e-12
 BESIDE = "asked for; by itself laplex forms a matrix where that is faster"
+COMPARED = "for comparison; not the paper's claim"
 
 
 def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
@@ -38,11 +42,10 @@ def accuracy(entry: Entry, shelf: Shelf) -> Outcome:
         return not_run(entry, _missing(entry))
     figures = [one for results in found.values() for one in _accuracy(results)]
     plots = [_errors(results, "n", norm, "Errors") for results in found.values() for norm in NORMS]
-    verdict = worst(one for one in figures if not one.note)
     reason = " ".join(_in_words(results) for results in found.values())
-    if verdict != "not reproduced" and any(one.ours is None for one in figures):
-        verdict, reason = "not run", f"{reason} Not all errors up to n = 2^14 are there; the same command goes on."
-    return judged(entry, verdict, reason, list(found.values()), figures=figures, plots=plots)
+    if overall(figures) == "not run":
+        reason += " Not all errors up to n = 2^14 are there; the same command goes on."
+    return judged(entry, reason, list(found.values()), figures=figures, plots=plots)
 
 
 def _accuracy(results: Results) -> list[Figure]:
@@ -58,7 +61,7 @@ def _accuracy(results: Results) -> list[Figure]:
         scanned = _largest(results, SCANNED, norm)
         if scanned is not None:
             label = f"{NORMS[norm]}, {TITLES[SCANNED]}, {where}"
-            figures.append(figure(label, stated, scanned, "relative error", "lower", BESIDE))
+            figures.append(unjudged(label, stated, scanned, "relative error", "lower", BESIDE))
     return figures
 
 
@@ -99,15 +102,18 @@ def grid(entry: Entry, shelf: Shelf) -> Outcome:
         smallest = [_smallest(run) for run in results.runs]
         last = results.at(n=paper.GRID_SIZE)
         ours, theirs = value(last, LAPLEX, FORWARD, LARGEST), paper.GRID_LARGEST["laplex"]
-        verdict = beside(theirs, ours, "lower") if all(smallest) else "not reproduced"
-        label = f"largest component, n = 2^14, {place(results)}"
-        figures.append(Figure(label, theirs, ours, "relative error", "lower", verdict))
+        figures.append(
+            figure(f"largest component, n = 2^14, {place(results)}", theirs, ours, "relative error", "lower")
+        )
+        label = f"sizes at which its error is the smallest, {place(results)}"
+        count = len(smallest)
+        figures.append(condition(label, float(count), float(sum(smallest)), "sizes", "higher", all(smallest)))
         which = "at every size" if all(smallest) else f"at {sum(smallest)} of {len(smallest)} sizes"
         error = "not measured" if ours is None else f"{ours:.2g}"
         words.append(f"{place(results)}: {error}, the smallest {which}")
     reason = f"Largest relative error at n = 2^14, beside FFT and dense: {'; '.join(words)}. The paper has 4.2e-7."
     plots = [_errors(results, "n", norm, "Errors on a uniform grid") for results in found.values() for norm in NORMS]
-    return judged(entry, worst(figures), reason, list(found.values()), figures=figures, plots=plots)
+    return judged(entry, reason, list(found.values()), figures=figures, plots=plots)
 
 
 def _smallest(run: Run) -> bool:
@@ -129,16 +135,17 @@ def rounding(entry: Entry, shelf: Shelf) -> Outcome:
     for results in found.values():
         for method in (LOGS, LAPLEX):
             largest, lost = _over_spans(results, method)
-            verdict = held(largest <= bound and not lost, False)
             label = f"largest error of {TITLES[method]}, {place(results)}"
-            note = "" if method == LOGS else "beside it; not the paper's claim"
-            figures.append(Figure(label, EPSILON, largest, "relative error", "lower", verdict, note))
+            numbers = label, EPSILON, largest, "relative error"
+            if method == LOGS:
+                figures.append(Figure(*numbers, "lower", held(largest <= bound and not lost, False)))
+            else:
+                figures.append(unjudged(*numbers, "lower", COMPARED))
             words.append(f"{largest:.1e}" + "".join(f" (at {span:,g} tau it is no number)" for span in lost))
-    verdict = worst(one for one in figures if not one.note)
     reason = "Over anchors that spread over 1 to 10 000 tau, the float32 error of the logcumsumexp path rises to "
     reason += f"{words[0]}, laplex's to {words[1]}; one rounding is {EPSILON:.1e}."
     plots = [_errors(results, "span", L2, "Errors over the spread of anchors, in tau") for results in found.values()]
-    return judged(entry, verdict, reason, list(found.values()), figures=figures, plots=plots)
+    return judged(entry, reason, list(found.values()), figures=figures, plots=plots)
 
 
 def _over_spans(results: Results, method: str) -> tuple[float, list[float]]:
@@ -174,12 +181,16 @@ def differentiability(entry: Entry, shelf: Shelf) -> Outcome:
                 [*cells, "" if run.result["error"] is None else f"{run.result['error']:.1e}", run.result["words"]]
             )
             (more if theirs is None else agree).append(got if theirs is None else got == theirs)
-    verdict = held(all(agree), all(more) and bool(more))
+    cells_of_paper = "cells that come out as in the paper", float(len(agree)), float(sum(agree))
+    figures = [condition(*cells_of_paper, "cells", "higher", all(agree))]
+    if more:
+        label = "exact beyond the paper: gradients for tau and phases, second derivatives"
+        figures.append(Figure(label, None, float(sum(more)), "cells", "higher", held(True, all(more))))
     reason = f"{sum(agree)} of {len(agree)} cells came out as in the paper"
     reason += "; laplex also has exact gradients for tau and phases, and second derivatives." if all(more) else "."
     columns = ["machine", "method", "asked", "paper", "here", "relative error", "what was found"]
     tables = [Table("What was tried, against float64", columns, rows)]
-    return judged(entry, verdict, reason, list(found.values()), tables=tables)
+    return judged(entry, reason, list(found.values()), figures=figures, tables=tables)
 
 
 def _has(run: Run) -> bool:
@@ -203,12 +214,12 @@ def theorem(entry: Entry, shelf: Shelf) -> Outcome:
     found = results.runs[-1].result
     draws = len(found["strict"])
     right = {name: sum(error < EXACT for error in errors) for name, errors in found.items()}
-    note = "beside it; not the paper's claim"
+    strict = "right with the strict upper triangle of the appendix"
     figures = [
-        _draws("right with the strict upper triangle of the appendix", draws, right["strict"], ""),
-        _draws("right as the text prints it", draws, right["printed"], "not judged: its triangle has a diagonal"),
-        _draws("right with a last interval, too", draws, right["mended"], note),
-        _draws("laplex right", draws, right["laplex"], note),
+        Figure(strict, *_draws(draws, right["strict"]), held(right["strict"] == draws, False)),
+        unjudged("right as the text prints it", *_draws(draws, right["printed"]), "its triangle has a diagonal"),
+        unjudged("right with a last interval, too", *_draws(draws, right["mended"]), COMPARED),
+        unjudged("laplex right", *_draws(draws, right["laplex"]), COMPARED),
     ]
     size, lost = results.runs[-1].settings["n"], max(found["strict"])
     reason = (
@@ -218,11 +229,12 @@ def theorem(entry: Entry, shelf: Shelf) -> Outcome:
         f"and with the strict upper triangle of the appendix in {right['strict']}: they lose every column beyond the "
     )
     reason += f"last row anchor (errors to {lost:.0%}). With an interval for those they are right in {right['mended']}."
-    return judged(entry, figures[0].verdict, reason, [results], figures=figures)
+    return judged(entry, reason, [results], figures=figures)
 
 
-def _draws(label: str, draws: int, right: int, note: str) -> Figure:
-    return Figure(label, float(draws), float(right), "draws", "higher", held(right == draws, False), note)
+def _draws(draws: int, right: int) -> tuple[float, float, str, Literal["higher"]]:
+    """The numbers of a row: how many draws there are, and how many are right."""
+    return float(draws), float(right), "draws", "higher"
 
 
 def full_rank(entry: Entry, shelf: Shelf) -> Outcome:
@@ -243,7 +255,7 @@ def full_rank(entry: Entry, shelf: Shelf) -> Outcome:
             same = sum(one == other for one, other in zip(found, numerical, strict=True))
             words[-1] += f" (the same numerically in {same})"
     reason = f"Full rank at {'; '.join(words)}. Anchors that alternate have full rank, and laplex.nn starts with such."
-    return judged(entry, worst(figures), reason, [results], figures=figures)
+    return judged(entry, reason, [results], figures=figures)
 
 
 def _missing(entry: Entry) -> str:

@@ -12,10 +12,10 @@ from laplex.reproduce._judging import (
     curves,
     judged,
     of_paper,
+    overall,
     place,
     series,
     value,
-    worst,
 )
 from laplex.reproduce._judging import not_run as without
 from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot
@@ -25,6 +25,7 @@ from laplex.reproduce._stored import Results, Run
 
 BUSY = 0.15  # part of the CPU that others may use before times are called noisy
 GPUS = "the paper's GPU is an H100"
+MEMORY = "the most that one call allocates, inputs and result counted; the paper does not say what it counts"
 PRODUCTS = (LAPLEX, KEPT, DENSE, LOGS)
 BESIDE_FFT = (LAPLEX, KEPT, TOEPLITZ, FFT)
 
@@ -32,21 +33,18 @@ Judge = Callable[[Results], tuple[list[Figure], str]]
 
 
 def timed_outcome(
-    entry: Entry, found: dict[str, Results], judge: Judge, draw: Callable[[Results], list[Plot]], device: str = "cuda"
+    entry: Entry, found: dict[str, Results], judge: Judge, draw: Callable[[Results], list[Plot]]
 ) -> Outcome:
-    """Figures of one device, with the reason that ``judge`` gives; plots of all devices."""
+    """Figures of the device that the paper's are of, with the reason that ``judge`` gives; plots of all devices."""
     shown = [plot for one in found.values() for plot in draw(one)]
-    sources = list(found.values())
+    sources, device = list(found.values()), "cuda" if entry.of_gpu else "cpu"
     if device not in found:
         word = "GPU" if device == "cuda" else "CPU"
         missing = f"No measurement on a {word}: `laplex reproduce {entry.name} --device {device}` makes one."
-        return judged(entry, "not run", missing, sources, plots=shown) if found else without(entry, missing)
+        return judged(entry, missing, sources, plots=shown) if found else without(entry, missing)
     figures, reason = judge(found[device])
-    decisive = [one for one in figures if not one.note]
-    verdict = worst(decisive)
-    lacking = [one.label for one in decisive if one.verdict == "not run"]
-    if lacking and verdict != "not reproduced":
-        verdict = "not run"
+    lacking = [one.label for one in figures if one.verdict == "not run"]
+    if overall(figures) == "not run":
         again = f"laplex reproduce {entry.name} --device {device}{' --full' if has_more(entry, device) else ''}"
         reason = f"Not all that the criterion names is there. Not measured, or withdrawn: {'; '.join(lacking)}. "
         reason += f"`{again}` measures it, "
@@ -55,7 +53,7 @@ def timed_outcome(
         reason += f" Not measured, or withdrawn: {'; '.join(lacking)}."
     if device == "cpu":
         reason += _noise(found[device])
-    return judged(entry, verdict, reason, sources, figures=figures, plots=shown)
+    return judged(entry, reason, sources, figures=figures, plots=shown)
 
 
 def over_sizes(
@@ -69,7 +67,7 @@ def over_sizes(
     methods: Sequence[str] = PRODUCTS,
 ) -> Plot | None:
     """A plot of methods over one setting, with the paper's points; None where nothing was measured."""
-    scale, label = (1e3, "ms") if what == "seconds" else (1e-9, "GB")
+    scale, label = (1e3, "ms") if what == "seconds" else (1e-9, "GB, inputs and result counted")
     drawn = curves(series(runs, over, TITLES[method], method, way, what, scale) for method in methods)
     if not drawn:
         return None

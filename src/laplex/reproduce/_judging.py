@@ -1,7 +1,8 @@
 """How a verdict comes about: a number of ours beside one of the paper, and all numbers of an entry together.
 
 A number counts as reproduced if it is at most a tenth worse than the paper's, and as exceeded if it is more than a
-tenth better. An entry has the worst verdict of the numbers that it is judged by.
+tenth better. A condition holds or not. A number that is no part of an entry's criterion has no verdict. The verdict of
+an entry follows from those of its numbers, by :func:`overall`, and from nothing else.
 """
 
 from __future__ import annotations
@@ -14,11 +15,9 @@ from laplex.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Tabl
 from laplex.reproduce._stored import Results, Run
 
 MARGIN = 1.1
-NEAR = 0.2
 POSITIVE = ("seconds", "peak_bytes")
 Better = Literal["lower", "higher"]
-OF_RIVAL = "a rival: near the paper's figure or not"  # a note: no part of the verdict
-BEST_FIRST: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced")
+OF_RIVAL = "a rival, for comparison"
 
 
 def beside(paper: float | None, ours: float | None, better: Better) -> Verdict:
@@ -36,6 +35,16 @@ def figure(label: str, paper: float | None, ours: float | None, unit: str, bette
     return Figure(label, paper, ours, unit, better, beside(paper, ours, better), note)
 
 
+def unjudged(label: str, paper: float | None, ours: float | None, unit: str, better: Better, note: str) -> Figure:
+    """A number that is no part of the criterion; ``note`` says what it is."""
+    return Figure(label, paper, ours, unit, better, None, note)
+
+
+def condition(label: str, paper: float | None, ours: float | None, unit: str, better: Better, holds: bool) -> Figure:
+    """A number that has to be on one side of a bound, however far; not measured where ``ours`` is None."""
+    return Figure(label, paper, ours, unit, better, "not run" if ours is None else held(holds, False), condition=True)
+
+
 def held(holds: bool, more: bool) -> Verdict:
     """The verdict on a claim that is no single number: it holds or not, and by more than in the paper or not."""
     if not holds:
@@ -43,15 +52,19 @@ def held(holds: bool, more: bool) -> Verdict:
     return "exceeded" if more else "reproduced"
 
 
-def near(paper: float, ours: float) -> Verdict:
-    """The verdict on a figure of a rival, of which neither less nor more is better: within a fifth of the paper's."""
-    return held(abs(ours - paper) <= NEAR * paper, False)
+def overall(figures: Iterable[Figure]) -> Verdict:
+    """The verdict of an entry: the worst of its numbers; "not run" where one is missing and no other one is worse.
 
-
-def worst(figures: Iterable[Figure]) -> Verdict:
-    """The worst verdict of those that were measured; "not run" where none was."""
-    found = {one.verdict for one in figures} - {"not run"}
-    return next((verdict for verdict in reversed(BEST_FIRST) if verdict in found), "not run")
+    Conditions that hold take nothing away: an entry is exceeded if all its other numbers are.
+    """
+    found = [one for one in figures if one.verdict is not None]
+    verdicts = {one.verdict for one in found}
+    if "not reproduced" in verdicts:
+        return "not reproduced"
+    if not found or "not run" in verdicts:
+        return "not run"
+    graded = {one.verdict for one in found if not one.condition}
+    return "exceeded" if graded == {"exceeded"} else "reproduced"
 
 
 def not_run(entry: Entry, missing: str) -> Outcome:
@@ -117,7 +130,6 @@ def place(results: Results) -> str:
 
 def judged(
     entry: Entry,
-    verdict: Verdict,
     reason: str,
     sources: Sequence[Results],
     *,
@@ -125,11 +137,13 @@ def judged(
     plots: Sequence[Plot] = (),
     tables: Sequence[Table] = (),
 ) -> Outcome:
-    """An outcome with the machines and files of its sources."""
+    """An outcome with the verdict of its figures, and the machines and files of its sources."""
     machines = [machine for source in sources for machine in source.machines]
     unique = list({str(machine): machine for machine in machines}.values())
     files = list(dict.fromkeys(source.shown for source in sources))
-    return Outcome(entry, verdict, reason, list(figures), list(plots), list(tables), [], unique, files)
+    return Outcome(
+        entry, overall(figures), reason, list(figures), list(plots), list(tables), machines=unique, files=files
+    )
 
 
 def power(n: int) -> str:

@@ -17,25 +17,27 @@ class Entry:
     name: str  # on the command line: lower case and hyphens
     title: str  # in plain words
     section: str  # of the report: "Operator", "Gram", "Accuracy", "Projections", "Heads", "Densities", ...
-    source: str  # the label in the paper: "fig:asymmetric"
+    source: str  # as the paper numbers it: "Figure 15, Figure 1"
     claim: str  # what the paper says, in one sentence of ours
     criterion: str  # when it counts as reproduced, and when as exceeded, in words
     devices: tuple[str, ...]  # "cpu", "cuda": where it can run
     data: str  # what it needs besides the library; "" for nothing
     minutes: dict[str, float]  # by device, about
+    of_gpu: bool = False  # the paper's figures are of a GPU: those of a CPU are shown and not judged
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the paper beside ours."""
+    """One number of the paper beside ours: judged, or only shown."""
 
     label: str  # "n = 2^20, 8 rows, forward and backward"
     paper: float | None  # None: the paper gives none
     ours: float | None  # None: not measured
     unit: str  # "ms", "GB", "%", "nats", "relative error", "x"
     better: Literal["lower", "higher"]
-    verdict: Verdict
+    verdict: Verdict | None  # None: it is no part of the criterion
     note: str = ""
+    condition: bool = False  # it has to hold, and cannot be exceeded: "reproduced" where it holds
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Series:
     label: str
     x: list[float]
     y: list[float | None]  # None: no point here
-    of_paper: bool = False  # drawn dashed
+    of_paper: bool = False  # drawn as marks without a line: the paper names points, not curves
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
     "projection-frozen": projections.frozen,
     "projection-trained": projections.trained,
     "heads": heads.heads,
+    "heads-recipe": heads.recipe,
     "heads-curves": heads.curves,
     "density": density.density,
     "density-adam": density.by_adam,

@@ -31,7 +31,7 @@ SCRIPTS = (  # in the order in which they use each other
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MEANINGS = {
     "exceeded": "ours is better by more than the entry's criterion asks for",
-    "reproduced": "ours is at most a tenth worse than the paper's, or the claim holds",
+    "reproduced": "ours is at most a tenth worse than the paper's, or the claim holds, by the entry's criterion",
     "not reproduced": "ours is worse, or contradicts the paper",
     "not run": "not all that the criterion needs is there; the entry says what is missing, and shows what there is",
 }
@@ -115,7 +115,8 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     return (
         "Every table and figure of “LAPLEX: The FFT of Learnable Laplace Kernels” beside what the library laplex "
         f"measures. Of {len(outcomes)} entries {ran} were run, and {good} of these reproduce or exceed the paper. Each "
-        "verdict follows from a criterion that the entry states; each figure of ours comes from a file that it names."
+        "verdict follows from a criterion that the entry states; each figure of ours comes from a file that it names. "
+        "Press an entry to open it. In plots the paper's points are marks without a line."
     )
 
 
@@ -167,4 +168,6 @@ def _content(outcome: Outcome) -> Markup:
 def _footer() -> Markup:
     meanings = join(tag("li", badge(verdict), f": {MEANINGS[verdict]}.") for verdict in VERDICTS)
     made = f"Made by `laplex report` on {datetime.now(UTC):%Y-%m-%d}. This file needs no network and no other file."
-    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", prose(made)))
+    rows = "A row of an entry that is no part of its criterion is not judged. A condition holds or not; an entry is "
+    rows += "exceeded if all its conditions hold, and all its other judged rows are exceeded."
+    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(made)))

@@ -11,6 +11,7 @@ from laplex.reproduce._page_markup import NONE, Markup, join, number, prose, tab
 from laplex.reproduce._page_origin import origin
 
 SIGNS: dict[Verdict, str] = {"exceeded": "▲", "reproduced": "✓", "not reproduced": "✗", "not run": "○"}
+HOLDS: dict[Verdict, str] = {"reproduced": "holds", "not reproduced": "does not hold"}  # of conditions
 IN_DIFFERENCES = {"%", "nats", "points"}  # units whose ratio says little
 
 FOLDED_ABOVE = 12  # rows of a table
@@ -28,28 +29,30 @@ def anchor(outcome: Outcome) -> str:
     return f"entry-{slug(outcome.entry.name)}"
 
 
-def badge(verdict: Verdict) -> Markup:
+def badge(verdict: Verdict, words: str | None = None) -> Markup:
     """A verdict, told apart by its sign and its words, and by colour."""
     sign = tag("span", SIGNS[verdict], aria_hidden="true")
-    return tag("span", sign, Markup("&nbsp;"), verdict, class_=f"badge {slug(verdict)}")
+    return tag("span", sign, Markup("&nbsp;"), words or verdict, class_=f"badge {slug(verdict)}")
 
 
 def section(outcome: Outcome, plot_number: PlotNumber) -> Markup:
     """The whole entry."""
     entry, here = outcome.entry, anchor(outcome)
     link = tag("a", "#", href=f"#{here}", class_="permalink", aria_label=f"Link to {entry.title}")
-    return tag(
-        "section",
-        tag(
-            "div", tag("h3", prose(entry.title), " ", link, id=f"{here}-title"), badge(outcome.verdict), class_="title"
-        ),
-        tag("p", prose(outcome.reason), class_="reason"),
+    title = tag("h3", prose(entry.title), id=f"{here}-title"), badge(outcome.verdict)
+    inner = (
+        tag("summary", *title, class_="title"),
+        tag("p", prose(outcome.reason), " ", link, class_="reason"),
         _statements(outcome),
         _figures(outcome.figures),
         _plots(outcome.plots, plot_number),
         join(map(_table, outcome.tables)),
         _pictures(outcome.pictures),
         origin(outcome),
+    )
+    return tag(
+        "section",
+        tag("details", *inner),
         id=here,
         class_="entry",
         data_verdict=outcome.verdict,
@@ -67,7 +70,7 @@ def _statements(outcome: Outcome) -> Markup:
     needs = [f"runs on {' or '.join(devices)}" if devices else "", f"needs {entry.data}" if entry.data else ""]
     pairs = [
         ("The paper", entry.claim),
-        ("Where", f"`{entry.source}`" if entry.source else ""),
+        ("Where", entry.source),
         ("Criterion", entry.criterion),
         ("To run it", "; ".join([f"`laplex reproduce {entry.name}`", *filter(None, needs)])),
     ]
@@ -98,8 +101,15 @@ def _figure_row(figure: Figure) -> list[Markup]:
     ratio = number(figure.ours / figure.paper) if figure.ours is not None and figure.paper else Markup(NONE)
     label = tag("span", prose(figure.label)) + note
     shown = [_with_unit(value, figure.unit) for value in (figure.paper, figure.ours)]
-    nothing_beside = figure.paper is None and figure.ours is not None and figure.verdict == "not run"
-    return [label, *shown, ratio, compared(figure), Markup(NONE) if nothing_beside else badge(figure.verdict)]
+    return [label, *shown, ratio, compared(figure), _row_verdict(figure)]
+
+
+def _row_verdict(figure: Figure) -> Markup:
+    """The verdict on one number; a condition holds or not, and what is only shown has none."""
+    if figure.verdict is None:
+        return tag("span", "not judged", class_="unjudged")
+    words = HOLDS.get(figure.verdict) if figure.condition else None
+    return badge(figure.verdict, words)
 
 
 def _with_unit(value: float | None, unit: str) -> Markup:
@@ -110,7 +120,7 @@ def _with_unit(value: float | None, unit: str) -> Markup:
 def compared(figure: Figure) -> Markup:
     """1.6 times better, or 2.1 points worse; which way is better depends on the figure."""
     ours, paper = figure.ours, figure.paper
-    if ours is None or paper is None:
+    if ours is None or paper is None or figure.condition:
         return Markup("")
     if ours == paper:
         return Markup("equal")

@@ -24,7 +24,7 @@ from laplex.reproduce._outcome import Entry
 from laplex.reproduce._stored import QUICK_LOOKS
 
 CURVES = "heads-curves"
-EXPERIMENTS = ("rff", "heads", "projection", "density", "density-adam", "photographs")
+EXPERIMENTS = ("rff", "heads", "heads-recipe", "projection", "density", "density-adam", "photographs")
 # What an entry is made from: names of MEASUREMENTS and EXPERIMENTS, and CURVES.
 PARTS: dict[str, tuple[str, ...]] = {
     "runtime": ("sizes",),
@@ -47,6 +47,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "projection-frozen": ("projection",),
     "projection-trained": ("projection",),
     "heads": ("heads",),
+    "heads-recipe": ("heads-recipe",),
     "heads-curves": (CURVES,),
     "density": ("density",),
     "density-adam": ("density-adam",),

@@ -17,7 +17,9 @@ const ExplorerLine = (() => {
       this.svg.setAttribute("aria-label", "Anchors: rows a above, columns b below");
       holder.append(this.svg);
       this.back = Plots.svg("g", {}, this.svg);
-      this.links = Plots.svg("g", { class: "links" }, this.svg);
+      const behind = Plots.svg("g", {}, this.svg); // all handles: the stem of a higher one passes lower ones
+      this.links = Plots.svg("g", { class: "links" }, behind);
+      this.stems = Plots.svg("g", {}, behind);
       this.handles = { a: state.a.map((_, i) => this.handle("a", i)), b: state.b.map((_, j) => this.handle("b", j)) };
       new ResizeObserver(() => this.update()).observe(holder);
     }
@@ -27,7 +29,7 @@ const ExplorerLine = (() => {
       group.setAttribute("aria-label", `anchor ${kind}${index + 1}`);
       group.setAttribute("aria-valuemin", "0");
       group.setAttribute("aria-valuemax", String(END));
-      Plots.svg("line", { class: "stem" }, group);
+      group.stem = Plots.svg("line", { class: `stem of-${kind}` }, this.stems);
       if (kind === "a") Plots.svg("circle", { r: HEAD, class: "head" }, group);
       else Plots.svg("rect", { x: -HEAD, y: -HEAD, width: 2 * HEAD, height: 2 * HEAD, rx: 3, class: "head" }, group);
       const text = Plots.svg("text", { y: 4, class: "head-name" }, group);
@@ -106,7 +108,8 @@ const ExplorerLine = (() => {
         const group = this.handles[kind][index];
         group.setAttribute("transform", `translate(${x},${y + up})`);
         group.setAttribute("aria-valuenow", String(at));
-        group.querySelector(".stem").setAttribute("y2", String(-up));
+        const ends = { x1: x, x2: x, y1: y, y2: y + up };
+        for (const [name, value] of Object.entries(ends)) group.stem.setAttribute(name, String(value));
         const { cell } = this.state;
         group.classList.toggle("pointed", Boolean(cell) && (kind === "a" ? cell.i : cell.j) === index);
       }

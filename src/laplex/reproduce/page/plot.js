@@ -1,6 +1,7 @@
 "use strict";
 
-// Line plots in SVG, drawn anew for every width so that letters keep their size.
+// Line plots in SVG, drawn anew for every width so that letters keep their size. The paper names points and no curves:
+// its marks have no line.
 const Plots = (() => {
   const NS = "http://www.w3.org/2000/svg";
   const COLOURS = 8;
@@ -160,12 +161,15 @@ const Plots = (() => {
     drawAxes(xTicks, yTicks, height) {
       const { left, right, top, bottom } = this.frame;
       const axes = svg("g", { class: "axes" }, this.svg);
+      let least = Infinity; // labels that would touch the one before are left out
       for (const tick of yTicks) {
         const y = this.toY(tick);
         svg("line", { x1: left, x2: right, y1: y, y2: y, class: "grid" }, axes);
+        if (y > least) continue;
         write(axes, Scales.label(this.yKind, tick), left - 7, y + 4, "end");
+        least = y - TEXT - 4;
       }
-      let free = -Infinity; // labels that would touch the one before are left out
+      let free = -Infinity;
       for (const tick of xTicks) {
         const x = this.toX(tick);
         svg("line", { x1: x, x2: x, y1: bottom, y2: bottom + 5, class: "tick" }, axes);
@@ -184,8 +188,8 @@ const Plots = (() => {
       const group = svg("g", { class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` }, this.svg);
       const at = own.map((point) => [this.toX(point.x), this.toY(point.y)]);
       const path = at.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(2)},${y.toFixed(2)}`).join("");
-      svg("path", { d: path, class: "curve" }, group);
-      const radius = own.length > 40 ? 1.8 : 3.6;
+      if (!series.of_paper) svg("path", { d: path, class: "curve" }, group);
+      const radius = own.length > 40 ? 1.8 : series.of_paper ? 4.4 : 3.6;
       svg("path", { d: at.map(([x, y]) => mark(series.shape, x, y, radius)).join(""), class: "marks" }, group);
     }
   }
@@ -201,8 +205,8 @@ const Plots = (() => {
   function swatch(series) {
     const size = { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" };
     const made = svg("svg", { ...size, class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` });
-    svg("path", { d: "M1,6H29", class: "curve" }, made);
-    svg("path", { d: mark(series.shape, 15, 6, 3.4), class: "marks" }, made);
+    if (!series.of_paper) svg("path", { d: "M1,6H29", class: "curve" }, made);
+    svg("path", { d: mark(series.shape, 15, 6, series.of_paper ? 4 : 3.4), class: "marks" }, made);
     return made;
   }
 

@@ -1,6 +1,6 @@
 "use strict";
 
-// The page around the plots: filters, search, links to entries that a filter hides, and enlarged pictures.
+// The page around the plots: filters, search, links to entries that are folded or hidden, and enlarged pictures.
 const Report = (() => {
   const entries = [...document.querySelectorAll("section.entry")];
   const search = document.getElementById("search");
@@ -44,14 +44,26 @@ const Report = (() => {
     apply();
   }
 
-  // A link to an entry that is hidden shows everything first.
+  // A link to an entry unfolds it; where it is hidden, everything is shown first.
   function followHash() {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    if (!target || !target.closest("[hidden]")) return;
-    verdict = "all";
-    search.value = "";
-    apply();
+    if (!target) return;
+    if (target.matches("section.entry")) target.querySelector("details").open = true;
+    if (target.closest("[hidden]")) {
+      verdict = "all";
+      search.value = "";
+      apply();
+    }
     target.scrollIntoView();
+  }
+
+  // Paper cannot be unfolded: what is folded is opened, and its plots are drawn, before the page is printed.
+  function unfold(plots) {
+    const folded = [...document.querySelectorAll("#contents details, .entry > details, details.long")];
+    const closed = folded.filter((one) => !one.open);
+    for (const one of closed) one.open = true;
+    for (const plot of plots) plot.resized();
+    window.addEventListener("afterprint", () => closed.forEach((one) => (one.open = false)), { once: true });
   }
 
   function enlarge(image) {
@@ -72,11 +84,8 @@ const Report = (() => {
     }
     const contents = document.querySelector("#contents details");
     if (window.matchMedia("(max-width: 62rem)").matches) contents.open = false;
-    // Paper cannot be unfolded.
-    window.addEventListener("beforeprint", () => {
-      for (const folded of [contents, ...document.querySelectorAll("details.long")]) folded.open = true;
-    });
-    Plots.drawAll();
+    const plots = Plots.drawAll();
+    window.addEventListener("beforeprint", () => unfold(plots));
     followHash();
   }
 

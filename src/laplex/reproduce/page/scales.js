@@ -41,7 +41,7 @@ const Scales = (() => {
     return ticks;
   }
 
-  // Whole powers of the base; where there are fewer than two, numbers between them.
+  // Whole powers of the base, of many every second or third; where there are fewer than three, numbers between them.
   function logTicks(base, low, high, count) {
     const log = (value) => Math.log(value) / Math.log(base);
     const first = Math.ceil(log(low) - 1e-9);
@@ -51,7 +51,8 @@ const Scales = (() => {
     for (let power = first; power <= last; power += 1) {
       if (power % every === 0) powers.push(Math.pow(base, power));
     }
-    if (base === 2 || powers.length >= 3) return powers.length ? powers : linearTicks(low, high, count);
+    const many = last - first >= 2;
+    if (base === 2 || many) return powers.length ? powers : linearTicks(low, high, count);
     const between = [];
     for (let power = first - 1; power <= last; power += 1) {
       for (const digit of [1, 2, 5]) between.push(Number((digit * Math.pow(10, power)).toPrecision(6)));
