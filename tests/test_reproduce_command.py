@@ -92,6 +92,15 @@ def test_an_entry_without_data_or_device_is_not_run(reproduce, tmp_path):
     assert _runs.missing(ENTRIES[NAMES.index("cpu")], order) == "it runs on cpu, not on cuda"
 
 
+def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(reproduce, tmp_path):
+    told = "runtime, gram: the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not"
+    options = ("--quick", "--device", "cpu", "--out", tmp_path)
+    for names, said in ((("runtime", "theorem-1", "gram"), True), (("theorem-1", "rounding"), False)):
+        error = reproduce(*names, *options)[2]
+        assert error.startswith(f"laplex reproduce: {told} judged\n") is said  # before anything is measured
+        assert ("of a GPU" in error) is said
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

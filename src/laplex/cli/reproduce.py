@@ -94,8 +94,10 @@ def _run(entries: list[Entry], order: Order, *, named: bool) -> int:
     from laplex.reproduce import _runs, outcomes
 
     missing = {entry.name: _runs.missing(entry, order) for entry in entries}
+    able = [entry for entry in entries if not missing[entry.name]]
+    _tell_of_gpu([entry.name for entry in able if entry.of_gpu and order.effort.kind == "cpu"])
     noise = busy()
-    statuses = _runs.run([entry for entry in entries if not missing[entry.name]], order)
+    statuses = _runs.run(able, order)
     told = {name: ("not run", why) for name, why in missing.items() if why}
     told |= {entry.name: ("failed", why) for entry in entries if (why := _runs.failed(entry, statuses))}
     made = [entry.name for entry in entries if entry.name not in told]
@@ -109,6 +111,13 @@ def _run(entries: list[Entry], order: Order, *, named: bool) -> int:
     if statuses:
         print("", f"Results: {order.folder}", *filter(None, [noise]), sep="\n")
     return max(statuses.values(), default=0) or int(named and any(missing.values()))
+
+
+def _tell_of_gpu(names: list[str]) -> None:
+    """Say, before minutes are spent on a CPU, which figures will not be judged there."""
+    if names:
+        told = "the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not judged"
+        print(f"laplex reproduce: {', '.join(names)}: {told}", file=sys.stderr, flush=True)
 
 
 def _list() -> None:
