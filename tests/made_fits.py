@@ -1,14 +1,17 @@
-"""Fits that are interrupted, and a comparison of what they leave behind."""
+"""Fits that are interrupted, a comparison of what they leave behind, a small model, and what commands draw of it."""
 
 import os
 import signal
 import sys
 
+import numpy as np
 import pytest
+import torch
 
 from laplex import cli
 from laplex.cli import fitting
-from made_pictures import BOTH, WRITTEN, log
+from laplex.density import Examples, files, fit, pictures
+from made_pictures import BOTH, SHAPE, WRITTEN, log
 
 
 def breaking(monkeypatch, name, count, error):
@@ -41,3 +44,35 @@ def fit_both(data, folder):
             cli.main()
     assert ended.value.code == 0
     return folder
+
+
+# --- a model ----------------------------------------------------------------------------------------------------------
+
+
+def fit_model(data):
+    """Of the images of a file."""
+    examples = Examples(torch.from_numpy(np.load(data)).flatten(1))
+    return fit(examples, 8, rounds=4, told=lambda done, of: None).model
+
+
+def save_model(model, folder):
+    """The file of it."""
+    files.save(folder / "model.safetensors", model, SHAPE, units="1/255")
+    return folder / "model.safetensors"
+
+
+def record_grids(monkeypatch):
+    """What is drawn from here on: (rows, shape) of every grid."""
+    found, right = [], pictures.grid
+
+    def grid(path, rows, shape):
+        found.append((rows, shape))
+        right(path, rows, shape)
+
+    monkeypatch.setattr(pictures, "grid", grid)
+    return found
+
+
+def images_of(grid, label):
+    """The images of a grid under a label."""
+    return torch.cat([one for name, one in grid[0] if name == label])

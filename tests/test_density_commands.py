@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from laplex.cli import density_commands
-from laplex.density import Examples, LaplexGaussian, evaluate, files, fit
+from laplex.cli import density_commands, masks
+from laplex.density import Examples, LaplexGaussian, evaluate, files, images
+from made_fits import fit_model, images_of, record_grids, save_model
 from made_pictures import DIM, SHAPE, drawn, write
 
 pytest.importorskip("safetensors")
@@ -21,32 +22,17 @@ CPU = ("--device", "cpu")
 
 @pytest.fixture(scope="module")
 def model(data):
-    examples = Examples(torch.from_numpy(np.load(data)).flatten(1))
-    return fit(examples, 8, rounds=4, told=lambda done, of: None).model
+    return fit_model(data)
 
 
 @pytest.fixture(scope="module")
 def path(model, tmp_path_factory):
-    made = tmp_path_factory.mktemp("model") / "model.safetensors"
-    files.save(made, model, SHAPE, units="1/255")
-    return made
+    return save_model(model, tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def grids(monkeypatch):
-    """What was drawn: (rows, shape) of every grid."""
-    found, right = [], density_commands.pictures.grid
-
-    def grid(path, rows, shape):
-        found.append((rows, shape))
-        right(path, rows, shape)
-
-    monkeypatch.setattr(density_commands.pictures, "grid", grid)
-    return found
-
-
-def images_of(grid, label):
-    return torch.cat([one for name, one in grid[0] if name == label])
+    return record_grids(monkeypatch)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------
@@ -79,27 +65,79 @@ def test_reconstruct_shows_images_and_reconstructions(laplex, path, data, model,
     assert [name for name, _ in grids[0][0]] == ["images", "reconstructions"] * 2
 
 
-@pytest.mark.parametrize("name", ["half", "centre", "random:0.3"])
-def test_inpaint_fills_by_the_conditional_mean(name, laplex, path, data, model, grids, tmp_path):
-    status, _, told = laplex("inpaint", path, data, "--out", tmp_path / "i.png", "--mask", name, "--count", 3, *CPU)
-    assert status == 0, told
-    x = torch.from_numpy(np.load(data)).flatten(1)[:3] / 255
-    known = density_commands.mask(name, SHAPE, 0)
-    filled = images_of(grids[0], "filled")
-    assert torch.allclose(filled[:, known], x[:, known], atol=1e-6)
-    for one, result in zip(x, filled):
-        want = model.condition(known, one[known]).mean.detach()
-        assert torch.allclose(result[~known], want, atol=1e-4)
-    assert bool((images_of(grids[0], "what is given")[:, ~known] == 0.5).all())
+# --- a folder for a model, an image for data, files for images --------------------------------------------------------
 
 
-def test_masks_hide_whole_pixels():
-    for name, hidden in (("half", 18), ("centre", 16), ("random:0.5", 18), ("random:0.25", 9)):
-        known = density_commands.mask(name, SHAPE, 0).reshape(SHAPE)
-        assert torch.equal(known.any(-1), known.all(-1))
-        assert int((~known[..., 0]).sum()) == hidden, name
-    assert bool(density_commands.mask("half", SHAPE, 0).reshape(SHAPE)[:3].all())  # the lower half is hidden
-    assert not torch.equal(density_commands.mask("random:0.5", SHAPE, 0), density_commands.mask("random:0.5", SHAPE, 1))
+def test_a_folder_stands_for_the_model_in_it(laplex, path, data, grids, tmp_path):
+    for command in ("sample", "reconstruct", "inpaint"):
+        rest = () if command == "sample" else (data,)
+        assert laplex(command, path.parent, *rest, "--out", tmp_path / "x.png", *CPU)[0] == 0
+    assert laplex("evaluate", path.parent, data, *CPU)[0] == 0
+    (tmp_path / "empty").mkdir()
+    status, _, told = laplex("sample", tmp_path / "empty", "--out", tmp_path / "y.png", *CPU)
+    assert (status, told) == (
+        2,
+        "laplex sample: MODEL must be a model file, or a folder with a model.safetensors, got the folder "
+        f"{tmp_path / 'empty'} without one; `laplex fit` writes it into its --out\n",
+    )
+    (tmp_path / "empty" / "checkpoint.safetensors").write_bytes(b"")
+    status, _, told = laplex("evaluate", tmp_path / "empty", data, *CPU)
+    assert status == 2
+    assert told.endswith("without one; its fit has not ended: run the same command again\n")
+
+
+def test_one_image_is_data(laplex, path, model, grids, tmp_path):
+    pixels = drawn(1)[0]
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    Image.fromarray(pixels).resize((30, 20)).save(tmp_path / "large.jpg")
+    for command in ("reconstruct", "inpaint"):
+        for name in ("one.png", "large.jpg"):
+            status, _, told = laplex(command, path, tmp_path / name, "--out", tmp_path / "x.png", *CPU)
+            assert status == 0, told
+    assert torch.allclose(images_of(grids[0], "images"), torch.from_numpy(pixels).flatten()[None] / 255, atol=1e-6)
+    assert images_of(grids[3], "filled").shape == (1, DIM)
+    assert laplex("evaluate", path, tmp_path / "large.jpg", *CPU)[0] == 0
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    status, _, told = laplex("reconstruct", path, tmp_path / "broken.png", "--out", tmp_path / "y.png", *CPU)
+    assert status == 2
+    assert f"got {tmp_path / 'broken.png'}, which is no image that Pillow can read" in told
+
+
+@pytest.mark.parametrize("command", ["inpaint", "reconstruct"])
+def test_no_more_images_are_decoded_than_are_shown(command, laplex, path, tmp_path, monkeypatch):
+    folder = tmp_path / "photographs"
+    folder.mkdir()
+    for index, one in enumerate(drawn(20)):
+        Image.fromarray(one).save(folder / f"{index:02}.png")
+    read, right = [], images.decoder
+
+    def counted(*arguments, **options):
+        square = right(*arguments, **options)
+        return lambda source: (read.append(source.name), square(source))[1]
+
+    monkeypatch.setattr(images, "decoder", counted)
+    assert laplex(command, path, folder, "--out", tmp_path / "x.png", "--count", 3, *CPU)[0] == 0
+    assert sorted(read) == [str(folder / f"{index:02}.png") for index in range(3)]
+
+
+def test_images_as_files(laplex, path, data, model, tmp_path):
+    folder = tmp_path / "some" / "files"
+    status, output, told = laplex("sample", path, "--files", folder, "--count", 11, *CPU)
+    assert (status, told) == (0, "")
+    assert output == f"wrote {folder / 'samples-0001.png'} to without-noise-0011.png, 22 files\n"
+    torch.manual_seed(0)
+    for number, one in enumerate(model.sample(11), 1):
+        with Image.open(folder / f"samples-{number:04}.png") as image:
+            pixels = np.asarray(image)
+        assert pixels.shape == SHAPE  # its own size
+        assert abs(pixels / 255 - one.clamp(0, 1).reshape(SHAPE).numpy()).max() <= 0.51 / 255
+    out = tmp_path / "i.png"
+    options = ("--files", folder, "--out", out, "--samples", 2, "--count", 3)
+    status, output, told = laplex("inpaint", path, data, *options, *CPU)
+    assert (status, told) == (0, "")
+    assert output == f"wrote {out}\nwrote {folder / 'images-0001.png'} to sample-2-0003.png, 15 files\n"
+    for label in ("images", "what-is-given", "filled", "sample-1", "sample-2"):
+        assert len(list(folder.glob(f"{label}-000[123].png"))) == 3
 
 
 def test_images_of_a_folder_get_the_shape_of_the_model(laplex, path, grids, tmp_path):
@@ -188,6 +226,16 @@ def test_a_folder_for_a_model_of_rectangles_is_refused(laplex, tmp_path):
     assert "DATA must be an array for a model of images of 4 x 6 pixels, got the folder" in told
 
 
+def test_one_image_for_a_model_of_rectangles(laplex, grids, tmp_path):
+    files.save(tmp_path / "model.safetensors", LaplexGaussian(4 * 6 * 3, 4), (4, 6, 3), units="1/255")
+    Image.fromarray(drawn(1)[0][:4, :, 0]).save(tmp_path / "grey.png")
+    assert laplex("reconstruct", tmp_path, tmp_path / "grey.png", "--out", tmp_path / "r.png", *CPU)[0] == 0
+    Image.fromarray(drawn(1)[0]).save(tmp_path / "square.png")
+    status, _, told = laplex("reconstruct", tmp_path, tmp_path / "square.png", "--out", tmp_path / "r.png", *CPU)
+    assert status == 2
+    assert "DATA must have 72 (4 x 6 x 3) numbers an example, as the model has, got 108 (6 x 6 x 3) in " in told
+
+
 def test_a_disk_that_cannot_be_written_is_told(laplex, path, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
@@ -223,11 +271,21 @@ REFUSED = {
     ("inpaint", "DATA", "--seed", -1): "--seed must be a whole number from 0 to 2^63 - 1, got -1",
     ("sample", "--count", 0): "--count must be at least 1, got 0",
     ("sample", "--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
-    ("sample", "--out", "picture.jpg"): "--out must end with .png, got picture.jpg",
+    ("sample", "--out", "picture.jpg"): "--out must end with .png, got picture.jpg; --files takes a folder",
     ("sample", "--out", "nowhere/x.png"): "--out: cannot write nowhere/x.png (there is no such folder)",
-    ("inpaint", "DATA", "--mask", "left"): "--mask must be half, centre, or random: and a fraction such as random:0.5",
-    ("inpaint", "DATA", "--mask", "random:2"): "--mask must be half, centre, or random: and a fraction",
-    ("inpaint", "DATA", "--mask", "random:x"): "--mask must be half, centre, or random: and a fraction",
+    ("inpaint", "DATA", "--mask", "left"): f"--mask must be {masks.KINDS}, got 'left', which is no file",
+    ("inpaint", "DATA", "--mask", "random:2"): f"--mask must be {masks.KINDS}, got 'random:2', which is no file",
+    ("inpaint", "DATA", "--mask", "random:x"): f"--mask must be {masks.KINDS}, got 'random:x', which is no file",
+    (
+        "inpaint",
+        "DATA",
+        "--mask",
+        "random:0.001",
+    ): "--mask must hide some of the 6 x 6 pixels, got random:0.001, wh",
+    ("inpaint", "DATA", "--mask", "."): f"--mask must be {masks.KINDS}, got '.', which is no file",
+    ("inpaint", "DATA", "--mask", "DATA"): f"--mask must be {masks.KINDS}, got ",
+    ("inpaint", "DATA", "--samples", -1): "--samples must be at least 0, got -1",
+    ("sample", "--files", ""): "--files must name a folder, got an empty name",
     ("reconstruct", "none.npy"): "laplex.density.images.load: `source` must be a folder of images",
     ("evaluate", "DATA", "--json", "nowhere/x.json"): "--json: cannot write nowhere/x.json (there is no such folder)",
     ("evaluate", "DATA", "--json", "."): "--json: cannot write . (it is a folder)",
@@ -246,11 +304,40 @@ def test_bad_input_is_refused(arguments, laplex, path, data, tmp_path, monkeypat
     assert os.listdir(tmp_path) == []
 
 
+def test_a_picture_or_files_are_asked_for(laplex, path, data, tmp_path):
+    for command, rest in (("sample", ()), ("reconstruct", (data,)), ("inpaint", (data,))):
+        status, _, told = laplex(command, path, *rest, *CPU)
+        message = "--out FILE.png or --files FOLDER must be given: one picture of all images, or a file for each"
+        assert (status, told) == (2, f"laplex {command}: {message}\n")
+
+
+def test_files_where_no_folder_can_be(laplex, path, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, told = laplex("sample", path, "--files", tmp_path / "file" / "deep", *CPU)
+    assert status == 2
+    assert f"--files: cannot write into {tmp_path / 'file' / 'deep'}: {tmp_path / 'file'} is not a folder; give" in told
+
+
+def test_ctrl_c_between_files(laplex, path, tmp_path, monkeypatch):
+    right, calls = os.replace, []
+
+    def interrupted(*paths):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        right(*paths)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    status, _, told = laplex("sample", path, "--files", tmp_path, *CPU)
+    assert (status, told) == (130, "\nlaplex sample: interrupted; files that are there are complete\n")
+    assert sorted(os.listdir(tmp_path)) == ["samples-0001.png", "samples-0002.png"]
+
+
 def test_ctrl_c_writes_nothing(laplex, path, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(density_commands, "sample_rows", interrupted)
+    monkeypatch.setattr(density_commands, "samples", interrupted)
     status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
     assert (status, told) == (130, "\nlaplex sample: interrupted; nothing was written\n")
     assert os.listdir(tmp_path) == []

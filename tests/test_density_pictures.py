@@ -110,6 +110,22 @@ def test_bad_grids_are_named_and_nothing_is_written(case, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_images_as_files_of_their_own(tmp_path):
+    values = torch.tensor([[-5.0, 0.1, 0.2, 0.5, 0.9, 7.0], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]])
+    whole = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+    for shape, mode in (((1, 2, 3), "RGB"), ((2, 3, 1), "L")):
+        paths = pictures.separate(tmp_path, {"what is given": values, "bytes": whole[:1]}, shape)
+        names = ["what-is-given-0001.png", "what-is-given-0002.png", "bytes-0001.png"]
+        assert paths == [tmp_path / name for name in names]
+        for path, one in zip(paths, (*whole, whole[0])):
+            with Image.open(path) as image:
+                assert (image.format, image.mode, image.size) == ("PNG", mode, (shape[1], shape[0]))
+                assert np.array_equal(np.asarray(image).ravel(), one.numpy())
+    with pytest.raises(ValueError, match=MODULE + "separate: `rows` must be finite, got NaN or infinity in 'some'"):
+        pictures.separate(tmp_path, {"some": torch.full((1, 6), torch.nan)}, (1, 2, 3))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 # --- Plots -----------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +201,8 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=MODULE + r"grid: images need Pillow, .* pip install pillow"):
         pictures.grid(tmp_path / "g.png", [("", torch.ones(1, 1))], (1, 1, 1))
+    with pytest.raises(ImportError, match=MODULE + r"separate: images need Pillow, .* pip install pillow"):
+        pictures.separate(tmp_path, {"": torch.ones(1, 1)}, (1, 1, 1))
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=MODULE + r"spectrum: plots need matplotlib, .* pip install matplotlib"):
         pictures.spectrum(tmp_path / "s.png", {"one": torch.ones(1)})

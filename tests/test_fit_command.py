@@ -143,7 +143,7 @@ REFUSED = {
     ("--hold-out", 1.5): "--hold-out must be between 0 and 1, got 1.5",
     ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
     ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
-    ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an .npz or an .npy file",
+    ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an image, an .npz or an ",
     ("--out", ""): "--out must name a folder, got an empty name",
     ("--seed", 1 << 70): "--seed must be a whole number from 0 to 2^63 - 1, got ",
     ("--validation", "bundled:x"): "images that come with laplex are bundled:train and bundled:val, got bundled:x",
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written(laplex, data, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, told = laplex("fit", data, "--out", tmp_path / "file" / "fit", *SMALL)
     assert status == 2
-    assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is no folder" in told
+    assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is not a folder" in told
 
 
 def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):

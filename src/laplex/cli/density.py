@@ -13,21 +13,25 @@ from laplex.cli.parsing import add_device
 
 STARTS = ("tree", "curve", "raster", "random")  # those of laplex.density, which imports torch
 DATA = (
-    "a folder of images, an .npz file of packed images or of an array, with :PART if it has several, or an .npy file; "
-    "bundled:train and bundled:val come with laplex"
+    "a folder of images, one image, an .npz file of packed images or of an array, with :PART if it has several, or an "
+    ".npy file; bundled:train and bundled:val come with laplex; transparent pixels are white"
 )
-MODEL = "a model.safetensors of `laplex fit`"
+MODEL = "the folder of a `laplex fit`, or a model.safetensors"
+MASK = """what is hidden: half, centre, random:FRACTION, or an image file, whose white and transparent pixels are
+hidden; it is resized and cropped as images are; half if not given"""
+SAMPLES = "draws of every filling, shown beside its mean; 0 if not given"
 HELP = {
     "fit": "Fit a Gaussian of Laplace kernels to images.",
     "sample": "Draw images from a fitted model.",
     "reconstruct": "Show images beside what a fitted model makes of them.",
-    "inpaint": "Hide a part of images, and fill it by its mean given the rest.",
+    "inpaint": "Hide a part of images, and fill it by its mean given the rest, and by draws.",
     "evaluate": "Say how likely examples are to a fitted model.",
 }
 OTHERS = tuple(name for name in HELP if name != "fit")
 FIT = """Fit a Gaussian with a structured covariance to images, or to any rows of numbers: rounds of EM, in which
-pixels jump to their best places, then epochs of Adam if --epochs is given. After an interruption the same command goes
-on from its last checkpoint. Under torchrun several processes share the batches of Adam."""
+pixels jump to their best places, then epochs of Adam if --epochs is given. Ctrl-C saves a checkpoint, and the same
+command resumes from it; so it does after any other end. With more --rounds or --epochs it adds them to a fit that has
+ended; rounds that are added are not annealed. Under torchrun several processes share the batches of Adam."""
 
 
 def add_to(commands: Any) -> None:
@@ -79,11 +83,13 @@ def _add_others(commands: Any) -> None:
         if name == "evaluate":
             made.add_argument("--json", metavar="FILE", help="write the numbers there, too")
         else:
-            made.add_argument("--out", required=True, metavar="FILE.png", help="the picture")
+            made.add_argument("--out", metavar="FILE.png", help="one picture of all images")
+            made.add_argument("--files", metavar="FOLDER", help="a PNG file for each image, of its own size")
             count = 16 if name == "sample" else 8
             made.add_argument("--count", type=int, default=count, metavar="N", help=f"images; {count} if not given")
         if name == "inpaint":
-            made.add_argument("--mask", default="half", help="what is hidden: half, centre or random:FRACTION")
+            made.add_argument("--mask", default="half", help=MASK)
+            made.add_argument("--samples", type=int, default=0, metavar="N", help=SAMPLES)
         if name in ("sample", "inpaint"):
             made.add_argument("--seed", type=int, default=0, help="of what is random; 0 if not given")
         add_device(made)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,9 @@ from torch import Tensor
 
 from laplex._writing import write_whole
 from laplex.cli import density_data
+from laplex.cli.checkpoint import CHECKPOINT, MODEL
 from laplex.cli.machine import describe, refuse_device, refuse_seed
+from laplex.cli.masks import mask
 from laplex.cli.tables import Table, show
 from laplex.density import Examples, evaluate, files, pictures
 from laplex.density.files import Model
@@ -43,10 +47,12 @@ def run(given: argparse.Namespace) -> int:
         print(f"laplex {given.command}: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"laplex {given.command}: cannot write ({error}); nothing was replaced", file=sys.stderr)
+        done = "nothing was replaced" if getattr(given, "files", None) is None else "what is there is complete"
+        print(f"laplex {given.command}: cannot write ({error}); {done}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print(f"\nlaplex {given.command}: interrupted; nothing was written", file=sys.stderr)
+        done = "nothing was written" if getattr(given, "files", None) is None else "files that are there are complete"
+        print(f"\nlaplex {given.command}: interrupted; {done}", file=sys.stderr)
         return 130
     return 0
 
@@ -56,22 +62,25 @@ def run(given: argparse.Namespace) -> int:
 
 def _sample(given: argparse.Namespace) -> None:
     model, shape, _ = _for_picture(given)
-    rows = sample_rows(model, given.count, given.seed)
-    _written(given, rows, shape)
+    _write(given, samples(model, given.count, given.seed), shape)
 
 
 def _reconstruct(given: argparse.Namespace) -> None:
     model, shape, units = _for_picture(given)
     x = _examples(given, model, shape, units)
-    _written(given, _in_rows({"images": x, "reconstructions": model.reconstruct(x)}), shape)
+    _write(given, {"images": x, "reconstructions": model.reconstruct(x)}, shape)
 
 
 def _inpaint(given: argparse.Namespace) -> None:
+    if given.samples < 0:
+        raise ValueError(f"--samples must be at least 0, got {given.samples}")
     model, shape, units = _for_picture(given)
     known = mask(given.mask, shape, given.seed).to(model.mean.device)
     x = _examples(given, model, shape, units)
     seen = torch.where(known, x, torch.full_like(x, 0.5))
-    _written(given, _in_rows({"images": x, "what is given": seen, "filled": model.inpaint(known, x)}), shape)
+    shown = {"images": x, "what is given": seen, "filled": model.inpaint(known, x)}
+    draws = fillings(model, known, x, given.samples, given.seed)
+    _write(given, shown | {f"sample {number}": one for number, one in enumerate(draws, 1)}, shape)
 
 
 def _evaluate(given: argparse.Namespace) -> None:
@@ -113,62 +122,77 @@ def evaluation_table(title: str, found: Mapping[str, Mapping[str, Any]]) -> Tabl
     return Table(title, HEADER, rows)
 
 
-def sample_rows(model: Model, count: int, seed: int) -> list[tuple[str, Tensor]]:
-    """Draws from the model as rows of a grid; the seed decides them."""
-    device, drawn = model.mean.device, {}
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for label, noise in (("samples", True), ("without noise", False)):
-            torch.manual_seed(seed)
+def samples(model: Model, count: int, seed: int) -> dict[str, Tensor]:
+    """Draws (count, n) from the model, with and without noise; the seed decides them."""
+    drawn = {}
+    for label, noise in (("samples", True), ("without noise", False)):
+        with _seeded(model, seed):
             drawn[label] = model.sample(count, noise=noise)
-    return _in_rows(drawn)
+    return drawn
 
 
-def _in_rows(images: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+@torch.no_grad()
+def fillings(model: Model, known: Tensor, x: Tensor, count: int, seed: int) -> Tensor:
+    """Draws (count, m, n) of what is not ``known`` (n,) of examples x (m, n), given the rest; the seed decides them."""
+    given = model.condition(known, x[0][known])  # its covariance is that of every example
+    with _seeded(model, seed):
+        apart = given.rsample((count, len(x))) - given.mean
+    filled = model.inpaint(known, x).repeat(count, 1, 1)
+    filled[..., ~known] += apart
+    return filled
+
+
+@contextmanager
+def _seeded(model: Model, seed: int) -> Iterator[None]:
+    """Random numbers that the seed decides, and those of the caller as they were."""
+    device = model.mean.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def in_rows(images: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
     """Rows of a grid that are not too long; those of one column stay below each other."""
     split = {label: one.split(ACROSS) for label, one in images.items()}
     count = len(next(iter(split.values())))
     return [(label, parts[index]) for index in range(count) for label, parts in split.items()]
 
 
-# --- models, masks, files ---------------------------------------------------------------------------------------------
-
-
-def mask(name: str, shape: Shape, seed: int) -> Tensor:
-    """Which numbers (n,) of an image are known; a pixel is known or hidden with all its channels."""
-    height, width, _ = shape
-    known = torch.ones(height, width, dtype=torch.bool)
-    kind, _, fraction = name.partition(":")
-    if name == "half":
-        known[height // 2 :] = False
-    elif name == "centre":
-        known[height // 4 : height - height // 4, width // 4 : width - width // 4] = False
-    elif kind == "random" and 0 < _number(fraction) < 1:
-        hidden = torch.randperm(height * width, generator=torch.Generator().manual_seed(seed))
-        known.view(-1)[hidden[: round(_number(fraction) * height * width)]] = False
-    else:
-        raise ValueError(f"--mask must be half, centre, or random: and a fraction such as random:0.5, got {name!r}")
-    return known[..., None].expand(shape).flatten()
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return -1.0
+# --- models, examples, files ------------------------------------------------------------------------------------------
 
 
 def _loaded(given: argparse.Namespace) -> Loaded:
-    model, about = files.load(given.model, given.device)
+    model, about = files.load(_model_file(given.model), given.device)
     return Loaded(model.requires_grad_(False), about["shape"], about.get("units"))
+
+
+def _model_file(name: str) -> Path:
+    """The file itself, or the one in the folder of a fit."""
+    path = Path(name)
+    if not path.is_dir():
+        return path
+    if (path / MODEL).exists():
+        return path / MODEL
+    begun = (path / CHECKPOINT).exists()
+    hint = "its fit has not ended: run the same command again" if begun else "`laplex fit` writes it into its --out"
+    raise ValueError(
+        f"MODEL must be a model file, or a folder with a {MODEL}, got the folder {name} without one; {hint}"
+    )
 
 
 def _for_picture(given: argparse.Namespace) -> tuple[Model, Shape, str | None]:
     if given.count < 1:
         raise ValueError(f"--count must be at least 1, got {given.count}")
-    path = Path(given.out)
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"--out must end with .png, got {given.out}")
-    _refuse_file("--out", path)
+    if given.out is None and given.files is None:
+        raise ValueError(
+            "--out FILE.png or --files FOLDER must be given: one picture of all images, or a file for each"
+        )
+    if given.out is not None:
+        if Path(given.out).suffix.lower() != ".png":
+            raise ValueError(f"--out must end with .png, got {given.out}; --files takes a folder")
+        _refuse_file("--out", Path(given.out))
+    if given.files is not None:
+        refuse_folder("--files", given.files)
     model, shape, units = _loaded(given)
     if shape is None:
         raise ValueError(
@@ -179,15 +203,21 @@ def _for_picture(given: argparse.Namespace) -> tuple[Model, Shape, str | None]:
 
 
 def _examples(given: argparse.Namespace, model: Model, shape: Shape, units: str | None) -> Tensor:
-    """The first examples (count, n), in the units of the model."""
-    values = density_data.for_model(given.command, given.data, density_data.Wanted(model.dim, shape, units))
-    examples = Examples(values[: given.count], given.device, mean=model.mean)
-    return examples.some(slice(None))
+    """The first examples (count, n), in the units of the model; no others are read."""
+    wanted = density_data.Wanted(model.dim, shape, units)
+    values = density_data.for_model(given.command, given.data, wanted, given.count)
+    return Examples(values, given.device, mean=model.mean).some(slice(None))
 
 
-def _written(given: argparse.Namespace, rows: list[tuple[str, Tensor]], shape: Shape) -> None:
-    pictures.grid(given.out, rows, shape)
-    print(f"wrote {given.out}")
+def _write(given: argparse.Namespace, images: Mapping[str, Tensor], shape: Shape) -> None:
+    """Images (m, n) under their labels, as one picture, as files, or both."""
+    if given.out is not None:
+        pictures.grid(given.out, in_rows(images), shape)
+        print(f"wrote {given.out}")
+    if given.files is not None:
+        Path(given.files).mkdir(parents=True, exist_ok=True)
+        written = pictures.separate(given.files, images, shape)
+        print(f"wrote {written[0]} to {written[-1].name}, {len(written)} files")
 
 
 def _refuse_file(option: str, path: Path) -> None:
@@ -196,3 +226,14 @@ def _refuse_file(option: str, path: Path) -> None:
         raise ValueError(f"{option}: cannot write {path} (it is a folder)")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option}: cannot write {path} (there is no such folder)")
+
+
+def refuse_folder(option: str, name: str) -> None:
+    """Raise ValueError where nothing can be written into the folder, without making it."""
+    if not name:
+        raise ValueError(f"{option} must name a folder, got an empty name")
+    path = Path(name)
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "is not a folder" if not there.is_dir() else "cannot be written to"
+        raise ValueError(f"{option}: cannot write into {path}: {there} {why}; give another folder")

@@ -91,8 +91,8 @@ class Wanted(NamedTuple):
     units: str | None  # what a step of 1 in the file is to the model, if it is known
 
 
-def for_model(command: str, source: str, wanted: Wanted) -> Tensor:
-    """Examples (N, dim) for a model; images of a folder are made to fit."""
+def for_model(command: str, source: str, wanted: Wanted, count: int | None = None) -> Tensor:
+    """Examples (N, dim) for a model, the first ``count`` if it is given; images in files are made to fit."""
     dim, shape, units = wanted
     if shape is not None and shape[0] != shape[1] and Path(source).is_dir():
         raise ValueError(
@@ -100,14 +100,14 @@ def for_model(command: str, source: str, wanted: Wanted) -> Tensor:
             "whose images are made squares; give an .npy or .npz file"
         )
     asked: dict[str, Any] = {}
-    if shape is not None and shape[0] == shape[1]:
-        asked = {"side": shape[0], "channels": shape[2]}
+    if shape is not None:
+        asked = {"channels": shape[2]} | ({"side": shape[0]} if shape[0] == shape[1] else {})
     try:
-        found = _loaded(command, source, asked)
+        found = _loaded(command, source, asked | {"count": count})
     except ValueError:
-        if not asked or Path(source).is_dir():
+        if not asked or _is_resized(Path(source)):
             raise
-        found = _loaded(command, source, {})  # an array is not resized: the check below says what is wrong with it
+        found = _loaded(command, source, {"count": count})  # not resized: the check below says what is wrong with it
     if found.values.shape[1] != dim or _differ(found.shape, shape):
         raise ValueError(
             f"DATA must have {_size(dim, shape)} numbers an example, as the model has, got "
@@ -118,6 +118,11 @@ def for_model(command: str, source: str, wanted: Wanted) -> Tensor:
         fitted = "bytes, which count in 1/255" if units == "1/255" else "floating-point numbers"
         raise ValueError(f"DATA must be {fitted}, as the model was fitted to, got {found.values.dtype} in {source}")
     return found.values
+
+
+def _is_resized(path: Path) -> bool:
+    """Whether it is a folder of images or an image, and no file of arrays."""
+    return path.is_dir() or (path.is_file() and path.suffix not in (".npy", ".npz"))
 
 
 def units_of(values: Tensor) -> str:

@@ -15,6 +15,7 @@ import torch
 from laplex._version import __version__
 from laplex.cli import density_data, signals, team
 from laplex.cli.checkpoint import CHECKPOINT, LAST_GOOD, Keeper, Point
+from laplex.cli.density_commands import refuse_folder
 from laplex.cli.fit_report import report
 from laplex.cli.fitting import DivergedError, Job, Settings, fitted
 from laplex.cli.machine import refuse_device, refuse_seed
@@ -166,9 +167,7 @@ def refuse(given: argparse.Namespace) -> None:
         raise ValueError(f"--hold-out must be between 0 and 1, got {given.hold_out:g}")
     refuse_device(given.device)
     refuse_seed(given.seed)
-    if not given.out:
-        raise ValueError("--out must name a folder, got an empty name")
-    _refuse_folder(Path(given.out))
+    refuse_folder("--out", given.out)
     files.require("--out")  # else it would be missed at the first checkpoint, after minutes
 
 
@@ -201,11 +200,3 @@ def _refuse_for(settings: Settings, data: density_data.Data) -> None:
         )
     if settings.start == "curve" and data.shape is None:
         raise ValueError("--start curve needs images: the numbers of DATA have no height and width; give --side")
-
-
-def _refuse_folder(path: Path) -> None:
-    """Raise ValueError where nothing can be written into the folder, without making it."""
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        why = "is no folder" if not there.is_dir() else "cannot be written to"
-        raise ValueError(f"--out: cannot write into {path}: {there} {why}; give another folder")

@@ -13,7 +13,7 @@ import torch
 
 from laplex._writing import write_whole
 from laplex.cli.checkpoint import MODEL, PICTURES, SUMMARY
-from laplex.cli.density_commands import ACROSS, evaluation_table, sample_rows
+from laplex.cli.density_commands import ACROSS, evaluation_table, in_rows, samples
 from laplex.cli.fitting import Fitted, Job
 from laplex.cli.machine import describe
 from laplex.cli.tables import show
@@ -60,7 +60,7 @@ def _draw(job: Job, found: Fitted) -> None:
     ]
     if shape is not None:
         drawings += [
-            lambda path: pictures.grid(path, sample_rows(found.model, 16, job.settings.seed), shape),
+            lambda path: pictures.grid(path, in_rows(samples(found.model, 16, job.settings.seed)), shape),
             lambda path: _reconstructions(job, found, path),
             lambda path: pictures.places(path, found.before, found.model.a, shape),
         ]

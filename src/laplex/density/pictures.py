@@ -1,6 +1,7 @@
 """Pictures out: grids of images, and plots of what a density learned.
 
     grid(path, rows, shape)                   images in labelled rows, such as inputs, reconstructions and samples
+    separate(folder, images, shape)           each image as a file of its own
     places(path, before, after, shape)        where the pixels lie on the line, drawn where they lie in the image
     spectrum(path, curves)                    eigenvalues of covariances
     likelihoods(path, curves, levels)         likelihood against seconds
@@ -54,6 +55,28 @@ def grid(path: str | Path, rows: Rows, shape: Shape, titles: Sequence[str] | Non
         _sheet(labels, heads, tiles).save(file, format="PNG")
 
 
+def separate(folder: str | Path, images: Mapping[str, Tensor], shape: Shape) -> list[Path]:
+    """Each image as a PNG file of its own size, such as samples-0001.png; their paths.
+
+    Args:
+        folder: where they are put; it must exist.
+        images: images (m, n) under a label, which begins the names of their files; else as the rows of :func:`grid`.
+        shape: see :func:`grid`.
+    """
+    where = f"{MODULE}.separate"
+    image_module, _ = pillow(where)
+    _check_rows(where, list(images.items()), shape, None)
+    written = []
+    for label, some in images.items():
+        for number, image in enumerate(some, 1):
+            path = Path(folder) / f"{label.replace(' ', '-')}-{number:04}.png"
+            pixels = _pixels(image, shape).numpy()
+            with replaced(path) as file:
+                image_module.fromarray(pixels[..., 0] if shape[2] == 1 else pixels).save(file, format="PNG")
+            written.append(path)
+    return written
+
+
 def _check_rows(where: str, rows: Rows, shape: Shape, titles: Sequence[str] | None) -> None:
     _check_shape(where, shape)
     height, width, channels = shape
@@ -87,10 +110,7 @@ def _tile(image: Tensor, shape: Shape) -> Any:
     """One image (n,) at the size it is shown."""
     from PIL import Image
 
-    values = image.detach().cpu().reshape(shape)
-    if values.dtype != torch.uint8:
-        values = (values.float().clamp(0, 1) * 255).round().to(torch.uint8)
-    picture, side = Image.fromarray(values.expand(*shape[:2], 3).numpy()), max(shape[:2])
+    picture, side = Image.fromarray(_pixels(image, shape).expand(*shape[:2], 3).numpy()), max(shape[:2])
     if side < SMALLEST:
         times = -(-SMALLEST // side)
         return picture.resize((shape[1] * times, shape[0] * times), Image.Resampling.NEAREST)
@@ -98,6 +118,12 @@ def _tile(image: Tensor, shape: Shape) -> Any:
         size = max(round(shape[1] * LARGEST / side), 1), max(round(shape[0] * LARGEST / side), 1)
         return picture.resize(size, Image.Resampling.LANCZOS)
     return picture
+
+
+def _pixels(image: Tensor, shape: Shape) -> Tensor:
+    """The bytes (height, width, channels) of an image (n,)."""
+    values = image.detach().cpu().reshape(shape)
+    return values if values.dtype == torch.uint8 else (values.float().clamp(0, 1) * 255).round().to(torch.uint8)
 
 
 def _written(text: str, widest: int) -> Any:
