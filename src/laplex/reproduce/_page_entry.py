@@ -98,7 +98,8 @@ def _figures(figures: list[Figure]) -> Markup:
 
 def _figure_row(figure: Figure) -> list[Markup]:
     note = tag("small", prose(figure.note), class_="note") if figure.note else Markup("")
-    ratio = number(figure.ours / figure.paper) if figure.ours is not None and figure.paper else Markup(NONE)
+    positive = (figure.ours or 0) > 0 and (figure.paper or 0) > 0  # a ratio of others says nothing
+    ratio = number((figure.ours or 0) / (figure.paper or 1)) if positive else Markup(NONE)
     label = tag("span", prose(figure.label)) + note
     shown = [_with_unit(value, figure.unit) for value in (figure.paper, figure.ours)]
     return [label, *shown, ratio, compared(figure), _row_verdict(figure)]
