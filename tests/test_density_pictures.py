@@ -173,6 +173,17 @@ def test_likelihoods_show_what_was_reached(tmp_path, monkeypatch):
     assert axes.get_ylim() == pytest.approx((-20, 43))
 
 
+def test_marks_are_light_lines_behind_the_curves(tmp_path, monkeypatch):
+    marks = {"levelled": [1.0, 3.0], "shortened": [2.0], "never": []}
+    axes = axes_of(monkeypatch, tmp_path / "l.png", {"EM": [(0.0, 1.0), (4.0, 2.0)]}, marks=marks)
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["EM", "levelled", "shortened"]
+    curve, *lines = axes.lines
+    assert [line.get_xdata()[0] for line in lines] == [1.0, 3.0, 2.0]
+    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color()
+    assert all(line.get_zorder() < curve.get_zorder() for line in lines)
+    assert axes.get_ylim()[0] > 0.5  # a line that crosses the plot does not decide what it shows
+
+
 def test_a_single_point_is_a_plot(tmp_path, monkeypatch):
     axes = axes_of(monkeypatch, tmp_path / "l.png", {"PPCA": [(0.0, 3.0)]})
     assert axes.get_ylim()[0] < 3 < axes.get_ylim()[1]

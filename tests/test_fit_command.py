@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from PIL import Image
 
 from laplex import _progress
 from laplex.cli import checkpoint
-from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files
+from laplex.cli.fit_report import _dips
+from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files, pictures
 from made_pictures import BOTH, DIM, PICTURES, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps, write
 
 pytest.importorskip("safetensors")
@@ -56,6 +58,51 @@ def test_progress_and_table_are_told(laplex, data, tmp_path):
     assert f"wrote {tmp_path / 'fit' / 'model.safetensors'}" in output
     assert steps(tmp_path / "fit") == STEPS[:5]
     assert log(tmp_path / "fit")[-1]["validation"]["count"] == 10
+
+
+def test_the_dips_of_annealing_are_told(laplex, data, tmp_path, monkeypatch):
+    drawn, right = [], pictures.likelihoods
+
+    def likelihoods(*arguments, marks, **options):
+        drawn.append(marks)
+        right(*arguments, marks=marks, **options)
+
+    monkeypatch.setattr(pictures, "likelihoods", likelihoods)
+    options = ("--rank", 8, "--rounds", 30, "--device", "cpu")
+    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, told
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()][:-1]
+    assert [entry["round"] for entry in entries if "levelled" in entry] == [3, 7, 10, 14]
+    taus = [entry["tau"] for entry in entries]
+    assert taus == sorted(taus, reverse=True)
+    assert taus[0] > taus[14] == taus[-1]
+    lines = [line for line in told.splitlines() if line.startswith("EM: ")]
+    assert [line.split()[1] for line in lines if "places levelled" in line] == ["15"]  # of those that are shown
+    falls = [now for before, now in pairwise(entries[:15]) if now["log_likelihood"] < before["log_likelihood"]]
+    assert 0 < len(falls) <= 4
+    assert sorted(moment for moments in drawn[0].values() for moment in moments) == [one["seconds"] for one in falls]
+    assert "annealing: places levelled" in drawn[0]
+
+
+@pytest.mark.parametrize(("options", "rounds"), [(("--no-jump",), 10), ((), 4)])
+def test_a_fit_that_is_not_annealed_says_nothing_of_it(options, rounds, laplex, data, tmp_path):
+    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL, *options, "--rounds", rounds)
+    assert status == 0, told
+    assert "levelled" not in told + (tmp_path / "log.jsonl").read_text()
+
+
+def test_what_lowers_the_likelihood_is_named():
+    log = [
+        {"round": 0, "seconds": 0.0, "log_likelihood": 1.0, "tau": 2.0},
+        {"round": 1, "seconds": 1.0, "log_likelihood": 0.9, "tau": 1.9},
+        {"round": 2, "seconds": 2.0, "log_likelihood": 0.8, "tau": 1.9, "levelled": True},
+        {"round": 3, "seconds": 3.0, "log_likelihood": 2.0, "tau": 1.8, "levelled": True},
+        {"round": 4, "seconds": 4.0, "log_likelihood": 1.9, "tau": 1.8},  # an inflated noise may do that
+        {"finished": 5, "seconds": 5.0},
+    ]
+    assert _dips(log) == {"annealing: tau shortened": [1.0], "annealing: places levelled": [2.0]}
+    older = [{name: value for name, value in entry.items() if name != "tau"} for entry in log[:2]]
+    assert _dips(older) == {}  # a log from before it said so
 
 
 def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):

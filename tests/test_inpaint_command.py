@@ -104,7 +104,7 @@ def test_samples_of_a_filling_are_draws_given_the_rest(laplex, path, data, model
     x, known = torch.from_numpy(np.load(data)).flatten(1)[:2] / 255, masks.mask("half", SHAPE, 0)
     assert torch.allclose(first[:, known], x[:, known], atol=1e-6)
     count = 4000
-    draws = density_commands.fillings(model, known, x, count, 0)[..., ~known].double()
+    draws = density_commands.fillings(model, known, model.inpaint(known, x), count, 0)[..., ~known].double()
     for one, some in zip(x, draws.unbind(1)):
         expected = model.condition(known, one[known])
         mean, covariance = expected.mean.detach().double(), expected.covariance().detach().double()

@@ -78,8 +78,9 @@ def _inpaint(given: argparse.Namespace) -> None:
     known = mask(given.mask, shape, given.seed).to(model.mean.device)
     x = _examples(given, model, shape, units)
     seen = torch.where(known, x, torch.full_like(x, 0.5))
-    shown = {"images": x, "what is given": seen, "filled": model.inpaint(known, x)}
-    draws = fillings(model, known, x, given.samples, given.seed)
+    filled = model.inpaint(known, x)
+    draws = fillings(model, known, filled, given.samples, given.seed) if given.samples else ()
+    shown = {"images": x, "what is given": seen, "filled": filled}
     _write(given, shown | {f"sample {number}": one for number, one in enumerate(draws, 1)}, shape)
 
 
@@ -132,14 +133,17 @@ def samples(model: Model, count: int, seed: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fillings(model: Model, known: Tensor, x: Tensor, count: int, seed: int) -> Tensor:
-    """Draws (count, m, n) of what is not ``known`` (n,) of examples x (m, n), given the rest; the seed decides them."""
-    given = model.condition(known, x[0][known])  # its covariance is that of every example
+def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int) -> Tensor:
+    """Draws (count, m, n) of what is not ``known`` (n,), given the rest; the seed decides them.
+
+    Examples ``filled`` (m, n) have their means there, as from ``inpaint``.
+    """
+    given = model.condition(known, filled[0][known])  # its covariance is that of every example
     with _seeded(model, seed):
-        apart = given.rsample((count, len(x))) - given.mean
-    filled = model.inpaint(known, x).repeat(count, 1, 1)
-    filled[..., ~known] += apart
-    return filled
+        apart = given.rsample((count, len(filled))) - given.mean
+    drawn = filled.repeat(count, 1, 1)
+    drawn[..., ~known] += apart
+    return drawn
 
 
 @contextmanager

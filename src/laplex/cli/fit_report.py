@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -101,4 +102,16 @@ def _likelihoods(job: Job, path: Path) -> None:
         curves.setdefault(f"{name}, train", []).append((entry["seconds"], value))
         if "validation" in entry:
             levels[f"validation, after {name}"] = entry["validation"]["log_likelihood"]
-    pictures.likelihoods(path, curves, levels)
+    pictures.likelihoods(path, curves, levels, marks=_dips(job.keeper.log))
+
+
+def _dips(log: list[dict[str, Any]]) -> dict[str, list[float]]:
+    """When annealing lowered the likelihood, in seconds, under what it did."""
+    found: dict[str, list[float]] = {}
+    rounds = [entry for entry in log if "round" in entry]
+    for before, entry in pairwise(rounds):
+        levelled, shortened = "levelled" in entry, entry.get("tau") != before.get("tau")
+        if entry["log_likelihood"] < before["log_likelihood"] and (levelled or shortened):
+            what = "annealing: places levelled" if levelled else "annealing: tau shortened"
+            found.setdefault(what, []).append(entry["seconds"])
+    return found

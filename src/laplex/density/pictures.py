@@ -27,6 +27,7 @@ SMALLEST, LARGEST = 96, 256  # pixels of an image in a grid, on its longer side
 GAP, MARGIN = 4, 12  # pixels between images, and around all of them
 FONT, LINE, LABEL = 16, 22, 150  # pixels: the size of letters, of a line, and of the widest label
 CROWD = 20  # the longest curve is so many times as long as the shortest: the axis of seconds is logarithmic
+MARKS = ("#f3d9a4", "#d5e3d0", "#dcd6ee")  # light enough to stand behind a curve
 DASHES = ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)))
 
 Rows = Sequence[tuple[str, Tensor]]
@@ -226,6 +227,7 @@ def likelihoods(
     curves: Mapping[str, Sequence[tuple[float, float]]],
     levels: Mapping[str, float] | None = None,
     *,
+    marks: Mapping[str, Sequence[float]] | None = None,
     label: str = "log-likelihood (nats an image)",
     title: str = "Likelihood against time",
 ) -> None:
@@ -235,6 +237,7 @@ def likelihoods(
         path: the file.
         curves: (seconds, value) pairs under a label.
         levels: values under a label, drawn as horizontal lines: what a baseline reaches, for instance.
+        marks: seconds under a label, drawn as light vertical lines: where something was changed, for instance.
         label: of the values.
         title: above the plot.
     """
@@ -247,6 +250,9 @@ def likelihoods(
         axes.plot(seconds, values, label=name, color=color, marker="o", markersize=3)
     for (name, value), dash in zip(levels.items(), cycle(DASHES), strict=False):
         axes.axhline(value, label=name, color="#777777", linestyle=dash)
+    for (name, moments), color in zip((marks or {}).items(), cycle(MARKS), strict=False):
+        for number, moment in enumerate(moments):
+            axes.axvline(moment, label=None if number else name, color=color, linewidth=3, zorder=0)
     ends = [max(points)[0] for points in curves.values()]
     if max(ends) > CROWD * min(ends) > 0:
         axes.set_xscale("log")
