@@ -74,18 +74,20 @@ def samples(entry: Entry, shelf: Shelf) -> Outcome:
     spreads = [one for source in sources for one in _spreads(source)]
     if not sources:
         return not_run(entry, MISSING)
-    if spreads:
-        words = [
-            f"{_span([one for one in spreads if one.label.startswith(what)])} times the {what}" for what in SPREADS
-        ]
-        reason = f"Samples have {' and '.join(words)} of the images that were fitted."
-    else:
-        spreads = [condition(f"{what}{OF_SAMPLES}", None, None, "x", "lower", False) for what in SPREADS]
-        reason = "Not measured: how much samples vary. `laplex reproduce density-samples --fresh` measures it."
-    reason += " The samples shown are of photographs that may be shown, fitted by `make demo`."
+    spreads = spreads or [condition(f"{what}{OF_SAMPLES}", None, None, "x", "lower", False) for what in SPREADS]
     grows = _all_steps("the likelihood grows", steps, sum(later > earlier for _, earlier, later in steps))
+    word = "grows" if grows.verdict == "reproduced" else "does not grow"
+    reason = f"{_spread_in_words(spreads)} The likelihood {word} with every function that is added. The samples shown "
+    reason += "are of photographs that may be shown, fitted by `make demo`."
     made = judged(entry, reason, sources, figures=[*spreads, grows])
     return _with_picture(made, shelf, "samples.png", "Samples of a Gaussian fitted to 414 photographs, 64 x 64 pixels")
+
+
+def _spread_in_words(spreads: list[Figure]) -> str:
+    if any(one.ours is None for one in spreads):
+        return "Not measured: how much samples vary. `laplex reproduce density-samples --fresh` measures it."
+    words = [f"{_span([one for one in spreads if one.label.startswith(what)])} times the {what}" for what in SPREADS]
+    return f"Samples have {' and '.join(words)} of the images that were fitted."
 
 
 def _spreads(source: Results) -> list[Figure]:
