@@ -135,8 +135,8 @@ def test_images_as_files(laplex, path, data, model, tmp_path):
     options = ("--files", folder, "--out", out, "--samples", 2, "--count", 3)
     status, output, told = laplex("inpaint", path, data, *options, *CPU)
     assert (status, told) == (0, "")
-    assert output == f"wrote {out}\nwrote {folder / 'images-0001.png'} to sample-2-0003.png, 15 files\n"
-    for label in ("images", "what-is-given", "filled", "sample-1", "sample-2"):
+    assert output == f"wrote {out}\nwrote {folder / 'images-0001.png'} to sample-2-without-noise-0003.png, 21 files\n"
+    for label in ("images", "what-is-given", "filled", "sample-1", "sample-1-without-noise", "sample-2"):
         assert len(list(folder.glob(f"{label}-000[123].png"))) == 3
 
 

@@ -244,6 +244,14 @@ def test_a_folder_that_cannot_be_written(laplex, data, tmp_path):
     assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is not a folder" in told
 
 
+def test_a_folder_that_may_not_be_written(laplex, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    status, _, told = laplex("fit", data, "--out", tmp_path / "fit", *SMALL)
+    assert (status, os.listdir(tmp_path)) == (2, [])
+    message = f"--out: cannot write into {tmp_path / 'fit'}: {tmp_path} cannot be written to; give another folder"
+    assert told == f"laplex fit: {message}\n"
+
+
 def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

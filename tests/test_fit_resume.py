@@ -143,6 +143,28 @@ def test_a_signal_while_a_file_is_written(count, laplex, data, uninterrupted, tm
     same_fit(tmp_path, uninterrupted)
 
 
+def test_a_disk_that_is_full_when_the_fit_is_interrupted(laplex, data, uninterrupted, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 3, KeyboardInterrupt)
+        assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 130
+    before = (tmp_path / "checkpoint.safetensors").read_bytes()
+    right, calls = os.fsync, []
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 2, KeyboardInterrupt)
+        patch.setattr(os, "fsync", lambda file: full() if calls else (calls.append(1), right(file)))  # after the log
+        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+    assert status == 1
+    assert told.endswith(
+        "laplex fit: cannot go on ([Errno 28] No space left on device); the same command resumes from the checkpoint\n"
+    )
+    assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
+    assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
+    same_fit(tmp_path, uninterrupted)
+
+
 def test_what_was_ignored_stays_ignored(laplex, data, tmp_path, monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
     try:

@@ -92,23 +92,24 @@ def test_samples_of_a_filling_are_draws_given_the_rest(laplex, path, data, model
     for options in (("--samples", 3), ("--samples", 3), ("--samples", 3, "--seed", 1)):
         assert laplex("inpaint", path, data, *out, *options, *CPU)[0] == 0
     assert torch.equal(torch.get_rng_state(), random_numbers)
-    assert [label for label, _ in grids[0][0]] == [
-        "images",
-        "what is given",
-        "filled",
-        *(f"sample {i}" for i in (1, 2, 3)),
-    ]
+    draws = [f"sample {number}{noise}" for number in (1, 2, 3) for noise in ("", " without noise")]
+    assert [label for label, _ in grids[0][0]] == ["images", "what is given", "filled", *draws]
     first, again, other = (images_of(grid, "sample 2") for grid in grids)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     x, known = torch.from_numpy(np.load(data)).flatten(1)[:2] / 255, masks.mask("half", SHAPE, 0)
     assert torch.allclose(first[:, known], x[:, known], atol=1e-6)
     count = 4000
-    draws = density_commands.fillings(model, known, model.inpaint(known, x), count, 0)[..., ~known].double()
-    for one, some in zip(x, draws.unbind(1)):
+    draws = density_commands.fillings(model, known, model.inpaint(known, x), count, 0)
+    for one, index in zip(x, (0, 1)):
         expected = model.condition(known, one[known])
         mean, covariance = expected.mean.detach().double(), expected.covariance().detach().double()
-        spread = covariance.diagonal().sqrt()
-        assert ((some.mean(0) - mean).abs() / spread).max() < 5 / count**0.5
-        errors = (some.T.cov() - covariance).abs() / torch.outer(spread, spread)
-        assert errors.max() < 6 / count**0.5
+        for noise, wanted in (
+            ("", covariance),
+            (" without noise", covariance - expected.noise.square().diag().double()),
+        ):
+            some = torch.stack([draws[f"sample {number}{noise}"][index] for number in range(1, count + 1)])
+            some, spread = some[:, ~known].double(), covariance.diagonal().sqrt()
+            assert ((some.mean(0) - mean).abs() / spread).max() < 5 / count**0.5
+            errors = (some.T.cov() - wanted).abs() / torch.outer(spread, spread)
+            assert errors.max() < 6 / count**0.5

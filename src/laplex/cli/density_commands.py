@@ -79,9 +79,8 @@ def _inpaint(given: argparse.Namespace) -> None:
     x = _examples(given, model, shape, units)
     seen = torch.where(known, x, torch.full_like(x, 0.5))
     filled = model.inpaint(known, x)
-    draws = fillings(model, known, filled, given.samples, given.seed) if given.samples else ()
-    shown = {"images": x, "what is given": seen, "filled": filled}
-    _write(given, shown | {f"sample {number}": one for number, one in enumerate(draws, 1)}, shape)
+    drawn = fillings(model, known, filled, given.samples, given.seed) if given.samples else {}
+    _write(given, {"images": x, "what is given": seen, "filled": filled} | drawn, shape)
 
 
 def _evaluate(given: argparse.Namespace) -> None:
@@ -133,17 +132,20 @@ def samples(model: Model, count: int, seed: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int) -> Tensor:
-    """Draws (count, m, n) of what is not ``known`` (n,), given the rest; the seed decides them.
+def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int) -> dict[str, Tensor]:
+    """Draws of what is not ``known`` (n,), given the rest, each (m, n), with and without noise; the seed decides them.
 
     Examples ``filled`` (m, n) have their means there, as from ``inpaint``.
     """
     given = model.condition(known, filled[0][known])  # its covariance is that of every example
-    with _seeded(model, seed):
-        apart = given.rsample((count, len(filled))) - given.mean
-    drawn = filled.repeat(count, 1, 1)
-    drawn[..., ~known] += apart
-    return drawn
+    drawn = {}
+    for label, draw in (("", given.rsample), (" without noise", given.signal)):
+        with _seeded(model, seed):
+            apart = draw((count, len(filled))) - given.mean
+        for number, one in enumerate(apart, 1):
+            drawn[number, label] = filled.clone()
+            drawn[number, label][:, ~known] += one
+    return {f"sample {number}{label}": one for (number, label), one in sorted(drawn.items(), key=lambda item: item[0])}
 
 
 @contextmanager
