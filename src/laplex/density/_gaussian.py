@@ -7,12 +7,24 @@ import math
 import torch
 from torch import Tensor, nn
 
+from laplex import _autocast
+from laplex._checks import counts
 from laplex._checks.counts import whole
+from laplex._functional import linear
+from laplex.density._examples import Examples, examples_of
 from laplex.density._module import START_NOISE, Density, LowerTriangle
 from laplex.density._structured import StructuredGaussian
 
-START_TAU = 4.0  # in distances of neighbouring knots
+START_TAU = 4.0  # in distances of neighbouring knots, where nothing is known of the data
 LATENTS = ("dense", "diagonal")
+
+# Where examples are known: `python -m benchmarks.adam_start` compares these with others.
+NOISE = 0.8  # of the standard deviation of each feature: details are learned after what many features share
+SPACING = 5e-3  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
+KNOTS_IN_TAU = 30.0  # so long that places find their way past many knots; it falls as the fit grows finer
+OTHERS = 0.3  # weights of the second component and of those after it, beside those of the first
+PHASES = 0.1  # in radians: where all phases are equal they have no gradient
+UNMOVED = 1e-6  # what rounding may do to a parameter that nobody changed
 
 
 class LaplexGaussian(Density):
@@ -43,7 +55,7 @@ class LaplexGaussian(Density):
 
     Example:
         >>> model = laplex.density.LaplexGaussian(images.shape[1], rank=100)
-        >>> model.mean.copy_(images.mean(0))
+        >>> model.start_from(laplex.density.Examples(images))
         >>> loss = -model.log_prob(images[batch]).mean()
     """
 
@@ -74,7 +86,10 @@ class LaplexGaussian(Density):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order), mean 0."""
+        """Knots on an even grid of [0, 1], features in the order they come in (for images: raster order), mean 0.
+
+        This knows nothing of the data, as :meth:`start_from` does.
+        """
         self.mean.zero_()
         for anchors in (self.a, self.b):
             anchors.copy_((torch.arange(len(anchors), device=anchors.device) + 0.5) / len(anchors))
@@ -83,14 +98,75 @@ class LaplexGaussian(Density):
             # Neighbouring knots a quarter of a turn apart: a feature's phase then says how much it takes of each.
             self.psi.copy_(torch.arange(self.rank, device=self.psi.device) % 2 * (math.pi / 2))
         self.weight.normal_(0.0, 0.05)
+        self.weight[0].fill_(0.05)  # of one sign, so that features of one place vary alike
         self.log_noise.fill_(math.log(START_NOISE))
         self.log_tau.fill_(math.log(START_TAU / self.rank))
+        self._reset_factor(torch.ones(self.components, self.rank, device=self.b.device))
+
+    def _reset_factor(self, diagonal: Tensor) -> None:
+        """Become diagonal: the diagonals (I, k) of all L_i; with one component 1."""
         if self.factor is not None:
-            self.factor.copy_(torch.eye(self.rank, device=self.factor.device).expand_as(self.factor))
+            self.factor.copy_(diagonal.diag_embed())
         if self.triangle is not None:
             self.triangle.reset_parameters()
         if self.log_scale is not None:
             self.log_scale.zero_()
+
+    @torch.no_grad()
+    @_autocast.unaffected
+    def start_from(self, examples: Examples, *, seed: int = 0) -> None:
+        """Set all parameters to a start that training by Adam goes far from; places and knots are only scaled.
+
+        The mean is that of the examples. Each feature has its variance, most of it as noise, so that what many features
+        share is learned first and details later. For the same reason tau is long, and the weights of the first
+        component have one sign, so that features near one another vary alike. Components take turns with the knots, so
+        that their functions are independent; the weights of all but the first are random.
+
+        Args:
+            examples: what will be fitted. Features whose places are near one another should vary alike, as they do in
+                raster order, or at the places of :func:`laplex.seriate`.
+            seed: of random weights and phases.
+        """
+        where = f"{self._where}.start_from"
+        _matching(where, examples, self.dim)
+        generator = torch.Generator().manual_seed(counts.seed(where, seed))
+        self.mean.copy_(examples.mean)
+        self.log_noise.copy_(examples.noise_at_least(NOISE**2 * examples.variance).log() / 2)
+        scale = SPACING / (float(self.b.max() - self.b.min()) / max(self.rank - 1, 1) or 1.0)
+        self.a.mul_(scale)
+        self.b.mul_(scale)
+        self.log_tau.fill_(math.log(SPACING * min(KNOTS_IN_TAU, self.rank / 2)))
+        if self.phi is not None and self.psi is not None:
+            self.psi.zero_()
+            self.phi.copy_(PHASES * torch.randn(self.dim, generator=generator))
+        turns = torch.arange(self.rank) % self.components == torch.arange(self.components)[:, None]
+        self._reset_factor(turns.to(self.b) * math.sqrt(self.components))
+        shares = OTHERS * torch.randn(self.components, self.dim, generator=generator)
+        shares[0] = 1.0
+        self.weight.copy_(shares)
+        self._match((1 - NOISE**2) * examples.variance)
+
+    def _match(self, variance: Tensor) -> None:
+        """Scale the weights, so that the features have a variance (n,) without noise. Factors are diagonal.
+
+        It is the sum over i of w_i^2 K^2 l_i^2, where l_i is the diagonal of L_i and K is squared entry by entry:
+        exp(-2 |a - b| / tau) cos(phi - psi)^2, and cos(x)^2 = (1 + cos 2x) / 2.
+        """
+        factor, tau = self._latent_factor(), self.log_tau.exp() / 2
+        squares = (factor[None] if factor.dim() == 1 else factor.diagonal(dim1=1, dim2=2)).square()  # (I, k)
+        found = linear(squares, self.a, self.b, tau)
+        if self.phi is not None and self.psi is not None:
+            found = (found + linear(squares, self.a, self.b, tau, phi=2 * self.phi, psi=2 * self.psi)) / 2
+        self.weight.mul_((variance / (self.weight.square() * found).sum(0)).sqrt())
+
+    @torch.no_grad()
+    def _knows_nothing(self) -> bool:
+        """Whether noise, tau and factors are those of ``reset_parameters``: no step of training leaves them there."""
+        factor = self._latent_factor()
+        unit = torch.ones_like(factor) if factor.dim() == 1 else torch.eye(self.rank).to(factor)
+        noise, tau = math.log(START_NOISE), math.log(START_TAU / self.rank)
+        apart = (self.log_noise - noise, self.log_tau - tau, factor - unit)
+        return all(bool((one.abs() < UNMOVED).all()) for one in apart)
 
     def distribution(self) -> StructuredGaussian:
         """The Gaussian with the parameters as they are, differentiable in them."""
@@ -107,6 +183,20 @@ class LaplexGaussian(Density):
         """What print shows."""
         shape = f"dim={self.dim}, rank={self.rank}, components={self.components}"
         return f"{shape}, phase={self.phi is not None}, latent={self.latent!r}"
+
+
+def _matching(where: str, examples: Examples, dim: int) -> None:
+    """Examples of so many features, which differ from one another."""
+    examples_of(where, examples)
+    if examples.dim != dim:
+        raise ValueError(
+            f"{where}: `examples` must have {dim} features, as the model, got {examples.dim}; make the model with "
+            f"dim={examples.dim}"
+        )
+    if not bool(examples.variance.any()):
+        raise ValueError(
+            f"{where}: `examples` must differ from one another, got {len(examples)} that are alike; give more of them"
+        )
 
 
 def _latent(where: str, latent: str, components: int) -> str:

@@ -6,10 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from laplex import _autocast
 from laplex._checks import counts
 from laplex.density._examples import Examples, examples_of
+from laplex.density._gaussian import LaplexGaussian
 
 LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
 
@@ -23,11 +25,15 @@ class Trainer:
     Args:
         model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
             :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one.
-        examples: what is fitted. Its mean must be the model's: ``model.mean.copy_(examples.mean)``.
+        examples: what is fitted. Its mean must be the model's, which ``start`` sees to, or
+            ``model.mean.copy_(examples.mean)``.
         lr: the learning rate.
         batch: examples in a step, over all processes.
         seed: of the order of examples.
         share: (index, count) of this process among those that train together; each takes its part of every batch.
+        start: whether a model that is as its class made it starts from the examples, if it can
+            (:meth:`laplex.density.LaplexGaussian.start_from`). One that was trained, loaded or started before goes on
+            from where it is.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Trainer:
         batch: int = 64,
         seed: int = 0,
         share: tuple[int, int] = (0, 1),
+        start: bool = True,
     ) -> None:
         where = "laplex.density.Trainer"
         if not isinstance(model, nn.Module) or not any(one.requires_grad for one in model.parameters()):
@@ -57,6 +64,8 @@ class Trainer:
             raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
         self._share = share
+        if start:
+            _start(model, examples, self.seed)
         self._accepted = False  # whether the model has taken examples of this kind
         self._optimizer = torch.optim.Adam(model.parameters(), lr=rate, fused=True)
         # A scaler of gradients that never scales: a fused optimizer then leaves out, on the device and without a look
@@ -133,3 +142,14 @@ class Trainer:
         # Where the values are: an index on the host would make every step wait for the device.
         batches = order[: len(order) // size * size].to(self.examples.values.device).split(size)
         return [rows[index::count] for rows in batches]
+
+
+def _start(model: nn.Module, examples: Examples, seed: int) -> None:
+    """Start a model that knows nothing yet; all processes of a DistributedDataParallel as the first one does."""
+    inner = model.module if isinstance(model, DistributedDataParallel) else model
+    if not (isinstance(inner, LaplexGaussian) and inner._knows_nothing()):
+        return
+    inner.start_from(examples, seed=seed)
+    if isinstance(model, DistributedDataParallel):  # which made the parameters of all alike before
+        for one in (*inner.parameters(), *inner.buffers()):
+            torch.distributed.broadcast(one.detach(), 0, group=model.process_group)
