@@ -82,7 +82,7 @@ def fitted(job: Job, point: Point | None) -> Fitted:
 
 
 def _blank(job: Job) -> Model:
-    """A model as its class makes it, with the mean of the data."""
+    """A model before training, with the mean of the data."""
     settings, train = job.settings, job.data.train
     like: dict[str, Any] = {"device": train.device, "dtype": train.dtype}
     with torch.random.fork_rng(devices=[train.device] if train.device.type == "cuda" else []):
@@ -92,6 +92,8 @@ def _blank(job: Job) -> Model:
         else:
             model = PlacedGaussian(train.dim, settings.rank, settings.functions or 1, **like)
     model.mean.copy_(train.mean)
+    if isinstance(model, LaplexGaussian):  # here and not in the trainer: it scales the places, which are drawn later
+        model.start_from(train, seed=settings.seed)
     return model
 
 

@@ -151,5 +151,6 @@ def _start(model: nn.Module, examples: Examples, seed: int) -> None:
         return
     inner.start_from(examples, seed=seed)
     if isinstance(model, DistributedDataParallel):  # which made the parameters of all alike before
+        first = torch.distributed.get_global_rank(model.process_group, 0)
         for one in (*inner.parameters(), *inner.buffers()):
-            torch.distributed.broadcast(one.detach(), 0, group=model.process_group)
+            torch.distributed.broadcast(one.detach(), first, group=model.process_group)
