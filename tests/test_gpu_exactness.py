@@ -33,10 +33,9 @@ def test_equal_terms_are_summed_exactly():
 @pytest.mark.parametrize("transposed", ["neither", "left", "right", "both"])
 @pytest.mark.parametrize("size", [(1, 1, 1), (7, 33, 5), (193, 257, 3100), (5, 3, 700), (2000, 1000, 2)])
 @pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batch"])
-def test_products_without_units_for_doubles(size, transposed, batch, monkeypatch):
+def test_products_in_blocks(size, transposed, batch):
     from laplex._triton.formed import multiply
 
-    monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: False)
     m, n, length = size
     left, right = torch.rand(*batch, m, length, device="cuda"), torch.rand(*batch, length, n, device="cuda")
     left = left.mT.contiguous().mT if transposed in ("left", "both") else left
@@ -45,12 +44,13 @@ def test_products_without_units_for_doubles(size, transposed, batch, monkeypatch
     assert ((multiply.matmul(left, right, torch.float32) - true) / true).abs().max() <= 3.5e-7
 
 
-def test_a_layer_without_units_for_doubles(monkeypatch):
-    from laplex._triton.formed import multiply
+@pytest.mark.parametrize("most", [0, 1 << 62], ids=["in float64", "in blocks"])
+def test_a_layer_multiplied_either_way(most, monkeypatch):
+    from laplex._triton import tuning
 
-    monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: False)
+    monkeypatch.setattr(tuning, "MULTIPLY_DOUBLES", most)
     linear = errors.laplex.linear
     monkeypatch.setattr(errors.laplex, "linear", lambda **given: linear(**given, backend="formed"))
-    for gradients in (False, True, True):  # the last is replayed
+    for gradients in (False, False, True, True):  # the second of each is replayed
         found = errors.point(shape((1001, 769, 130, 3), gradients, True), "cuda")["errors"]
         assert max(found.values()) <= BOUND, found

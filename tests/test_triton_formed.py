@@ -116,15 +116,25 @@ def test_products_carry_infinities_and_nan(launches):
     assert torch.equal(found.isinf(), (left @ right).isinf())
 
 
-def test_a_gpu_that_multiplies_doubles_gets_the_matrix_in_float64(launches, monkeypatch):
+def test_large_products_are_in_float64_where_a_gpu_has_units_for_that(monkeypatch):
+    from laplex._triton import tuning
     from laplex._triton.formed import multiply
 
+    written, large = multiply.entries_dtype, tuning.MULTIPLY_DOUBLES
+    assert written(torch.float32, torch.device("cpu"), large) == torch.float32
     monkeypatch.setattr(multiply, "multiplies_doubles", lambda device: True)
+    assert written(torch.float32, torch.device("cpu"), large) == torch.float64
+    assert written(torch.float32, torch.device("cpu"), large - 1) == torch.float32
+    assert written(torch.bfloat16, torch.device("cpu"), large) == torch.bfloat16
+
+
+def test_products_in_float64(launches):
     kernels = Kernels(torch.randn(19), torch.randn(23), torch.tensor(0.7), None, None, None, 1)
-    matrix = launches.form(kernels, torch.float32)
+    matrix = launches.form(kernels, torch.float32, torch.float64)
     assert matrix.dtype == torch.float64
-    x = torch.rand(5, 23)
+    x, true = torch.rand(5, 23), dense.form(in_double(kernels), torch.float64)
     y = launches.multiply(x, matrix)
-    true = x.double() @ dense.form(in_double(kernels), torch.float64).mT
     assert y.dtype == torch.float32
-    assert ((y - true) / true).abs().max() <= 2.5e-7
+    assert ((y - x.double() @ true.mT) / (x.double() @ true.mT)).abs().max() <= 2.5e-7
+    assert torch.equal(launches.matmul(x, matrix.mT, torch.float32), y)
+    assert launches.matmul(y.mT, x, torch.float64).dtype == torch.float64

@@ -38,8 +38,19 @@ def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> 
             return trained_product(x, kernels, backend, kept)
         if x.numel() > 0 and 0 not in kernels.shape:
             module = ops.backend_of(backend, x)
-            return module.multiply(x, module.form(kernels, x.dtype, kept))  # type: ignore[no-any-return]
-    return _times_in_a_graph(x, ops.form(*kernels, x.dtype, backend), backend)
+            matrix = module.form(kernels, x.dtype, _written(module, x, kernels), kept)
+            return module.multiply(x, matrix)  # type: ignore[no-any-return]
+    written = _written(ops.backend_of(backend, x), x, kernels)
+    return _times_in_a_graph(x, ops.form(*kernels, x.dtype, written, backend), backend)
+
+
+def _written(module: Any, x: Tensor, kernels: Kernels) -> torch.dtype:
+    """In which dtype W is written."""
+    if torch.compiler.is_compiling():  # a graph is not bound to the number of rows
+        multiplications = torch.iinfo(torch.int64).max
+    else:
+        multiplications = x.numel() * kernels.shape[1]
+    return module.entries_dtype(x.dtype, x.device, multiplications)  # type: ignore[no-any-return]
 
 
 def _times_in_a_graph(x: Tensor, matrix: Tensor, backend: str) -> Tensor:
@@ -67,7 +78,8 @@ class _Product(torch.autograd.Function):
             ctx.save_for_backward(x, *kernels[:6], None)
             return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
         module = ops.backend_of(backend, x)
-        matrix = module.form(kernels, x.dtype, kept)
+        ctx.written = _written(module, x, kernels)
+        matrix = module.form(kernels, x.dtype, ctx.written, kept)
         ctx.save_for_backward(x, *kernels[:6], matrix if ctx.needs_input_grad[0] else None)
         return module.multiply(x, matrix)  # type: ignore[no-any-return]
 
@@ -84,7 +96,7 @@ class _Product(torch.autograd.Function):
             x_bar = _times(module, g, matrix) if need_x else None
             if not any(needed):
                 return x_bar, *(None,) * 7
-            bars = module.pull(_outer(module, g, x, kernels), kernels, Needs.of(needed), x.dtype, kept)
+            bars = module.pull(_outer(module, g, x, kernels, ctx.written), kernels, Needs.of(needed), x.dtype, kept)
         return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None
 
 
@@ -96,9 +108,9 @@ def _times(module: Any, g: Tensor, matrix: Tensor) -> Tensor:
     return made.view(*g.shape[:-1], matrix.shape[1])  # type: ignore[no-any-return]
 
 
-def _outer(module: Any, g: Tensor, x: Tensor, kernels: Kernels) -> Tensor:
-    """g^T x, summed over rows: the gradient of W, as wide as it is read: at least in float32."""
-    dtype = module.entries_dtype(torch.promote_types(g.dtype, torch.float32), g.device)
+def _outer(module: Any, g: Tensor, x: Tensor, kernels: Kernels, written: torch.dtype) -> Tensor:
+    """g^T x, summed over rows: the gradient of W, in the dtype of W, or from half precision in float32."""
+    dtype = torch.float32 if g.dtype.itemsize < 4 else written
     if kernels.shape[0] > 1:
         return module.matmul(g.mT, x, dtype)  # type: ignore[no-any-return]
     rows, columns = (v if v.dim() == 2 else v.reshape(-1, v.shape[-1]) for v in (g, x))

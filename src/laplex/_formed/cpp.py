@@ -15,7 +15,7 @@ from laplex._formed.torch import entries_dtype as entries_dtype
 from laplex._formed.torch import times_transposed
 
 
-def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, _written: Any = None, _kept: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed."""
     wide = torch.promote_types(dtype, kernels.target.dtype)  # the core takes one dtype: the wider, so nothing is lost
     made = kernels.target.new_empty(kernels.shape_of_results, dtype=wide)

@@ -1,7 +1,7 @@
 """The operators of formed matrices that PyTorch sees: schemas, fakes, registrations, and their derivative in a graph.
 
-    laplex::form(kernels, dtype, backend)                      -> W (h, n, k), or (n, k) if all are summed, for an x of
-                                                                  this dtype, as laplex::matmul takes it
+    laplex::form(kernels, dtype, written, backend)             -> W (h, n, k), or (n, k) if all are summed, for an x of
+                                                                  this dtype, written in another
     laplex::form_pullback(g, kernels, needs, dtype, backend)   -> the gradients of target, source, tau, weight, phi, psi
     laplex::matmul(left, right, dtype, backend)                -> left right in this dtype, with exact sums
 
@@ -22,7 +22,10 @@ from laplex._scan.autograd import bars_through, not_again
 
 KERNELS = "Tensor target, Tensor source, Tensor tau, Tensor? weight, Tensor? phi, Tensor? psi, int summed"
 _library = torch.library.Library("laplex", "FRAGMENT")
-_library.define(f"form({KERNELS}, ScalarType dtype, str backend) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+_library.define(
+    f"form({KERNELS}, ScalarType dtype, ScalarType written, str backend) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 _library.define(
     f"form_pullback(Tensor g, {KERNELS}, bool[] needs, ScalarType dtype, str backend) -> "
     "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -43,20 +46,18 @@ def backend_of(backend: str, tensor: Tensor) -> Any:
 
 @torch.library.impl(_library, "form", "CompositeExplicitAutograd")
 def _form(*inputs: Any) -> Tensor:
-    *given, dtype, backend = inputs
+    *given, dtype, written, backend = inputs
     kernels = Kernels(*given)
     if 0 in kernels.shape:
-        empty: Tensor = _form_fake(*inputs)
-        return empty.zero_()
-    made: Tensor = backend_of(backend, kernels.target).form(kernels, dtype)
+        return kernels.target.new_zeros(kernels.shape_of_results, dtype=written)
+    made: Tensor = backend_of(backend, kernels.target).form(kernels, dtype, written)
     return made
 
 
 @torch.library.register_fake("laplex::form", lib=_library)
 def _form_fake(*inputs: Any) -> Tensor:
-    *given, dtype, backend = inputs
+    *given, _dtype, written, _backend = inputs
     kernels = Kernels(*given)
-    written = backend_of(backend, kernels.target).entries_dtype(dtype, kernels.target.device)
     return kernels.target.new_empty(kernels.shape_of_results, dtype=written)
 
 
@@ -82,7 +83,7 @@ def _all_like(kernels: Kernels, needs: list[bool]) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *given, ctx.summed, ctx.dtype, ctx.backend = inputs
+    *given, ctx.summed, ctx.dtype, _written, ctx.backend = inputs
     ctx.save_for_backward(*given)
 
 
@@ -93,9 +94,9 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         def function(target: Any, source: Any, tau: Any, weight: Any, phi: Any, psi: Any) -> Tensor:
             return of_torch.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
 
-        return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None
+        return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None, None
     bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.dtype, ctx.backend)
-    return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None
+    return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None, None
 
 
 torch.library.register_autograd("laplex::form", _backward, setup_context=_save, lib=_library)

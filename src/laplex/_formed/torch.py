@@ -18,8 +18,8 @@ from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
 from laplex._scan.torch import BEYOND
 
 
-def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
-    """W (h, n, k), or (n, k) if all matrices are summed; computed in float64."""
+def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None, _kept: Any = None) -> Tensor:
+    """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype; computed in float64."""
     if kernels.target.device.type == "cpu" and plainly_eager():  # on a GPU faulty values make W NaN
         _checks.values("laplex.linear", kernels.target, kernels.source, kernels.tau)
     total = kernels.target.new_zeros((), dtype=torch.float64)
@@ -27,10 +27,10 @@ def form(kernels: Kernels, dtype: torch.dtype, _kept: Any = None) -> Tensor:
         target, source, tau, weight, phi, psi = kernels.one(q)
         entries = reference.kernel(target, source, tau, phi=phi, psi=psi)
         total = total + (entries if weight is None else entries * weight[:, None, None])
-    return total.to(dtype).reshape(kernels.shape_of_results)
+    return total.to(written or dtype).reshape(kernels.shape_of_results)
 
 
-def entries_dtype(dtype: torch.dtype, _device: torch.device) -> torch.dtype:
+def entries_dtype(dtype: torch.dtype, _device: torch.device, _multiplications: int) -> torch.dtype:
     """In which dtype W is written for an x of this dtype."""
     return dtype
 

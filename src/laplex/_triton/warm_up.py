@@ -99,9 +99,13 @@ def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, asked: Asked) -> None:
     for dtype, weighted in itertools.product({torch.float64, a.dtype}, (False, True)) if asked.all_kinds else KIND:
         tau = a.new_empty(a.shape[:-1], dtype=dtype)
         kernels = Kernels(a, b, tau, a.new_empty(a.shape[:-1]) if weighted else None, None, None, 1)
-        matrix = module.form(kernels, x.dtype)
+        rows = x.new_empty((*x.shape[:-1], b.shape[-1]))
+        written = module.entries_dtype(x.dtype, x.device, rows.numel() * a.shape[-1])
+        matrix = module.form(kernels, x.dtype, written)
+        y = module.multiply(rows, matrix)
         if asked.gradients:
-            g = matrix if x.dtype.itemsize >= 4 else matrix.to(torch.float32)
+            module.matmul(y, matrix, x.dtype)
+            g = module.matmul(y.mT, rows, matrix.dtype if x.dtype.itemsize >= 4 else torch.float32)
             for needs in itertools.product((True, False), (True, False), {False, weighted}):
                 if any(needs):
                     module.pull(g, kernels, Needs(*needs, phase=False), x.dtype)

@@ -17,12 +17,14 @@ from laplex._triton.launch import launch
 from laplex._triton.replay import replayed
 
 
-def form(kernels: Kernels, dtype: torch.dtype, kept: dict[Any, Any] | None = None) -> Tensor:
-    """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype, as ``matmul`` takes it.
+def form(
+    kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None, kept: dict[Any, Any] | None = None
+) -> Tensor:
+    """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype: in float32 unless x is float64.
 
-    Computed in float32 unless x is float64, and written in the dtype in which it will be multiplied.
+    It is ``written`` in this dtype, or in that of x.
     """
-    made: Tensor = _form(kernels, dtype=dtype, kept=kept)[0]
+    made: Tensor = _form(kernels, exact=dtype == torch.float64, written=written or dtype, kept=kept)[0]
     return made
 
 
@@ -33,10 +35,10 @@ def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 
 
 @replayed(_flat)
-def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
+def _form(kernels: Kernels, *, exact: bool, written: torch.dtype) -> tuple[Tensor]:
     target, source, tau, weight, phi, psi = _in_memory(kernels)
     (h, n, k), r = kernels.shape, kernels.summed
-    out = target.new_empty(kernels.shape_of_results, dtype=entries_dtype(dtype, target.device))
+    out = target.new_empty(kernels.shape_of_results, dtype=written)
     size, parts = r * n, 0
     faults = out
     if size > tuning.TARGETS_CHECKED:
@@ -45,7 +47,7 @@ def _form(kernels: Kernels, *, dtype: torch.dtype) -> tuple[Tensor]:
         launch(programs.fault_program, (parts * h, 1, 1), (target, faults), (size, parts), (tuning.FAULT_TILE,), 4)
     (targets, sources), (few, many) = tuning.FORM_TILE, tuning.FORM_WARPS
     tensors = target, source, tau, _or(weight, tau), _or(phi, target), _or(psi, source), faults, out
-    flags = dtype == torch.float64, weight is not None, phi is not None, parts > 0, targets, sources
+    flags = exact, weight is not None, phi is not None, parts > 0, targets, sources
     grid = h * -(-n // targets) * -(-k // sources), 1, 1
     warps = few if grid[0] < tuning.FORM_MANY else many
     launch(programs.form_program, grid, tensors, (r, n, k, parts), flags, warps)

@@ -1,7 +1,9 @@
 """Products of matrices on the GPU whose float32 sums are as exact as their terms.
 
-A GPU with matrix units for float64 multiplies in float64, at least as fast as in float32: on an H200 4096 rows of a
-4096 x 4096 layer take 2.2 ms, and 2.7 ms in float32. Others add blocks of float32 sums (``programs_multiply``).
+Two ways lead there. One adds blocks of float32 sums (``programs_multiply``). The other multiplies in float64, which a
+GPU with matrix units for float64 does at least as fast as in float32: on an H200 4096 rows of a 4096 x 4096 layer take
+2.2 ms, and 2.7 ms in float32. But operands and results have to be converted, and for small products each conversion
+takes longer than the product. So the second way is for large products; the matrix is then written in float64 at once.
 """
 
 from __future__ import annotations
@@ -13,23 +15,28 @@ from torch import Tensor
 
 from laplex._triton import tuning
 from laplex._triton.formed.programs_multiply import multiply_program
-from laplex._triton.launch import launch
+from laplex._triton.launch import launch, state
 from laplex._triton.recording import call
 
 DOUBLE_UNITS = (8, 0), (9, 0), (10, 0)  # compute capabilities: A100, H100 and H200, B200
 
 
-@functools.cache
 def multiplies_doubles(device: torch.device) -> bool:
-    """Whether products in float64 are as fast as in float32."""
+    """Whether products in float64 are as fast as in float32; on the meta device, what a survey looks for."""
+    return _has_double_units(device if state.survey is None else state.survey.device)
+
+
+@functools.cache
+def _has_double_units(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) in DOUBLE_UNITS
 
 
-def entries_dtype(dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """In which dtype a matrix for an x of this dtype is written, so that no product has to convert it."""
-    return torch.float64 if dtype == torch.float32 and multiplies_doubles(device) else dtype
+def entries_dtype(dtype: torch.dtype, device: torch.device, multiplications: int) -> torch.dtype:
+    """In which dtype a matrix for an x of this dtype is written: of float64 numbers, it is multiplied in float64."""
+    large = multiplications >= tuning.MULTIPLY_DOUBLES
+    return torch.float64 if dtype == torch.float32 and large and multiplies_doubles(device) else dtype
 
 
 def multiply(x: Tensor, matrix: Tensor) -> Tensor:
@@ -47,14 +54,17 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """left (m, l) times right (l, n), or of batches (h, m, l) and (h, l, n), in this dtype."""
-    if left.dtype == torch.float32 and not multiplies_doubles(left.device):
+    """left (m, l) times right (l, n), or of batches (h, m, l) and (h, l, n), in this dtype.
+
+    In float64 if the matrix, or its gradient that is computed here, is float64.
+    """
+    if torch.float64 in (right.dtype, dtype):
+        return torch.matmul(left.double(), right.double()).to(dtype)
+    if left.dtype == torch.float32:
         out = left.new_empty((*left.shape[:-1], right.shape[-1]))
         batches = (left, right, out) if out.dim() == 3 else (left[None], right[None], out[None])
         _add_chunks(*batches)
-        return out.to(dtype)
-    if left.dtype == torch.float32:
-        return torch.matmul(left.double(), right.double()).to(dtype)
+        return out
     product = torch.bmm if left.dim() == 3 else torch.mm
     if dtype != left.dtype and left.is_cuda:  # half precision, which torch sums in float32
         return product(left, right, out_dtype=dtype)
