@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -114,7 +115,7 @@ def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):
     options = ("--side", 6, "--validation", tmp_path / "val", "--start", "curve", "--no-jump", *SMALL)
     status, _, told = laplex("fit", tmp_path / "train", "--out", tmp_path / "fit", *options)
     assert status == 0, told
-    assert "laplex fit: laplex.density.images.load: 1 of 13 images cannot be read and are skipped" in told
+    assert "laplex fit: 1 of 13 images cannot be read and are skipped" in told
     summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
     assert (summary["data"]["examples"], summary["data"]["skipped"]) == (12, 1)
     assert summary["evaluation"]["validation"]["count"] == 4
@@ -184,13 +185,13 @@ REFUSED = {
     ("--lr", "nan"): "--lr must be positive and finite, got nan",
     ("--every", -1): "--every must be 0 or more seconds, got -1",
     ("--side", 0): "--side must be at least 1, got 0",
-    ("--side", 5): "laplex.density.images.load: `side` and `channels` must fit an array, which is not resized",
+    ("--side", 5): "--side and --channels must fit an array, which is not resized, got --side 5 and no --channels",
     ("--components", 2): "--components goes with --rounds 0, got --rounds 4: EM fits --functions",
     ("--components", 2, "--rounds", 0, "--epochs", 1, "--start", "tree"): "--components excludes --functions, and any",
     ("--hold-out", 1.5): "--hold-out must be between 0 and 1, got 1.5",
     ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
     ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
-    ("--validation", "x"): "laplex.density.images.load: `source` must be a folder of images, an image, an .npz or an ",
+    ("--validation", "x"): "--validation must be a folder of images, an image, an .npz or an ",
     ("--out", ""): "--out must name a folder, got an empty name",
     ("--seed", 1 << 70): "--seed must be a whole number from 0 to 2^63 - 1, got ",
     ("--validation", "bundled:x"): "images that come with laplex are bundled:train and bundled:val, got bundled:x",
@@ -222,8 +223,8 @@ def test_data_that_cannot_be_used(laplex, data, tmp_path):
     for source, options, message in (
         ("none", (), "which does not exist"),
         ("empty", ("--side", 6), "neither it nor its subfolders have any"),
-        ("mixed", (), "`side` must be given for a folder"),
-        ("mixed", ("--side", 6), "`channels` must be given where grey images are among coloured ones"),
+        ("mixed", (), "--side must be given for a folder"),
+        ("mixed", ("--side", 6), "--channels must be given where grey images are among coloured ones"),
         ("nan.npy", (), "`values` must be finite; 30 of 30"),
         ("rows.npy", ("--start", "curve"), "--start curve needs images"),
         ("rows.npy", ("--validation", tmp_path / "other.npy"), "other.npy has examples of 72 (4 x 6 x 3) numbers"),
@@ -242,6 +243,16 @@ def test_a_folder_that_cannot_be_written(laplex, data, tmp_path):
     status, _, told = laplex("fit", data, "--out", tmp_path / "file" / "fit", *SMALL)
     assert status == 2
     assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is not a folder" in told
+
+
+def test_output_that_nobody_reads_loses_no_file(data, tmp_path):
+    command = [sys.executable, "-m", "laplex", "fit", data, "--out", tmp_path, *SMALL]
+    ended = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ended.stdout.close()
+    assert "cannot go on" not in ended.stderr.read()
+    ended.stderr.close()
+    assert ended.wait(60) != 0
+    assert sorted(os.listdir(tmp_path)) == WRITTEN
 
 
 def test_a_folder_that_may_not_be_written(laplex, data, tmp_path, monkeypatch):

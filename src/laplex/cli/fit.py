@@ -35,6 +35,8 @@ def run(given: argparse.Namespace) -> int:
             return _told(str(error), 2)
         except torch.OutOfMemoryError:
             return _told("the device has too little memory; give a smaller --rank or --batch", 1)
+        except BrokenPipeError:  # nobody reads the output any more
+            raise
         except OSError as error:
             return _told(f"cannot go on ({error}){_resumed(given)}", 1)
         except KeyboardInterrupt as error:

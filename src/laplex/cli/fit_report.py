@@ -23,17 +23,17 @@ from laplex.experiments.record import commit
 
 
 def report(job: Job, found: Fitted) -> None:
-    """Write everything, and say where."""
+    """Write everything, and then say where: what is said may have no reader any more."""
     folder, data = job.keeper.folder, job.data
     files.save(
         folder / MODEL, found.model, data.shape, units=data.units, settings=asdict(job.settings), data=data.digest
     )
     summary = _summary(job, found)
     write_whole(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
+    written = (MODEL, SUMMARY, *_draw(job, found))
     show(evaluation_table(f"Fitted in {summary['seconds']:.1f} s", summary["evaluation"]))
-    for name in (MODEL, SUMMARY):
+    for name in written:
         print(f"wrote {folder / name}")
-    _draw(job, found)
 
 
 def _summary(job: Job, found: Fitted) -> dict[str, Any]:
@@ -52,8 +52,8 @@ def _summary(job: Job, found: Fitted) -> dict[str, Any]:
 # --- Pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(job: Job, found: Fitted) -> None:
-    """The pictures that the data and the installed packages allow."""
+def _draw(job: Job, found: Fitted) -> list[str]:
+    """The pictures that the data and the installed packages allow; their names."""
     folder, shape = job.keeper.folder, job.data.shape
     drawings: list[Callable[[Path], None]] = [
         lambda path: _likelihoods(job, path),
@@ -65,13 +65,15 @@ def _draw(job: Job, found: Fitted) -> None:
             lambda path: _reconstructions(job, found, path),
             lambda path: pictures.places(path, found.before, found.model.a, shape),
         ]
+    drawn = []
     for name, draw in zip(PICTURES, drawings):
         try:
             draw(folder / name)
         except ImportError as error:
             print(f"laplex fit: {name} is not drawn: {error}", file=sys.stderr)
         else:
-            print(f"wrote {folder / name}")
+            drawn.append(name)
+    return drawn
 
 
 def _reconstructions(job: Job, found: Fitted, path: Path) -> None:
