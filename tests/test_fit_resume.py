@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from laplex import _writing
-from laplex.cli import checkpoint, fitting, signals
+from laplex.cli import checkpoint, fit, fitting, signals
 from laplex.density import files
 from made_fits import breaking, same_fit
 from made_pictures import BOTH, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps
@@ -140,6 +140,19 @@ def test_a_signal_while_a_file_is_written(count, laplex, data, uninterrupted, tm
         status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert (status, [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) == (130, []), told
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
+    same_fit(tmp_path, uninterrupted)
+
+
+def test_a_terminal_that_is_closed_loses_nothing(laplex, data, uninterrupted, tmp_path, monkeypatch):
+    def closed(*_, **options):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        breaking(patch, "em", 3, KeyboardInterrupt)
+        patch.setattr(fit, "print", closed, raising=False)
+        assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 130
+    assert len(files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]["log"]) == 2
+    assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
     same_fit(tmp_path, uninterrupted)
 
 

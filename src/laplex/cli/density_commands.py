@@ -46,6 +46,8 @@ def run(given: argparse.Namespace) -> int:
     except (ValueError, TypeError, ImportError) as error:
         print(f"laplex {given.command}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # nobody reads the output any more
+        raise
     except OSError as error:
         done = "nothing was replaced" if getattr(given, "files", None) is None else "what is there is complete"
         print(f"laplex {given.command}: cannot write ({error}); {done}", file=sys.stderr)

@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -122,7 +123,8 @@ def _diverged(job: Job, error: DivergedError) -> int:
 
 def _told(message: str, status: int) -> int:
     if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail alike, and one says so
-        print(f"laplex fit: {message}", file=sys.stderr)
+        with suppress(OSError):  # a terminal that was closed; what is to be saved is saved all the same
+            print(f"laplex fit: {message}", file=sys.stderr)
     return status
 
 
