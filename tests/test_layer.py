@@ -174,13 +174,19 @@ def blobs(classes=10, features=16, each=20):
 
 
 @pytest.mark.parametrize("phase", [False, True])
-def test_init_from_a_weight_puts_anchors_at_its_singular_vectors(phase):
-    weight = torch.randn(20, 30)
-    layer = LaplexLinear(30, 20, rank=3, tau=0.5, phase=phase).init_from(weight)
+@pytest.mark.parametrize("sizes", [(20, 30), (30, 20), (25, 25)])
+def test_init_from_a_weight_orders_anchors_by_its_singular_vectors(sizes, phase):
+    weight = torch.randn(sizes)
+    layer = LaplexLinear(sizes[1], sizes[0], rank=3, tau=0.5, phase=phase).init_from(weight)
     left, _, right = torch.linalg.svd(weight)
-    for anchors, vectors in ((layer.a, left.T), (layer.b, right)):
-        for r in range(3):
-            assert abs(float(torch.corrcoef(torch.stack([anchors[r].detach(), vectors[r]]))[0, 1])) > 1 - 1e-5
+    for r in range(3):
+        directions = []
+        for anchors, vectors in ((layer.a[r], left.T[r]), (layer.b[r], right[r])):
+            order = anchors.detach().argsort().tolist()
+            directions += [1] if order == vectors.argsort().tolist() else [-1]
+            assert order == vectors.argsort(descending=directions[-1] < 0).tolist()
+        assert directions[0] * directions[1] == layer.weight[r].sign()
+    assert laplex.rank(layer.a.detach(), layer.b.detach()).tolist() == [min(sizes)] * 3
     assert float(layer.bias.detach().abs().max()) == 0.0
 
 
@@ -275,9 +281,19 @@ def test_complex_targets():
             LaplexLinear(16, 12).init_from(target)
 
 
-def test_a_constant_weight_tells_no_rows_apart():
-    layer = LaplexLinear(16, 12).init_from(torch.ones(12, 16))
-    assert float(layer.a.detach().abs().max()) == float(layer.b.detach().abs().max()) == 0.0
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_constant_weight_tells_no_rows_apart(rank):
+    layer = LaplexLinear(16, 12, rank=rank).init_from(torch.ones(12, 16))
+    assert len(layer.a[0].unique()) == len(layer.b[0].unique()) == 1
+    assert all(bool(parameter.isfinite().all()) for parameter in layer.parameters())
+
+
+def test_equal_rows_start_together():
+    weight = torch.randn(12, 16)
+    weight[3] = weight[7] = weight[11]
+    a = LaplexLinear(16, 12, rank=3).init_from(weight).a.detach()
+    assert torch.equal(a[:, 3], a[:, 7])
+    assert torch.equal(a[:, 3], a[:, 11])
 
 
 def test_more_kernels_than_singular_vectors():

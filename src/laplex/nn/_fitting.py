@@ -141,7 +141,7 @@ def fit(
     target = (weight.double() / scale).to(layer.a)
     draws = _draws()
     if layer.rank <= min(target.shape):
-        layer.init_from(target * diagonal.sqrt())
+        start.along_singular_vectors(layer, (target * diagonal.sqrt()).double(), start.SHORTEST)
     else:
         start.interlaced(layer, draws)
     tries, first = (TRIES, min(FIRST_SWEEPS, sweeps)) if layer.rank > 1 else (1, sweeps)

@@ -112,6 +112,9 @@ class LaplexLinear(Anchored):
     def reset_parameters(self) -> None:
         """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
 
+        The kernels' weights have alternate signs and cancel for inputs with a mean, so that units live in front of a
+        ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
+
         tau becomes that of the constructor. So a layer made on the meta device is ready after ``to_empty`` and this.
         """
         with torch.no_grad():
@@ -132,8 +135,9 @@ class LaplexLinear(Anchored):
     def init_from(self, target: Tensor | tuple[Tensor, Tensor]) -> Self:
         """Start from a dense weight, or from examples, instead of from nothing. The bias becomes 0.
 
-        Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
-        far from each other on the line, rows that it does not start together.
+        Kernel i has its anchors on even grids in the order of the i-th left and right singular vectors: rows that a
+        direction tells apart start far from each other on the line, rows that it does not start together. Signs
+        alternate; a kernel of negative weight has its columns in the opposite order.
 
         Args:
             target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class

@@ -1,7 +1,26 @@
-"""Where the anchors of a layer start: on interlaced grids, or at the singular vectors of a dense weight.
+"""Where a layer starts: its anchors on interlaced grids, in random order or in that of singular vectors; its signs.
 
-A kernel with random anchors does not have full rank: its rank is the number of disjoint neighbouring pairs of a row and
-a column on the line, about two thirds of n for n rows and n columns. On interlaced grids it is full.
+**Rank.** A kernel with random anchors does not have full rank: its rank is the number of disjoint neighbouring pairs of
+a row and a column on the line, about two thirds of n for n rows and n columns. On interlaced grids it is full.
+
+**Signs.** Every entry of a kernel is positive. So for inputs with a mean, such as the results of a ReLU, each kernel
+raises all results, and if the mixing weights do not cancel, the units of a layer are all positive or all negative, and
+then dead in front of a ReLU. So mixing weights have alternate signs, and their sum is 0. A row's sum is then what the
+ends of the line leave: a row near an end has fewer columns within reach. On a line of length L, in units of tau, and
+with the same mean square of W's entries as nn.Linear has, the variance of the rows' sums is k / L^2 times that of
+nn.Linear. Where that is more than 1, a share 1 - L^2 / k of the rows has the same place in two kernels of opposite
+sign, which cancels. So results for inputs with a mean are at most about as large as those of nn.Linear, and without a
+mean they are as large.
+
+**Lengths.** A step of Adam moves every mixing weight by eta, often all in one direction, since their gradients share
+what raises all results. For inputs of mean m all results then move by  eta r m (2 k / L):  a row has 2 k / L columns
+within reach. In a dense layer a step moves a result by at most eta k m, and not all of them in one direction. So the
+line has a length of :data:`LENGTH_OF_A_KERNEL` = 3 for each kernel. (With 1 or 2 a hidden layer of a small network of 8
+kernels died within ten steps in one of eight runs.)
+
+**One kernel** has nothing to cancel with. Its weight is positive, so that units live, and results for inputs with a
+mean are sqrt(4 k / L) times as large as those of nn.Linear. A longer line lowers that, and lets a row see fewer
+columns; with L = 4 sqrt(k) it is the fourth root of k. Two kernels, or phases, are better in front of a ReLU.
 """
 
 from __future__ import annotations
@@ -17,48 +36,98 @@ from laplex.nn import _checks as checks
 if TYPE_CHECKING:
     from laplex.nn._linear import LaplexLinear
 
-SPREAD = 2.5  # standard deviation of a kernel's anchors, in units of tau; between 1 and 4 results hardly differ
-SPAN = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
+SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; between 1 and 4 results hardly differ
+SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
+LENGTH_OF_A_KERNEL = 3.0  # of the line, for each kernel; see above
 PHASES = 0.5  # radians; of a start in which the places say more than the phases
 ALIKE = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
 JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 
+def line_length(layer: LaplexLinear) -> float:
+    """The length of the line on which the anchors of a fresh layer lie, in units of tau."""
+    if layer.phi is not None:
+        return SHORTEST  # cosines of random phases have both signs
+    if layer.rank == 1:
+        return max(SHORTEST, 4 * math.sqrt(layer.in_features))
+    return max(SHORTEST, LENGTH_OF_A_KERNEL * layer.rank)
+
+
+def groups(rank: int) -> list[range]:
+    """The kernels in pairs, whose weights cancel; if the number is odd, the last three are together."""
+    pairs = [range(first, first + 2) for first in range(0, rank - 1, 2)]
+    return [*pairs[:-1], range(max(rank - 3, 0), rank)] if rank % 2 else pairs
+
+
+def balanced(like: Tensor) -> Tensor:
+    """Mixing weights (rank,) of alternate sign, with sum 0 in each group and mean square 1; a single one is 1."""
+    shares = {1: (1.0,), 2: (1.0, -1.0), 3: (math.sqrt(0.5), -math.sqrt(2.0), math.sqrt(0.5))}
+    return like.new_tensor([share for group in groups(len(like)) for share in shares[len(group)]])
+
+
 @torch.no_grad()
 def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
-    """Even grids in random order, random signs, and results with the variance that those of nn.Linear have."""
+    """Even grids in random order, balanced signs, and results with the variance that those of nn.Linear have."""
 
     def uniform(like: Tensor) -> Tensor:
         drawn_on = like.device if draws is None else draws.device
         return torch.rand(like.shape, generator=draws, device=drawn_on, dtype=like.dtype).to(like.device)
 
-    n, k, tau = layer.out_features, layer.in_features, layer.tau[:, None]
+    n, k, tau, length = layer.out_features, layer.in_features, layer.tau[:, None], line_length(layer)
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
-        places = uniform(anchors).argsort(1) + 0.5
+        places = uniform(anchors).argsort(1)
+        if anchors is layer.a and layer.phi is None:
+            places = _tied(places, uniform(anchors) < 1 - length**2 / k)
+        places = places + 0.5
         # Of two sides the shorter has one anchor in each of its cells, and every cell holds an anchor of the longer.
         # So the shorter may move within its cells, and all pairs stay disjoint.
         if size <= other:
             places = places + JITTER * (2 * uniform(anchors) - 1)
-        anchors.copy_((places / size - 0.5) * SPAN * tau)
+        anchors.copy_((places / size - 0.5) * length * tau)
     for phases in (layer.phi, layer.psi):
         if phases is not None:
             phases.copy_(math.pi * (2 * uniform(phases) - 1))
-    energy = mean_square_entry() * (0.5 if layer.phi is not None else 1.0)
-    large = 1 / math.sqrt(3 * k * layer.rank * energy)  # nn.Linear's weights have variance 1 / (3 in_features)
-    layer.weight.copy_(torch.where(uniform(layer.weight) < 0.5, -large, large))
+    large = 1 / math.sqrt(3 * k * layer.rank * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
+    layer.weight.copy_(large * balanced(layer.weight))
     if layer.bias is not None:
         layer.bias.copy_((2 * uniform(layer.bias) - 1) / math.sqrt(k))
 
 
-def mean_square_entry() -> float:
-    """The mean of exp(-|s - t|)^2 over s and t in an interval of length :data:`SPAN`."""
-    return (SPAN / 2 - (1 - math.exp(-2 * SPAN)) / 4) * 2 / SPAN**2
+def _tied(places: Tensor, chosen: Tensor) -> Tensor:
+    """Places (rank, n), in which the chosen rows (rank, n) have the same place in all kernels of a group.
+
+    The others have their places among what is left, in the order in which they had them.
+    """
+    tied, n = places.clone(), places.shape[1]
+    for first, *others in groups(len(places)):
+        behind = n * chosen[first]  # in both orders the free rows are first, and the chosen ones have the same order
+        seats = places[first][(places[first] + behind).argsort()]
+        for r in others:
+            rows = torch.where(chosen[first], places[first], places[r]).add(behind).argsort()
+            tied[r].scatter_(0, rows, seats)
+    return tied
+
+
+def _energy(layer: LaplexLinear, length: float) -> float:
+    """What a kernel of weight 1 adds to the mean square of W's entries.
+
+    The mean of exp(-2 |s - t|) over s and t in an interval of this length; halved by the cosines of random phases, or
+    less the squared mean of exp(-|s - t|), which balanced weights cancel.
+    """
+
+    def mean(rate: float) -> float:  # of exp(-rate |s - t|)
+        span = rate * length
+        return 2 * (span - 1 + math.exp(-span)) / span**2
+
+    if layer.phi is not None:
+        return mean(2.0) / 2
+    return mean(2.0) if layer.rank == 1 else mean(2.0) - mean(1.0) ** 2
 
 
 @torch.no_grad()
 def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> None:
-    """Anchors at singular vectors of a weight, or of the discriminant's weight of examples."""
+    """Anchors in the order of the singular vectors of a weight, or of the discriminant's weight of examples."""
     where = "laplex.nn.LaplexLinear.init_from"
     shape = layer.out_features, layer.in_features
     if isinstance(target, tuple):
@@ -74,19 +143,41 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
             f"{where}: `rank` must be at most {min(shape)}, the number of singular vectors, got {layer.rank}; "
             "use reset_parameters for the kernels beyond"
         )
+    # The results of a head are compared with one another: what kernels add to all of them does no harm there.
+    length = SHORTEST if isinstance(target, tuple) else line_length(layer)
+    along_singular_vectors(layer, weight, length)
+
+
+def along_singular_vectors(layer: LaplexLinear, weight: Tensor, length: float) -> None:
+    """Even grids in the order of the singular vectors of a weight, in float64; results as large as those of nn.Linear.
+
+    With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
+    large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
+    """
     left, _, right = torch.linalg.svd(weight, full_matrices=False)
-    a, b = left.T[: layer.rank], right[: layer.rank]
-    for anchors, vectors in ((layer.a, a), (layer.b, b)):
-        spread = vectors.std(1, keepdim=True, correction=0)
-        level = vectors - vectors.mean(1, keepdim=True)
-        alike = spread <= ALIKE * vectors.abs().amax(1, keepdim=True)
-        anchors.copy_(torch.where(alike, 0.0, level / spread) * SPREAD * layer.tau[:, None])
+    signs = balanced(layer.weight)
+    a, b = left.T[: layer.rank], right[: layer.rank] * signs.sign()[:, None]
+    for anchors, vectors, other in ((layer.a, a, b), (layer.b, b, a)):
+        size = anchors.shape[1]
+        shift = JITTER if size <= other.shape[1] else 0.0  # so that no row is tied with a column
+        anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
     for phases in (layer.phi, layer.psi):
         if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
             phases.uniform_(-PHASES, PHASES)
-    layer.weight.fill_(1 / math.sqrt(3 * layer.in_features * layer.rank * mean_square_entry()))
+    layer.weight.copy_(signs)
+    root = float(layer.to_dense().square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
+    layer.weight.div_(root * math.sqrt(3 * layer.in_features))
     if layer.bias is not None:
         layer.bias.zero_()
+
+
+def _ranks(vectors: Tensor) -> Tensor:
+    """The place of each entry among those of its vector (rank, n), from 0.5 to n - 0.5; equal entries share theirs."""
+    slack = ALIKE * vectors.abs().amax(1, keepdim=True)
+    vectors = vectors.contiguous()
+    ordered = vectors.sort(1).values
+    below = torch.searchsorted(ordered, vectors - slack)
+    return (below + torch.searchsorted(ordered, vectors + slack, right=True)) / 2
 
 
 def discriminant(where: str, x: Tensor, y: Tensor, shape: tuple[int, int], ridge: float = 1.0) -> Tensor:
