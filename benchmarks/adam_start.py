@@ -77,6 +77,21 @@ def large_factor(model: LaplexGaussian, examples: Examples) -> None:
         model.factor.mul_(3)
 
 
+def with_latent_covariance(model: LaplexGaussian, examples: Examples) -> None:
+    """One step of EM for the latent covariance: where z has the second moment T = R R^T, L becomes R^T L."""
+    model.start_from(examples)
+    found = [model.posterior(examples.some(part)) for part in examples.row_parts()]
+    means, capacitance = torch.cat([one for one, _ in found]), found[0][1]
+    unit = torch.eye(model.rank, dtype=means.dtype, device=means.device)
+    moments = means.mT @ means / len(examples) + capacitance.solve(unit)
+    factor = model._latent_factor().to(means)
+    if model.triangle is not None:  # the lower triangle with the same L^T L
+        inner = factor[0].mT @ moments @ factor[0]
+        model.triangle.set(torch.linalg.cholesky((inner + inner.mT).flip(0, 1) / 2).flip(0, 1).mT.to(model.b))
+    elif model.factor is not None:
+        model.factor.copy_((torch.linalg.cholesky((moments + moments.mT) / 2).mT @ factor).to(model.b))
+
+
 STARTS: dict[str, Start] = {
     "as chosen": chosen(),
     "as the class makes it": blind,
@@ -88,6 +103,8 @@ STARTS: dict[str, Start] = {
     "noise 0.5": chosen(NOISE=0.5),
     "noise 0.95": chosen(NOISE=0.95),
     "noise 0.95, tau of 100 knots": chosen(NOISE=0.95, KNOTS_IN_TAU=100.0),
+    "knots 0.02 apart, tau of 100 knots": chosen(SPACING=2e-2, KNOTS_IN_TAU=100.0),
+    "latent covariance of the data": with_latent_covariance,
     "four turns": slow_phases(4),
     "quarter turns": quarter_turns,
     "large factor": large_factor,
