@@ -32,7 +32,6 @@ from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
 from laplex.density._em import em_round as em_round
 from laplex.density._em import inflation as inflation
-from laplex.density._em import shrinkage as shrinkage
 from laplex.density._examples import Examples as Examples
 from laplex.density._factor import FactorGaussian as FactorGaussian
 from laplex.density._fit import Evaluation as Evaluation
@@ -42,6 +41,7 @@ from laplex.density._fit import evaluate as evaluate
 from laplex.density._fit import fit as fit
 from laplex.density._gaussian import LaplexGaussian as LaplexGaussian
 from laplex.density._gaussian import PlacedGaussian as PlacedGaussian
+from laplex.density._shrinkage import shrinkage as shrinkage
 from laplex.density._starts import start as start
 from laplex.density._structured import StructuredGaussian as StructuredGaussian
 from laplex.density._train import Trainer as Trainer

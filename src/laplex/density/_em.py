@@ -16,8 +16,9 @@ c_p = Y^T X_p / N and k_s = K(s, b) at a place s,
 
 so the best place of p is found by scoring all places (``_places``). What p does not explain is its noise. A feature
 jumps only where that explains more than its old place, so no step lowers the likelihood, beyond rounding. Where
-examples are fewer than latent variables T is all but singular; then Q is T shrunk towards a multiple of 1. And where
-examples are few, the best of many places explains much of a feature by chance; then its noise is inflated.
+examples are fewer than latent variables T is all but singular; then Q is T shrunk towards the covariance of smooth
+functions (``_shrinkage``). And where examples are few, the best of many places explains much of a feature by chance;
+then its noise is inflated.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from laplex._plan import Plan
 from laplex.density._examples import Examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._places import Line
+from laplex.density._shrinkage import shrunk
 
 SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
 FEATURES_AT_ONCE = 1 << 16  # whose products with the latent means are held at a time
@@ -79,8 +81,8 @@ def em_round(
         examples: what is fitted.
         state: from :func:`laplex.density.start`, or from an earlier round.
         jump: whether features may leave their places.
-        shrinkage: the part of the latent covariance that is replaced by independent variables of the same mean
-            variance, from 0 to 1; see :func:`laplex.density.shrinkage`.
+        shrinkage: the part of the latent covariance that is replaced by one that few examples determine, from 0 to
+            1; see :func:`laplex.density.shrinkage`.
         inflation: what the variances of the noise are multiplied by, up to those of the features; see
             :func:`laplex.density.inflation`. Without these two no round lowers the likelihood.
     """
@@ -102,19 +104,8 @@ def em_round(
             a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
             noise[piece] = examples.variance[piece] - gain
     noise = examples.noise_at_least(torch.minimum(inflation * noise, examples.variance))
-    root = root_of(_shrunk(moments, shrinkage))
+    root = root_of(shrunk(moments, line.spread, state.knots, state.tau, part=shrinkage, count=len(examples)))
     return State(a, weight, noise, root, state.knots, state.tau, state.round + 1), likelihood
-
-
-def shrinkage(rank: int, count: int) -> float:
-    """What part of the latent covariance a fit replaces by independent variables: much where examples are few.
-
-    The covariance of ``rank`` latent variables is estimated from ``count`` examples. With fewer examples than that it
-    is all but singular, and held-out examples, which leave the span of the others, become unlikely. A hundredth of the
-    squared ratio was near the best part for small images (`python -m benchmarks.few_images`).
-    """
-    where = "laplex.density.shrinkage"
-    return min(0.5, 0.01 * (counts.whole(where, "rank", rank) / counts.whole(where, "count", count)) ** 2)
 
 
 def inflation(knots: int, functions: int, count: int) -> float:
@@ -134,11 +125,6 @@ def inflation(knots: int, functions: int, count: int) -> float:
         counts.whole("laplex.density.inflation", name, value)
     free = max(count - functions - 1, 1)
     return float((knots ** (2 / count) * count / free) ** 2)
-
-
-def _shrunk(moments: Tensor, part: float) -> Tensor:
-    unit = torch.eye(len(moments), dtype=moments.dtype, device=moments.device)
-    return (1 - part) * moments + part * moments.diagonal().mean() * unit
 
 
 def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,11 +12,12 @@ from torch import Tensor
 from laplex import _progress
 from laplex._checks.counts import whole
 from laplex.density._anneal import annealed
-from laplex.density._em import em_round, inflation, shrinkage
+from laplex.density._em import em_round, inflation
 from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
+from laplex.density._shrinkage import shrinkage
 from laplex.density._starts import start as start_state
 
 

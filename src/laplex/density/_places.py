@@ -38,6 +38,9 @@ class Line:
         tau: the length scale.
         moments (qK, qK): T, in float64.
         functions: q.
+
+    Attributes:
+        spread (K, K, q, q): K T K^T, the covariance of the functions at the knots.
     """
 
     def __init__(self, knots: Tensor, tau: float, moments: Tensor, functions: int) -> None:
@@ -46,9 +49,9 @@ class Line:
         self._delta = self._step.double() / tau
         at = kernel(knots.double(), knots.double(), tau)
         blocks = moments.reshape(functions, len(knots), functions, len(knots))
-        spread = torch.einsum("ij,cjdk,lk->ilcd", at, blocks, at)
-        self._same = spread.diagonal(dim1=0, dim2=1).movedim(-1, 0)  # T at knots (K, q, q)
-        self._next = spread.diagonal(1, dim1=0, dim2=1).movedim(-1, 0)  # between neighbours (K - 1, q, q)
+        self.spread = torch.einsum("ij,cjdk,lk->ilcd", at, blocks, at)
+        self._same = self.spread.diagonal(dim1=0, dim2=1).movedim(-1, 0)  # T at knots (K, q, q)
+        self._next = self.spread.diagonal(1, dim1=0, dim2=1).movedim(-1, 0)  # between neighbours (K - 1, q, q)
         self._whiten = self._whitening().to(knots.dtype)
 
     def best(self, at_knots: Tensor) -> Tensor:

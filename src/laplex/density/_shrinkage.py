@@ -1,0 +1,116 @@
+r"""Few examples: the latent covariance is shrunk towards one that few examples determine.
+
+The q functions have the values f_i = y(b_i) (q,) at the knots, with the covariance F = K T K^T (K q, K q), T as in
+``_em``. Between two knots a function is known from its values at them, so the blocks F_ii and F_i+1,i of neighbours
+hold the variance of every feature, and the covariances of all features between the same knots. Each is the mean over
+all examples of a few numbers, and well known. The correlations of knots that are far apart are many, and where examples
+are few mostly chance. The target keeps the first, and of the second what varies most; the rest follows the line:
+
+    f = U z + g                                       m patterns across the line, and what they leave
+    U U^T = F O (O^T F O)^-1 O^T F,   G = F - U U^T   O (K q, m) spans the patterns that vary most
+    g_i+1 = A_i g_i + e_i                             from knot to knot, and on without a memory: a Markov chain
+    A_i = G_i+1,i G_ii^-1,   cov e_i = G_i+1,i+1 - A_i G_ii A_i^T
+
+Its blocks of neighbours are those of F. So shrinking changes the variance of no feature, and samples are as wild as the
+examples, no more. In terms of the latent variables y = K^-1 f, with H H^T the covariance of the f above,
+
+    Q = (1 - part) T + part (K^-1 H) (K^-1 H)^T
+
+The functions of independent y would be far rougher than those of any data: K amplifies what is alike from knot to knot.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex._checks import counts
+
+EXAMPLES_OF_A_PATTERN = 20  # a pattern is kept for so many
+RIDGE = 1e-6  # of the mean variance of the functions at a knot
+LEAST_RIDGE = 1e-9  # of their mean variance at all knots
+
+
+def shrinkage(rank: int, count: int) -> float:
+    """What part of the latent covariance a fit replaces by one that is simpler: much where examples are few.
+
+    The covariance of ``rank`` latent variables is estimated from ``count`` examples. With fewer examples than that it
+    is all but singular, and held-out examples, which leave the span of the others, become unlikely. So it is mixed with
+    that of smooth functions, which keep the variance of every feature, and the correlations of features whose places
+    are near one another; of the correlations across the line only the strongest patterns, one for twenty examples.
+    The part is rank / (rank + 4 count), as if the simpler covariance had been seen in a quarter as many examples as
+    there are latent variables; half and twice that were as good (`python -m benchmarks.shrinkage`).
+    """
+    where = "laplex.density.shrinkage"
+    rank, count = counts.whole(where, "rank", rank), counts.whole(where, "count", count)
+    return rank / (rank + 4 * count)
+
+
+def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: float, count: int) -> Tensor:
+    """Q (qK, qK), in float64.
+
+    Args:
+        moments (qK, qK): T.
+        spread (K, K, q, q): F, block by block.
+        knots (K,), tau: of the kernel.
+        part: of the target, from 0, which changes nothing, to 1.
+        count: of the examples behind T.
+    """
+    if part == 0:
+        return moments
+    several, _, q, _ = spread.shape
+    covariance = spread.transpose(1, 2).reshape(several * q, several * q)
+    covariance = (covariance + covariance.mT) / 2
+    patterns = _patterns(covariance, min(count // EXAMPLES_OF_A_PATTERN, len(covariance) // 4))
+    rest = covariance - patterns @ patterns.mT
+    root = torch.cat([patterns, _chain(rest.reshape(several, q, several, q))], 1)
+    root = _weights(root.reshape(several, q, -1), knots.double(), tau).transpose(0, 1).reshape(len(root), -1)
+    return torch.addmm(moments, root, root.mT, beta=1 - part, alpha=part)
+
+
+def _patterns(covariance: Tensor, most: int) -> Tensor:
+    """U (K q, m), for F (K q, K q): for any O, F - U U^T is definite; this one is a basis after two power steps."""
+    if most == 0:
+        return covariance[:, :0]
+    some = torch.linspace(0, len(covariance) - 1, most, device=covariance.device).round().long()
+    basis = torch.linalg.qr(covariance[:, some]).Q
+    basis = torch.linalg.qr(covariance @ basis).Q
+    pushed = covariance @ basis
+    inner = basis.mT @ pushed
+    chol = torch.linalg.cholesky((inner + inner.mT) / 2 + LEAST_RIDGE * _mean_variance(covariance) * _unit(most, inner))
+    return torch.linalg.solve_triangular(chol, pushed.mT, upper=False).mT  # type: ignore[no-any-return]
+
+
+def _chain(covariance: Tensor) -> Tensor:
+    """A root (K q, K q) of the covariance of the Markov chain whose neighbours vary as those of G (K, q, K, q) do."""
+    several, q = covariance.shape[:2]
+    same = covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    later = covariance.diagonal(-1, dim1=0, dim2=2).movedim(-1, 0)  # G_i+1,i
+    own = same.diagonal(dim1=1, dim2=2).mean(1)
+    same = same + (RIDGE * own + LEAST_RIDGE * own.mean())[:, None, None] * _unit(q, same)
+    step = torch.cholesky_solve(later.mT, torch.linalg.cholesky(same[:-1])).mT  # A_i
+    fresh = same.clone()
+    fresh[1:] -= step @ later.mT
+    drawn, back = (torch.zeros_like(covariance) for _ in range(2))
+    drawn.diagonal(dim1=0, dim2=2).copy_(torch.linalg.cholesky((fresh + fresh.mT) / 2).movedim(0, -1))
+    back.diagonal(-1, dim1=0, dim2=2).copy_(-step.movedim(0, -1))
+    back, drawn = (one.reshape(several * q, several * q) for one in (back, drawn))
+    return torch.linalg.solve_triangular(back, drawn, upper=False, unitriangular=True)  # type: ignore[no-any-return]
+
+
+def _weights(values: Tensor, knots: Tensor, tau: float) -> Tensor:
+    """K^-1 f along the first dimension, for f (K, ...): K is that of a Markov chain, so K^-1 has three diagonals."""
+    gap = (knots.diff() / tau).reshape(-1, *[1] * (values.dim() - 1))
+    near, lost = torch.exp(-gap), -torch.expm1(-2 * gap)
+    found = values.clone()
+    found[1:] = (values[1:] - near * values[:-1]) / lost  # what is new at a knot, over its variance
+    found[:-1] -= near * found[1:]
+    return found
+
+
+def _mean_variance(covariance: Tensor) -> Tensor:
+    return covariance.diagonal().mean()
+
+
+def _unit(size: int, like: Tensor) -> Tensor:
+    return torch.eye(size, dtype=like.dtype, device=like.device)
