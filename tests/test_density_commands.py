@@ -254,7 +254,7 @@ def test_models_that_are_none_are_refused(laplex, data, tmp_path):
         for name in ("none.safetensors", "text.safetensors"):
             status, output, told = laplex(command, tmp_path / name, *rest, *out, *CPU)
             assert (status, output) == (2, "")
-            assert told.startswith(f"laplex {command}: laplex.density.files.load: `path` must be a model file")
+            assert told.startswith(f"laplex {command}: MODEL must be a model file")
     assert os.listdir(tmp_path) == ["text.safetensors"]
 
 
@@ -286,7 +286,7 @@ REFUSED = {
     ("inpaint", "DATA", "--mask", "DATA"): f"--mask must be {masks.KINDS}, got ",
     ("inpaint", "DATA", "--samples", -1): "--samples must be at least 0, got -1",
     ("sample", "--files", ""): "--files must name a folder, got an empty name",
-    ("reconstruct", "none.npy"): "laplex.density.images.load: `source` must be a folder of images",
+    ("reconstruct", "none.npy"): "DATA must be a folder of images",
     ("evaluate", "DATA", "--json", "nowhere/x.json"): "--json: cannot write nowhere/x.json (there is no such folder)",
     ("evaluate", "DATA", "--json", "."): "--json: cannot write . (it is a folder)",
 }
@@ -347,4 +347,4 @@ def test_without_pillow_it_is_said(laplex, path, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
     assert status == 2
-    assert "images need Pillow, which is missing; pip install pillow" in told
+    assert "laplex sample: it needs pillow, which is missing; pip install pillow" in told

@@ -103,7 +103,7 @@ def test_a_head_is_trained_first_where_features_are_given(file, tmp_path, comman
 
 W = np.ones((3, 4), np.float32)
 BAD_HEADS = {
-    "no W": ({"V": W}, "laplex.experiments.compress: `path` must have the keys W, got"),
+    "no W": ({"V": W}, "laplex experiment compress: `path` must have the keys W, got"),
     "W of one dimension": ({"W": W[0]}, "`W` must have the shape (out, in), got (4,); pass the weight of one layer"),
     "an empty W": ({"W": W[:0]}, "`W` must have the shape (out, in), got (0, 4);"),
     "another bias": (
@@ -155,7 +155,7 @@ REFUSED = {
         "heads",
         "--data",
         "nowhere.npz",
-    ): "laplex.experiments.data.features: `path` must be a readable .npz file, got nowhere",
+    ): "laplex experiment heads: `path` must be a readable .npz file, got nowhere",
     ("compress", "--ranks", "0"): "--ranks must be at least 1, got 0",
     ("compress", "--sweeps", "0"): "--sweeps must be at least 1, got 0",
     ("compress", "--weight", "nowhere.npz"): "argument --weight: not allowed with argument --data",

@@ -181,7 +181,7 @@ REFUSED = {
     ("--methods", "pca", "lda"): "--methods must be among countsketch, laplex, placed, .*got 'lda'",
     ("--name", "a/b"): "--name must consist of letters",
     ("--data", "nowhere"): "--data must be a folder with train and validation images, got nowhere; for one file of",
-    ("--train", "nowhere.npz"): "laplex.experiments.data.images: `path` must be a readable .npz file, got nowhere.npz",
+    ("--train", "nowhere.npz"): "laplex experiment projection: `path` must be a readable .npz file, got nowhere.npz",
 }
 
 
@@ -201,7 +201,7 @@ def test_parts_with_other_classes_are_refused(folder, tmp_path, command):
     given = ("--data", folder / "some_val.npz", "--train", folder / "some_train0.npz", other)
     status, _, told = command("projection", *given, "--out", tmp_path / "out", *SMALL)
     assert status == 2
-    assert "laplex.experiments.data.image_parts: `train` and `val` must have the same classes in every part" in told
+    assert "laplex experiment projection: `train` and `val` must have the same classes in every part" in told
     assert not (tmp_path / "out").exists()
 
 

@@ -19,6 +19,7 @@ from laplex.cli import density_data
 from laplex.cli.checkpoint import CHECKPOINT, MODEL
 from laplex.cli.machine import describe, refuse_device, refuse_seed
 from laplex.cli.masks import mask
+from laplex.cli.parsing import as_command
 from laplex.cli.tables import Table, show
 from laplex.density import Examples, evaluate, files, pictures
 from laplex.density.files import Model
@@ -44,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
         refuse_seed(getattr(given, "seed", 0))  # not all of them draw
         commands[given.command](given)
     except (ValueError, TypeError, ImportError) as error:
-        print(f"laplex {given.command}: {error}", file=sys.stderr)
+        print(f"laplex {given.command}: {as_command(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # nobody reads the output any more
         raise

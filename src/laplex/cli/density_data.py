@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex.cli.parsing import NAMES, as_command
 from laplex.density import Examples, images
 from laplex.density.images import Pictures, Shape
 
@@ -49,7 +50,7 @@ def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = Fa
     found = _loaded("fit", given.data, asked)
     train, held_out = found.values, None
     if given.validation is not None:
-        others = _loaded("fit", given.validation, asked)
+        others = _loaded("fit", given.validation, asked, name="--validation")
         _refuse_unlike(f"--validation: {given.validation}", others, given.data, found)
         held_out = others.values
     elif given.hold_out is not None:
@@ -140,17 +141,20 @@ def digest(values: Tensor) -> str:
     return whole.hexdigest()[:32]
 
 
-def _loaded(command: str, source: str, asked: dict[str, Any]) -> Pictures:
-    """What ``images.load`` finds; images that it skips are told as one line of the command."""
+def _loaded(command: str, source: str, asked: dict[str, Any], *, name: str = "DATA") -> Pictures:
+    """What ``images.load`` finds in what the command calls ``name``; images that it skips are told as one line."""
     if source.startswith(BUNDLED):
         if source.removeprefix(BUNDLED) not in ("train", "val"):
             raise ValueError(f"images that come with laplex are {BUNDLED}train and {BUNDLED}val, got {source}")
         source = f"{Path(images.__file__).with_name('photographs.npz')}:{source.removeprefix(BUNDLED)}"
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        found = images.load(source, **asked)
+        try:
+            found = images.load(source, **asked)
+        except ValueError as error:
+            raise ValueError(as_command(error, NAMES | {"source": name})) from None
     for warning in told:
-        print(f"laplex {command}: {warning.message}", file=sys.stderr)
+        print(f"laplex {command}: {as_command(warning.message)}", file=sys.stderr)
     return found
 
 

@@ -11,11 +11,12 @@ import sys
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-import torch
-
+from laplex.cli import packages
 from laplex.cli.machine import refuse_device
+from laplex.cli.parsing import Parser, add_device, as_command, load_laplex
 
 EXPERIMENTS = ("heads", "compress", "projection", "density", "rff", "features")  # modules of laplex.experiments
+NAMES = {"side": "--side", "channels": "--channels"}  # arguments of functions that are options of all that have them
 HELP = "Run an experiment on your data; --list names them."
 
 
@@ -35,19 +36,26 @@ class Experiment(Protocol):
 
 
 def add_to(commands: Any) -> None:
-    """Add the command, with one command below it for each experiment."""
+    """Add the command. The commands below it are known when it is chosen: experiments import torch."""
     parser = commands.add_parser("experiment", help=HELP, description=HELP)
+    if isinstance(parser, Parser):
+        parser.fill_later(_fill)
+    else:
+        _fill(parser)
+
+
+def _fill(parser: argparse.ArgumentParser) -> None:
+    """Add one command for each experiment."""
+    load_laplex()
     parser.add_argument("--list", action="store_true", help="the experiments, one a line")
     names = parser.add_subparsers(dest="experiment", metavar="NAME")
-    default = "cuda" if torch.cuda.is_available() else "cpu"
     for name in EXPERIMENTS:
         about = _module(name).ABOUT
         one = names.add_parser(name, help=about, description=about)
         _module(name).add_options(one)
         one.add_argument("--out", required=True, metavar="DIR", help="for results, table and plot; made if missing")
-        one.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+        add_device(one)
         one.add_argument("--fresh", action="store_true", help="forget earlier results of the same name in DIR")
-    parser.set_defaults(parser=parser)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -63,10 +71,11 @@ def run(given: argparse.Namespace) -> int:
     module = _module(given.experiment)
     try:
         refuse_device(given.device)
+        packages.refuse(f"experiment {given.experiment}")
         study = module.prepare(given)
         _make_folder(Path(given.out))
     except (ValueError, ImportError) as error:
-        print(f"laplex experiment {given.experiment}: {error}", file=sys.stderr)
+        print(f"laplex experiment {given.experiment}: {as_command(error, NAMES)}", file=sys.stderr)
         return 2
     try:
         return module.run(study)

@@ -20,6 +20,7 @@ from laplex.cli.density_commands import refuse_folder
 from laplex.cli.fit_report import report
 from laplex.cli.fitting import DivergedError, Job, Settings, fitted
 from laplex.cli.machine import refuse_device, refuse_seed
+from laplex.cli.parsing import as_command
 from laplex.density import files
 
 LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
@@ -33,7 +34,7 @@ def run(given: argparse.Namespace) -> int:
             with team.joined(given.device) as us:
                 return _run(given, us)
         except (ValueError, TypeError, ImportError) as error:
-            return _told(str(error), 2)
+            return _told(as_command(error), 2)
         except torch.OutOfMemoryError:
             return _told("the device has too little memory; give a smaller --rank or --batch", 1)
         except BrokenPipeError:  # nobody reads the output any more

@@ -1,24 +1,23 @@
-"""The machine and the versions that a figure depends on."""
+"""The machine and the versions that a figure depends on. torch is imported where it is used: help does without."""
 
 import os
 import platform
 import re
 from pathlib import Path
 
-import numpy
-import torch
-
-import laplex
-from laplex._checks.counts import MOST_SEED
+from laplex._version import __version__
 
 
 def describe(device: str) -> dict[str, str | int | None]:
     """What runs here; with the name of the GPU where the device is one."""
+    import numpy
+    import torch
+
     about: dict[str, str | int | None] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
-        "laplex": laplex.__version__,
+        "laplex": __version__,
         "device": device,
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -41,12 +40,16 @@ def refuse_device(name: str) -> None:
     kind, _, index = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
         raise ValueError(f"--device must be cpu, cuda or cuda:INDEX, got {name!r}")
+    import torch
+
     if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
         raise ValueError(f"--device {name}: torch sees {torch.cuda.device_count()} CUDA devices here")
 
 
 def refuse_seed(seed: int) -> None:
     """Raise ValueError where a seed is negative or too large for a generator of torch."""
+    from laplex._checks.counts import MOST_SEED
+
     if not 0 <= seed <= MOST_SEED:
         raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}")
 

@@ -4,11 +4,10 @@ import argparse
 import math
 from pathlib import Path
 
-import torch
-
-import laplex
-from laplex.cli import density, experiment, report, reproduce
+from laplex._version import __version__
+from laplex.cli import completion, density, experiment, report, reproduce
 from laplex.cli.machine import refuse_device
+from laplex.cli.parsing import Parser, add_device, did_you_mean
 
 ABOUT = "Exact, trainable Laplace-kernel matrices for PyTorch."
 DOCTOR = "Say what can run here, and check that its answers are right."
@@ -17,28 +16,29 @@ and --cols. Every answer is checked before a time is printed."""
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The commands; `doctor` has no options, and those of experiments are in their modules."""
-    made = argparse.ArgumentParser(prog="laplex", description=ABOUT)
-    made.add_argument("--version", action="version", version=laplex.__version__)
+def parser() -> Parser:
+    """The commands; `doctor` has no options, and those of others are in their modules."""
+    made = Parser(prog="laplex", description=ABOUT)
+    made.add_argument("--version", action="version", version=__version__)
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("doctor", help=DOCTOR, description=DOCTOR)
-    bench = commands.add_parser("bench", help="Time laplex.linear beside torch.nn.Linear.", description=BENCH)
-    bench.add_argument("--rows", type=int, metavar="N", help="outputs of your layer: K has N rows")
-    bench.add_argument("--cols", type=int, metavar="K", help="inputs of your layer: K has K columns")
+    _add_bench(commands.add_parser("bench", help="Time laplex.linear beside torch.nn.Linear.", description=BENCH))
+    for module in (density, experiment, reproduce, report, completion):
+        module.add_to(commands)
+    return made
+
+
+def _add_bench(bench: argparse.ArgumentParser) -> None:
+    usual = "the usual shapes if not given"
+    bench.add_argument("--rows", type=int, metavar="N", help=f"outputs of your layer: K has N rows; {usual}")
+    bench.add_argument("--cols", type=int, metavar="K", help=f"inputs of your layer: K has K columns; {usual}")
     bench.add_argument("--batch", type=int, metavar="B", help="inputs multiplied at once; 64 if not given")
     bench.add_argument("--dtype", default="float32", help=f"of x: {', '.join(DTYPES)}")
-    default = "cuda" if torch.cuda.is_available() else "cpu"
-    bench.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+    add_device(bench)
     bench.add_argument("--tau", type=float, default=1.0, help="length scale; anchors are N(0, 1)")
     bench.add_argument("--phase", action=argparse.BooleanOptionalAction, default=False, help="with phases phi and psi")
     bench.add_argument("--memory", type=float, default=4.0, metavar="GB", help="the most nn.Linear may hold")
     bench.add_argument("--json", metavar="FILE", help="write the figures there, too")
-    density.add_to(commands)
-    experiment.add_to(commands)
-    reproduce.add_to(commands)
-    report.add_to(commands)
-    return made
 
 
 def refuse(given: argparse.Namespace) -> None:
@@ -56,7 +56,8 @@ def refuse(given: argparse.Namespace) -> None:
         if not 0 < value < math.inf:
             raise ValueError(f"--{name} must be positive and finite, got {value:g}")
     if given.dtype not in DTYPES:
-        raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {given.dtype!r}")
+        hint = did_you_mean(given.dtype, DTYPES)
+        raise ValueError(f"--dtype must be one of {', '.join(DTYPES)}, got {given.dtype!r}{hint}")
     refuse_device(given.device)
     if given.json is not None:
         try:

@@ -8,9 +8,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from laplex.cli.machine import busy, refuse_device, refuse_seed
+from laplex.cli.parsing import add_device, did_you_mean
 from laplex.cli.tables import Table, show
 
 if TYPE_CHECKING:
@@ -28,12 +27,11 @@ QUICK_LOOK = "it works; the figures of a quick look are too rough for a verdict"
 def add_to(commands: Any) -> None:
     """Add the command."""
     made = commands.add_parser("reproduce", help=HELP, description=ABOUT)
-    default = "cuda" if torch.cuda.is_available() else "cpu"
     made.add_argument("names", nargs="*", metavar="NAME", help="entries; all that can run here if none is given")
     made.add_argument("--list", action="store_true", help="the entries: source, data, device, time")
-    made.add_argument("--device", default=default, help=f"cpu, cuda or cuda:INDEX; {default} if not given")
+    add_device(made)
     made.add_argument("--out", default=OUT, metavar="DIR", help=f"for results, made if missing; {OUT} if not given")
-    made.add_argument("--data", metavar="DIR", help="a folder with the data sets")
+    made.add_argument("--data", metavar="DIR", help="a folder with the data sets; entries that need none if not given")
     made.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn; 0 if not given")
     made.add_argument("--fresh", action="store_true", help="forget earlier results of the same name in DIR")
     level = made.add_mutually_exclusive_group()
@@ -66,7 +64,7 @@ def _prepare(given: argparse.Namespace) -> tuple[list[Entry], Order]:
 
     unknown = [name for name in given.names if name not in NAMES]
     if unknown:
-        raise ValueError(f"NAME must be among {', '.join(NAMES)}, got {unknown[0]!r}")
+        raise ValueError(f"NAME must be among {', '.join(NAMES)}, got {unknown[0]!r}{did_you_mean(unknown[0], NAMES)}")
     refuse_device(given.device)
     refuse_seed(given.seed)
     data = None if given.data is None else Path(given.data)

@@ -18,7 +18,7 @@ class Table:
 
 def show(table: Table) -> None:
     """Print it."""
-    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
+    if sys.stdout is not None and sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         _show_rich(table)
     else:
         print(plain(table))

@@ -76,15 +76,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     keys = "x_train, y_train, x_test, y_test and, if there, x_val, y_val"
     parser.add_argument("--data", required=True, metavar="FILE.npz", help=keys)
     parser.add_argument("--name", help="of the data, for titles and file names; that of the file if not given")
-    parser.add_argument("--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {words(RANKS)}")
-    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS}")
+    parser.add_argument(
+        "--ranks", type=int, nargs="+", metavar="R", help=f"kernels of LAPLEX; {words(RANKS)} if not given"
+    )
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each head; {SEEDS} if not given")
     parser.add_argument(
         "--recipe", default="tuned", help="tuned (rates chosen on validation rows) or paper (rates scaled)"
     )
-    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help=f"all of {words(METHODS)}")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="M", help="heads that are compared")
     parser.add_argument("--quick", action="store_true", help="few epochs, ranks, seeds and rates: to see that it works")
     parser.add_argument("--head", default="linear", metavar="SHAPE", help="linear, or mlp: two layers and a tanh")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device")
 
 
 def prepare(given: argparse.Namespace) -> Study:

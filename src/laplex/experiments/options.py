@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from laplex.cli.parsing import did_you_mean
+
 
 def at_least_one(option: str, values: Sequence[int]) -> None:
     """Raise ValueError where a number is below 1."""
@@ -16,7 +18,8 @@ def among(option: str, given: Sequence[str], known: Sequence[str]) -> None:
     """Raise ValueError where a word is not known."""
     unknown = [one for one in given if one not in known]
     if unknown:
-        raise ValueError(f"--{option} must be among {words(known)}, got {unknown[0]!r}")
+        hint = did_you_mean(unknown[0], known)
+        raise ValueError(f"--{option} must be among {words(known)}, got {unknown[0]!r}{hint}")
 
 
 def file_name(name: str) -> str:

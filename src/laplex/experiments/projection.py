@@ -60,12 +60,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, metavar="PATH", help=folder)
     parser.add_argument("--train", nargs="+", metavar="FILE", help="packed .npz files, or folders, of train images")
     parser.add_argument("--name", help="of the data, for titles and file names; that of --data if not given")
-    parser.add_argument("--side", type=int, default=SIDE, metavar="PIXELS", help=f"of the square images; {SIDE}")
-    parser.add_argument("--widths", type=int, nargs="+", metavar="M", help=f"of the projections; {words(WIDTHS)}")
-    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each projection; {SEEDS}")
-    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="NAME", help=f"all of {words(METHODS)}")
+    parser.add_argument("--side", type=int, default=SIDE, metavar="PIXELS", help="of the square images")
+    widths = f"of the projections; {words(WIDTHS)} if not given"
+    parser.add_argument("--widths", type=int, nargs="+", metavar="M", help=widths)
+    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each projection; {SEEDS} if not given")
+    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="NAME", help="projections that are compared")
     parser.add_argument("--quick", action="store_true", help="few widths, seeds and epochs: to see that it works")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device; 1")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device")
 
 
 def prepare(given: argparse.Namespace) -> Study:

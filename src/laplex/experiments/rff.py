@@ -72,9 +72,9 @@ class Study:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options that this experiment has beside the common ones."""
-    parser.add_argument("--size", type=int, default=SIZE, metavar="N", help=f"anchors on each side; {SIZE}")
-    parser.add_argument("--features", type=int, nargs="+", metavar="D", help=f"powers of two up to {MOST}")
-    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="S", help=f"draws of the features; {SEEDS}")
+    parser.add_argument("--size", type=int, default=SIZE, metavar="N", help="anchors on each side")
+    parser.add_argument("--features", type=int, nargs="+", metavar="D", help=f"powers of two up to {MOST} if not given")
+    parser.add_argument("--seeds", type=int, default=SEEDS, metavar="S", help="draws of the features")
 
 
 def prepare(given: argparse.Namespace) -> Study:
