@@ -25,7 +25,8 @@ def test_log_prob_and_gradients(variant):
         assert error(two.grad.cpu(), one.grad) <= 1e-3, name  # sums of float32 numbers that cancel
 
 
-def test_rounds_of_em():
+@pytest.mark.parametrize("shrinkage", [0.0, 0.2])
+def test_rounds_of_em(shrinkage):
     values = smooth(dtype=torch.float32)
     found = []
     for device in ("cpu", "cuda"):
@@ -33,7 +34,7 @@ def test_rounds_of_em():
         state = density.start(examples, 24, places=torch.linspace(0, 1, 90))
         history = []
         for _ in range(5):
-            state, likelihood = density.em_round(examples, state, jump=False)
+            state, likelihood = density.em_round(examples, state, jump=False, shrinkage=shrinkage)
             history.append(likelihood)
         found.append(history)
     assert found[1] == pytest.approx(found[0], rel=1e-4)

@@ -8,13 +8,12 @@ are few mostly chance. The target keeps the first, and of the second what varies
 
     f = U z + g                                       m patterns across the line, and what they leave
     U U^T = F O (O^T F O)^-1 O^T F,   G = F - U U^T   O (K q, m) spans the patterns that vary most
-    g_i+1 = A_i g_i + e_i                             from knot to knot, and on without a memory: a Markov chain
-    A_i = G_i+1,i G_ii^-1,   cov e_i = G_i+1,i+1 - A_i G_ii A_i^T
+    g_i+1 = A_i g_i + e_i,   A_i = G_i+1,i G_ii^-1    from knot to knot, e_i independent of all before: a Markov chain
 
 Its blocks of neighbours are those of F. So shrinking changes the variance of no feature, and samples are as wild as the
-examples, no more. In terms of the latent variables y = K^-1 f, with H H^T the covariance of the f above,
+examples, no more. In terms of the latent variables y = K^-1 f, with V the covariance of the f above,
 
-    Q = (1 - part) T + part (K^-1 H) (K^-1 H)^T
+    Q = (1 - part) T + part K^-1 V K^-1
 
 The functions of independent y would be far rougher than those of any data: K amplifies what is alike from knot to knot.
 """
@@ -62,54 +61,55 @@ def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: 
     covariance = spread.transpose(1, 2).reshape(several * q, several * q)
     covariance = (covariance + covariance.mT) / 2
     patterns = _patterns(covariance, min(count // EXAMPLES_OF_A_PATTERN, len(covariance) // 4))
-    rest = covariance - patterns @ patterns.mT
-    root = torch.cat([patterns, _chain(rest.reshape(several, q, several, q))], 1)
-    root = _weights(root.reshape(several, q, -1), knots.double(), tau).transpose(0, 1).reshape(len(root), -1)
-    return torch.addmm(moments, root, root.mT, beta=1 - part, alpha=part)
+    known = patterns @ patterns.mT
+    target = known + _chain((covariance - known).reshape(several, q, several, q))
+    for _ in range(2):  # K^-1 from both sides, and back to the order of y: a function after the other
+        target = _weights(target.reshape(several, -1), knots.double(), tau).reshape(several, q, -1)
+        target = target.transpose(0, 1).reshape(several * q, -1).mT
+    return torch.lerp(moments, target, part)
 
 
 def _patterns(covariance: Tensor, most: int) -> Tensor:
-    """U (K q, m), for F (K q, K q): for any O, F - U U^T is definite; this one is a basis after two power steps."""
+    """U (K q, m) for F (K q, K q). For any O, F - U U^T is definite; this one spans m columns of F, times F."""
     if most == 0:
         return covariance[:, :0]
     some = torch.linspace(0, len(covariance) - 1, most, device=covariance.device).round().long()
     basis = torch.linalg.qr(covariance[:, some]).Q
-    basis = torch.linalg.qr(covariance @ basis).Q
     pushed = covariance @ basis
     inner = basis.mT @ pushed
-    chol = torch.linalg.cholesky((inner + inner.mT) / 2 + LEAST_RIDGE * _mean_variance(covariance) * _unit(most, inner))
+    ridge = LEAST_RIDGE * covariance.diagonal().mean()
+    chol = torch.linalg.cholesky((inner + inner.mT) / 2 + ridge * _unit(most, inner))
     return torch.linalg.solve_triangular(chol, pushed.mT, upper=False).mT  # type: ignore[no-any-return]
 
 
 def _chain(covariance: Tensor) -> Tensor:
-    """A root (K q, K q) of the covariance of the Markov chain whose neighbours vary as those of G (K, q, K, q) do."""
-    several, q = covariance.shape[:2]
+    """The covariance (K q, K q) of the Markov chain whose neighbours vary as those of G (K, q, K, q) do.
+
+    For j > i it is A_j-1 ... A_i G_ii. The inverse of the matrix with 1 on its diagonal and -A_i below it has all these
+    products: it is applied to the blocks G_ii.
+    """
+    size = covariance.shape[0] * covariance.shape[1]
     same = covariance.diagonal(dim1=0, dim2=2).movedim(-1, 0)
     later = covariance.diagonal(-1, dim1=0, dim2=2).movedim(-1, 0)  # G_i+1,i
     own = same.diagonal(dim1=1, dim2=2).mean(1)
-    same = same + (RIDGE * own + LEAST_RIDGE * own.mean())[:, None, None] * _unit(q, same)
+    same = same + (RIDGE * own + LEAST_RIDGE * own.mean())[:, None, None] * _unit(same.shape[1], same)
     step = torch.cholesky_solve(later.mT, torch.linalg.cholesky(same[:-1])).mT  # A_i
-    fresh = same.clone()
-    fresh[1:] -= step @ later.mT
-    drawn, back = (torch.zeros_like(covariance) for _ in range(2))
-    drawn.diagonal(dim1=0, dim2=2).copy_(torch.linalg.cholesky((fresh + fresh.mT) / 2).movedim(0, -1))
+    blocks, back = torch.zeros_like(covariance), torch.zeros_like(covariance)
+    blocks.diagonal(dim1=0, dim2=2).copy_(same.movedim(0, -1))
     back.diagonal(-1, dim1=0, dim2=2).copy_(-step.movedim(0, -1))
-    back, drawn = (one.reshape(several * q, several * q) for one in (back, drawn))
-    return torch.linalg.solve_triangular(back, drawn, upper=False, unitriangular=True)  # type: ignore[no-any-return]
+    blocks, back = blocks.reshape(size, size), back.reshape(size, size)
+    below = torch.linalg.solve_triangular(back, blocks, upper=False, unitriangular=True)
+    return below + below.mT - blocks  # type: ignore[no-any-return]
 
 
 def _weights(values: Tensor, knots: Tensor, tau: float) -> Tensor:
-    """K^-1 f along the first dimension, for f (K, ...): K is that of a Markov chain, so K^-1 has three diagonals."""
-    gap = (knots.diff() / tau).reshape(-1, *[1] * (values.dim() - 1))
+    """K^-1 f for f (K, m): K is the covariance of a Markov chain, so that K^-1 has three diagonals."""
+    gap = knots.diff()[:, None] / tau
     near, lost = torch.exp(-gap), -torch.expm1(-2 * gap)
     found = values.clone()
     found[1:] = (values[1:] - near * values[:-1]) / lost  # what is new at a knot, over its variance
     found[:-1] -= near * found[1:]
     return found
-
-
-def _mean_variance(covariance: Tensor) -> Tensor:
-    return covariance.diagonal().mean()
 
 
 def _unit(size: int, like: Tensor) -> Tensor:

@@ -1,0 +1,166 @@
+"""How much the latent covariance is shrunk: likelihoods of held-out images, and how wild samples are, over the part.
+
+    python -m benchmarks.shrinkage --out DIR                                 the images that come with laplex
+    python -m benchmarks.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 q4@1000 --device cuda
+
+It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / (4 examples); here the odds
+are taken in several multiples. Variance and colour are those of the model, exactly, over those of the images it was
+fitted to: the mean variance of a number, with the noise; and the mean variance of what a channel has beyond the mean of
+its pixel, without the noise, which has no colour that a picture could show.
+"""
+
+import argparse
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from benchmarks.report import git, machine, versions
+from laplex import density
+from laplex.density import Examples, PlacedGaussian, State
+from laplex.density._places import Line
+from laplex.density._shrinkage import shrunk
+from laplex.experiments.density_data import read
+
+FITS, SHARES, ROUNDS = ("q4@600",), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), 40
+CHANNELS = 3
+
+
+class Images(NamedTuple):
+    """Images to fit, and others."""
+
+    train: Examples
+    val: Examples
+
+
+def images(given: argparse.Namespace) -> Images:
+    """The images that the options name; without any, those that come with laplex."""
+    if given.data is None:
+        fitted, others = (one.values for one in density.images.bundled())
+    else:
+        fitted, others = (read("data", one, given.side, CHANNELS).values for one in (given.data, given.val))
+    train = Examples(fitted[: given.train_count].to(given.device))
+    return Images(train, Examples(others[: given.val_count].to(given.device), mean=train.mean))
+
+
+def part(rank: int, count: int, share: float) -> float:
+    """Of the target, for a multiple of the odds that a fit takes."""
+    own = density.shrinkage(rank, count)
+    odds = share * own / (1 - own)
+    return odds / (1 + odds)
+
+
+def colour(rows: Tensor) -> Tensor:
+    """What each channel has beyond the mean of its pixel's, of rows (N, n)."""
+    pixels = rows.reshape(len(rows), -1, CHANNELS)
+    return pixels - pixels.mean(-1, keepdim=True)
+
+
+@torch.no_grad()
+def wildness(model: PlacedGaussian, train: Examples) -> dict[str, float]:
+    """Variance and colour of samples over those of the images."""
+    gaussian, signal, coloured = model.distribution(), 0.0, 0.0
+    for block in gaussian.columns():
+        signal += float(block.square().sum(dtype=torch.float64)) / train.dim
+        coloured += float(colour(block).square().sum(dtype=torch.float64)) / train.dim
+    seen = sum(float(colour(train.rows(some)).square().sum(dtype=torch.float64)) for some in train.row_parts())
+    noise, variance = float(gaussian.noise.double().square().mean()), float(train.variance.double().mean())
+    return {
+        "variance": (signal + noise) / variance,
+        "variance_without_noise": signal / variance,
+        "colour": coloured / (seen / len(train) / train.dim),
+    }
+
+
+def seconds(call: Callable[[], Any], device: torch.device) -> float:
+    """Of the second of two calls."""
+    for _ in range(2):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        begun = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    return time.perf_counter() - begun
+
+
+def cost(train: Examples, state: State) -> dict[str, float]:
+    """Seconds of a round without shrinking, and of shrinking alone."""
+    moments = state.root @ state.root.mT
+    line = Line(state.knots, state.tau, moments, len(state.weight))
+    given = moments, line.spread, state.knots, state.tau
+    return {
+        "round_seconds": seconds(lambda: density.em_round(train, state), train.device),
+        "shrinking_seconds": seconds(lambda: shrunk(*given, part=0.1, count=len(train)), train.device),
+    }
+
+
+def fitted(data: Images, functions: int, rank: int, share: float, rounds: int, begin: State) -> dict[str, Any]:
+    """A fit, as `laplex.density.fit` makes it, with a multiple of its shrinkage."""
+    state, count = begin, len(data.train)
+    caution: dict[str, Any] = {
+        "shrinkage": part(rank, count, share),
+        "inflation": density.inflation(len(begin.knots), functions, count),
+    }
+    for _ in range(rounds):
+        state, _ = density.em_round(data.train, density.annealed(state, rounds), **caution)
+    model = state.model(data.train.mean)
+    return {
+        "images": count,
+        "functions": functions,
+        "rank": rank,
+        "share": share,
+        "part": caution["shrinkage"],
+        "held_out": density.evaluate(model, data.val).log_likelihood,
+        **wildness(model, data.train),
+        **cost(data.train, state),
+    }
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="the folder of the results")
+    add("--name", default="bundled", help="of the images, for the name of the file")
+    add("--data", nargs="+", metavar="SOURCE", help="images to fit, as `laplex experiment density` takes them")
+    add("--val", nargs="+", metavar="SOURCE", help="other images")
+    add("--side", type=int, help="images become squares of this side")
+    add("--train-count", type=int, help="only the first of --data")
+    add("--val-count", type=int, help="only the first of --val")
+    add("--fits", nargs="+", default=FITS, metavar="qN@RANK", help="functions and rank")
+    add("--shares", nargs="+", type=float, default=SHARES, help="multiples of the odds that a fit takes")
+    add("--rounds", type=int, default=ROUNDS)
+    add("--device", default="cpu")
+    given = parser.parse_args()
+    if (given.data is None) != (given.val is None):
+        parser.error("--data and --val go together, got one of them")
+    return given
+
+
+def main() -> None:
+    """Every fit at every share, each written as soon as it is known."""
+    given = options()
+    data = images(given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    head = {"machine": machine(given.device), "versions": versions(), "git": git(), "rounds": given.rounds}
+    results = []
+    for word in given.fits:
+        functions, rank = map(int, re.findall(r"\d+", word))
+        begin = density.start(data.train, rank, functions=functions)
+        for share in given.shares:
+            begun = time.perf_counter()
+            results.append(fitted(data, functions, rank, share, given.rounds, begin))
+            took = time.perf_counter() - begun
+            shown = {name: round(value, 4) for name, value in results[-1].items()}
+            print(given.name, shown, f"{took:.1f} s", flush=True)
+            text = json.dumps(head | {"name": given.name, "results": results}, indent=1) + "\n"
+            (given.out / f"shrinkage-{given.name}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
