@@ -14,7 +14,7 @@ import pytest
 
 import laplex
 from laplex import cli
-from laplex.cli import completion, density, options, packages
+from laplex.cli import completion, density, doctor, options, packages
 from laplex.cli.parsing import Formatter, as_command, default_text, did_you_mean
 from laplex.density._starts import STARTS
 from laplex.reproduce import NAMES
@@ -347,6 +347,14 @@ def test_an_output_that_is_closed_from_the_start_is_no_error():
     done = started("doctor", code="sys.stdout = None")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+def test_ctrl_c_ends_any_command_without_a_traceback(command, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "examine", interrupted)
+    assert command("doctor") == (130, "", "\nlaplex doctor: interrupted\n")
 
 
 # --- what users read of it --------------------------------------------------------------------------------------------

@@ -34,9 +34,13 @@ def parsed() -> argparse.Namespace:
 
 def run(given: argparse.Namespace) -> NoReturn:
     """Run a command and end the process."""
-    load_laplex()
-    with _readers_may_leave():
-        sys.exit(_run(given))
+    try:
+        load_laplex()
+        with _readers_may_leave():
+            sys.exit(_run(given))
+    except KeyboardInterrupt:  # where a command has nothing to add
+        print(f"\nlaplex {given.command}: interrupted", file=sys.stderr)
+        sys.exit(130)
 
 
 @contextmanager
