@@ -107,6 +107,20 @@ def test_plans_of_triton(in_order):
     assert error(laplex.linear(x, a, b, plan=made, backend="triton"), oracle(x, a, b)) <= 1e-14
 
 
+@INTERPRETED
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("sizes", [((100,), (90,)), ((3, 70), (65,)), ((64,), (64,)), ((40,), (300,))], ids=str)
+def test_plans_of_triton_with_places_and_many_words(sizes, in_order, monkeypatch):
+    monkeypatch.setattr("laplex._triton.tuning.PLACES_FROM", 1)  # as for millions of points
+    a, b = (normal(*size) for size in sizes)
+    if in_order:
+        a, b = a.sort().values, b.sort().values
+    for plan in (Plan(a, b, backend="triton"), Plan(a, b, backend="triton").mT):
+        made = reloaded(plan)
+        assert all(torch.equal(one, two) for one, two in zip(made._order.tensors, plan._order.tensors))
+
+
 def test_everything_in_one_file():
     K = phased()
     state = {"plan": K.plan, "operator": K, "gram": K.gram(), "factor": K.gram().cholesky(0.3), "a": K.a}
