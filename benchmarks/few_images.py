@@ -2,8 +2,8 @@
 
     python -m benchmarks.few_images --out DIR      writes DIR/few-images.json
 
-The constants of `laplex.density.inflation` and `laplex.density.shrinkage` were chosen by such figures. The images are
-those that come with laplex, every fourth number of them.
+The constants of `laplex.density.inflation` and `laplex.density.shrinkage` were chosen by such figures, and by those of
+`benchmarks.shrinkage`. The images are those that come with laplex, every fourth number of them.
 """
 
 import argparse
@@ -11,18 +11,19 @@ import json
 from pathlib import Path
 
 from benchmarks.report import git, machine, versions
+from benchmarks.shrinkage import part
 from laplex import density
 
 COUNTS, RANK, FUNCTIONS, ROUNDS = (29, 58, 117, 414), 200, 2, 20
 POWERS = (0.0, 0.5, 1.0, 1.5)  # of the inflation; 1 is what a fit takes
-SHARES = (0.0, 1.0, 10.0)  # of the shrinkage; 1 is what a fit takes
+SHARES = (0.0, 0.25, 1.0, 4.0)  # of the odds of the shrinkage; 1 is what a fit takes
 
 
 def held_out(train: density.Examples, others: density.Examples, power: float, share: float) -> float:
     """The mean log-likelihood of other images after a fit."""
     state = density.start(train, RANK, functions=FUNCTIONS)
     inflation = density.inflation(len(state.knots), FUNCTIONS, len(train)) ** power
-    shrinkage = min(0.5, share * density.shrinkage(RANK, len(train)))
+    shrinkage = part(RANK, len(train), share)
     for _ in range(ROUNDS):
         state = density.annealed(state, ROUNDS)
         state, _ = density.em_round(train, state, shrinkage=shrinkage, inflation=inflation)
