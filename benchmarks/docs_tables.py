@@ -61,6 +61,20 @@ def errors() -> str:
     return table(("what", "on", "sizes", "largest error", "bar"), rows, *(origin for origin, _ in found.values()))
 
 
+def default_errors() -> str:
+    """The largest errors of ``laplex.linear`` as it comes, over random sizes: of its values, and of its gradients."""
+    rows, files = [], []
+    for name, on in (("errors-cpu.json", "CPU"), ("errors-nvidia-h200.json", "H200")):
+        found = json.loads((COMMITTED / name).read_text())["points"]
+        points = [row["errors"] for row in found if row["dtype"] == "float32"]
+        gradients = [max(error for key, error in row.items() if key != "y") for row in points if len(row) > 1]
+        largest = max(row["y"] for row in points), max(gradients)
+        rows.append((on, str(len(points)), *(f"{error:.1e}" for error in largest), "<= 5e-07"))
+        files.append(f"`benchmarks/results/{name}`")
+    head = "on", "products", "largest error of values", "largest error of gradients", "bar"
+    return table(head, rows, f"From {', '.join(files)}.")
+
+
 def celerite2() -> str:
     """Everything that was measured beside celerite2."""
     return _beside(
@@ -285,6 +299,7 @@ def _from(*names: str) -> str:
 
 CONTENT: dict[str, Callable[[], str]] = {
     "errors": errors,
+    "default errors": default_errors,
     "celerite2": celerite2,
     "small layers": small,
     "ffts": ffts,

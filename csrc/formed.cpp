@@ -48,7 +48,7 @@ Status form(const Form& form) {
     const int64_t tasks = grid.tasks(), entries = kernels.h * kernels.n * kernels.k;
     T* matrix = static_cast<T*>(form.matrix);
     use_large_pages(matrix, sizeof(T) * entries);
-    parallel_for(useful_threads(form.threads, entries * kernels.r), kernels.h * tasks, [&](int64_t task, int) {
+    parallel_for(useful_threads_now(form.threads, entries * kernels.r), kernels.h * tasks, [&](int64_t task, int) {
         const int64_t batch = task / tasks, strip = task % tasks / grid.stacks, stack = task % grid.stacks;
         grid.for_each_tile(strip, stack, [&](const Tile& tile) {
             if (kernels.target_direction)

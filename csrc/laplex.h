@@ -18,6 +18,9 @@ struct Tally {
 };
 extern Tally tally;
 
+// When a thread last began late, in seconds of omp_get_wtime; 0 if none has (parallel.h).
+extern double late_at;
+
 // The plan of two sides: an index (h, channels, size) for each side. The number of channels tells which arrays it
 // holds:
 //     4   order, rank, below, upto    both sides are sorted; below and upto are in order

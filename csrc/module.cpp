@@ -11,6 +11,7 @@ namespace nb = nanobind;
 using namespace laplex;
 
 Tally laplex::tally{};
+double laplex::late_at = 0;
 
 namespace {
 
@@ -177,5 +178,7 @@ NB_MODULE(_core, m) {
     m.def("form", &form);
     m.def("form_pullback", &form_pullback);
     m.def("multiply", &multiply);
+    m.def("late_at", [] { return late_at; });
+    m.def("set_late_at", [](double seconds) { late_at = seconds; });  // for tests
     m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

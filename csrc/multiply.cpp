@@ -132,7 +132,7 @@ void multiply_block(const View& a, const View& b, int64_t k, int64_t row, int64_
 Status multiply(const Multiply& args) {
     const int64_t strips = block_count(args.m, ROWS), stacks = block_count(args.n, COLS), blocks = strips * stacks;
     const int64_t work = args.h * args.m * args.n * args.k / TILE_N;
-    const bool done = parallel_for(useful_threads(args.threads, work), args.h * blocks, [&](int64_t task, int) {
+    const bool done = parallel_for(useful_threads_now(args.threads, work), args.h * blocks, [&](int64_t task, int) {
         const Workspace memory;
         if (!memory) return false;
         const int64_t batch = task / blocks, row = task % blocks / stacks * ROWS, col = task % stacks * COLS;

@@ -57,8 +57,10 @@ Status scan(const Scan& scan) {
     use_large_pages(scan.odd, bytes);
     Buffer<Status> status(scan.h);
     if (!status) return OUT_OF_MEMORY;
+    // Sums over rows, and over a long side of sources, are split between the threads.
+    const bool split = scan.pull || scan.source_channels == 2;
     return for_each_batch(scan.h, (scan.n + scan.k) * scan.m, scan.threads, status.get(),
-                          [&](int64_t batch, int threads) { return scan_batch<T>(scan, batch, threads); });
+                          [&](int64_t batch, int threads) { return scan_batch<T>(scan, batch, threads); }, !split);
 }
 
 // The sum is float64. A block of columns stays in the cache while its rows are read.

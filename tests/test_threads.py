@@ -39,6 +39,20 @@ def test_small_products_open_no_parallel_region():
     assert opened(lambda: laplex.linear(x, a, b, 0.5, plan=plan).sum().backward())[0] == 0
 
 
+def test_medium_products_open_one_only_while_no_thread_begins_late():
+    a, b = anchors(1 << 14)
+    x, plan = torch.randn(1 << 14), laplex.Plan(a, b)
+    product = laplex.linear(x, a, b, 0.5, plan=plan)
+    try:
+        _core.set_late_at(0.0)  # no thread was ever late
+        assert opened(lambda: laplex.linear(x, a, b, 0.5, plan=plan))[0] > 0
+        _core.set_late_at(1e300)  # and now one just was
+        assert opened(lambda: laplex.linear(x, a, b, 0.5, plan=plan))[0] == 0
+        assert torch.equal(laplex.linear(x, a, b, 0.5, plan=plan), product)
+    finally:
+        _core.set_late_at(0.0)
+
+
 @pytest.mark.parametrize(("m", "regions"), [(1, 2), (64, 1)])
 def test_large_products_open_few(m, regions):
     a, b = anchors(100_000)

@@ -394,3 +394,10 @@ def test_places_of_several_kernels(tiles, monkeypatch):
     a, b, x = torch.randn(2, 17), torch.randn(2, 20), torch.randn(2, 3, 20)
     for product in (x, x.mT.contiguous().mT):
         assert error(linear(product, a, b, plan=planned(a, b)), oracle(x, a, b, 9.0)) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize(("n", "k"), [(0, 5), (5, 0)])
+def test_a_plan_with_an_empty_side_holds_no_places(n, k, monkeypatch):
+    monkeypatch.setattr(tuning, "PLACES_FROM", 1)
+    a, b = torch.randn(n), torch.randn(k)
+    assert linear(torch.randn(3, k), a, b, plan=planned(a, b)).shape == (3, n)

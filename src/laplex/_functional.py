@@ -53,19 +53,18 @@ def linear(
         weight (H): the weights of a sum over the matrices of the batch, float32 or float64; None for no sum.
         phi (*H, n), psi (*H, k): phases, both or neither.
         plan: a :class:`laplex.Plan` of these anchors, to skip the sort.
-        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients. One matrix
-            without gradients is scanned where that takes about as long: for float32 it is the more exact way.
+        backend: one of :mod:`laplex.backends`; None chooses what is fastest for device, sizes and gradients.
 
     Returns:
         y (..., n), or (*H, m, n) with batched anchors and no weight, in the dtype of x. Under autocast x is cast first,
         as F.linear casts it, unless it is float64 or complex; the other arguments are not cast.
 
-        Accuracy: sums are carried in float64. (On CUDA, for float32 and many points, only between tiles of a few
-        hundred points.) Errors are relative to the sum of the terms' sizes, sum_j exp(-|a_i - b_j| / tau) |x_j|, so a
-        small result of large terms loses digits. With phases, whose cosines and sines are rounded, float32 results are
-        within 3 * 2^-23 of that sum (5 * 2^-23 with tiles). Where the matrix is formed (backend "formed"), its entries
-        are off by a few roundings (in half precision, rounded to that), and the sums are those of torch's matrix
-        product, in the precision that torch's settings allow.
+        Accuracy: a float32 result, and all gradients, are within 5e-7 of the sum of the sizes of the terms that are
+        added, sum_j exp(-|a_i - b_j| / tau) |x_j|, whatever the sizes and the backend. (A small result of large terms
+        loses digits.) Scans carry their sums in float64; on CUDA, for float32 and many points, only between tiles of a
+        few hundred points. Where the matrix is formed (backend "formed"), its entries are off by a few roundings, and
+        blocks of its sums are added in float64. In half precision entries and results are rounded to that. If torch may
+        use TF32 (``torch.set_float32_matmul_precision``), formed matrices on CUDA are multiplied with it.
 
         Errors on CUDA: a call does not wait for the device. Where anchors or tau are not finite, tau is not positive,
         or a plan does not describe the anchors, y is NaN throughout (in a batch, for that matrix) and nothing raises.

@@ -4,7 +4,7 @@
     cpp      CPU           the compiled core
     triton   CUDA          Triton programs
     dense    any device    sums every pair of anchors, in float64
-    formed   any device    forms the matrix (or a sum of matrices) once; torch multiplies, as in nn.Linear
+    formed   any device    forms the matrix (or a sum of matrices) once and multiplies by it, as nn.Linear does
 
 The first three sort the anchors and scan; the others visit all n * k entries, which is faster for small matrices and
 many rows. A call chooses by device, sizes and whether gradients are wanted: each way's time is estimated from a sweep.

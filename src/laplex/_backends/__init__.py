@@ -42,7 +42,7 @@ class Backend(NamedTuple):
     look: Callable[[Tensor, Tensor], str] | None = None  # a, b to be planned -> their layout; raises if not finite
     complete: Callable[[Order, int, int], Order] | None = None  # an order to be kept, n, k -> with more, to save time
     solver: ModuleType | None = None  # factors and sweeps of quasiseparable matrices
-    form: ModuleType | None = None  # form and pull: linear then forms the matrix, and torch multiplies
+    form: ModuleType | None = None  # form, matmul and pull: linear then forms the matrix
     phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     ahead: ModuleType | None = None  # compiles programs before they are needed

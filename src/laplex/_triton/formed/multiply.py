@@ -4,6 +4,8 @@ Two ways lead there. One adds blocks of float32 sums (``programs_multiply``). Th
 GPU with matrix units for float64 does at least as fast as in float32: on an H200 4096 rows of a 4096 x 4096 layer take
 2.2 ms, and 2.7 ms in float32. But operands and results have to be converted, and for small products each conversion
 takes longer than the product. So the second way is for large products; the matrix is then written in float64 at once.
+
+Who allows TF32 (``torch.set_float32_matmul_precision``) asks for speed in place of digits, and gets torch's product.
 """
 
 from __future__ import annotations
@@ -33,10 +35,18 @@ def _has_double_units(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) in DOUBLE_UNITS
 
 
+def allows_tf32() -> bool:
+    """Whether the user lets torch multiply float32 matrices with fewer digits."""
+    matmul = torch.backends.cuda.matmul
+    known: str | None = getattr(matmul, "fp32_precision", None)  # from torch 2.9 on; mixed with the older, that raises
+    return bool(matmul.allow_tf32) if known is None else known == "tf32"
+
+
 def entries_dtype(dtype: torch.dtype, device: torch.device, multiplications: int) -> torch.dtype:
     """In which dtype a matrix for an x of this dtype is written: of float64 numbers, it is multiplied in float64."""
-    large = multiplications >= tuning.MULTIPLY_DOUBLES
-    return torch.float64 if dtype == torch.float32 and large and multiplies_doubles(device) else dtype
+    if dtype != torch.float32 or multiplications < tuning.MULTIPLY_DOUBLES or not multiplies_doubles(device):
+        return dtype
+    return torch.float32 if allows_tf32() else torch.float64
 
 
 def multiply(x: Tensor, matrix: Tensor) -> Tensor:
@@ -46,7 +56,7 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
     n, k = matrix.shape
     y = x.new_empty((*x.shape[:-1], n))
     rows, out = x.reshape(-1, k), y.view(-1, n)
-    if x.dtype == torch.float32 == matrix.dtype:
+    if x.dtype == torch.float32 == matrix.dtype and not allows_tf32():
         _add_chunks(rows[None], matrix.t()[None], out[None])
     else:
         call(_times_transposed, rows, matrix, out=(out,))
@@ -60,13 +70,15 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if torch.float64 in (right.dtype, dtype):
         return torch.matmul(left.double(), right.double()).to(dtype)
-    if left.dtype == torch.float32:
+    if left.dtype == torch.float32 and not allows_tf32():
         out = left.new_empty((*left.shape[:-1], right.shape[-1]))
         batches = (left, right, out) if out.dim() == 3 else (left[None], right[None], out[None])
         _add_chunks(*batches)
         return out
     product = torch.bmm if left.dim() == 3 else torch.mm
-    if dtype != left.dtype and left.is_cuda:  # half precision, which torch sums in float32
+    if (
+        left.dtype.itemsize < 4 and dtype == torch.float32 and left.is_cuda
+    ):  # half precision, which torch sums in float32
         return product(left, right, out_dtype=dtype)
     return product(left, right).to(dtype)
 

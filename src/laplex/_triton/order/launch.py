@@ -115,7 +115,7 @@ def complete(order: Order, n: int, k: int) -> Order:
     entry, position, _, nothing = order.tensors
     h = entry.shape[0]
     large = (n + k) * h >= tuning.PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= LAUNCH_AXIS
-    if not large or joined(order).in_order:
+    if not large or n == 0 or k == 0 or joined(order).in_order:  # with an empty side nothing is ordered
         return order
     return Order.of((entry, position, places(entry, n, k), nothing), order.layout)
 
