@@ -160,8 +160,9 @@ def test_the_spread_of_samples_is_that_of_many_draws_over_that_of_the_examples(c
         pixels = (rows - mean).unflatten(1, (-1, channels))
         return pixels.square().mean(), (pixels - pixels.mean(2, keepdim=True)).square().mean()
 
-    drawn = model.sample(200_000).detach()
-    ours, theirs = size(drawn, model.mean), size(values, values.mean(0))
+    drawn, smooth = (model.sample(200_000, noise=noise).detach() for noise in (True, False))
+    ours = size(drawn, model.mean)[0], size(smooth, model.mean)[1]
+    theirs = size(values, values.mean(0))
     assert found["variance"] == pytest.approx(float(ours[0] / theirs[0]), rel=0.02)
     if channels == 1:
         assert found["colour"] is None

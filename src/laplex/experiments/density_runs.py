@@ -126,14 +126,14 @@ def evaluated(model: Density | FactorGaussian, examples: Examples) -> dict[str, 
 def spread(model: Density | FactorGaussian, examples: Examples, channels: int) -> dict[str, float | None]:
     """How much samples of a model vary, over how much the examples do: in all values, and in colour.
 
-    Colour is a pixel's channels less their mean; None with one channel. Both are exact: nothing is drawn.
+    Colour is a pixel's channels less their mean, and without the noise: that is alone in each number, and colours no
+    patch. It is None with one channel. Both are exact: nothing is drawn.
     """
     gaussian = model if isinstance(model, FactorGaussian) else model.distribution()
     ours = gaussian.variance.sum() / examples.variance.sum()
     if channels == 1:
         return {"variance": float(ours), "colour": None}
-    noise = gaussian.noise.square().sum() * (1 - 1 / channels)
-    drawn = noise + sum(_colour(block, channels) for block in gaussian.columns())
+    drawn = sum(_colour(block, channels) for block in gaussian.columns())
     seen = sum(_colour(examples.rows(part), channels) for part in examples.row_parts())
     return {"variance": float(ours), "colour": float(drawn / (seen / len(examples)))}
 

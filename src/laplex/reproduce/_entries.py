@@ -346,9 +346,9 @@ LEARNING = (
         claim="Samples have smooth patches of colour like those of the empirical Gaussian, found from flat vectors; "
         "the likelihood grows with the number of components at the same rank.",
         criterion="The paper shows samples and gives no numbers for them. Reproduced if samples at rank 1000 have 0.9 "
-        "to 1.1 times the variance of the images and 0.7 to 1.3 times their colour (how far the channels of a pixel "
-        "are apart), and the likelihood of images that were not fitted grows with the number of functions at the same "
-        "rank; whether samples have patches is for the reader to see.",
+        "to 1.1 times the variance of the images and, without their noise, 0.7 to 1.3 times their colour (how far the "
+        "channels of a pixel are apart), and the likelihood of images that were not fitted grows with the number of "
+        "functions at the same rank; whether samples have patches is for the reader to see.",
         devices=BOTH,
         data=IMAGES,
         minutes={"cuda": 5.0, "cpu": 60.0},
