@@ -3,7 +3,7 @@
     python -m benchmarks.shrinkage --out DIR                                 the images that come with laplex
     python -m benchmarks.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 q4@1000 --device cuda
 
-It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / (4 examples); here the odds
+It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / examples; here the odds
 are taken in several multiples. Variance and colour are those of the model, exactly, over those of the images it was
 fitted to: the mean variance of a number, with the noise; and the mean variance of what a channel has beyond the mean of
 its pixel, without the noise, which has no colour that a picture could show.

@@ -110,9 +110,9 @@ def test_a_part_is_a_mixture():
     assert latent.shrunk(0.0, 400)[0] is latent.moments
 
 
-def test_the_part_is_that_of_a_covariance_seen_in_a_quarter_as_many_examples_as_variables():
-    assert density.shrinkage(1000, 3000) == pytest.approx(250 / 3250)
-    assert density.shrinkage(10, 10**9) == pytest.approx(2.5e-9)
+def test_the_part_is_that_of_a_covariance_seen_in_as_many_examples_as_variables():
+    assert density.shrinkage(1000, 3000) == pytest.approx(0.25)
+    assert density.shrinkage(10, 10**9) == pytest.approx(1e-8)
     assert density.shrinkage(10**9, 10) == pytest.approx(1, abs=1e-6)
 
 

@@ -15,7 +15,7 @@ examples, no more. In terms of the latent variables y = K^-1 f, with V the covar
 
     Q = (1 - part) T + part K^-1 V K^-1
 
-The functions of independent y would be far rougher than those of any data: K amplifies what is alike from knot to knot.
+Independent y would not do: from an estimate of T, whose y cancel one another, K makes far larger functions of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch import Tensor
 
 from laplex._checks import counts
 
-EXAMPLES_OF_A_PATTERN = 20  # a pattern is kept for so many
+EXAMPLES_OF_A_PATTERN = 10  # a pattern is kept for so many
 RIDGE = 1e-6  # of the mean variance of the functions at a knot
-LEAST_RIDGE = 1e-9  # of their mean variance at all knots
+LEAST_RIDGE = 1e-9  # of the mean of a diagonal: what makes rounding harmless
 
 
 def shrinkage(rank: int, count: int) -> float:
@@ -36,13 +36,13 @@ def shrinkage(rank: int, count: int) -> float:
     The covariance of ``rank`` latent variables is estimated from ``count`` examples. With fewer examples than that it
     is all but singular, and held-out examples, which leave the span of the others, become unlikely. So it is mixed with
     that of smooth functions, which keep the variance of every feature, and the correlations of features whose places
-    are near one another; of the correlations across the line only the strongest patterns, one for twenty examples.
-    The part is rank / (rank + 4 count), as if the simpler covariance had been seen in a quarter as many examples as
-    there are latent variables; half and twice that were as good (`python -m benchmarks.shrinkage`).
+    are near one another; of the correlations across the line only the strongest patterns, one for ten examples. The
+    part is rank / (rank + count), as if the simpler covariance had been seen in as many examples as there are latent
+    variables; half and a quarter of that were nearly as good (`python -m benchmarks.shrinkage`).
     """
     where = "laplex.density.shrinkage"
     rank, count = counts.whole(where, "rank", rank), counts.whole(where, "count", count)
-    return rank / (rank + 4 * count)
+    return rank / (rank + count)
 
 
 def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: float, count: int) -> Tensor:
@@ -70,15 +70,20 @@ def shrunk(moments: Tensor, spread: Tensor, knots: Tensor, tau: float, *, part: 
 
 
 def _patterns(covariance: Tensor, most: int) -> Tensor:
-    """U (K q, m) for F (K q, K q). For any O, F - U U^T is definite; this one spans m columns of F, times F."""
+    """U (K q, m) for F (K q, K q). F - U U^T is definite for any O; this one spans F times m even columns of F."""
     if most == 0:
         return covariance[:, :0]
     some = torch.linspace(0, len(covariance) - 1, most, device=covariance.device).round().long()
-    basis = torch.linalg.qr(covariance[:, some]).Q
-    pushed = covariance @ basis
-    inner = basis.mT @ pushed
-    ridge = LEAST_RIDGE * covariance.diagonal().mean()
-    chol = torch.linalg.cholesky((inner + inner.mT) / 2 + ridge * _unit(most, inner))
+    first = _explained(covariance[:, some], covariance[some[:, None], some])
+    pushed = covariance @ first
+    return _explained(pushed, first.mT @ pushed)
+
+
+def _explained(pushed: Tensor, inner: Tensor) -> Tensor:
+    """U from F O and O^T F O."""
+    inner = (inner + inner.mT) / 2
+    ridge = LEAST_RIDGE * inner.diagonal().mean() * _unit(len(inner), inner)
+    chol = torch.linalg.cholesky(inner + ridge)
     return torch.linalg.solve_triangular(chol, pushed.mT, upper=False).mT  # type: ignore[no-any-return]
 
 
