@@ -4,9 +4,8 @@
     python -m benchmarks.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 q4@1000 --device cuda
 
 It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / examples; here the odds
-are taken in several multiples. Variance and colour are those of the model, exactly, over those of the images it was
-fitted to: the mean variance of a number, with the noise; and the mean variance of what a channel has beyond the mean of
-its pixel, without the noise, which has no colour that a picture could show.
+are taken in several multiples. Variance and colour are those of samples over those of the images that were fitted, as
+`laplex experiment density` has them.
 """
 
 import argparse
@@ -18,14 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from benchmarks.report import git, machine, versions
 from laplex import density
-from laplex.density import Examples, PlacedGaussian, State
+from laplex.density import Examples, State
 from laplex.density._places import Line
 from laplex.density._shrinkage import shrunk
 from laplex.experiments.density_data import read
+from laplex.experiments.density_runs import spread
 
 FITS, SHARES, ROUNDS = ("q4@600",), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), 40
 CHANNELS = 3
@@ -53,28 +52,6 @@ def part(rank: int, count: int, share: float) -> float:
     own = density.shrinkage(rank, count)
     odds = share * own / (1 - own)
     return odds / (1 + odds)
-
-
-def colour(rows: Tensor) -> Tensor:
-    """What each channel has beyond the mean of its pixel's, of rows (N, n)."""
-    pixels = rows.reshape(len(rows), -1, CHANNELS)
-    return pixels - pixels.mean(-1, keepdim=True)
-
-
-@torch.no_grad()
-def wildness(model: PlacedGaussian, train: Examples) -> dict[str, float]:
-    """Variance and colour of samples over those of the images."""
-    gaussian, signal, coloured = model.distribution(), 0.0, 0.0
-    for block in gaussian.columns():
-        signal += float(block.square().sum(dtype=torch.float64)) / train.dim
-        coloured += float(colour(block).square().sum(dtype=torch.float64)) / train.dim
-    seen = sum(float(colour(train.rows(some)).square().sum(dtype=torch.float64)) for some in train.row_parts())
-    noise, variance = float(gaussian.noise.double().square().mean()), float(train.variance.double().mean())
-    return {
-        "variance": (signal + noise) / variance,
-        "variance_without_noise": signal / variance,
-        "colour": coloured / (seen / len(train) / train.dim),
-    }
 
 
 def seconds(call: Callable[[], Any], device: torch.device) -> float:
@@ -117,7 +94,7 @@ def fitted(data: Images, functions: int, rank: int, share: float, rounds: int, b
         "share": share,
         "part": caution["shrinkage"],
         "held_out": density.evaluate(model, data.val).log_likelihood,
-        **wildness(model, data.train),
+        **spread(model, data.train, CHANNELS),
         **cost(data.train, state),
     }
 
