@@ -20,9 +20,9 @@ LATENTS = ("dense", "diagonal")
 
 # Where examples are known: `python -m benchmarks.adam_start` compares these with others.
 NOISE = 0.8  # of the standard deviation of each feature: details are learned after what many features share
-SPACING = 1e-2  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
+SPACING = 5e-3  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
 KNOTS_IN_TAU = 100.0  # so long that places find their way past many knots; it falls as the fit grows finer
-OTHERS = 0.3  # weights and factors of the second component and of those after it, beside those of the first
+OTHERS = 0.3  # weights of the second component and of those after it, beside those of the first
 PHASES = 0.1  # in radians: where all phases are equal they have no gradient
 UNMOVED = 1e-6  # what rounding may do to a parameter that nobody changed
 
@@ -119,8 +119,8 @@ class LaplexGaussian(Density):
 
         The mean is that of the examples. Each feature has its variance, most of it as noise, so that what many features
         share is learned first and details later. For the same reason tau is long, and the weights of the first
-        component have one sign, so that features near one another vary alike. All other components are small, and
-        their weights random.
+        component have one sign, so that features near one another vary alike. Components take turns with the knots, so
+        that their functions are independent; the weights of all but the first are random.
 
         Args:
             examples: what will be fitted. Features whose places are near one another should vary alike, as they do in
@@ -139,22 +139,25 @@ class LaplexGaussian(Density):
         if self.phi is not None and self.psi is not None:
             self.psi.zero_()
             self.phi.copy_(PHASES * torch.randn(self.dim, generator=generator))
-        sizes = torch.full((self.components, 1), OTHERS)
+        turns = torch.arange(self.rank) % self.components == torch.arange(self.components)[:, None]
+        self._reset_factor(turns.to(self.b) * math.sqrt(self.components))
         shares = OTHERS * torch.randn(self.components, self.dim, generator=generator)
-        sizes[0] = shares[0] = 1.0
-        self._reset_factor(sizes.expand(-1, self.rank).to(self.b))
-        mixed = (sizes * shares).sum(0).to(self.b)  # all L_i are multiples of 1, so that F = diag(mixed) A
-        signal = (1 - NOISE**2) * examples.variance / self._kernel_squares()
+        shares[0] = 1.0
         self.weight.copy_(shares)
-        self.weight.mul_(signal.sqrt() / mixed)
+        self._match((1 - NOISE**2) * examples.variance)
 
-    def _kernel_squares(self) -> Tensor:
-        """The sums of the squares of A over knots (n,): exp(-2 |a - b| / tau) cos(x)^2, cos(x)^2 = (1 + cos 2x) / 2."""
-        ones, tau = torch.ones_like(self.b), self.log_tau.exp() / 2
-        plain = linear(ones, self.a, self.b, tau)
-        if self.phi is None or self.psi is None:
-            return plain
-        return (plain + linear(ones, self.a, self.b, tau, phi=2 * self.phi, psi=2 * self.psi)) / 2
+    def _match(self, variance: Tensor) -> None:
+        """Scale the weights, so that the features have a variance (n,) without noise. Factors are diagonal.
+
+        It is the sum over i of w_i^2 K^2 l_i^2, where l_i is the diagonal of L_i and K is squared entry by entry:
+        exp(-2 |a - b| / tau) cos(phi - psi)^2, and cos(x)^2 = (1 + cos 2x) / 2.
+        """
+        factor, tau = self._latent_factor(), self.log_tau.exp() / 2
+        squares = (factor[None] if factor.dim() == 1 else factor.diagonal(dim1=1, dim2=2)).square()  # (I, k)
+        found = linear(squares, self.a, self.b, tau)
+        if self.phi is not None and self.psi is not None:
+            found = (found + linear(squares, self.a, self.b, tau, phi=2 * self.phi, psi=2 * self.psi)) / 2
+        self.weight.mul_((variance / (self.weight.square() * found).sum(0)).sqrt())
 
     @torch.no_grad()
     def _knows_nothing(self) -> bool:
