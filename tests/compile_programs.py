@@ -197,7 +197,7 @@ def formed():
         compile_program(triton_formed.finish_program, anchors, x, **to, WEIGHTED=phased, WIDTH=128, CHUNK=8)
     compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
     for left, right in ((True, True), (True, False), (False, False)):
-        flags = {"LEFT_ADJACENT": left, "RIGHT_ADJACENT": right, "ROWS": 64, "COLS": 64, "TERMS": 16}
+        flags = {"LEFT_ADJACENT": left, "RIGHT_ADJACENT": right, "DOUBLES": left, "ROWS": 64, "COLS": 64, "TERMS": 16}
         compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags)
 
 

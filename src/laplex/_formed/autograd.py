@@ -45,12 +45,10 @@ def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> 
 
 
 def _written(module: Any, x: Tensor, kernels: Kernels) -> torch.dtype:
-    """In which dtype W is written."""
-    if torch.compiler.is_compiling():  # a graph is not bound to the number of rows
-        multiplications = torch.iinfo(torch.int64).max
-    else:
-        multiplications = x.numel() * kernels.shape[1]
-    return module.entries_dtype(x.dtype, x.device, multiplications)  # type: ignore[no-any-return]
+    """In which dtype W is written. In a graph in that of x: it is not bound to a number of rows."""
+    if torch.compiler.is_compiling():
+        return x.dtype
+    return module.entries_dtype(x.dtype, x.device, x.numel() * kernels.shape[1])  # type: ignore[no-any-return]
 
 
 def _times_in_a_graph(x: Tensor, matrix: Tensor, backend: str) -> Tensor:

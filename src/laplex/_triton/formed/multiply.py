@@ -1,9 +1,10 @@
 """Products of matrices on the GPU whose float32 sums are as exact as their terms.
 
-Two ways lead there. One adds blocks of float32 sums (``programs_multiply``). The other multiplies in float64, which a
-GPU with matrix units for float64 does at least as fast as in float32: on an H200 4096 rows of a 4096 x 4096 layer take
-2.2 ms, and 2.7 ms in float32. But operands and results have to be converted, and for small products each conversion
-takes longer than the product. So the second way is for large products; the matrix is then written in float64 at once.
+A GPU with matrix units for float64 multiplies in float64 at least as fast as in float32: on an H200 4096 rows of a
+4096 x 4096 layer take 2.2 ms, and 2.7 ms in float32. But for torch's product operands and results have to be converted,
+and for a small product each conversion takes longer than the product. So torch multiplies large products, and the
+matrix is written in float64 at once; a program of our own multiplies small ones (``programs_multiply``), and all where
+there are no such units.
 
 Who allows TF32 (``torch.set_float32_matmul_precision``) asks for speed in place of digits, and gets torch's product.
 """
@@ -57,7 +58,7 @@ def multiply(x: Tensor, matrix: Tensor) -> Tensor:
     y = x.new_empty((*x.shape[:-1], n))
     rows, out = x.reshape(-1, k), y.view(-1, n)
     if x.dtype == torch.float32 == matrix.dtype and not allows_tf32():
-        _add_chunks(rows[None], matrix.t()[None], out[None])
+        _multiply(rows[None], matrix.t()[None], out[None])
     else:
         call(_times_transposed, rows, matrix, out=(out,))
     return y
@@ -73,7 +74,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     if left.dtype == torch.float32 and not allows_tf32():
         out = left.new_empty((*left.shape[:-1], right.shape[-1]))
         batches = (left, right, out) if out.dim() == 3 else (left[None], right[None], out[None])
-        _add_chunks(*batches)
+        _multiply(*batches)
         return out
     product = torch.bmm if left.dim() == 3 else torch.mm
     if (
@@ -91,7 +92,7 @@ def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
         out.copy_(torch.mm(x.to(matrix.dtype), matrix.t()))
 
 
-def _add_chunks(left: Tensor, right: Tensor, out: Tensor) -> None:
+def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
     """out (h, m, n) = left (h, m, l) right (h, l, n), all float32."""
     (h, m, length), n = left.shape, right.shape[-1]
     (left, left_stride, left_adjacent), (lines, right_stride, right_adjacent) = _lines(left), _lines(right.mT)
@@ -99,7 +100,7 @@ def _add_chunks(left: Tensor, right: Tensor, out: Tensor) -> None:
     rows, cols = small if h * m * n < tuning.MULTIPLY_MANY * large[0] * large[1] else large
     grid = h * -(-m // rows) * -(-n // cols), 1, 1
     numbers = m, n, length, left_stride, right_stride, left.stride(0), lines.stride(0)
-    flags = left_adjacent, right_adjacent, rows, cols, tuning.MULTIPLY_TERMS
+    flags = left_adjacent, right_adjacent, multiplies_doubles(out.device), rows, cols, tuning.MULTIPLY_TERMS
     launch(multiply_program, grid, (left, lines, out), numbers, flags, tuning.MULTIPLY_WARPS)
 
 

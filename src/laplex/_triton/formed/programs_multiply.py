@@ -1,9 +1,9 @@
 """A Triton program that multiplies two float32 matrices with sums as exact as their terms.
 
-It is for GPUs that multiply in float64 many times slower than in float32; others multiply in float64 (``multiply``). A
-float32 sum of k positive terms is off by about sqrt(k) / 4 roundings on average, and by several times that at worst. So
-a sum has TERMS terms only. Two of them are added to one *chunk*, and chunks are added with their rounding errors kept:
-the result is high + low, two float32 numbers.
+A float32 sum of k positive terms is off by about sqrt(k) / 4 roundings on average, and by several times that at worst.
+GPUs with units for float64 (DOUBLES) sum in float64, of operands that are float32 in memory. On others that would take
+many times as long, so a float32 sum has TERMS terms only, and such sums are added with their rounding errors kept: the
+result is high + low, two float32 numbers.
 """
 
 from __future__ import annotations
@@ -30,27 +30,28 @@ def _tile_of(matrix, line, lines, stride, begin, length, ADJACENT: tl.constexpr,
 @program(numbers="m", callers=("left", "right"), divisible=("left_stride", "right_stride"))
 def multiply_program(
     left, right, out, m, n, length, left_stride, right_stride, left_batch, right_batch,
-    LEFT_ADJACENT: tl.constexpr, RIGHT_ADJACENT: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    TERMS: tl.constexpr,
+    LEFT_ADJACENT: tl.constexpr, RIGHT_ADJACENT: tl.constexpr, DOUBLES: tl.constexpr, ROWS: tl.constexpr,
+    COLS: tl.constexpr, TERMS: tl.constexpr,
 ):  # fmt: skip
     """One tile of out (h, m, n): the products of lines of left (h, m, length) and of right (h, n, length)."""
+    SUM: tl.constexpr = tl.float64 if DOUBLES else tl.float32
     down, across = tl.cdiv(m, ROWS), tl.cdiv(n, COLS)
     tile, batch = tl.program_id(0) % (down * across), (tl.program_id(0) // (down * across)).to(tl.int64)
     i, j = tile // across * ROWS + tl.arange(0, ROWS), tile % across * COLS + tl.arange(0, COLS)
     left += batch * left_batch
     right += batch * right_batch
-    high, low = tl.zeros([ROWS, COLS], tl.float32), tl.zeros([ROWS, COLS], tl.float32)
-    for begin in range(0, length, 2 * TERMS):
+    high, low = tl.zeros([ROWS, COLS], SUM), tl.zeros([ROWS, COLS], SUM)
+    for begin in range(0, length, TERMS):
         rows = _tile_of(left, i, m, left_stride, begin, length, LEFT_ADJACENT, TERMS)
         cols = _tile_of(right, j, n, right_stride, begin, length, RIGHT_ADJACENT, TERMS)
-        chunk = tl.dot(rows, tl.trans(cols), input_precision="ieee")
-        rows = _tile_of(left, i, m, left_stride, begin + TERMS, length, LEFT_ADJACENT, TERMS)
-        cols = _tile_of(right, j, n, right_stride, begin + TERMS, length, RIGHT_ADJACENT, TERMS)
-        chunk += tl.dot(rows, tl.trans(cols), input_precision="ieee")
-        total = high + chunk
-        virtual = total - high
-        low += (high - (total - virtual)) + (chunk - virtual)  # what rounding lost (Knuth's two-sum)
-        high = total
+        if DOUBLES:
+            high += tl.dot(rows.to(tl.float64), tl.trans(cols).to(tl.float64), out_dtype=tl.float64)
+        else:
+            chunk = tl.dot(rows, tl.trans(cols), input_precision="ieee")
+            total = high + chunk
+            virtual = total - high
+            low += (high - (total - virtual)) + (chunk - virtual)  # what rounding lost (Knuth's two-sum)
+            high = total
     at = (batch * m + i[:, None]) * n + j[None, :]
     # A sum that is not finite has no error to add: infinity minus infinity would be NaN.
     found = tl.where(tl.abs(high) < float("inf"), high + low, high)
