@@ -42,6 +42,12 @@ def test_the_default_is_exact_with_phases(gradients):
     assert max(found.values()) <= BOUND, found
 
 
+def test_weights_of_a_phased_sum_have_exact_gradients():
+    """They add one term for every result."""
+    found = errors.point(shape((68_171, 799, 1, 16), True, phases=True, tau=50.0), "cpu")["errors"]
+    assert max(found.values()) <= BOUND, found
+
+
 @pytest.mark.parametrize("tau", [1e-3, 1e3])
 def test_the_default_is_exact_at_any_length_scale(tau):
     found = errors.point(shape((300, 700, 64, 2), True, tau=tau), "cpu")["errors"]

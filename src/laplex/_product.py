@@ -15,7 +15,7 @@ from laplex._phase.autograd import fused_for
 from laplex._phase.composition import composed, stack, unstack
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
-from laplex._scan.weighted import parts_of, weighted
+from laplex._scan.weighted import mixed, parts_of, weighted
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 
@@ -70,7 +70,7 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
         for part, of_part in parts:  # autograd, if it watches, keeps the results of all
             alike = rows.expand(of_part.tau.numel(), *rows.shape)
             made = product(alike, of_part, tuple(side[part] for side in phase))
-            summed = summed + torch.tensordot(weight[part].to(x.dtype), made, 1)
+            summed = summed + mixed(made, weight[part])
     else:
         summed = weighted(rows, matrix, weight)
     return summed.view(*x.shape[:-1], summed.shape[-1])

@@ -40,8 +40,15 @@ def _composed(x: Tensor, matrix: Matrix, weight: Tensor) -> Tensor:
     """By products that have all derivatives."""
     rows = x.expand(weight.numel(), *x.shape)
     odd = torch.is_grad_enabled() and matrix.target.requires_grad
-    summed: Tensor = torch.tensordot(weight.to(x.dtype), scan(rows, matrix, odd=odd)[0], 1)
-    return summed
+    return mixed(scan(rows, matrix, odd=odd)[0], weight)
+
+
+def mixed(values: Tensor, weight: Tensor) -> Tensor:
+    """sum over h of weight_h values_h, of values (h, m, size), differentiably.
+
+    By torch's sum: the gradient of a weight adds m * size terms, and a matrix product would lose digits of so many.
+    """
+    return (weight.to(values.dtype)[:, None, None] * values).sum(0)
 
 
 def parts_of(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
