@@ -553,6 +553,17 @@ def test_what_has_enough_digits_warns_of_nothing(name):
     assert warned(laplex.PrecisionWarning, FINE[name]) == []
 
 
+SMALL = {"one tau": ((50,), 0.1), "a tau for each": ((2, 50), torch.tensor([0.1, 2.0]))}
+
+
+@pytest.mark.usefixtures("_untold")
+@pytest.mark.parametrize("name", SMALL)
+def test_products_look_at_one_anchor_where_that_is_small(monkeypatch, name):
+    shape, tau = SMALL[name]
+    monkeypatch.setattr(tau_checks, "_widest", lambda *_: pytest.fail("all anchors were read"))
+    laplex.linear(torch.ones(3, 50), torch.rand(shape), torch.rand(shape), tau)
+
+
 # --- other forms of a model -------------------------------------------------------------------------------------------
 
 

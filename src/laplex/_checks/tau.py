@@ -53,6 +53,8 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
     if _precision.told or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
         return
     anchors = a.detach()
+    if shifted and not _far_from_zero(anchors, tau):
+        return
     size, length = _widest(anchors.abs().amax(-1), tau)
     if not (length > 0 and VISIBLE * length < torch.finfo(a.dtype).eps * size < math.inf):
         return
@@ -61,6 +63,13 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
     if bool((anchors.view(torch.int32) & 1).any()):
         warn(_too_coarse(where, size, length), PrecisionWarning)
         _precision.told = True
+
+
+def _far_from_zero(anchors: Tensor, tau: float | Tensor) -> bool:
+    """Whether anchors may all be far from 0, by the first of them: products are many, and read no more for this."""
+    shortest = tau if not isinstance(tau, Tensor) else float(tau.detach().min()) if tau.numel() else 0.0
+    first = abs(float(anchors[(0,) * anchors.dim()]))
+    return VISIBLE * shortest < 2 * torch.finfo(anchors.dtype).eps * first  # it is at least 3/4 of the largest
 
 
 def _widest(largest: Tensor, tau: float | Tensor) -> tuple[float, float]:
