@@ -1,11 +1,12 @@
-r"""Products with the matrix formed, by torch's own matrix product.
+r"""Products with the matrix formed, and multiplied by like any other matrix, with exact sums.
 
 At the sizes of layers, a thousand features and hundreds of rows, the fastest exact product writes the matrix once,
 
     W = sum over q of w_q K_q,      K_q[i, j] = exp(-u) cos(phi_qi - psi_qj),      u = |t_qi - s_qj| / tau_q
 
-and lets torch multiply: y = x W^T. The r matrices of a sum exist only in registers, so the memory is that of W,
-whatever r is; backward has W, its gradient G = dL/dW, which torch computes, and partial sums, at most as many numbers.
+and multiplies: y = x W^T, where float32 sums are carried in float64, or in blocks that are added so. The r matrices of
+a sum exist only in registers, so the memory is that of W, whatever r is; backward has W, its gradient G = dL/dW, which
+is such a product, too, and partial sums, at most as many numbers.
 With c and d for the cosine and the sine of phi_qi - psi_qj:
 
     t_bar_qi   = w_q / tau_q sum over j of G_ij sign(s_qj - t_qi) exp(-u) c       s_bar: the opposite, summed over i

@@ -1,7 +1,7 @@
 """x W^T as one differentiable function: its first derivative is fused, further ones go through the scan.
 
 One Function holds the matrix, the product and all gradients, because every node of autograd's graph takes as long as a
-launch. In a graph of torch.compile the matrix is an operator (``ops``) and the product torch's.
+launch. In a graph of torch.compile the matrix is an operator (``ops``), and so is the product of a float32 x.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     (h, m, length), n = a.shape, b.shape[-1]
     addresses = a.data_ptr(), b.data_ptr(), made.data_ptr()
     if core.multiply(*addresses, h, m, n, length, *a.stride(), *b.stride(), torch.get_num_threads()):
-        raise MemoryError("laplex.linear: no memory for the compiled core's scratch arrays")
+        raise MemoryError("laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches")
     return made.to(dtype)
 
 

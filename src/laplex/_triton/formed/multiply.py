@@ -77,9 +77,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         _multiply(*batches)
         return out
     product = torch.bmm if left.dim() == 3 else torch.mm
-    if (
-        left.dtype.itemsize < 4 and dtype == torch.float32 and left.is_cuda
-    ):  # half precision, which torch sums in float32
+    if left.is_cuda and left.dtype.itemsize < 4 and dtype == torch.float32:  # torch sums half precision in float32
         return product(left, right, out_dtype=dtype)
     return product(left, right).to(dtype)
 
