@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laplex._checks.arguments import as_float, is_tensor, real_instead, same_device
 from laplex._checks.messages import not_finite
-from laplex._eager import plain, plainly_eager
+from laplex._eager import plain, plainly_eager, watching
 from laplex._errors import PrecisionWarning, warn
 from laplex._shapes import flat_tau
 
@@ -51,6 +51,8 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
     that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the device.
     """
     if _precision.told or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
+        return
+    if watching.modes:  # a recording ends where a value is read
         return
     anchors = a.detach()
     if shifted and not _far_from_zero(anchors, tau):
