@@ -57,3 +57,21 @@ def test_a_layer_multiplied_either_way(most, monkeypatch):
     for gradients in (False, False, True, True):  # the second of each is replayed
         found = errors.point(shape((1001, 769, 130, 3), gradients, True), "cuda")["errors"]
         assert max(found.values()) <= BOUND, found
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
+def test_what_was_computed_with_tf32_is_not_replayed_without_it(gradients):
+    x, a, b = (torch.rand(*size, device="cuda") for size in ((256, 2048), (1024,), (2048,)))
+    x.requires_grad_(gradients)
+    exact = x.double() @ errors.laplex.reference.kernel(a.double(), b.double(), 0.7).mT
+    found = {}
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            for _ in range(3):  # the last one is replayed
+                y = errors.laplex.linear(x, a, b, 0.7, backend="formed")
+            found[precision] = float(((y.double() - exact) / exact).abs().max())
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert found["highest"] <= BOUND < found["high"], found

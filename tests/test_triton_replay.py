@@ -288,6 +288,14 @@ def whole(inputs, a, b, tau=1.0, plan=None, result=None):
         made.keep(torch.ones(2) if result is None else result)
 
 
+def test_what_was_kept_with_tf32_is_not_replayed_without_it(on_gpu, monkeypatch):
+    inputs = torch.randn(3, 5), torch.randn(4), torch.randn(5)
+    for allowed in (True, False):
+        monkeypatch.setattr(replay, "allows_tf32", lambda allowed=allowed: allowed)
+        whole(inputs[:1], *inputs[1:])
+    assert len(on_gpu.kept) == 2
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("tau", [0.7, 2], ids=["a_number", "an_integer"])
 @pytest.mark.parametrize("shape", [(9, 8), (90, 80)], ids=["formed", "scanned"])

@@ -11,7 +11,8 @@ input, memory allocated in the call, or known to stay as it is: the anchors and 
 ``from_anchors`` made of them, and a number tau.
 
 **When a replay is used.** Its key is the form of the inputs: shapes, dtypes, device, which inputs are the same tensor,
-and all other arguments; inputs are contiguous. The key of a whole call has the stream too, on which tau was written.
+and all other arguments; inputs are contiguous. The key of a whole call has the stream too, on which tau was written,
+and whether torch may use TF32.
 
 Nothing is replayed while a graph is captured, which would keep addresses, nor where a call is traced, transformed or
 differentiated in forward mode.
@@ -31,6 +32,7 @@ from laplex._backends import Call as PublicCall
 from laplex._backends import WholeCall
 from laplex._eager import plain, plainly_eager
 from laplex._triton import tuning
+from laplex._triton.formed.multiply import allows_tf32
 from laplex._triton.launch import Launch, launch_compiled, state
 from laplex._triton.recording import Call, Recording, Results, recorded
 
@@ -153,12 +155,12 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
             if state.recorder is not None or not _in_one_piece(inputs):
                 return operator(*operands, **how)
             at = [tensor.data_ptr() for tensor in inputs]
-            alike = operator, inputs[0].dtype, torch._C._cuda_getDevice(), *map(at.index, at)
+            alike = operator, *how.items(), inputs[0].dtype, torch._C._cuda_getDevice(), *map(at.index, at)
             replay = None if kept is None else kept.get(alike)
             if replay is not None:
                 return replay(inputs, at)  # type: ignore[no-any-return]
             form = (
-                alike, others, *how.items(), inputs[0].device,
+                alike, others, inputs[0].device,
                 *[tensor.shape for tensor in inputs], *[tensor.dtype for tensor in inputs],
             )  # fmt: skip
             replay = operators.kept.get(form)
@@ -218,7 +220,7 @@ class _WholeCall(WholeCall):
         self.where = torch._C._cuda_getCurrentRawStream(device.index), torch._C._cuda_getDevice()
         alike = tuple(map(self.at.index, self.at))  # the same tensor given twice is another form
         of_inputs = [(tensor.shape, tensor.dtype, tensor.device) for tensor in inputs]
-        self.form = what, tau, self.where, alike, *of_inputs
+        self.form = what, tau, allows_tf32(), self.where, alike, *of_inputs
         self.recording: Any = None
 
     def again(self) -> Tensor | None:
