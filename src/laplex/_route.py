@@ -1,7 +1,7 @@
 """Which way a call of ``laplex.linear`` takes: its checks and its choice, made once for every form of its arguments.
 
 A layer calls with the same shapes, dtypes and devices again and again. The checks look at nothing else (values are
-checked where they are read), and take as long as several launches.
+checked where they are read), and take as long as several launches. Warnings are of the first call of a form.
 """
 
 from __future__ import annotations
