@@ -178,7 +178,6 @@ NB_MODULE(_core, m) {
     m.def("form", &form);
     m.def("form_pullback", &form_pullback);
     m.def("multiply", &multiply);
-    m.def("late_at", [] { return late_at; });
-    m.def("set_late_at", [](double seconds) { late_at = seconds; });  // for tests
+    m.def("set_late_at", [](double seconds) { __atomic_store(&late_at, &seconds, __ATOMIC_RELAXED); });  // for tests
     m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

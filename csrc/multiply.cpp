@@ -1,10 +1,10 @@
 // Products of two matrices in single precision whose sums are as exact as their terms.
 //
-// A float that sums k positive terms one after the other is off by about sqrt(k) / 4 roundings on average and by several
-// times that at worst, so the usual product of a layer of a thousand features has errors of ten roundings, and one of a
-// million features hundreds. Here a float sums 16 terms. Two such sums are added, and what comes of these 32 terms is
-// added in double precision. The rest is as in any fast product: both matrices are copied into panels that stay in the
-// cache, and a small tile of the result stays in registers (Goto and van de Geijn 2008).
+// A float that sums k positive terms one after the other is off by about sqrt(k) / 4 roundings on average, and by
+// several times that at worst, so the usual product of a layer of a thousand features has errors of ten roundings, and
+// one of a million features hundreds. Here a float sums 16 terms. Two such sums are added, and what comes of these 32
+// terms is added in double precision. The rest is as in any fast product: both matrices are copied into panels that
+// stay in the cache, and a small tile of the result stays in registers (Goto and van de Geijn 2008).
 #include "parallel.h"
 #include "scratch.h"
 
@@ -38,7 +38,8 @@ struct View {
 // Copy `length` terms of up to WIDTH lines of a matrix, term by term: panel[term * WIDTH + line]. Missing lines, and an
 // odd term at the end, are zeros.
 template <int64_t WIDTH>
-void copy_panel(const float* from, int64_t line_stride, int64_t term_stride, int64_t lines, int64_t length, float* panel) {
+void copy_panel(const float* from, int64_t line_stride, int64_t term_stride, int64_t lines, int64_t length,
+                float* panel) {
     if (lines < WIDTH || length % 2) std::memset(panel, 0, sizeof(float) * (length + length % 2) * WIDTH);
     if (line_stride == 1 && lines == WIDTH) {
         for (int64_t term = 0; term < length; ++term)

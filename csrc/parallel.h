@@ -35,7 +35,8 @@ inline bool is_quiet() {
 
 // The same, for work whose results do not depend on the number of threads.
 inline int useful_threads_now(int threads, int64_t elements) {
-    const int always = useful_threads(threads, elements), in_quiet = useful_threads(threads, elements, ELEMENTS_IN_QUIET);
+    const int always = useful_threads(threads, elements);
+    const int in_quiet = useful_threads(threads, elements, ELEMENTS_IN_QUIET);
     return in_quiet > always && is_quiet() ? in_quiet : always;
 }
 
