@@ -48,7 +48,7 @@ def test_all_layers_are_replaced():
 
 def test_names_choose():
     model = model_of()
-    table = replace_linear(model, include=r"\.up$|^2$", exclude="^1")
+    table = replace_linear(model, rank=2, include=r"\.up$|^2$", exclude="^1")
     assert [row.name for row in table] == ["0.up", "2"]
     assert type(model[1].up) is type(model[0].down) is nn.Linear
 
@@ -62,7 +62,9 @@ def test_a_dry_run_changes_nothing_and_prints_a_table():
     lines = str(table).splitlines()
     assert lines[0].split() == ["layer", "in", "->", "out", "parameters", "after", "residual"]
     assert lines[1].split() == ["0.up", "12", "->", "24", "312", "170"]
-    assert lines[-1].split() == ["all", "624", "340"]
+    assert lines[3].split() == ["all", "624", "340"]
+    assert lines[4] == "left alone: 0.down and 2 more, 641 parameters: `include` does not match"
+    assert len(lines) == 5
 
 
 def test_fitted_layers_are_near_the_old_ones():
@@ -93,14 +95,14 @@ def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
     assert isinstance(model["first"], LaplexLinear)
     with pytest.raises(ValueError, match="no layer to replace"):
         replace_linear(nn.Sequential(shared, shared), exclude="1")
-    with pytest.raises(ValueError, match="no layer to replace: there is none; "):
+    with pytest.raises(ValueError, match="no layer to replace: there is no nn.Linear in the model"):
         replace_linear(nn.Sequential(nn.ReLU()))
 
 
 def test_a_shared_bias_is_not_torn():
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6))
     model[1].bias = model[0].bias
-    assert [row.name for row in replace_linear(model)] == ["2"]
+    assert [row.name for row in replace_linear(model, rank=2)] == ["2"]
     assert model[1].bias is model[0].bias
 
 
@@ -123,7 +125,36 @@ def test_tied_weights_and_subclasses_are_left_alone():
     tied = nn.Module()
     tied.table, tied.head, tied.special, tied.free = nn.Embedding(9, 6), nn.Linear(6, 9), Special(6, 6), nn.Linear(6, 6)
     tied.head.weight = tied.table.weight
-    assert [row.name for row in replace_linear(tied)] == ["free"]
+    table = replace_linear(tied, rank=2)
+    assert [row.name for row in table] == ["free"]
+    assert {row.name: row.why for row in table.left} == {
+        "head": "it shares parameters with another module",
+        "table.weight": "a parameter of Embedding, which is no nn.Linear",
+        "special.weight": "a parameter of Special, which is no nn.Linear",
+    }
+
+
+def test_layers_that_would_grow_are_left_alone_and_said_to_be():
+    model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 2))
+    table = replace_linear(model, rank=4)
+    assert [row.name for row in table] == ["0"]
+    assert type(model[2]) is nn.Linear
+    assert str(table).endswith("left alone: 2, 50 parameters: it would have no fewer parameters; use a smaller `rank`")
+    with pytest.raises(ValueError, match="no layer to replace: 0: it would have no fewer parameters; use a smaller"):
+        replace_linear(nn.Sequential(nn.Linear(3, 4)), rank=4)
+
+
+def test_what_attention_keeps_is_named():
+    encoder = nn.TransformerEncoderLayer(32, 2, 64)
+    left = {row.name: row.parameters for row in replace_linear(encoder, rank=2).left}
+    assert left == {"self_attn.in_proj_weight": 3 * 32 * 32, "self_attn.out_proj.weight": 32 * 32}
+
+
+def test_a_fit_that_misses_most_of_a_layer_warns():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 30))  # noise, which nothing of few parameters explains
+    with pytest.warns(UserWarning, match=r"most of the energy of 1 of 1 layers unexplained: 0 \(\d+%\); train the"):
+        replace_linear(model, rank=1, fit=True, sweeps=3, progress=quiet)
 
 
 def test_mode_dtype_and_frozen_state_are_kept():
@@ -136,15 +167,15 @@ def test_mode_dtype_and_frozen_state_are_kept():
 def test_a_bias_may_be_trained_alone():
     model = nn.Sequential(nn.Linear(6, 7))
     model[0].weight.requires_grad_(False)
-    replace_linear(model)
+    replace_linear(model, rank=2)
     assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == ["0.bias"]
 
 
 BAD = {
     "a layer": (nn.Linear(3, 4), {}, TypeError, "`model` must be a module that contains layers, got Linear"),
     "no module": ("model", {}, TypeError, "`model` must be a module that contains layers, got str"),
-    "no match": (model_of(), {"include": "attention"}, ValueError, "none matches .* layers of the model: 0.up, 0.down"),
-    "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "nn.Linear layers of the model: none"),
+    "no match": (model_of(), {"include": "attention"}, ValueError, "no layer to replace: 0.up: `include` does not"),
+    "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "there is no nn.Linear in the model"),
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
     "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
     "unknown": (model_of(), {"bias": False}, TypeError, "`options` must be among phase, tau, train_tau, got bias"),

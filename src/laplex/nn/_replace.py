@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import nn
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
 
 OPTIONS = ("phase", "tau", "train_tau")
+MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of the layer
 
 
 class Replacement(NamedTuple):
@@ -28,10 +31,23 @@ class Replacement(NamedTuple):
     residual: float | None  # the share of the weight's energy that a fit left; None without a fit
 
 
-class Replacements(tuple[Replacement, ...]):
-    """The layers that were replaced, or would be; prints as a table."""
+class Left(NamedTuple):
+    """A matrix of a model that was not replaced."""
 
-    __slots__ = ()
+    name: str  # of the layer, or of the parameter if it is none of an nn.Linear
+    parameters: int
+    why: str
+
+
+class Replacements(tuple[Replacement, ...]):
+    """The layers that were replaced, or would be; prints as a table. ``left`` are the matrices that stay."""
+
+    left: tuple[Left, ...]
+
+    def __new__(cls, rows: Iterable[Replacement] = (), left: Iterable[Left] = ()) -> Self:
+        made = super().__new__(cls, rows)
+        made.left = tuple(left)
+        return made
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("layer", "in -> out", "parameters", "after", "residual")]
@@ -43,7 +59,18 @@ class Replacements(tuple[Replacement, ...]):
             "  ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(row, widths)))
             for row in rows
         ]
-        return "\n".join(line.rstrip() for line in lines)
+        return "\n".join(line.rstrip() for line in [*lines, *self._not_replaced()])
+
+    def _not_replaced(self) -> list[str]:
+        """A line for each reason."""
+        reasons: dict[str, list[Left]] = {}
+        for each in self.left:
+            reasons.setdefault(each.why, []).append(each)
+        return [
+            f"left alone: {same[0].name}{f' and {len(same) - 1} more' if len(same) > 1 else ''}, "
+            f"{sum(each.parameters for each in same):,} parameters: {why}"
+            for why, same in reasons.items()
+        ]
 
 
 def _cells(each: Replacement) -> tuple[str, ...]:
@@ -65,9 +92,11 @@ def replace_linear(
 ) -> Replacements:
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
 
-    A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. Layers
-    that share a weight or bias with another module (tied embeddings) are left alone, and so are subclasses of
-    nn.Linear: what they add would be lost. Hooks of the old layers are dropped.
+    A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. Left
+    alone are layers that would have no fewer parameters, layers that share a weight or bias with another module (tied
+    embeddings), and subclasses of nn.Linear, whose additions would be lost. The table says what is left and why, also
+    of matrices that are no layers, such as the ``in_proj_weight`` of attention. Hooks of the old layers are dropped. A
+    warning names the layers of which a fit missed most.
 
     Args:
         model: any module. It must not be an nn.Linear itself: that has no parent to be replaced in.
@@ -99,7 +128,7 @@ def replace_linear(
         raise TypeError(
             f"{where}: `options` must be among {', '.join(OPTIONS)}, got {', '.join(unknown)}; leave it out"
         )
-    chosen = _chosen(where, model, include, exclude)
+    chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_shape_of(old, rank, options)))
     made: list[LaplexLinear] = []
     rows = []
     for names, old in chosen:
@@ -115,36 +144,66 @@ def replace_linear(
             for name in names:
                 model.set_submodule(name, new)
         _leave_fused_paths(model)
-    return Replacements(rows)
+    _warn_of_poor_fits(where, rows)
+    return Replacements(rows, left)
 
 
-def _chosen(where: str, model: object, include: str | None, exclude: str | None) -> list[tuple[list[str], nn.Linear]]:
-    """The layers to be replaced, each with all of its names."""
+def _warn_of_poor_fits(where: str, rows: list[Replacement]) -> None:
+    poor = [row for row in rows if row.residual is not None and row.residual > MOST_UNEXPLAINED]
+    if poor:
+        named = ", ".join(f"{row.name} ({row.residual:.0%})" for row in poor[:8])
+        warnings.warn(
+            f"{where}: fits left most of the energy of {len(poor)} of {len(rows)} layers unexplained: {named}; train "
+            "the model before you rely on it, or use more kernels, or `exclude` these layers",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _chosen(
+    where: str, model: object, patterns: tuple[str | None, str | None], size_after: Callable[[nn.Linear], int]
+) -> tuple[list[tuple[list[str], nn.Linear]], list[Left]]:
+    """The layers to be replaced, each with all of its names, and what is left."""
     if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
         raise TypeError(
             f"{where}: `model` must be a module that contains layers, got {type(model).__name__}; "
             "for a single layer use LaplexLinear.from_linear"
         )
-    wanted, unwanted = _pattern(where, "include", include), _pattern(where, "exclude", exclude)
+    wanted, unwanted = (_pattern(where, *each) for each in zip(("include", "exclude"), patterns, strict=True))
     named: dict[nn.Linear, list[str]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         if type(module) is nn.Linear:
             named.setdefault(module, []).append(name)
-
-    def matches(names: list[str]) -> bool:  # a layer that is excluded under one of its names stays
-        included = wanted is None or any(wanted.search(name) for name in names)
-        return included and not (unwanted and any(unwanted.search(name) for name in names))
-
-    tied = _shared(model)
-    kept = [(names, layer) for layer, names in named.items() if matches(names)]
-    free = [(names, layer) for names, layer in kept if not any(id(one) in tied for one in layer.parameters())]
+    tied, free, left = _shared(model), [], []
+    for layer, names in named.items():  # a layer that is excluded under one of its names stays
+        after = size_after(layer)
+        if wanted is not None and not any(wanted.search(name) for name in names):
+            left.append(Left(names[0], _count(layer), "`include` does not match"))
+        elif unwanted is not None and any(unwanted.search(name) for name in names):
+            left.append(Left(names[0], _count(layer), "`exclude` matches"))
+        elif any(id(one) in tied for one in layer.parameters()):
+            left.append(Left(names[0], _count(layer), "it shares parameters with another module"))
+        elif after >= _count(layer):
+            left.append(Left(names[0], _count(layer), "it would have no fewer parameters; use a smaller `rank`"))
+        else:
+            free.append((names, layer))
     if not free:
-        why = "none matches `include` and `exclude`" if named else "there is none"
-        if kept:
-            why = "it shares parameters with another module"
-        first = ", ".join(names[0] for names in list(named.values())[:8]) or "none"
-        raise ValueError(f"{where}: no layer to replace: {why}; nn.Linear layers of the model: {first}")
-    return free
+        whys = "; ".join(f"{each.name}: {each.why}" for each in left[:8]) or "there is no nn.Linear in the model"
+        raise ValueError(f"{where}: no layer to replace: {whys}")
+    return free, left + _other_matrices(model)
+
+
+def _other_matrices(model: nn.Module) -> list[Left]:
+    """Parameters of two and more dimensions that belong to no nn.Linear."""
+    found: dict[int, Left] = {}
+    for path, module in model.named_modules():
+        if type(module) is nn.Linear or isinstance(module, LaplexLinear):
+            continue
+        for name, parameter in module.named_parameters(path, recurse=False):
+            if parameter.dim() >= 2:
+                why = f"a parameter of {type(module).__name__}, which is no nn.Linear"
+                found.setdefault(id(parameter), Left(name, parameter.numel(), why))
+    return [*found.values()]
 
 
 def _pattern(where: str, name: str, value: str | None) -> re.Pattern[str] | None:

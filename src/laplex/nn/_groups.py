@@ -1,0 +1,63 @@
+"""Parameter groups for optimizers: anchors move along a line, and want another learning rate than weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+
+from laplex.nn._anchored import Anchored
+
+MIXED = ("weight", "bias")  # parameters of an anchored module that are weights as any other layer has them
+
+
+def parameter_groups(
+    model: nn.Module, lr: float, *, anchor_lr: float | None = None, weight_decay: float = 0.0
+) -> list[dict[str, Any]]:
+    """Two parameter groups for an optimizer: the anchors of all layers with anchors, and everything else.
+
+    Anchors, phases and trained tau are places and scales, not weights. They get no weight decay, which would pull all
+    places together, and may have a learning rate of their own: those of a single head on fixed features, with tau = 1,
+    learn fastest where they move by 0.1 to 0.3 a step. Those of hidden layers do not: there, and by default, anchors
+    have the rate of the other parameters.
+
+    Args:
+        model: any module, with layers such as :class:`LaplexLinear` in it.
+        lr: the learning rate of all parameters but the anchors.
+        anchor_lr: that of the anchors; ``lr`` if not given.
+        weight_decay: of all parameters but the anchors.
+
+    Returns:
+        The groups "anchors" and, if there are other parameters, "others", for the first argument of an optimizer.
+
+    Example:
+        >>> head = laplex.nn.LaplexLinear(384, 150, rank=4)
+        >>> optimizer = torch.optim.AdamW(laplex.nn.parameter_groups(head, lr=0.01, anchor_lr=0.1))
+    """
+    where = "laplex.nn.parameter_groups"
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"{where}: `model` must be a torch.nn.Module, got {type(model).__name__}; pass the model itself"
+        )
+    rates = {"lr": lr, "anchor_lr": lr if anchor_lr is None else anchor_lr, "weight_decay": weight_decay}
+    for name, value in rates.items():
+        if not (isinstance(value, int | float) and 0 <= value < math.inf):
+            raise ValueError(f"{where}: `{name}` must be a number that is not negative, got {value!r}")
+    anchors = {
+        id(parameter): parameter
+        for module in model.modules()
+        if isinstance(module, Anchored)
+        for name, parameter in module.named_parameters(recurse=False)
+        if name not in MIXED
+    }
+    if not anchors:
+        raise ValueError(
+            f"{where}: `model` must have layers with trained anchors, got none in {type(model).__name__}; pass "
+            "model.parameters() to the optimizer"
+        )
+    others = [parameter for parameter in model.parameters() if id(parameter) not in anchors]
+    groups = [{"name": "anchors", "params": [*anchors.values()], "lr": rates["anchor_lr"], "weight_decay": 0.0}]
+    if others:
+        groups.append({"name": "others", "params": others, "lr": lr, "weight_decay": weight_decay})
+    return groups
