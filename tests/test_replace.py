@@ -95,7 +95,7 @@ def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
     assert isinstance(model["first"], LaplexLinear)
     with pytest.raises(ValueError, match="no layer to replace"):
         replace_linear(nn.Sequential(shared, shared), exclude="1")
-    with pytest.raises(ValueError, match="no layer to replace: there is no nn.Linear in the model"):
+    with pytest.raises(ValueError, match=r"no layer to replace: there is no nn\.Linear in the model"):
         replace_linear(nn.Sequential(nn.ReLU()))
 
 

@@ -1,43 +1,46 @@
-"""A dense weight fitted by a sum of kernels, with anchors that jump: rows, columns and weights in turns.
+"""The state of a fit of a dense weight by a sum of kernels, and its steps: anchors that jump, and that slide.
 
-With E = W - sum over r of w_r K_r and a metric C of the columns, the error  trace(E C E^T)  falls with every step:
+With E = W - sum over r of w_r K_r and a metric C of the columns, the error is  trace(E C E^T).  The steps are
 
-    one kernel at a time, the others held: the best places of all rows, then of all columns (``laplex.reseat``), then
-    its weight; after each sweep over the kernels all weights together, by least squares.
+    sweep    one kernel at a time, the others held: the best places of all rows, then of all columns
+             (``laplex.reseat``), then its weight; in the end all weights together, by least squares
+    slide    all kernels together: the places of each row, then of each column (``_descent``), then all weights
 
 If C is the mean of x x^T over the layer's inputs, this is the squared error of the layer's results. Its diagonal alone
 is cheaper, since then columns do not act on each other and move all at once.
 
-Where it ends depends on the order in which the kernels are first seated. So a few orders are tried, each for a few
-sweeps, and the best is continued.
+Jumps are to places of a grid. Next to an optimum they raise the error a little, and that is of use: it shakes anchors
+from where they lean on one another. So keep the best state that was seen.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex import _autocast
-from laplex._checks.counts import whole
-from laplex._progress import shown
 from laplex._reseat import best_of, reseat
-from laplex.nn import _checks as checks
-from laplex.nn import _start as start
+from laplex.nn import _descent as descent
 from laplex.reference import kernel
 
 if TYPE_CHECKING:
-    from laplex._progress import Told
     from laplex.nn._linear import LaplexLinear
 
 PLACES = 1024  # on the line, for each kernel
-TRIES = 6  # orders of the kernels
-FIRST_SWEEPS = 5  # of each
 COLUMNS_AT_ONCE = 8  # in a metric that is no diagonal
+CANCELLING = 10.0  # times the energy of W in that of its parts: then no kernel can move alone
 MARGIN = 1.0  # of the line beyond the outermost anchors, in units of tau
+
+
+class Best(NamedTuple):
+    """What a fit would go back to."""
+
+    residual: float
+    a: Tensor
+    b: Tensor
+    weight: Tensor
 
 
 class Fit:
@@ -47,9 +50,10 @@ class Fit:
         """``metric`` is (k,) or (k, k)."""
         self.a, self.b = layer.a.detach().clone(), layer.b.detach().clone()
         self.tau = layer.tau.detach()
-        self.kernels = torch.stack([self.kernel(r) for r in range(len(self.a))])
         self.target = weight
-        self.draws = _draws()
+        self.draws = fixed_draws()
+        self.damping = [weight.new_full((size,), descent.FIRST) for size in weight.shape]
+        self.form()
         self.measure_by(metric)
 
     def measure_by(self, metric: Tensor) -> None:
@@ -61,6 +65,10 @@ class Fit:
     def kernel(self, r: int) -> Tensor:
         """Kernel r (n, k), formed."""
         return kernel(self.a[r], self.b[r], self.tau[r])
+
+    def form(self) -> None:
+        """All kernels (r, n, k)."""
+        self.kernels = torch.stack([self.kernel(r) for r in range(len(self.a))])
 
     def times_metric(self, rows: Tensor) -> Tensor:
         """Rows (..., k) times the metric."""
@@ -109,7 +117,7 @@ class Fit:
         mass = at.square().sum(0)
         formed = self.kernel(r)
         pull = self.times_metric(rest - weight * formed)  # E C
-        for few in _shuffled(len(self.b[r]), self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
+        for few in shuffled(len(self.b[r]), self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
             together = self.metric[few][:, few].abs().sum(1).clamp_min(torch.finfo(mass.dtype).tiny)
             target = weight * formed[:, few] + pull[:, few] / together
             index, _, _ = best_of(target.T @ at, mass, weight)
@@ -117,6 +125,45 @@ class Fit:
             formed[:, few] += change
             pull -= weight * change @ self.metric[few]
             self.b[r, few] = line[index]
+
+    def cancels(self) -> bool:
+        """Whether the kernels are much larger than their sum."""
+        parts = (self.weight.square() * (self.times_metric(self.kernels) * self.kernels).sum((1, 2))).sum()
+        return float(parts) > CANCELLING * self.energy
+
+    def slide(self) -> None:
+        """All kernels together: the places of rows, then of columns, then all weights."""
+        held = descent.Kernels(self.b, self.tau, self.weight)
+        self.a, self.left, self.damping[0] = descent.slide(self.left, self.a, held, self.metric, self.damping[0])
+        held = descent.Kernels(self.a, self.tau, self.weight)
+        if self.metric.dim() == 1:
+            alike = torch.ones_like(self.left[:, 0])
+            self.b, _, self.damping[1] = descent.slide(self.left.T, self.b, held, alike, self.damping[1])
+        else:
+            self.slide_columns(held)
+        self.form()
+        self.solve_weights()
+
+    def slide_columns(self, held: descent.Kernels) -> None:
+        """The columns, a few at a time, as in :meth:`seat_columns`."""
+        alike, pull = torch.ones_like(self.left[:, 0]), self.times_metric(self.left)  # E C
+        for few in shuffled(self.b.shape[1], self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
+            together = self.metric[few][:, few].abs().sum(1).clamp_min(torch.finfo(pull.dtype).tiny)
+            left = (pull[:, few] / together).T
+            self.b[:, few], after, self.damping[1][few] = descent.slide(
+                left, self.b[:, few], held, alike, self.damping[1][few]
+            )
+            pull -= (left - after).T @ self.metric[few]
+
+    def best(self) -> Best:
+        """The state as it is."""
+        return Best(self.residual(), self.a.clone(), self.b.clone(), self.weight.clone())
+
+    def go_back(self, best: Best) -> None:
+        """Be as one was."""
+        _, self.a, self.b, self.weight = best
+        self.form()
+        self.left = self.target - torch.tensordot(self.weight, self.kernels, 1)
 
     def line(self, r: int) -> Tensor:
         """The places that kernel r's anchors may take."""
@@ -126,60 +173,11 @@ class Fit:
         return torch.linspace(low, high, PLACES, dtype=both.dtype, device=both.device)
 
 
-@torch.no_grad()
-@_autocast.unaffected
-def fit(
-    layer: LaplexLinear, weight: Tensor, *, importance: Tensor | None, sweeps: int, progress: Told | None = None
-) -> None:
-    """Fit a layer's anchors and weights to a dense weight (out_features, in_features)."""
-    where = "laplex.nn.LaplexLinear.from_linear"
-    checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
-    whole(where, "sweeps", sweeps)
-    checks.importance_of(where, importance, layer.in_features)
-    metric, diagonal = _metrics(layer, importance)
-    scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32
-    target = (weight.double() / scale).to(layer.a)
-    draws = _draws()
-    if layer.rank <= min(target.shape):
-        start.along_singular_vectors(layer, (target * diagonal.sqrt()).double(), start.SHORTEST)
-    else:
-        start.interlaced(layer, draws)
-    tries, first = (TRIES, min(FIRST_SWEEPS, sweeps)) if layer.rank > 1 else (1, sweeps)
-    last = 0 if metric.dim() == 1 else -(-sweeps // 4)  # in the whole metric, from where its diagonal led
-    count = itertools.count(1)
-    with shown("laplex: fitting", progress) as tell:
-
-        def swept(state: Fit, times: int) -> Fit:
-            for _ in range(times):
-                state.sweep(_shuffled(layer.rank, draws).tolist())
-                tell(next(count), tries * first + sweeps - first + last)
-            return state
-
-        best = min((swept(Fit(target, diagonal, layer), first) for _ in range(tries)), key=Fit.residual)
-        swept(best, sweeps - first)
-        if last:
-            best.measure_by(metric)
-            swept(best, last)
-    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.weight, best.weight.double() * scale)):
-        parameter.copy_(found)
-    layer.fit_residual = best.residual()
-
-
-def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The metric of the columns, (k,) or (k, k), and its diagonal (k,), whose mean is 1."""
-    if importance is None:
-        return torch.ones_like(layer.b[0]), torch.ones_like(layer.b[0])
-    metric = importance.double() / importance.max()  # first, or the mean of very large ones would overflow
-    diagonal = metric if metric.dim() == 1 else metric.diagonal()
-    mean = diagonal.mean()
-    return (metric / mean).to(layer.b), (diagonal / mean).to(layer.b)
-
-
-def _draws() -> torch.Generator:
+def fixed_draws() -> torch.Generator:
     """Random numbers that are the same every time, so that a fit can be repeated."""
     return torch.Generator().manual_seed(0)
 
 
-def _shuffled(count: int, draws: torch.Generator) -> Tensor:
+def shuffled(count: int, draws: torch.Generator) -> Tensor:
     """The numbers 0 to count - 1 in random order, on the CPU."""
     return torch.randperm(count, generator=draws, device="cpu")

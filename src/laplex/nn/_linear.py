@@ -29,8 +29,9 @@ class LaplexLinear(Anchored):
 
     **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
     ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
-    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. Anchors like large steps: with
-    Adam and tau = 1, learning rates of 0.1 to 0.3.
+    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. In
+    networks of several layers the usual learning rates are right, 0.01 and below with Adam. The anchors of a single
+    head on fixed features may move faster: :func:`laplex.nn.parameter_groups` gives them a rate of their own.
 
     The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
     are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
@@ -65,6 +66,9 @@ class LaplexLinear(Anchored):
     """
 
     __module__ = "laplex.nn"  # the name that users import and that saved files hold
+
+    fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
+    svd_residual: float | None = None  # the share that the best matrix of rank `rank` leaves, with as many parameters
 
     def __init__(
         self,
@@ -101,7 +105,6 @@ class LaplexLinear(Anchored):
         else:
             self.register_buffer("fixed_tau", torch.empty((rank,), **like))
         self.train_tau = train_tau
-        self.fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
         self.reset_parameters()
 
     @property
@@ -135,9 +138,11 @@ class LaplexLinear(Anchored):
     def init_from(self, target: Tensor | tuple[Tensor, Tensor]) -> Self:
         """Start from a dense weight, or from examples, instead of from nothing. The bias becomes 0.
 
-        Kernel i has its anchors on even grids in the order of the i-th left and right singular vectors: rows that a
-        direction tells apart start far from each other on the line, rows that it does not start together. Signs
-        alternate; a kernel of negative weight has its columns in the opposite order.
+        Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
+        far from each other on the line, rows that it does not start together. From a weight, which may be that of a
+        hidden layer, anchors lie on even grids in the order of the vectors' entries, and signs alternate: a kernel of
+        negative weight has its columns in the opposite order. From examples, for a head, anchors lie at the entries
+        themselves, and all weights are positive.
 
         Args:
             target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class
@@ -156,13 +161,15 @@ class LaplexLinear(Anchored):
         rank: int,
         *,
         importance: Tensor | None = None,
-        sweeps: int = 60,
+        sweeps: int = 80,
         progress: Told | None = None,
     ) -> Self:
-        """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places in turns.
+        """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places and slide from there.
 
         With E = W - sum over r of weight_r K_r it minimises trace(E C E^T), C the importance of the columns. The share
-        of trace(W C W^T) that is left is ``fit_residual`` of the result.
+        of trace(W C W^T) that is left is ``fit_residual`` of the result. Compare it with ``svd_residual``: so much is
+        left by the best matrix of rank ``rank``, which has as many parameters. Where that is smaller, the weight is
+        nearly of low rank, and two dense layers hold it better.
 
         Args:
             layer: the dense layer. Its bias is kept.
@@ -172,12 +179,12 @@ class LaplexLinear(Anchored):
             sweeps: how often all kernels are fitted in turns. If C is a matrix, a quarter as many are added.
             progress: told how many sweeps are done; None shows a bar.
         """
-        from laplex.nn import _fitting as fitting
+        from laplex.nn import _search as search
 
         checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
         made = cls(layer.in_features, layer.out_features, layer.bias is not None, rank=rank, **like)
-        fitting.fit(made, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
+        search.fit(made, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
         if layer.bias is not None and made.bias is not None:
             made.bias.data.copy_(layer.bias.detach())
         return made

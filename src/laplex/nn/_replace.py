@@ -85,7 +85,7 @@ def replace_linear(
     include: str | None = None,
     exclude: str | None = None,
     fit: bool = False,
-    sweeps: int = 60,
+    sweeps: int = 80,
     dry_run: bool = False,
     progress: Told | None = None,
     **options: Any,

@@ -115,14 +115,14 @@ def _energy(layer: LaplexLinear, length: float) -> float:
     The mean of exp(-2 |s - t|) over s and t in an interval of this length; halved by the cosines of random phases, or
     less the squared mean of exp(-|s - t|), which balanced weights cancel.
     """
-
-    def mean(rate: float) -> float:  # of exp(-rate |s - t|)
-        span = rate * length
-        return 2 * (span - 1 + math.exp(-span)) / span**2
-
     if layer.phi is not None:
-        return mean(2.0) / 2
-    return mean(2.0) if layer.rank == 1 else mean(2.0) - mean(1.0) ** 2
+        return _mean_decay(2 * length) / 2
+    return _mean_decay(2 * length) - (0.0 if layer.rank == 1 else _mean_decay(length) ** 2)
+
+
+def _mean_decay(length: float) -> float:
+    """The mean of exp(-|s - t|) over s and t in an interval of this length."""
+    return 2 * (length - 1 + math.exp(-length)) / length**2
 
 
 @torch.no_grad()
@@ -143,32 +143,48 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
             f"{where}: `rank` must be at most {min(shape)}, the number of singular vectors, got {layer.rank}; "
             "use reset_parameters for the kernels beyond"
         )
-    # The results of a head are compared with one another: what kernels add to all of them does no harm there.
-    length = SHORTEST if isinstance(target, tuple) else line_length(layer)
-    along_singular_vectors(layer, weight, length)
+    left, _, right = torch.linalg.svd(weight, full_matrices=False)
+    vectors = left.T[: layer.rank], right[: layer.rank]
+    if isinstance(target, tuple):
+        at_entries(layer, *vectors)
+    else:
+        in_their_order(layer, *vectors, line_length(layer))
+    for phases in (layer.phi, layer.psi):
+        if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
+            phases.uniform_(-PHASES, PHASES)
+    if layer.bias is not None:
+        layer.bias.zero_()
 
 
-def along_singular_vectors(layer: LaplexLinear, weight: Tensor, length: float) -> None:
-    """Even grids in the order of the singular vectors of a weight, in float64; results as large as those of nn.Linear.
+def at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
+    """Anchors of a head, at the entries of singular vectors (rank, n) and (rank, k), and positive weights.
+
+    The results of a head are compared with one another, so what kernels add to all of them does no harm; and the
+    entries say more than their order does.
+    """
+    for anchors, vectors in ((layer.a, left), (layer.b, right)):
+        deviation = vectors.std(1, keepdim=True, correction=0)
+        level = vectors - vectors.mean(1, keepdim=True)
+        alike = deviation <= ALIKE * vectors.abs().amax(1, keepdim=True)
+        anchors.copy_(torch.where(alike, 0.0, level / deviation) * SPREAD * layer.tau[:, None])
+    layer.weight.fill_(1 / math.sqrt(3 * layer.in_features * layer.rank * _mean_decay(2 * SHORTEST)))
+
+
+def in_their_order(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
+    """Even grids in the order of singular vectors (rank, n) and (rank, k); W as large as that of nn.Linear.
 
     With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
     large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
     """
-    left, _, right = torch.linalg.svd(weight, full_matrices=False)
     signs = balanced(layer.weight)
-    a, b = left.T[: layer.rank], right[: layer.rank] * signs.sign()[:, None]
-    for anchors, vectors, other in ((layer.a, a, b), (layer.b, b, a)):
+    right = right * signs.sign()[:, None]
+    for anchors, vectors, other in ((layer.a, left, right), (layer.b, right, left)):
         size = anchors.shape[1]
         shift = JITTER if size <= other.shape[1] else 0.0  # so that no row is tied with a column
         anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
-    for phases in (layer.phi, layer.psi):
-        if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
-            phases.uniform_(-PHASES, PHASES)
     layer.weight.copy_(signs)
     root = float(layer.to_dense().square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
     layer.weight.div_(root * math.sqrt(3 * layer.in_features))
-    if layer.bias is not None:
-        layer.bias.zero_()
 
 
 def _ranks(vectors: Tensor) -> Tensor:

@@ -1,0 +1,159 @@
+"""A dense weight fitted by a sum of kernels: which starts are tried, and for how long.
+
+Where a fit ends depends on the start, and on the order in which the kernels are first seated. So a few are tried, each
+for a few sweeps, and the best is continued:
+
+    kernels at the entries of singular vectors           best for heads, whose weights have no small rank
+    kernels on grids, in the order of singular vectors   best for most hidden layers
+    kernels that are products, in two groups             best for weights that are nearly of low rank (``_simplices``)
+
+If the metric is a matrix, the first two are searched in its diagonal, which is cheaper, and then in the whole of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from laplex import _autocast
+from laplex._checks.counts import whole
+from laplex._progress import shown
+from laplex.nn import _checks as checks
+from laplex.nn import _start as start
+from laplex.nn._fitting import Best, Fit, fixed_draws, shuffled
+from laplex.nn._simplices import two_simplices
+
+if TYPE_CHECKING:
+    from laplex._progress import Told
+    from laplex.nn._linear import LaplexLinear
+
+ORDERS = 6  # of the kernels, from the entries of singular vectors
+ORDERS_ON_GRIDS = 2  # from grids
+FIRST_SWEEPS = 5  # of each start
+SLIDES = 2  # after a sweep, where kernels cancel
+LAST_SLIDES = 20
+FEWEST_PRODUCTS = 4  # kernels: fewer make no two groups
+
+Put = Callable[[], None]  # puts a layer where a fit may start
+
+
+@torch.no_grad()
+@_autocast.unaffected
+def fit(
+    layer: LaplexLinear, weight: Tensor, *, importance: Tensor | None, sweeps: int, progress: Told | None = None
+) -> None:
+    """Fit a layer's anchors and weights to a dense weight (out_features, in_features)."""
+    where = "laplex.nn.LaplexLinear.from_linear"
+    checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
+    whole(where, "sweeps", sweeps)
+    checks.importance_of(where, importance, layer.in_features)
+    metric, diagonal = _metrics(layer, importance)
+    scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32
+    target = (weight.double() / scale).to(layer.a)
+    with shown("laplex: fitting", progress) as tell:
+        best = _Search(layer, target, sweeps, tell).run(metric, diagonal)
+    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.weight, best.weight.double() * scale)):
+        parameter.copy_(found)
+    layer.fit_residual, layer.svd_residual = best.residual, _svd_residual(target, metric, layer.rank)
+
+
+class _Search:
+    """One fit. The layer serves to make starts in."""
+
+    def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, tell: Told) -> None:
+        self.layer, self.target, self.sweeps, self.tell = layer, target, sweeps, tell
+        self.draws, self.count, self.total = fixed_draws(), itertools.count(1), 0
+
+    def run(self, metric: Tensor, diagonal: Tensor) -> Best:
+        """The best that is found from all starts."""
+        singular, products = self.singular(diagonal), self.products(metric)
+        tries = singular + (products if metric.dim() == 1 else [])
+        first = min(FIRST_SWEEPS, self.sweeps) if len(tries) > 1 else self.sweeps
+        last = 0 if metric.dim() == 1 else -(-self.sweeps // 4)
+        self.total = len(tries) * first + self.sweeps - first + last * (1 + len(products))
+        best = self.best_of((self.started(put, diagonal) for put in tries), first)
+        self.improve(best, self.sweeps - first)
+        if last:
+            best.measure_by(metric)
+            best = self.best_of(itertools.chain([best], (self.started(put, metric) for put in products)), last)
+        self.descend(best)
+        return best.best()
+
+    def started(self, put: Put, metric: Tensor) -> Fit:
+        put()
+        return Fit(self.target, metric, self.layer)
+
+    def best_of(self, states: Iterable[Fit], sweeps: int) -> Fit:
+        return min((self.improve(state, sweeps) for state in states), key=Fit.residual)
+
+    def improve(self, state: Fit, sweeps: int) -> Fit:
+        """Sweeps, from which the best state is kept."""
+        best = state.best()
+        for _ in range(sweeps):
+            state.sweep(shuffled(self.layer.rank, self.draws).tolist())
+            for _ in range(SLIDES if state.cancels() else 0):
+                state.slide()
+            best = min(best, state.best(), key=lambda each: each.residual)
+            self.tell(next(self.count), self.total)
+        state.go_back(best)
+        return state
+
+    def descend(self, state: Fit) -> None:
+        """The last slides, while they lower the error."""
+        best = state.best()
+        for _ in range(LAST_SLIDES):
+            state.slide()
+            if state.residual() >= best.residual:
+                break
+            best = state.best()
+        state.go_back(best)
+
+    def singular(self, diagonal: Tensor) -> list[Put]:
+        """Starts at singular vectors, where there are enough of them."""
+        layer, rank = self.layer, self.layer.rank
+        if rank > min(self.target.shape):
+            return [partial(start.interlaced, layer, self.draws)] * (ORDERS if rank > 1 else 1)
+        left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
+        entries: Put = partial(start.at_entries, layer, left.T[:rank], right[:rank])
+        grids: Put = partial(start.in_their_order, layer, left.T[:rank], right[:rank], start.SHORTEST)
+        return [entries, grids] if rank == 1 else [entries] * ORDERS + [grids] * ORDERS_ON_GRIDS
+
+    def products(self, metric: Tensor) -> list[Put]:
+        """A start at kernels that are products, where there are enough of them."""
+        layer, target = self.layer, self.target
+        if not FEWEST_PRODUCTS <= layer.rank <= min(target.shape):
+            return []
+
+        def put() -> None:
+            a, b = two_simplices(target.double(), metric.double(), layer.rank, self.draws)
+            layer.a.copy_(a * layer.tau[:, None])
+            layer.b.copy_(b * layer.tau[:, None])
+
+        return [put]
+
+
+def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The metric of the columns, (k,) or (k, k), and its diagonal (k,), whose mean is 1."""
+    if importance is None:
+        return torch.ones_like(layer.b[0]), torch.ones_like(layer.b[0])
+    metric = importance.double() / importance.max()  # first, or the mean of very large ones would overflow
+    diagonal = metric if metric.dim() == 1 else metric.diagonal()
+    mean = diagonal.mean()
+    return (metric / mean).to(layer.b), (diagonal / mean).to(layer.b)
+
+
+def _svd_residual(weight: Tensor, metric: Tensor, rank: int) -> float:
+    """The share of the energy that the best matrix of this rank leaves."""
+    weight, metric = weight.double(), metric.double()
+    if metric.dim() == 1:
+        weighted = weight * metric.sqrt()
+    else:
+        sizes, vectors = torch.linalg.eigh(metric)
+        weighted = weight @ (vectors * sizes.clamp_min(0).sqrt())
+    energies = torch.linalg.svdvals(weighted).square()
+    return float(energies[rank:].sum() / energies.sum().clamp_min(torch.finfo(energies.dtype).tiny))

@@ -1,0 +1,64 @@
+"""A start for weights that are nearly of low rank: kernels that are products, in two groups of opposite sign.
+
+If all rows of a kernel lie to the right of all columns, it is a product of positive numbers:
+
+    K[i, j] = p_i q_j,    p_i = exp(-a_i / tau),  q_j = exp(b_j / tau)
+
+With x_1 ... x_s the corners of a regular simplex around 0 in s - 1 dimensions, sum x_g = 0 and sum x_g x_g^T = 1, and
+for any matrix A B^T of rank s - 1,
+
+    sum over g of (1 + A x_g) (1 + B x_g)^T = A B^T + s 1 1^T
+
+so s kernels hold a matrix of rank s - 1, and a constant, if no entry of A x_g and B x_g is below -1. Scaled by c until
+that holds, the constant is s c. Two groups of opposite sign, each with every second singular direction, cancel it: r
+kernels hold a matrix of rank r - 2. From there the descent finds more.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MARGIN = 0.9  # of 1, the largest entry of A x_g
+TURNS = 100  # of the simplex, of which the one with the smallest constant is taken
+RIDGE = 1e-6  # of the mean variance of the inputs, so that the metric can be inverted
+GAP = 0.01  # between rows and columns, in units of tau
+
+
+def directions(weight: Tensor, metric: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """A (n, count) and B (k, count) with A B^T next to W - mean(W) in the metric (k,) or (k, k); all in float64."""
+    full = torch.diag(metric) if metric.dim() == 1 else metric
+    full = full + RIDGE * full.diagonal().mean() * torch.eye(len(full), dtype=full.dtype, device=full.device)
+    root = torch.linalg.cholesky(full)
+    left, sizes, right = torch.linalg.svd((weight - weight.mean()) @ root, full_matrices=False)
+    scale = sizes[:count].sqrt()
+    columns = torch.linalg.solve_triangular(root.mT, right[:count].mT * scale, upper=True)
+    return left[:, :count] * scale, columns
+
+
+def two_simplices(weight: Tensor, metric: Tensor, rank: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Places a (rank, n) and b (rank, k) of rank >= 4 kernels, in units of tau; all in float64."""
+    rows, columns = directions(weight, metric, rank - 2)
+    # The second group has negative weights: -(1 - A x) (1 + B x)^T adds up to A B^T, too.
+    parts = [_simplex(side[:, g::2], columns[:, g::2], draws) for g, side in enumerate((rows, -rows))]
+    a, b = (torch.cat(side) for side in zip(*parts, strict=True))
+    return a + (b.amax(1, keepdim=True) - a.amin(1, keepdim=True) + GAP), b
+
+
+def _simplex(rows: Tensor, columns: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Places of s kernels, (s, n) and (s, k), whose sum is A B^T and a constant, up to a factor."""
+    size = rows.shape[1] + 1
+    tried = [_corners(size, draws).to(rows.device) for _ in range(TURNS)]
+    corners = min(tried, key=lambda each: float((each @ rows.mT).abs().max() * (each @ columns.mT).abs().max()))
+    sides = (corners @ side.mT for side in (rows, columns))
+    tiny = torch.finfo(rows.dtype).tiny
+    p, q = (1 + MARGIN * side / side.abs().max().clamp_min(tiny) for side in sides)
+    return -p.log(), q.log()
+
+
+def _corners(size: int, draws: torch.Generator) -> Tensor:
+    """The corners (s, s - 1) of a regular simplex, turned at random."""
+    drawn = torch.randn(size, size, generator=draws, dtype=torch.float64, device=draws.device)
+    drawn[:, 0] = 1.0
+    turned: Tensor = torch.linalg.qr(drawn).Q
+    return turned[:, 1:]
