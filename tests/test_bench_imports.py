@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 # These look inside: they set internal constants, or replace internal functions, to find where time and digits go.
 TUNING = {
     *(
+        "adam_start.py",
         "crossover.py",
         "crossover_gpu.py",
         "first_calls.py",
@@ -19,6 +20,7 @@ TUNING = {
         "in_order.py",
         "profile.py",
         "refinement.py",
+        "shrinkage.py",
         "trained.py",
         "ways.py",
     ),

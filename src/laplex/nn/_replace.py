@@ -118,6 +118,7 @@ def replace_linear(
         layer  in -> out  parameters  after  residual
         0      64 -> 128       8,320    900
         all                    8,320    900
+        left alone: 2, 1,290 parameters: `include` does not match
     """
     where = "laplex.nn.replace_linear"
     whole(where, "rank", rank)
