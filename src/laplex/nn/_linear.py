@@ -176,7 +176,7 @@ class LaplexLinear(Anchored):
             rank: how many kernels.
             importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
                 of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
-            sweeps: how often all kernels are fitted in turns. If C is a matrix, a quarter as many are added.
+            sweeps: how often all kernels are fitted in turns. More fit better, and take longer.
             progress: told how many sweeps are done; None shows a bar.
         """
         from laplex.nn import _search as search

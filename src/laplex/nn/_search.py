@@ -3,11 +3,12 @@
 Where a fit ends depends on the start, and on the order in which the kernels are first seated. So a few are tried, each
 for a few sweeps, and the best is continued:
 
-    kernels at the entries of singular vectors           best for heads, whose weights have no small rank
-    kernels on grids, in the order of singular vectors   best for most hidden layers
+    kernels on grids, in the order of singular vectors   on short lines, best for most hidden layers, and on long ones,
+                                                         best for heads, whose weights have no small rank
     kernels that are products, in two groups             best for weights that are nearly of low rank (``_simplices``)
 
-If the metric is a matrix, the first two are searched in its diagonal, which is cheaper, and then in the whole of it.
+If the metric is a matrix, the first are searched in its diagonal, which is cheaper, and the best two of them, and the
+products, in the whole of it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from laplex._progress import Told
     from laplex.nn._linear import LaplexLinear
 
-ORDERS = 6  # of the kernels, from the entries of singular vectors
-ORDERS_ON_GRIDS = 2  # from grids
+LENGTHS = (1.0, 4.0, 16.0)  # of lines, in units of the shortest
+ORDERS = 2  # of the kernels, on each line
 FIRST_SWEEPS = 5  # of each start
+FINALISTS = 2  # of the starts in the diagonal of a metric
 SLIDES = 2  # after a sweep, where kernels cancel
 LAST_SLIDES = 20
 FEWEST_PRODUCTS = 4  # kernels: fewer make no two groups
@@ -72,17 +74,30 @@ class _Search:
     def run(self, metric: Tensor, diagonal: Tensor) -> Best:
         """The best that is found from all starts."""
         singular, products = self.singular(diagonal), self.products(metric)
-        tries = singular + (products if metric.dim() == 1 else [])
-        first = min(FIRST_SWEEPS, self.sweeps) if len(tries) > 1 else self.sweeps
-        last = 0 if metric.dim() == 1 else -(-self.sweeps // 4)
-        self.total = len(tries) * first + self.sweeps - first + last * (1 + len(products))
-        best = self.best_of((self.started(put, diagonal) for put in tries), first)
-        self.improve(best, self.sweeps - first)
-        if last:
-            best.measure_by(metric)
-            best = self.best_of(itertools.chain([best], (self.started(put, metric) for put in products)), last)
+        first = min(FIRST_SWEEPS, self.sweeps)
+        if metric.dim() == 1:
+            self.total = (len(singular) + len(products)) * first + self.sweeps - first
+            best = self.best_of((self.started(put, metric) for put in singular + products), first)
+            self.improve(best, self.sweeps - first)
+        else:
+            few = -(-self.sweeps // 4)
+            self.total = len(singular) * first + (min(FINALISTS, len(singular)) + len(products) + 1) * few
+            tried = sorted((self.in_diagonal(put, metric, diagonal, first) for put in singular), key=_residual)
+            finalists = [partial(self.put, each) for each in tried[:FINALISTS]]
+            best = self.best_of((self.started(put, metric) for put in finalists + products), few)
+            self.improve(best, few)
         self.descend(best)
         return best.best()
+
+    def in_diagonal(self, put: Put, metric: Tensor, diagonal: Tensor, sweeps: int) -> Best:
+        """What sweeps in the diagonal of a metric reach in the metric."""
+        state = self.improve(self.started(put, diagonal), sweeps)
+        state.measure_by(metric)
+        return state.best()
+
+    def put(self, best: Best) -> None:
+        self.layer.a.copy_(best.a)
+        self.layer.b.copy_(best.b)
 
     def started(self, put: Put, metric: Tensor) -> Fit:
         put()
@@ -96,9 +111,9 @@ class _Search:
         best = state.best()
         for _ in range(sweeps):
             state.sweep(shuffled(self.layer.rank, self.draws).tolist())
-            for _ in range(SLIDES if state.cancels() else 0):
+            for _ in range(SLIDES if state.metric.dim() == 2 or state.cancels() else 0):
                 state.slide()
-            best = min(best, state.best(), key=lambda each: each.residual)
+            best = min(best, state.best(), key=_residual)
             self.tell(next(self.count), self.total)
         state.go_back(best)
         return state
@@ -117,11 +132,11 @@ class _Search:
         """Starts at singular vectors, where there are enough of them."""
         layer, rank = self.layer, self.layer.rank
         if rank > min(self.target.shape):
-            return [partial(start.interlaced, layer, self.draws)] * (ORDERS if rank > 1 else 1)
+            return [partial(start.interlaced, layer, self.draws)] * ORDERS
         left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
-        entries: Put = partial(start.at_entries, layer, left.T[:rank], right[:rank])
-        grids: Put = partial(start.in_their_order, layer, left.T[:rank], right[:rank], start.SHORTEST)
-        return [entries, grids] if rank == 1 else [entries] * ORDERS + [grids] * ORDERS_ON_GRIDS
+        lengths = [start.SHORTEST * length for length in LENGTHS]
+        grids: list[Put] = [partial(start.in_their_order, layer, left.T[:rank], right[:rank], one) for one in lengths]
+        return grids * (ORDERS if rank > 1 else 1)
 
     def products(self, metric: Tensor) -> list[Put]:
         """A start at kernels that are products, where there are enough of them."""
@@ -135,6 +150,10 @@ class _Search:
             layer.b.copy_(b * layer.tau[:, None])
 
         return [put]
+
+
+def _residual(best: Best) -> float:
+    return best.residual
 
 
 def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -7,14 +7,17 @@ If all rows of a kernel lie to the right of all columns, it is a product of posi
 With x_1 ... x_s the corners of a regular simplex around 0 in s - 1 dimensions, sum x_g = 0 and sum x_g x_g^T = 1, and
 for any matrix A B^T of rank s - 1,
 
-    sum over g of (1 + A x_g) (1 + B x_g)^T = A B^T + s 1 1^T
+    sum over g of c (1 + A x_g) (1 + B x_g)^T = c A B^T + c s 1 1^T
 
-so s kernels hold a matrix of rank s - 1, and a constant, if no entry of A x_g and B x_g is below -1. Scaled by c until
-that holds, the constant is s c. Two groups of opposite sign, each with every second singular direction, cancel it: r
-kernels hold a matrix of rank r - 2. From there the descent finds more.
+so s kernels hold a matrix of rank s - 1, and a constant, if no entry of A x_g and B x_g is below -1. For that A and B
+are divided by numbers whose product is c. Two groups of opposite sign, each with every second singular direction, hold
+W - m and two constants, of which the smaller is raised until their difference is m, the mean of W. So r kernels hold
+the mean and a matrix of rank r - 2. From there the descent finds more.
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -40,19 +43,32 @@ def two_simplices(weight: Tensor, metric: Tensor, rank: int, draws: torch.Genera
     """Places a (rank, n) and b (rank, k) of rank >= 4 kernels, in units of tau; all in float64."""
     rows, columns = directions(weight, metric, rank - 2)
     # The second group has negative weights: -(1 - A x) (1 + B x)^T adds up to A B^T, too.
-    parts = [_simplex(side[:, g::2], columns[:, g::2], draws) for g, side in enumerate((rows, -rows))]
+    turned = [_turned(side[:, g::2], columns[:, g::2], draws) for g, side in enumerate((rows, -rows))]
+    first, second = (_constant(*sides) for sides in turned)
+    mean = float(weight.mean())
+    constants = max(first, second + mean), max(second, first - mean)
+    parts = [_places(*sides, constant) for sides, constant in zip(turned, constants, strict=True)]
     a, b = (torch.cat(side) for side in zip(*parts, strict=True))
     return a + (b.amax(1, keepdim=True) - a.amin(1, keepdim=True) + GAP), b
 
 
-def _simplex(rows: Tensor, columns: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places of s kernels, (s, n) and (s, k), whose sum is A B^T and a constant, up to a factor."""
-    size = rows.shape[1] + 1
-    tried = [_corners(size, draws).to(rows.device) for _ in range(TURNS)]
-    corners = min(tried, key=lambda each: float((each @ rows.mT).abs().max() * (each @ columns.mT).abs().max()))
-    sides = (corners @ side.mT for side in (rows, columns))
+def _turned(rows: Tensor, columns: Tensor, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """A x_g (s, n) and B x_g (s, k), turned so that their largest entries are small."""
+    tried = [_corners(rows.shape[1] + 1, draws).to(rows.device) for _ in range(TURNS)]
+    sides = [(corners @ rows.mT, corners @ columns.mT) for corners in tried]
+    return min(sides, key=lambda pair: _constant(*pair))
+
+
+def _constant(rows: Tensor, columns: Tensor) -> float:
+    """c s, where the largest entries are to be :data:`MARGIN`."""
+    return len(rows) * float(rows.abs().max() * columns.abs().max()) / MARGIN**2
+
+
+def _places(rows: Tensor, columns: Tensor, constant: float) -> tuple[Tensor, Tensor]:
+    """Places (s, n) and (s, k) of the kernels of a group with this constant, which is at least the smallest."""
+    largest = MARGIN * math.sqrt(_constant(rows, columns) / constant) if constant > 0 else 0.0
     tiny = torch.finfo(rows.dtype).tiny
-    p, q = (1 + MARGIN * side / side.abs().max().clamp_min(tiny) for side in sides)
+    p, q = (1 + largest * side / side.abs().max().clamp_min(tiny) for side in (rows, columns))
     return -p.log(), q.log()
 
 

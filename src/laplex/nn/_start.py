@@ -146,7 +146,7 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
     left, _, right = torch.linalg.svd(weight, full_matrices=False)
     vectors = left.T[: layer.rank], right[: layer.rank]
     if isinstance(target, tuple):
-        at_entries(layer, *vectors)
+        _at_entries(layer, *vectors)
     else:
         in_their_order(layer, *vectors, line_length(layer))
     for phases in (layer.phi, layer.psi):
@@ -156,7 +156,7 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
         layer.bias.zero_()
 
 
-def at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
+def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
     """Anchors of a head, at the entries of singular vectors (rank, n) and (rank, k), and positive weights.
 
     The results of a head are compared with one another, so what kernels add to all of them does no harm; and the
