@@ -209,6 +209,23 @@ def test_init_from_examples_learns_more_in_the_same_time():
     assert losses[0] < losses[1]
 
 
+BATCHES = {
+    "a list": lambda x, y: [x, y],
+    "batches": lambda x, y: [(x[:7], y[:7]), (x[7:], y[7:])],
+    "lists": lambda x, y: [[x[:50], y[:50]], [x[50:], y[50:]]],
+    "a loader": lambda x, y: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=32),
+    "a generator": lambda x, y: (pair for pair in [(x[:9], y[:9]), (x[9:], y[9:])]),
+}
+
+
+@pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
+def test_init_from_batches_is_that_of_all_examples(batches):
+    x, y = blobs()
+    want, got = (LaplexLinear(16, 10, rank=2).init_from(target) for target in ((x, y), batches(x, y)))
+    assert torch.equal(got.a, want.a)
+    assert torch.equal(got.b, want.b)
+
+
 def test_a_constant_feature_and_an_empty_class_do_no_harm():
     x, y = blobs()
     x[:, 3] = 7.0
@@ -258,7 +275,14 @@ BAD_TARGETS = {
     "labels": ((torch.randn(5, 16), torch.zeros(5)), r"`y` must hold 5 class labels, whole numbers, got torch.float32"),
     "classes": ((torch.randn(5, 16), torch.full((5,), 12)), r"`y` must be in 0 ... 11, the classes, got 12 ... 12"),
     "meta": (torch.randn(12, 16, device="meta"), "`target` must hold numbers, got a tensor on the meta device"),
-    "three": ((torch.randn(5, 16), torch.zeros(5), 1), r"`target` must be a weight or a pair \(x, y\), got 3 values"),
+    "three": (
+        (torch.randn(5, 16), torch.zeros(5), 1),
+        r"`target` must be a weight or a pair \(x, y\), .* got 3 values",
+    ),
+    "one": ((torch.randn(5, 16),), r"`target` must be a weight or a pair \(x, y\), or batches of them, got 1 values"),
+    "no pair": ([(torch.randn(5, 16),)], r"`target` must be a weight or a pair \(x, y\), or batches of them, got 1"),
+    "no batch": ([], r"`target` must have at least one batch, got none; a loader is read to its end"),
+    "loader of x": (iter([torch.randn(5, 16)]), r"`target` must be .* or batches of them, got Tensor"),
     "infinite": ((torch.full((5, 16), torch.inf), torch.zeros(5, dtype=torch.long)), "`x` must be finite; it has 80"),
 }
 
@@ -270,6 +294,13 @@ def test_bad_targets(target, text):
     with pytest.raises(ValueError, match=text):
         layer.init_from(target)
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
+
+
+def test_a_target_that_is_no_data():
+    with pytest.raises(
+        TypeError, match=r"`target` must be a weight, a pair \(x, y\) or batches of such pairs, got int"
+    ):
+        LaplexLinear(16, 12).init_from(3)
 
 
 def test_complex_targets():

@@ -63,7 +63,7 @@ def test_a_dry_run_changes_nothing_and_prints_a_table():
     assert lines[0].split() == ["layer", "in", "->", "out", "parameters", "after", "residual"]
     assert lines[1].split() == ["0.up", "12", "->", "24", "312", "170"]
     assert lines[3].split() == ["all", "624", "340"]
-    assert lines[4] == "left alone: 0.down and 2 more, 641 parameters: `include` does not match"
+    assert lines[4] == "left alone: 0.down, 1.down, 2, 641 parameters: `include` does not match"
     assert len(lines) == 5
 
 
@@ -76,6 +76,22 @@ def test_fitted_layers_are_near_the_old_ones():
         new, before = model.get_submodule(row.name), old.get_submodule(row.name)
         assert row.residual == pytest.approx(error(new.to_dense(), before.weight) ** 2, rel=1e-3)
         assert row.residual < 0.35
+
+
+@pytest.mark.filterwarnings("ignore:laplex.nn.replace_linear. fits left most")
+def test_the_table_of_a_fit_says_what_low_rank_would_leave():
+    model = model_of()
+    table = replace_linear(model, rank=2, fit=True, sweeps=1, include="up", progress=quiet)
+    assert all(row.svd_residual == model.get_submodule(row.name).svd_residual for row in table)
+    lines = str(table).splitlines()
+    assert lines[0].endswith("residual  of low rank")
+    assert lines[1].split()[-2:] == [f"{table[0].residual:.3f}", f"{table[0].svd_residual:.3f}"]
+
+
+def test_many_layers_that_are_left_are_counted():
+    model = nn.Sequential(nn.Linear(20, 20), *(nn.Linear(2, 2) for _ in range(12)))
+    line = str(replace_linear(model, rank=2)).splitlines()[-1]
+    assert line.startswith("left alone: 1, 2, 3, 4, 5, 6, 7, 8 and 4 more, 72 parameters: it would have no fewer")
 
 
 def test_a_layer_used_twice_is_replaced_once():
@@ -118,6 +134,31 @@ def test_an_encoder_of_torch_in_evaluation(masked):
     assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_a_layer_put_into_an_encoder_by_hand(moment, masked):
+    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(part, 2)
+    for layer in [part] if moment == "before" else model.layers:
+        layer.linear1, layer.linear2 = LaplexLinear(8, 16, rank=2), LaplexLinear(16, 8, rank=2)
+    model = nn.TransformerEncoder(part, 2) if moment == "before" else model
+    x, mask = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
+    want = model(x, src_key_padding_mask=mask).detach()
+    with torch.no_grad():
+        got = model.eval()(x, src_key_padding_mask=mask)
+    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(layout):
+    layer, parts = LaplexLinear(6, 4, rank=2), [torch.randn(3, 6), torch.randn(5, 6)]
+    got = layer(torch.nested.nested_tensor(parts, layout=layout))
+    assert got.is_nested
+    assert got.layout == layout
+    assert all(error(one, layer(part)) <= 1e-6 for one, part in zip(got.unbind(), parts, strict=True))
+
+
 def test_tied_weights_and_subclasses_are_left_alone():
     class Special(nn.Linear):
         pass
@@ -129,8 +170,8 @@ def test_tied_weights_and_subclasses_are_left_alone():
     assert [row.name for row in table] == ["free"]
     assert {row.name: row.why for row in table.left} == {
         "head": "it shares parameters with another module",
-        "table.weight": "a parameter of Embedding, which is no nn.Linear",
-        "special.weight": "a parameter of Special, which is no nn.Linear",
+        "table.weight": "it belongs to Embedding, which is no nn.Linear",
+        "special.weight": "it belongs to Special, which is a subclass",
     }
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from laplex._checks.counts import positive, whole
 from laplex.nn import _checks as checks
+from laplex.nn import _encoders as encoders
 from laplex.nn import _start as start
 from laplex.nn._anchored import Anchored
 from laplex.reference import kernel
@@ -29,9 +30,9 @@ class LaplexLinear(Anchored):
 
     **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
     ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
-    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. In
-    networks of several layers the usual learning rates are right, 0.01 and below with Adam. The anchors of a single
-    head on fixed features may move faster: :func:`laplex.nn.parameter_groups` gives them a rate of their own.
+    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. In networks of several layers the usual learning
+    rates are right, 0.01 and below with Adam. The anchors of a single head on fixed features may move faster:
+    :func:`laplex.nn.parameter_groups` gives them a rate of their own.
 
     The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
     are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
@@ -84,6 +85,7 @@ class LaplexLinear(Anchored):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        encoders.watch(LaplexLinear)
         where = "laplex.nn.LaplexLinear"
         self.in_features = whole(where, "in_features", in_features)
         self.out_features = whole(where, "out_features", out_features)
@@ -129,13 +131,15 @@ class LaplexLinear(Anchored):
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
+        if isinstance(x, Tensor) and x.is_nested:
+            return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
         y = self._product(x, self.a, self.b, self.tau, weight=self.weight, phi=self.phi, psi=self.psi)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
 
-    def init_from(self, target: Tensor | tuple[Tensor, Tensor]) -> Self:
+    def init_from(self, target: start.Target) -> Self:
         """Start from a dense weight, or from examples, instead of from nothing. The bias becomes 0.
 
         Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
@@ -146,7 +150,8 @@ class LaplexLinear(Anchored):
 
         Args:
             target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class
-                labels y (N,), from which a linear discriminant's weight is found in closed form.
+                labels y (N,), from which a linear discriminant's weight is found in closed form. A list of such pairs,
+                or a ``DataLoader`` that gives them, is taken as one.
 
         Returns:
             The layer.

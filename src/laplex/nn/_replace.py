@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from torch import nn
 
 from laplex._checks.counts import whole
+from laplex.nn._encoders import leave_nested_tensors
 from laplex.nn._linear import LaplexLinear
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ("phase", "tau", "train_tau")
 MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of the layer
+MOST_NAMES = 8  # of layers, in a line
 
 
 class Replacement(NamedTuple):
@@ -29,6 +31,7 @@ class Replacement(NamedTuple):
     before: int  # parameters
     after: int
     residual: float | None  # the share of the weight's energy that a fit left; None without a fit
+    svd_residual: float | None = None  # the share that low rank would leave, with as many parameters
 
 
 class Left(NamedTuple):
@@ -50,11 +53,12 @@ class Replacements(tuple[Replacement, ...]):
         return made
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("layer", "in -> out", "parameters", "after", "residual")]
+        rows: list[tuple[str, ...]] = [("layer", "in -> out", "parameters", "after", "residual", "of low rank")]
         rows += [_cells(each) for each in self]
         before, after = sum(each.before for each in self), sum(each.after for each in self)
-        rows.append(("all", "", f"{before:,}", f"{after:,}", ""))
-        widths = [max(len(row[place]) for row in rows) for place in range(5)]
+        rows.append(("all", "", f"{before:,}", f"{after:,}", "", ""))
+        columns = 6 if any(each.residual is not None for each in self) else 5
+        widths = [max(len(row[place]) for row in rows) for place in range(columns)]
         lines = [
             "  ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(row, widths)))
             for row in rows
@@ -66,16 +70,22 @@ class Replacements(tuple[Replacement, ...]):
         reasons: dict[str, list[Left]] = {}
         for each in self.left:
             reasons.setdefault(each.why, []).append(each)
-        return [
-            f"left alone: {same[0].name}{f' and {len(same) - 1} more' if len(same) > 1 else ''}, "
-            f"{sum(each.parameters for each in same):,} parameters: {why}"
-            for why, same in reasons.items()
-        ]
+        lines = []
+        for why, same in reasons.items():
+            names, count = _named([each.name for each in same]), sum(each.parameters for each in same)
+            lines.append(f"left alone: {names}, {count:,} parameters: {why}")
+        return lines
 
 
 def _cells(each: Replacement) -> tuple[str, ...]:
-    residual = "" if each.residual is None else f"{each.residual:.3f}"
-    return each.name, f"{each.in_features} -> {each.out_features}", f"{each.before:,}", f"{each.after:,}", residual
+    shares = ("" if share is None else f"{share:.3f}" for share in (each.residual, each.svd_residual))
+    return each.name, f"{each.in_features} -> {each.out_features}", f"{each.before:,}", f"{each.after:,}", *shares
+
+
+def _named(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def replace_linear(
@@ -139,12 +149,12 @@ def replace_linear(
             new = _fitted(old, rank, sweeps, progress) if fit else _anew(old, rank, options)
         made.append(new)
         sizes = old.in_features, old.out_features, _count(old), _count(new)
-        rows.append(Replacement(names[0], *sizes, new.fit_residual))
+        rows.append(Replacement(names[0], *sizes, new.fit_residual, new.svd_residual))
     if not dry_run:  # all at the end: an error leaves the model as it was
         for (names, _), new in zip(chosen, made, strict=True):
             for name in names:
                 model.set_submodule(name, new)
-        _leave_fused_paths(model)
+        leave_nested_tensors(model, LaplexLinear)
     _warn_of_poor_fits(where, rows)
     return Replacements(rows, left)
 
@@ -152,7 +162,7 @@ def replace_linear(
 def _warn_of_poor_fits(where: str, rows: list[Replacement]) -> None:
     poor = [row for row in rows if row.residual is not None and row.residual > MOST_UNEXPLAINED]
     if poor:
-        named = ", ".join(f"{row.name} ({row.residual:.0%})" for row in poor[:8])
+        named = _named([f"{row.name} ({row.residual:.0%})" for row in poor])
         warnings.warn(
             f"{where}: fits left most of the energy of {len(poor)} of {len(rows)} layers unexplained: {named}; train "
             "the model before you rely on it, or use more kernels, or `exclude` these layers",
@@ -202,7 +212,8 @@ def _other_matrices(model: nn.Module) -> list[Left]:
             continue
         for name, parameter in module.named_parameters(path, recurse=False):
             if parameter.dim() >= 2:
-                why = f"a parameter of {type(module).__name__}, which is no nn.Linear"
+                kind = "a subclass" if isinstance(module, nn.Linear) else "no nn.Linear"
+                why = f"it belongs to {type(module).__name__}, which is {kind}"
                 found.setdefault(id(parameter), Left(name, parameter.numel(), why))
     return [*found.values()]
 
@@ -251,19 +262,6 @@ def _as_before(old: nn.Linear, new: LaplexLinear) -> LaplexLinear:
     if old.bias is not None and new.bias is not None:
         new.bias.requires_grad_(old.bias.requires_grad)
     return new
-
-
-def _leave_fused_paths(model: nn.Module) -> None:
-    """Keep torch's encoders from reading the weights of their layers, which they do in evaluation.
-
-    These are the attributes by which they decide. (An activation that is neither ReLU nor GELU counts as 0.)
-    """
-    for module in model.modules():
-        parts = {type(part) for part in module.modules()}
-        if isinstance(module, nn.TransformerEncoder) and LaplexLinear in parts:
-            module.use_nested_tensor = False
-        if isinstance(module, nn.TransformerEncoderLayer) and LaplexLinear in parts:
-            module.activation_relu_or_gelu = 0
 
 
 def _shape_of(old: nn.Linear, rank: int, options: dict[str, Any]) -> LaplexLinear:

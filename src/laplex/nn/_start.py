@@ -26,6 +26,7 @@ columns; with L = 4 sqrt(k) it is the fourth root of k. Two kernels, or phases, 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,6 +36,8 @@ from laplex.nn import _checks as checks
 
 if TYPE_CHECKING:
     from laplex.nn._linear import LaplexLinear
+
+    Target = Tensor | Sequence[Tensor] | Iterable[Sequence[Tensor]]
 
 SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; between 1 and 4 results hardly differ
 SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
@@ -126,17 +129,15 @@ def _mean_decay(length: float) -> float:
 
 
 @torch.no_grad()
-def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> None:
-    """Anchors in the order of the singular vectors of a weight, or of the discriminant's weight of examples."""
+def singular(layer: LaplexLinear, target: Target) -> None:
+    """Anchors by the singular vectors of a weight, or of the discriminant's weight of examples."""
     where = "laplex.nn.LaplexLinear.init_from"
     shape = layer.out_features, layer.in_features
-    if isinstance(target, tuple):
-        if len(target) != 2:
-            raise ValueError(f"{where}: `target` must be a weight or a pair (x, y), got {len(target)} values")
-        weight = discriminant(where, *target, shape)
-    else:
+    if isinstance(target, Tensor):
         checks.weight_like(where, "target", target, shape)
         weight = target
+    else:
+        weight = discriminant(where, *_examples_in(where, target), shape)
     weight = weight.to(layer.a.device, torch.float64)
     if layer.rank > min(shape):
         raise ValueError(
@@ -145,15 +146,36 @@ def singular(layer: LaplexLinear, target: Tensor | tuple[Tensor, Tensor]) -> Non
         )
     left, _, right = torch.linalg.svd(weight, full_matrices=False)
     vectors = left.T[: layer.rank], right[: layer.rank]
-    if isinstance(target, tuple):
-        _at_entries(layer, *vectors)
-    else:
+    if isinstance(target, Tensor):
         in_their_order(layer, *vectors, line_length(layer))
+    else:
+        _at_entries(layer, *vectors)
     for phases in (layer.phi, layer.psi):
         if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
             phases.uniform_(-PHASES, PHASES)
     if layer.bias is not None:
         layer.bias.zero_()
+
+
+def _examples_in(where: str, target: object) -> tuple[Tensor, Tensor]:
+    """The pair (x, y), or all pairs of a list or loader of batches as one."""
+    if not isinstance(target, Iterable) or isinstance(target, str):
+        raise TypeError(
+            f"{where}: `target` must be a weight, a pair (x, y) or batches of such pairs, got {type(target).__name__}"
+        )
+    given = list(target)
+    one = isinstance(target, Sequence) and bool(given) and not any(isinstance(part, list | tuple) for part in given)
+    batches = [given] if one else given
+    for batch in batches:
+        if not isinstance(batch, list | tuple) or len(batch) != 2:
+            got = f"{len(batch)} values" if isinstance(batch, list | tuple) else type(batch).__name__
+            raise ValueError(f"{where}: `target` must be a weight or a pair (x, y), or batches of them, got {got}")
+    if not batches:
+        raise ValueError(f"{where}: `target` must have at least one batch, got none; a loader is read to its end")
+    if one:
+        return batches[0][0], batches[0][1]
+    x, y = ([torch.as_tensor(part) for part in side] for side in zip(*batches, strict=True))
+    return torch.cat(x), torch.cat(y)
 
 
 def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:

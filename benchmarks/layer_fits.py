@@ -1,0 +1,63 @@
+"""How much of the hidden layers of a trained network `from_linear` misses, beside low rank of as many parameters.
+
+    python -m benchmarks.layer_fits            writes benchmarks/results/layer-fits.json; needs scikit-learn
+
+The network and the digits are those of `benchmarks.layer_starts`. Residuals are shares of the energy: of the weight,
+and, where the mean of x x^T over the layer's inputs is the importance, of the layer's results.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.layer_starts import accuracy, digits, network
+from benchmarks.report import git, machine, versions
+from laplex.nn import LaplexLinear
+
+OUT = Path(__file__).parent / "results" / "layer-fits.json"
+KERNELS = (1, 4, 8)
+
+
+def inputs_of(model: nn.Sequential, x: Tensor) -> dict[str, Tensor]:
+    """What each dense layer is given."""
+    given = {}
+    with torch.no_grad():
+        for name, part in model.named_children():
+            given[name] = x
+            x = part(x)
+    return {name: value for name, value in given.items() if isinstance(model.get_submodule(name), nn.Linear)}
+
+
+def fitted(layer: nn.Linear, kernels: int, importance: Tensor | None) -> dict[str, float]:
+    """The residuals, and the seconds that the fit took."""
+    begun = time.perf_counter()
+    made = LaplexLinear.from_linear(layer, kernels, importance=importance, progress=lambda done, of: None)
+    seconds = time.perf_counter() - begun
+    assert made.fit_residual is not None
+    assert made.svd_residual is not None
+    return {"fit": round(made.fit_residual, 4), "svd": round(made.svd_residual, 4), "seconds": round(seconds, 1)}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    data, model = digits(), network()
+    found: dict[str, Any] = {"accuracy": accuracy(model, data), "layers": {}}
+    for name, x in inputs_of(model, data[0]).items():
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        for kernels in KERNELS:
+            for kind, importance in (("weight", None), ("results", x.T @ x / len(x))):
+                key = f"{layer.in_features} -> {layer.out_features}, {kernels} kernels, {kind}"
+                found["layers"][key] = fitted(layer, kernels, importance)
+                print(key, found["layers"][key], flush=True)
+    head = {"machine": machine("cpu"), "versions": versions(), "git": git()}
+    OUT.write_text(json.dumps(head | {"results": found}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
