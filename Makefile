@@ -22,7 +22,7 @@ demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, a density of photogr
 	$(BIN)/laplex bench
 	$(BIN)/laplex fit bundled:train --validation bundled:val --rank 600 --functions 4 --out $(DEMO) --fresh
 	$(BIN)/laplex inpaint $(DEMO)/model.safetensors bundled:val --mask half --out $(DEMO)/inpainted.png
-	$(BIN)/laplex report --out $(DEMO)/report.html
+	$(BIN)/python -m paper report --out $(DEMO)/report.html
 	@echo "laplex: look at report.html, samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
 
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
@@ -61,7 +61,7 @@ readme: $(INSTALLED) ## renew the tables and plots of the README files and the d
 
 clean: ## remove .venv, what was built, and caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests paper benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The build tools live in .venv, so that the core is built without build isolation: pinned, and incremental in build/.
 $(TOOLS): constraints.txt

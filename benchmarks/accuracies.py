@@ -1,4 +1,4 @@
-"""The README's tables of accuracies, from the committed runs of `laplex experiment heads` and `projection`."""
+"""The README's tables of accuracies, from the committed runs of `python -m paper experiment heads` and `projection`."""
 
 import json
 import statistics
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import COMMITTED
-from laplex.baselines import heads as budgets
+from paper.methods import heads as budgets
 
 FOLDER = COMMITTED / "experiments"
 RANKS = (4, 8, 16)

@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 
 from benchmarks.report import git, machine, versions
-from laplex.baselines.empirical import empirical
+from paper.methods.empirical import empirical
 from laplex.density import Examples, LaplexGaussian, Trainer, _gaussian, evaluate, images
 
 Start = Callable[[LaplexGaussian, Examples], None]

@@ -1,4 +1,4 @@
-"""The tables of densities in README and documentation, from the committed runs of `laplex experiment density`."""
+"""The tables of densities in README and documentation, from the committed runs of `python -m paper experiment density`."""
 
 import json
 from typing import Any

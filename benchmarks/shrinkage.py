@@ -5,7 +5,7 @@
 
 It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / examples; here the odds
 are taken in several multiples. Variance and colour are those of samples over those of the images that were fitted, as
-`laplex experiment density` has them.
+`python -m paper experiment density` has them.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from laplex import density
 from laplex.density import Examples, State
 from laplex.density._places import Line
 from laplex.density._shrinkage import shrunk
-from laplex.experiments.density_data import read
-from laplex.experiments.density_runs import spread
+from paper.experiments.density_data import read
+from paper.experiments.density_runs import spread
 
 FITS, SHARES, ROUNDS = ("q4@600",), (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), 40
 CHANNELS = 3
@@ -104,7 +104,7 @@ def options() -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, required=True, help="the folder of the results")
     add("--name", default="bundled", help="of the images, for the name of the file")
-    add("--data", nargs="+", metavar="SOURCE", help="images to fit, as `laplex experiment density` takes them")
+    add("--data", nargs="+", metavar="SOURCE", help="images to fit, as `python -m paper experiment density` takes them")
     add("--val", nargs="+", metavar="SOURCE", help="other images")
     add("--side", type=int, help="images become squares of this side")
     add("--train-count", type=int, help="only the first of --data")

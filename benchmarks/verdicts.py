@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.report import COMMITTED
-from laplex.reproduce import VERDICTS, outcomes
+from paper.reproduce import VERDICTS, outcomes
 
 WORDS = {verdict: f"**{verdict}**" if verdict == "not reproduced" else verdict for verdict in VERDICTS}
 
@@ -15,4 +15,4 @@ def verdicts() -> str:
     for verdict in VERDICTS:
         names = [f"`{one.entry.name}`" for one in found if one.verdict == verdict]
         lines.append(f"| {WORDS[verdict]} | {len(names)} | {', '.join(names)} |")
-    return "\n".join([*lines, "", "From all files in `benchmarks/results`, by `laplex.reproduce.outcomes`."])
+    return "\n".join([*lines, "", "From all files in `benchmarks/results`, by `paper.reproduce.outcomes`."])

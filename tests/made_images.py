@@ -5,8 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from laplex.experiments.data import image_splits
-from laplex.experiments.flat_images import flattened
+from paper.experiments.data import image_splits
+from paper.experiments.flat_images import flattened
 
 SIDE, CLASSES = 12, 4
 D = SIDE * SIDE * 3  # pixel values of an image

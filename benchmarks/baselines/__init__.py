@@ -1,4 +1,4 @@
-"""What laplex is compared with: one small file each, one shape. `laplex.baselines` has those that experiments share.
+"""What laplex is compared with: one small file each, one shape. `paper.methods` has those that experiments share.
 
 Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does what may be kept between calls (a
 matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.baselines import celerite, copy, dense, fft, keops, layer
-from laplex.baselines import logcumsumexp, toeplitz
+from paper.methods import logcumsumexp, toeplitz
 
 Apply = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor, Tensor, float], Apply]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from laplex.cli import completion, density, experiment, options, packages, report, reproduce
+from laplex.cli import completion, density, options, packages
 from laplex.cli.parsing import load_laplex
 
 CLOSED = 128 + 13  # the status of a command that nobody reads any more, as a shell tells it: SIGPIPE is 13
@@ -63,9 +63,6 @@ def _run(given: argparse.Namespace) -> int:
     commands = {
         "doctor": lambda given: _doctor(),
         "bench": _bench,
-        "experiment": experiment.run,
-        "reproduce": reproduce.run,
-        "report": report.run,
         "completion": completion.run,
     }
     return commands.get(given.command, _density)(given)

@@ -104,7 +104,6 @@ def _options(parser: Parser) -> list[str]:
 def _names(action: argparse.Action) -> list[str]:
     """What an argument may be, where that is known."""
     from laplex.cli.options import DTYPES
-    from laplex.reproduce import NAMES
 
-    known: dict[str, Sequence[str]] = {"names": NAMES, "dtype": DTYPES, "device": ("auto", "cpu", "cuda")}
+    known: dict[str, Sequence[str]] = {"dtype": DTYPES, "device": ("auto", "cpu", "cuda")}
     return list(map(str, action.choices or known.get(action.dest, ())))

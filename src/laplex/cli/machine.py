@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import subprocess
 from pathlib import Path
 
 from laplex._version import __version__
@@ -52,6 +53,25 @@ def refuse_seed(seed: int) -> None:
 
     if not 0 <= seed <= MOST_SEED:
         raise ValueError(f"--seed must be a whole number from 0 to 2^63 - 1, got {seed}")
+
+
+def commit() -> str | None:
+    """The commit of the checkout that laplex is imported from, with "+" if it was changed; None outside one."""
+    package = Path(__file__).parents[1]
+    # A package that is installed inside somebody else's checkout is not part of it: git does not track its files.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    head, changes = _git(package, "rev-parse", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
+    return None if head is None else head + ("+" if changes else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, or None where it is missing or fails."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cpu() -> str:

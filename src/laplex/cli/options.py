@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from laplex._version import __version__
-from laplex.cli import completion, density, experiment, report, reproduce
+from laplex.cli import completion, density
 from laplex.cli.machine import refuse_device
 from laplex.cli.parsing import Parser, add_device, did_you_mean
 
@@ -23,7 +23,7 @@ def parser() -> Parser:
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     commands.add_parser("doctor", help=DOCTOR, description=DOCTOR)
     _add_bench(commands.add_parser("bench", help="Time laplex.linear beside torch.nn.Linear.", description=BENCH))
-    for module in (density, experiment, reproduce, report, completion):
+    for module in (density, completion):
         module.add_to(commands)
     return made
 

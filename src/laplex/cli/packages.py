@@ -23,12 +23,6 @@ NEEDS = {
     "reconstruct": Needs(("safetensors", "pillow")),
     "inpaint": Needs(("safetensors", "pillow")),
     "evaluate": Needs(("safetensors",), ("pillow",)),
-    "experiment heads": Needs(for_plots=("matplotlib",)),
-    "experiment compress": Needs(for_plots=("matplotlib",)),
-    "experiment projection": Needs(for_images=("pillow",), for_plots=("matplotlib",)),
-    "experiment density": Needs(for_images=("pillow",), for_plots=("matplotlib",)),
-    "experiment rff": Needs(for_plots=("matplotlib",)),
-    "experiment features": Needs(("torchvision", "pillow")),
 }
 MODULES = {"pillow": "PIL"}  # where the name to import is another
 

@@ -1,0 +1,243 @@
+"""`python -m paper experiment compress`: a trained weight W (out, in) replaced by LAPLEX^(r), and by its truncated SVD.
+
+The residual energy of an approximation V is  sum_ij h_j (W_ij - V_ij)^2 / sum_ij h_j W_ij^2  with h_j = E x_j^2, the
+mean error of the scores for uncorrelated features; h_j = 1 where the features are not known. The SVD is that of
+W diag(sqrt h), which minimises it. Both have r (out + in) parameters, LAPLEX r more; the bias is kept by both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from paper.experiments import report
+from paper.experiments.data import Features, digest, features, read_npz
+from paper.experiments.options import at_least_one
+from paper.experiments.record import Record
+from paper.experiments.report import Point
+from paper.experiments.training import GRID, TUNED, Recipe, accuracy, seeded, train
+from laplex.nn import LaplexLinear
+from laplex.reference import kernel
+
+ABOUT = "A trained weight replaced by LAPLEX and by its truncated SVD, at equal parameters."
+RANKS, SWEEPS = (4, 8, 16), 60
+WAYS = {"svd": "truncated SVD", "singular": "LAPLEX at singular vectors", "reseated": "LAPLEX, re-seated"}
+HEADER = ("approximation", "r", "parameters", "residual energy", "test %")
+NOTE = (
+    "Residual energy is weighted by the mean square of each feature where that is known. Parameters leave out the "
+    "bias, which is kept. Test accuracy is that of the compressed head, not trained again."
+)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A head to compress, or the features to train it on first."""
+
+    name: str
+    digest: str
+    head: nn.Linear | None
+    importance: Tensor | None  # (in,): h
+    data: Features | None
+    record: Record
+    ranks: tuple[int, ...]
+    sweeps: int
+    device: str
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that this experiment has beside the common ones."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--weight", metavar="FILE.npz", help="W (out, in) and, if there, b (out,), importance (in,)")
+    source.add_argument("--data", metavar="FILE.npz", help="features to train a full head on first, as for `heads`")
+    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, metavar="R", help="4, 8, 16 if not given")
+    parser.add_argument("--sweeps", type=int, default=SWEEPS, metavar="N", help=f"of re-seating; {SWEEPS} if not given")
+
+
+def prepare(given: argparse.Namespace) -> Study:
+    """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
+    at_least_one("ranks", given.ranks)
+    at_least_one("sweeps", [given.sweeps])
+    file = Path(given.weight or given.data)
+    head, importance, data = None, None, None
+    if given.weight is not None:
+        head, importance = read_head(file, given.device)
+    else:
+        data = features(file).standardised().to(given.device)
+        importance = data.importance
+    path = Path(given.out) / f"compress-{file.stem}.json"
+    record = Record(path, "compress", device=given.device, fresh=given.fresh)
+    ranks = tuple(sorted(set(given.ranks)))
+    return Study(file.stem, digest(file), head, importance, data, record, ranks, given.sweeps, given.device)
+
+
+def read_head(path: Path, device: str) -> tuple[nn.Linear, Tensor | None]:
+    """The head W, b of an .npz file as a layer, in float32, and its importance (in,) if the file has one."""
+    where = "paper.experiments.compress"
+    arrays = read_npz(where, path, ("W",))
+    weight = arrays["W"]
+    if weight.ndim != 2 or weight.size == 0:
+        raise ValueError(
+            f"{where}: `W` must have the shape (out, in), got {weight.shape}; pass the weight of one layer"
+        )
+    sizes = {"b": weight.shape[:1], "importance": weight.shape[1:]}
+    for name, shape in sizes.items():
+        if name in arrays and arrays[name].shape != shape:
+            raise ValueError(
+                f"{where}: `{name}` must have the shape {shape}, for `W` {weight.shape}, got {arrays[name].shape}; "
+                "give one number a row for `b`, one a column for `importance`"
+            )
+    given = {name: arrays[name].astype(np.float32) for name in ("W", *sizes) if name in arrays}
+    for name, values in given.items():
+        if not np.isfinite(values).all():
+            raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with numpy.isfinite")
+    if "importance" in given and not given["importance"].min() > 0:
+        raise ValueError(
+            f"{where}: `importance` must be positive, got {given['importance'].min():g}; it is the mean of x_j^2, to "
+            "which a little may be added"
+        )
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias="b" in given, device=device)
+    with torch.no_grad():
+        head.weight.copy_(torch.from_numpy(given["W"]))
+        if "b" in given:
+            head.bias.copy_(torch.from_numpy(given["b"]))
+    return head, torch.from_numpy(given["importance"]).to(device) if "importance" in given else None
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def run(study: Study) -> int:
+    """Every approximation that the record lacks; then the table and the plot."""
+    if study.head is not None:
+        source = given_head(study.head)
+    elif study.data is not None:
+        source = trained_head(study, study.data)
+    else:
+        raise ValueError("paper.experiments.compress: `study` must have a head or features, got neither")
+    most = min(source.shape)  # singular vectors; more kernels than that cannot start at them
+    cells = [(way, rank) for rank in study.ranks for way in WAYS if way != "singular" or rank <= most]
+    results = {}
+    for number, (way, rank) in enumerate(cells, 1):
+        settings = {"data": study.digest, "way": way, "rank": rank} | source.settings
+        settings |= {"sweeps": study.sweeps} if way == "reseated" else {}
+        found = study.record.run(settings, partial(reached, study, source.make, way, rank))
+        results[way, rank] = found
+        told = f"[{number}/{len(cells)}] {WAYS[way]}, r = {rank}: residual energy {found['residual']:.3f}"
+        print(told, file=sys.stderr, flush=True)
+    _write(study, source, results)
+    return 0
+
+
+@dataclass(frozen=True)
+class Source:
+    """The head to compress: what gives it, and what of it decides the results beside the file."""
+
+    make: Callable[[], nn.Linear]
+    settings: dict[str, Any]
+    shape: tuple[int, int]  # (out, in)
+    test: float | None = None  # its accuracy, where there are features
+
+
+def given_head(head: nn.Linear) -> Source:
+    """The head of the file."""
+    return Source(lambda: head, {}, (head.out_features, head.in_features))
+
+
+def trained_head(study: Study, data: Features) -> Source:
+    """A full head at the learning rate that is best on validation rows. It is trained again when it is needed."""
+
+    def fresh() -> nn.Linear:
+        with seeded(0):
+            return nn.Linear(data.width, data.classes).to(study.device)
+
+    def tried(recipe: Recipe) -> dict[str, Any]:
+        settings = {"data": study.digest, "method": "full", "seed": 0, **asdict(recipe)}
+        found = study.record.run(settings, lambda: train(fresh(), data, recipe, 0))
+        print(f"full head, lr {recipe.lr:g}: validation {100 * found['val']:.1f} %", file=sys.stderr, flush=True)
+        return found
+
+    results = {replace(TUNED, lr=lr): tried(replace(TUNED, lr=lr)) for lr in GRID}
+    best = max(results, key=lambda recipe: results[recipe]["val"])
+
+    @cache
+    def make() -> nn.Linear:
+        head = fresh()
+        train(head, data, best, 0)
+        return head
+
+    return Source(make, {"head": asdict(best)}, (data.classes, data.width), results[best]["test"])
+
+
+def reached(study: Study, make: Callable[[], nn.Linear], way: str, rank: int) -> dict[str, Any]:
+    """The residual energy of one approximation; where there are features also the test accuracy with it."""
+    head = make()
+    compressed = copy.deepcopy(head)
+    weight = head.weight.detach()
+    with torch.no_grad():
+        compressed.weight.copy_(approximation(head, study.importance, way, rank, study.sweeps))
+    residual = residual_energy(weight, compressed.weight, study.importance)
+    return {"residual": residual, "test": None if study.data is None else accuracy(compressed, *study.data.test)}
+
+
+@torch.no_grad()
+def approximation(head: nn.Linear, importance: Tensor | None, way: str, rank: int, sweeps: int) -> Tensor:
+    """The weight (out, in) that stands for the head's own."""
+    weight = head.weight
+    if way == "svd":
+        h = torch.ones(()) if importance is None else importance.double()
+        left: Tensor = torch.linalg.svd(weight.double() * h.sqrt().to(weight.device), full_matrices=False).U[:, :rank]
+        return left @ (left.mT @ weight.double())
+    if way == "singular":
+        layer = LaplexLinear(head.in_features, head.out_features, False, rank=rank, device=weight.device)
+        return best_sum(layer.init_from(weight), weight, importance)
+    return LaplexLinear.from_linear(head, rank, importance=importance, sweeps=sweeps).to_dense()
+
+
+def best_sum(layer: LaplexLinear, weight: Tensor, importance: Tensor | None) -> Tensor:
+    """The kernels of the layer, summed with the weights that leave the least residual energy."""
+    kernels = kernel(layer.a.double(), layer.b.double(), layer.tau.double())  # (r, out, in)
+    root = torch.ones_like(kernels[0, 0]) if importance is None else importance.double().sqrt()
+    columns = (kernels * root).flatten(1).mT
+    target = (weight.double() * root).reshape(-1, 1)
+    # The normal equations may be singular where two kernels are alike; the pseudo-inverse is not.
+    solved = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ target)
+    fitted: Tensor = torch.tensordot(solved[:, 0], kernels, 1)
+    return fitted
+
+
+@torch.no_grad()
+def residual_energy(weight: Tensor, other: Tensor, importance: Tensor | None) -> float:
+    """sum_ij h_j (W_ij - V_ij)^2 / sum_ij h_j W_ij^2, in float64."""
+    h = 1.0 if importance is None else importance.double()
+    error = (weight.double() - other.double()).square() * h
+    return float(error.sum() / (weight.double().square() * h).sum())
+
+
+# --- The table -------------------------------------------------------------------------------------------------------
+
+
+def _write(study: Study, source: Source, results: dict[tuple[str, int], dict[str, Any]]) -> None:
+    """The page and, where matplotlib is installed, the plot."""
+    rows, cols = source.shape
+    lines = [("the head itself", "", f"{rows * cols:,}", "0", _percent(source.test))]
+    curves: dict[str, list[Point]] = {title: [] for title in WAYS.values()}
+    for (way, rank), found in results.items():
+        numbers = rank * (rows + cols) + (0 if way == "svd" else rank)
+        lines.append((WAYS[way], str(rank), f"{numbers:,}", f"{found['residual']:.3f}", _percent(found["test"])))
+        curves[WAYS[way]].append(Point(numbers, found["residual"]))
+    title = f"{study.name}, {rows} x {cols}, compressed"
+    report.write(study.record.path, title, (HEADER, lines, [NOTE]), ("parameters", "residual energy"), curves, None)
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.1f}"

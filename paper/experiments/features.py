@@ -1,0 +1,262 @@
+"""`python -m paper experiment features`: what enters the head of a frozen image network, for `heads` and `compress`.
+
+The result is an .npz file:
+
+    x_train, x_test (rows, width) float16      y_train, y_test (rows,) int64      the folder's val is the test split
+    classes, skipped                           names of classes; images that could not be read
+    W (classes, in), b (classes,)              the last layer of the network's own head; b if it has one
+    W1 (in, width), b1 (in,)                   the layer before it, where the head has two: W tanh(W1 x + b1)
+    importance (in,)                           the mean square of each input of W over the train rows
+    key                                        of the images, the weights and the size of images
+
+Until it is complete there is a folder of shards beside it, each of ``SHARD`` images, written one after the other. A
+command that was stopped goes on with the first shard that is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import zipfile
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from laplex import _progress
+from laplex._writing import replaced
+from paper.experiments.data import Array, Listing, Source, decoder, listed_splits, tell_skipped
+from paper.experiments.networks import DEFAULT, MODELS, WHERE, Network, load
+from paper.experiments.training import ROWS, accuracy
+
+ABOUT = "What enters the head of a frozen image network of torchvision, written for `heads` and `compress`."
+SIDE, BATCH = 224, 128
+WINDOWS = 224  # MaxViT's images have a multiple of this side
+SHARD = 8192  # images; an interruption loses at most so many
+AHEAD = 4  # batches decoded while the network computes; more would only take memory
+
+
+@dataclass(frozen=True)
+class Study:
+    """A network, the images, and where their features go."""
+
+    network: Network
+    splits: dict[str, Listing]
+    folders: dict[str, Path]  # of the splits, for messages
+    square: Callable[[Source], Array | None]
+    path: Path
+    key: str
+    batch: int
+    device: str
+    fresh: bool
+
+    @property
+    def shards(self) -> Path:
+        """The folder of what is finished before all is."""
+        return self.path.with_suffix(".shards")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that this experiment has beside the common ones."""
+    parser.add_argument("--model", required=True, help=" or ".join(MODELS))
+    parser.add_argument("--data", required=True, metavar="DIR", help="folders train and val, with one folder a class")
+    about = "state dict of the network; those of torchvision if not given"
+    parser.add_argument("--weights", default=DEFAULT, metavar="FILE.pth", help=about)
+    parser.add_argument("--batch", type=int, default=BATCH, metavar="B", help=f"images at once; {BATCH} if not given")
+    parser.add_argument("--side", type=int, default=SIDE, metavar="S", help=f"of the images; {SIDE} if not given")
+
+
+def prepare(given: argparse.Namespace) -> Study:
+    """Check the options, list the images and load the network; ValueError or ImportError, and nothing is written."""
+    if given.model not in MODELS:
+        raise ValueError(f"--model must be one of {', '.join(MODELS)}, got {given.model!r}")
+    for name in ("batch", "side"):
+        if getattr(given, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(given, name)}")
+    if given.model == "maxvit_t" and given.side % WINDOWS:
+        raise ValueError(f"--side must be a multiple of {WINDOWS} for maxvit_t, got {given.side}")
+    root = Path(given.data)
+    train, test = listed_splits(root)
+    network = load(given.model, given.weights, given.side)
+    splits = {"train": train, "test": test}
+    key = _key(given.model, network, root, splits)
+    path = Path(given.out) / f"{given.model}-{root.resolve().name}.npz"
+    if path.exists() and _key_of(path) != key and not given.fresh:
+        raise ValueError(
+            f"--out: {path} holds features of other images, weights or sides; move it away, or replace it with --fresh"
+        )
+    square = decoder(WHERE, network.covered)
+    folders = {"train": root / "train", "test": root / "val"}
+    return Study(network, splits, folders, square, path, key, given.batch, given.device, given.fresh)
+
+
+def _key(model: str, network: Network, root: Path, splits: dict[str, Listing]) -> str:
+    """What decides the features. Images count by name: their bytes would have to be read."""
+    names = {
+        split: [(one.name.removeprefix(str(root)), one.label) for one in listing.sources]
+        for split, listing in splits.items()
+    }
+    content = [model, network.weights, network.side, splits["train"].classes, names]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def _key_of(path: Path) -> str | None:
+    """The key of a finished file or shard; None where there is none."""
+    try:
+        with np.load(path) as file:
+            return str(file["key"])
+    except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+# --- Runs ------------------------------------------------------------------------------------------------------------
+
+
+def run(study: Study) -> int:
+    """Every shard that is missing; then one file of all."""
+    if study.fresh:
+        shutil.rmtree(study.shards, ignore_errors=True)
+    elif _key_of(study.path) == study.key:
+        print(f"{study.path} is complete; --fresh makes it again")
+        return 0
+    study.shards.mkdir(exist_ok=True)
+    study.network.to(study.device)
+    try:
+        parts = {split: _computed(study, split) for split in study.splits}
+        arrays = _joined(study, parts)
+    except ValueError as error:
+        print(f"python -m paper experiment features: {error}", file=sys.stderr)
+        return 1
+    with replaced(study.path) as file:
+        np.savez(file, **arrays)
+    shutil.rmtree(study.shards)
+    print(f"wrote {study.path}")
+    return 0
+
+
+def _computed(study: Study, split: str) -> list[Path]:
+    """The shards of a split, all of them finished."""
+    sources = study.splits[split].sources
+    paths = []
+    pool = ThreadPoolExecutor()
+    try:
+        with _progress.shown(f"laplex: {split} images", None) as told:
+            for first in range(0, len(sources), SHARD):
+                path = study.shards / f"{split}-{first:09}.npz"
+                paths.append(path)
+                part = sources[first : first + SHARD]
+                if _key_of(path) == study.key:
+                    told(first + len(part), len(sources))
+                else:
+                    arrays = _shard(study, pool, part, partial(_tell, told, first, len(sources)))
+                    with replaced(path) as file:
+                        np.savez(file, **arrays)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return paths
+
+
+def _tell(told: _progress.Told, before: int, of: int, done: int) -> None:
+    told(before + done, of)
+
+
+def _shard(
+    study: Study, pool: ThreadPoolExecutor, sources: list[Source], told: Callable[[int], None]
+) -> dict[str, Any]:
+    """The features x (rows, width) and labels y (rows,) of the images that can be read, and the names of the others."""
+    width = study.network.layers[0].in_features
+    rows: list[Array] = [np.zeros((0, width), np.float16)]
+    read: list[bool] = []
+    for squares in _decoded(study, pool, sources):
+        good = [square for square in squares if square is not None]
+        if good:
+            rows.append(_rows(study, np.stack(good)))
+        for square in squares:
+            read.append(square is not None)
+            told(len(read))
+    labels = [one.label for one, good in zip(sources, read, strict=True) if good]
+    skipped = [one.name for one, good in zip(sources, read, strict=True) if not good]
+    arrays = {"x": np.concatenate(rows), "y": np.array(labels, np.int64), "skipped": np.array(skipped, np.str_)}
+    return arrays | {"key": study.key}
+
+
+def _decoded(study: Study, pool: ThreadPoolExecutor, sources: list[Source]) -> Iterator[list[Array | None]]:
+    """Batches of squares, None for an image that cannot be read; threads decode the next batches meanwhile."""
+    waiting: deque[list[Any]] = deque()
+    for first in range(0, len(sources), study.batch):
+        waiting.append([pool.submit(study.square, one) for one in sources[first : first + study.batch]])
+        if len(waiting) > AHEAD:
+            yield [one.result() for one in waiting.popleft()]
+    for batch in waiting:
+        yield [one.result() for one in batch]
+
+
+@torch.no_grad()
+def _rows(study: Study, squares: Array) -> Array:
+    """The features of a batch (rows, width) float16."""
+    found = study.network.features(torch.from_numpy(squares).to(study.device)).half()
+    if not found.isfinite().all():
+        raise ValueError(
+            f"{WHERE}: `--weights` must give features that float16 can hold, got NaN or infinity; check the weights"
+        )
+    rows: Array = found.cpu().numpy()
+    return rows
+
+
+# --- The file --------------------------------------------------------------------------------------------------------
+
+
+def _joined(study: Study, parts: dict[str, list[Path]]) -> dict[str, Any]:
+    """The arrays of the file; warnings name images that could not be read."""
+    arrays: dict[str, Any] = {"key": study.key, "classes": np.array(study.splits["train"].classes)}
+    skipped: list[str] = []
+    for split, paths in parts.items():
+        shards = []
+        for path in paths:
+            with np.load(path) as file:
+                shards.append({name: file[name] for name in ("x", "y", "skipped")})
+        arrays |= {f"{name}_{split}": np.concatenate([shard[name] for shard in shards]) for name in ("x", "y")}
+        missing = tuple(str(name) for shard in shards for name in shard["skipped"])
+        tell_skipped(WHERE, study.folders[split], missing, len(study.splits[split].sources))
+        skipped += missing
+    arrays |= {"skipped": np.array(skipped, np.str_)} | _head(study.network)
+    arrays["importance"] = _importance(study, torch.from_numpy(arrays["x_train"]))
+    _tell_own(study, torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"]))
+    return arrays
+
+
+def _head(network: Network) -> dict[str, Array]:
+    """The layers of the network's own head: the last one W, b, and the one before it, if there is one, W1, b1."""
+    arrays: dict[str, Array] = {}
+    for suffix, layer in zip(("", "1"), reversed(network.layers), strict=False):
+        arrays[f"W{suffix}"] = layer.weight.cpu().numpy()
+        if layer.bias is not None:
+            arrays[f"b{suffix}"] = layer.bias.cpu().numpy()
+    return arrays
+
+
+@torch.no_grad()
+def _importance(study: Study, x: Tensor) -> Array:
+    """The mean square of what enters the last layer (in,), for features x (rows, width); at least a millionth of it."""
+    before = study.network.head[:-1]
+    squares = sum(before(part.to(study.device).float()).double().square().sum(0) for part in x.split(ROWS))
+    mean = squares / len(x)
+    least: Array = mean.clamp_min(1e-6 * float(mean.mean())).float().cpu().numpy()
+    return least
+
+
+def _tell_own(study: Study, x: Tensor, y: Tensor) -> None:
+    """How good the network's own head is, where the folders are the classes that it was trained on."""
+    if study.network.layers[-1].out_features == len(study.splits["test"].classes):
+        reached = accuracy(study.network.head, x.to(study.device).float(), y.to(study.device))
+        print(f"the network's own head: {100 * reached:.2f} % of {len(y):,} test images")

@@ -1,0 +1,108 @@
+"""The tables and the plot of `python -m paper experiment projection`, with the paper's figures beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paper.experiments import published, report
+from paper.experiments.projection_maps import FROZEN, TITLES, TRAINED, Variant
+from paper.experiments.report import Panel, Point, Section
+
+ACCURACY = "Accuracy on the validation images in percent, the mean and the standard deviation over seeds. "
+OF_FROZEN = (
+    f"{ACCURACY}The weight decay of the head was chosen on held-out train rows; in brackets is the accuracy if the "
+    "validation images choose it, which flatters. Numbers are those that the projection stores, over all m; a Gaussian "
+    "one is drawn again from its seed. PCA and places come from the data, so that only the start of the head differs "
+    "between their seeds. Bold: the best of each column.",
+    f"The paper's rows are {published.PROJECTIONS_DATA} ({published.FROZEN_SOURCE}): other images. It does not "
+    "say whether its LAPLEX has phases or signs, nor how its head is regularised.",
+)
+OF_TRAINED = (
+    f"{ACCURACY}It is that after the last epoch; the validation images chose nothing. Numbers are all trained ones, "
+    "batch norm and head included. Bold: the best of each column.",
+    f"The paper's rows are {published.PROJECTIONS_DATA} ({published.TRAINED_SOURCE}): other images. It does not "
+    "say how its anchors start.",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a projection reached at one width: fractions, over so many seeds."""
+
+    variant: Variant
+    width: int
+    numbers: int
+    val: float
+    deviation: float
+    seeds: int
+    held: float | None = None  # accuracy on held-out train rows; trained projections have none
+    best: float | None = None  # accuracy where the validation images choose the weight decay
+    diverged: int = 0  # of the seeds; each counts as 0 in the mean
+
+    @property
+    def shown(self) -> str:
+        """The accuracy in percent."""
+        flattered = "" if self.best is None else f" ({100 * self.best:.1f})"
+        return report.percent(self.val, self.deviation, self.seeds, self.diverged) + flattered
+
+
+def write(results: Path, name: str, cells: Sequence[Cell], *, quick: bool = False) -> None:
+    """The tables and the plot beside the file of results; a quick look is named so in both."""
+    title = f"Projections of {name}" + (", a quick look: too short to compare methods" if quick else "")
+    sections, panels = [], []
+    for heading, methods, notes in (("Frozen", FROZEN, OF_FROZEN), ("Trained with the head", TRAINED, OF_TRAINED)):
+        own = [cell for cell in cells if cell.variant.method in methods]
+        if own:
+            sections.append(_section(heading, own, notes))
+            panels.append(Panel(("width m", "validation accuracy, %"), _curves(own), title=heading))
+    report.write_sections(results, title, sections, panels)
+
+
+def _section(heading: str, cells: Sequence[Cell], notes: Sequence[str]) -> Section:
+    """One line a variant, and below the last one of each tau the line of the paper."""
+    widths = sorted({cell.width for cell in cells})
+    best = {width: max(cell.val for cell in cells if cell.width == width) for width in widths}
+    variants = list(dict.fromkeys(cell.variant for cell in cells))
+    lines = []
+    for index, variant in enumerate(variants):
+        lines.append(_line([cell for cell in cells if cell.variant == variant], widths, best))
+        following = variants[index + 1] if index + 1 < len(variants) else None
+        if following is None or _published_as(following) != _published_as(variant):
+            lines += _paper_line(variant, widths)
+    return Section(["projection", "numbers", *(f"m = {width}" for width in widths)], lines, notes, heading)
+
+
+def _line(cells: list[Cell], widths: list[int], best: dict[int, float]) -> list[str]:
+    found = {cell.width: f"**{cell.shown}**" if cell.val == best[cell.width] else cell.shown for cell in cells}
+    least, most = min(cell.numbers for cell in cells), max(cell.numbers for cell in cells)
+    numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return [str(cells[0].variant), numbers, *(found.get(width, "") for width in widths)]
+
+
+def _published_as(variant: Variant) -> tuple[str, float | None]:
+    """The key of the paper's figures: it names a tau for frozen projections only."""
+    return variant.method, variant.tau if variant.method in FROZEN else None
+
+
+def _paper_line(variant: Variant, widths: list[int]) -> list[list[str]]:
+    method, tau = _published_as(variant)
+    figures = published.projection(method, tau)
+    if not any(width in figures for width in widths):
+        return []
+    title = TITLES[method].split(",")[0] + ("" if tau is None else f", tau = {tau:g}")
+    return [[f"paper: {title}", "", *(str(figures.get(width, "")) for width in widths)]]
+
+
+def _curves(cells: Sequence[Cell]) -> dict[str, list[Point]]:
+    """Accuracy over m, one curve a method: at each m its variant that is best on held-out rows."""
+    best: dict[tuple[str, int], Cell] = {}
+    for cell in cells:
+        key = cell.variant.method, cell.width
+        if key not in best or (cell.held or 0.0) > (best[key].held or 0.0):
+            best[key] = cell
+    curves: dict[str, list[Point]] = {}
+    for (method, width), cell in best.items():
+        curves.setdefault(TITLES[method], []).append(Point(width, 100 * cell.val, 100 * cell.deviation))
+    return curves

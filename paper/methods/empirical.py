@@ -1,0 +1,175 @@
+r"""The empirical Gaussian of N examples X (N, n) with a ridge: N(m, X^T X / N + ridge), never formed.
+
+Let X X^T = U diag(N v) U^T. Then F = X^T U / sqrt(N) is a factor of the covariance with F^T F = diag(v), so that the
+capacitance 1 + diag(v) / ridge is diagonal, and u = F^T y = U^T X y / sqrt(N) is all that is needed of an example y,
+beside its length:
+
+    log p = -1/2 (|y|^2 / ridge - sum of u^2 / (ridge (ridge + v)) + sum of log(1 + v / ridge) + n log(2 pi ridge))
+
+Another ridge costs O(N). Nothing is held but the examples, and N x N.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from paper.methods.gaussian import DenseFactorGaussian, parts, spectrum, spread_blocks
+from laplex.density._examples import Examples
+from laplex.density._factor import Capacitance, FactorGaussian, Statistics
+
+LEAST = 1e-10  # of the largest variance: directions below it are rounding
+RIDGES = (1e-4, 10.0, 577)  # from and to, in mean variances of a feature, and how many: 2 % apart
+
+
+class Tried(NamedTuple):
+    """A ridge, and the mean log-likelihood of the validation examples with it."""
+
+    ridge: float
+    log_likelihood: float
+
+
+class EmpiricalGaussian(FactorGaussian):
+    """N(mean, X^T X / N + ridge) of examples X; see the head of this module.
+
+    ``marginal`` and ``condition`` hold a dense factor of the features that are asked for.
+
+    Args:
+        examples (N, n): less their mean.
+        variances (r,), vectors (N, r): v and U, float64.
+        ridge: the variance of the noise.
+    """
+
+    def __init__(self, examples: Examples, variances: Tensor, vectors: Tensor, ridge: float) -> None:
+        noise = torch.full_like(examples.mean, math.sqrt(ridge))
+        super().__init__(examples.mean, noise, len(variances))
+        self.ridge = ridge
+        self._examples, self._variances, self._vectors = examples, variances, vectors / math.sqrt(len(examples))
+
+    def spread(self, z: Tensor) -> Tensor:
+        """Z (..., r) -> F z (..., n)."""
+        weights = self._vectors @ z.reshape(-1, self.latents).double().mT  # (N, B)
+        found = [block.to(self._mean.dtype) for block in spread_blocks(self._examples, weights)]
+        return torch.cat(found, 1).reshape(*z.shape[:-1], len(self._mean))
+
+    def statistics(self, x: Tensor) -> Statistics:
+        """What the likelihood needs of x (..., n)."""
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        lengths, pulled = _read(self._examples, self._vectors, len(rows), lambda part: rows[:, part] - self._mean[part])
+        return Statistics(
+            lengths.reshape(x.shape[:-1]) / self.ridge, pulled.reshape(*x.shape[:-1], self.latents) / self.ridge
+        )
+
+    def capacitance(self) -> Capacitance:
+        """M, which is diagonal."""
+        return _Diagonal(1 + self._variances / self.ridge)
+
+    def spectrum(self) -> Tensor:
+        """The eigenvalues of X^T X / N that are not 0 (r,), the largest first."""
+        return self._variances
+
+    def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
+        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
+        loadings = self._vectors.new_empty(self.latents, len(indices))
+        for part, block in zip(parts(self._examples), spread_blocks(self._examples, self._vectors), strict=True):
+            inside = (indices >= part.start) & (indices < part.stop)
+            loadings[:, inside] = block[:, indices[inside] - part.start]
+        if covariance is not None:
+            loadings = covariance.whitened(loadings)
+        return DenseFactorGaussian(mean, self.noise[indices], loadings.to(mean.dtype))
+
+
+class _Diagonal:
+    """A diagonal capacitance."""
+
+    def __init__(self, diagonal: Tensor) -> None:
+        self._diagonal = diagonal
+
+    def quadratic(self, u: Tensor) -> Tensor:
+        return (u.square() / self._diagonal).sum(-1)
+
+    def solve(self, u: Tensor) -> Tensor:
+        return u / self._diagonal
+
+    def logdet(self) -> Tensor:
+        return self._diagonal.log().sum()
+
+    def whitened(self, columns: Tensor) -> Tensor:
+        return columns / self._diagonal.sqrt()[:, None]
+
+
+@torch.no_grad()
+def empirical(
+    examples: Examples, validation: Examples, ridges: Sequence[float] | None = None
+) -> tuple[EmpiricalGaussian, float, list[Tried]]:
+    """The empirical Gaussian with the ridge under which validation examples are likeliest.
+
+    Args:
+        examples (N, n): less their mean.
+        validation (V, n): less the same mean.
+        ridges: those that are tried; if not given, 2 % apart from 1e-4 to 10 mean variances of a feature.
+
+    Returns:
+        The Gaussian, its ridge, and all that were tried.
+    """
+    where = "paper.methods.empirical"
+    _same_mean(where, examples, validation)
+    tried = _checked(where, ridges, float(examples.variance.mean(dtype=torch.float64)))
+    variances, vectors = spectrum(examples, len(examples))
+    kept = int((variances > LEAST * variances[0]).sum())
+    if kept == 0:
+        raise ValueError(f"{where}: `examples` must differ, got {len(examples)} that are alike; check what is read")
+    variances, vectors = variances[:kept], vectors[:, :kept]
+    lengths, pulled = _read(examples, vectors / math.sqrt(len(examples)), len(validation), validation.features)
+    means = variances.cpu(), lengths.mean().cpu(), pulled.square().mean(0).cpu()  # small, and read many times
+    table = [Tried(ridge, _likelihood(ridge, examples.dim, *means)) for ridge in tried]
+    best = max(table, key=lambda one: one.log_likelihood).ridge
+    return EmpiricalGaussian(examples, variances, vectors, best), best, table
+
+
+def _likelihood(ridge: float, dim: int, variances: Tensor, length: Tensor, squares: Tensor) -> float:
+    """The mean of log p from means of |y|^2 () and of u^2 (r,)."""
+    volume = torch.log1p(variances / ridge).sum() + dim * math.log(2 * math.pi * ridge)
+    return -0.5 * float(length / ridge - (squares / (ridge + variances)).sum() / ridge + volume)
+
+
+def _read(
+    examples: Examples, vectors: Tensor, count: int, features: Callable[[slice], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Of so many other examples y, by a function that reads some features of them all: |y|^2, and vectors^T X y."""
+    lengths = vectors.new_zeros(count)
+    products = vectors.new_zeros(count, len(examples))
+    for part in parts(examples):
+        y = features(part).double()
+        lengths += y.square().sum(1)
+        products.addmm_(y, examples.features(part).double().mT)
+    return lengths, products @ vectors
+
+
+def _same_mean(where: str, examples: Examples, validation: Examples) -> None:
+    if validation.dim != examples.dim:
+        raise ValueError(
+            f"{where}: `validation` must have {examples.dim} features, got {validation.dim}; use the same size"
+        )
+    if not torch.equal(validation.mean, examples.mean):
+        raise ValueError(
+            f"{where}: `validation` must be less the mean of `examples`, got another mean; use Examples(values, "
+            "mean=examples.mean)"
+        )
+
+
+def _checked(where: str, ridges: Sequence[float] | None, scale: float) -> list[float]:
+    """The ridges to try."""
+    if ridges is None:
+        low, high, count = RIDGES
+        return [scale * low * (high / low) ** (index / (count - 1)) for index in range(count)]
+    found = [float(ridge) for ridge in ridges]
+    wrong = [ridge for ridge in found if not 0 < ridge < math.inf]
+    if not found or wrong:
+        got = wrong[0] if wrong else "none"
+        raise ValueError(f"{where}: `ridges` must be positive and finite, at least one, got {got}; leave it out")
+    return found

@@ -1,0 +1,173 @@
+"""The page of `python -m paper report`: one HTML file with all results, their plots and pictures, and an explorer of a small K.
+
+It needs nothing else: style, scripts, data and pictures are inside, and its policy forbids a browser to fetch anything.
+
+    _page_markup.py   text to HTML, escaped; numbers
+    _page_entry.py    the section of one entry; _page_origin.py, where it ran
+    page/             the style and the scripts, plain CSS and JavaScript, and the HTML of the explorer
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paper.reproduce._outcome import VERDICTS, Outcome, Plot, Verdict
+from paper.reproduce._page_entry import SIGNS, PlotNumber, anchor, badge, section, slug
+from paper.reproduce._page_markup import Markup, embedded_json, join, prose, tag, void
+from paper.reproduce._page_origin import machine_name
+
+TITLE = "LAPLEX: the paper's results and ours"
+PARTS = Path(__file__).parent / "page"
+STYLES = ("report.css", "entry.css", "explorer.css")
+SCRIPTS = (  # in the order in which they use each other
+    "scales.js", "plot.js", "plot_hover.js", "report.js",
+    "kernel.js", "explorer_state.js", "explorer_words.js",
+    "explorer_line.js", "explorer_matrix.js", "explorer_product.js", "explorer.js",
+)  # fmt: skip
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+MEANINGS = {
+    "exceeded": "ours is better by more than the entry's criterion asks for",
+    "reproduced": "ours is at most a tenth worse than the paper's, or the claim holds, by the entry's criterion",
+    "not reproduced": "ours is worse, or contradicts the paper",
+    "not run": "not all that the criterion needs is there; the entry says what is missing, and shows what there is",
+}
+
+
+def to_html(outcomes: Sequence[Outcome]) -> str:
+    """The whole page."""
+    plots: list[Plot] = []
+
+    def plot_number(plot: Plot) -> int:
+        plots.append(plot)
+        return len(plots) - 1
+
+    groups = _grouped(outcomes)
+    sections = [_group(name, group, plot_number) for name, group in groups.items()]
+    main = tag("main", *sections, tag("p", "No entry matches.", id="none-matches", hidden=True), _part("explorer.html"))
+    data = tag("script", embedded_json([asdict(plot) for plot in plots]), type="application/json", id="plot-data")
+    body = tag(
+        "body", _header(outcomes), tag("div", _contents(groups), main, class_="columns"), _footer(), data, _scripts()
+    )
+    return f"<!doctype html>\n{tag('html', _head(), body, lang='en')}\n"
+
+
+def _grouped(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
+    """By section, in the order of their first entries."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.entry.section, []).append(outcome)
+    return groups
+
+
+def _group(name: str, outcomes: list[Outcome], plot_number: PlotNumber) -> Markup:
+    entries = [section(outcome, plot_number) for outcome in outcomes]
+    return tag("section", tag("h2", name), *entries, class_="group", id=f"group-{slug(name)}")
+
+
+# --- The head -------------------------------------------------------------------------------------------------------
+
+
+def _head() -> Markup:
+    return tag(
+        "head",
+        void("meta", charset="utf-8"),
+        void("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        void("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        void("meta", name="color-scheme", content="light dark"),
+        void("link", rel="icon", href="data:,"),
+        tag("title", TITLE),
+        *(tag("style", _part(name)) for name in STYLES),
+    )
+
+
+def _scripts() -> Markup:
+    return join(tag("script", _part(name)) for name in SCRIPTS)
+
+
+def _part(name: str) -> Markup:
+    """A file of ours, as it is."""
+    return Markup((PARTS / name).read_text(encoding="utf-8"))
+
+
+# --- Header, contents and footer ------------------------------------------------------------------------------------
+
+
+def _header(outcomes: Sequence[Outcome]) -> Markup:
+    counts = Counter(outcome.verdict for outcome in outcomes)
+    return tag(
+        "header",
+        tag("h1", TITLE),
+        tag("p", prose(_summary(outcomes)), " ", tag("a", "Try a small K yourself", href="#explorer"), "."),
+        _filters(counts),
+        _machines(outcomes),
+        tag("noscript", tag("p", "Plots, filters and the explorer need JavaScript; the values are in the tables.")),
+    )
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    """One paragraph: what this is, and how much of it was looked at."""
+    ran = sum(outcome.verdict != "not run" for outcome in outcomes)
+    good = sum(outcome.verdict in ("exceeded", "reproduced") for outcome in outcomes)
+    return (
+        "Every table and figure of “LAPLEX: The FFT of Learnable Laplace Kernels” beside what the library laplex "
+        f"measures. Of {len(outcomes)} entries {ran} were run, and {good} of these reproduce or exceed the paper. Each "
+        "verdict follows from a criterion that the entry states; each figure of ours comes from a file that it names. "
+        "Press an entry to open it. In plots the paper's points are marks without a line."
+    )
+
+
+def _filters(counts: Counter[Verdict]) -> Markup:
+    """A button for each verdict, which also shows how many there are, and a search."""
+    buttons = [_filter("all", "all", str(sum(counts.values())), "every entry", pressed=True)]
+    for verdict in VERDICTS:
+        label = f"{SIGNS[verdict]} {verdict}"
+        buttons.append(_filter(verdict, label, str(counts[verdict]), MEANINGS[verdict], pressed=False))
+    search = void("input", type="search", id="search", placeholder="Search entries", aria_label="Search entries")
+    shown = tag("output", "", id="shown", for_="search")
+    group = tag("div", *buttons, class_="verdicts", role="group", aria_label="Show entries by verdict")
+    return tag("div", group, tag("div", search, shown, class_="search"), class_="filters")
+
+
+def _filter(value: str, label: str, count: str, meaning: str, *, pressed: bool) -> Markup:
+    parts = tag("strong", count), tag("span", label)
+    state = "true" if pressed else "false"
+    return tag(
+        "button", *parts, type="button", class_=slug(value), data_filter=value, aria_pressed=state, title=meaning
+    )
+
+
+def _machines(outcomes: Sequence[Outcome]) -> Markup:
+    """Where the results come from: each machine once, with the number of its entries."""
+    names = Counter(name for outcome in outcomes for name in {machine_name(each) for each in outcome.machines})
+    if not names:
+        return Markup("")
+    told = "; ".join(f"{name} ({count} {'entry' if count == 1 else 'entries'})" for name, count in names.most_common())
+    return tag("p", tag("strong", "Ran on: "), told, ".", class_="machines")
+
+
+def _contents(groups: dict[str, list[Outcome]]) -> Markup:
+    """Links to all entries, with their verdicts."""
+    lists = []
+    for name, outcomes in groups.items():
+        items = [tag("li", _content(outcome), data_entry=anchor(outcome)) for outcome in outcomes]
+        lists.append(tag("section", tag("h3", tag("a", name, href=f"#group-{slug(name)}")), tag("ul", *items)))
+    lists.append(tag("section", tag("h3", tag("a", "Explorer", href="#explorer"))))
+    inner = tag("details", tag("summary", "Contents"), *lists, open=True)
+    return tag("nav", inner, aria_label="Contents", id="contents")
+
+
+def _content(outcome: Outcome) -> Markup:
+    sign = tag("span", SIGNS[outcome.verdict], class_=f"sign {slug(outcome.verdict)}", title=outcome.verdict)
+    return tag("a", sign, tag("span", prose(outcome.entry.title)), href=f"#{anchor(outcome)}")
+
+
+def _footer() -> Markup:
+    meanings = join(tag("li", badge(verdict), f": {MEANINGS[verdict]}.") for verdict in VERDICTS)
+    made = f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. This file needs no network and no other file."
+    rows = "A row of an entry that is no part of its criterion is not judged. A condition holds or not; an entry is "
+    rows += "exceeded if all its conditions hold, and all its other judged rows are exceeded."
+    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(made)))

@@ -1,0 +1,289 @@
+"""Dense Gaussians that ``laplex.density`` is compared with: against torch's, scikit-learn's, and brute force."""
+
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, kl_divergence
+
+from helpers import error
+from paper.methods import gaussian as gaussian_module
+from paper.methods.empirical import EmpiricalGaussian, empirical
+from paper.methods.gaussian import DenseFactorGaussian, LowRankGaussian, matched_rank, ppca, ppca_parameters
+from laplex.density import Examples
+from laplex.density import _moments as moments_module
+from laplex.density._moments import welford
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+dtypes = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)], ids=str)
+
+
+def dense(dim=60, rank=7, dtype=torch.float64):
+    """A Gaussian with a random factor."""
+    mean, log_noise = torch.randn(2, dim, dtype=dtype)
+    return DenseFactorGaussian(mean, (0.3 * log_noise).exp(), torch.randn(rank, dim, dtype=dtype) / 3)
+
+
+def correlated(count, dim=40, dtype=torch.float64, rank=6, seed=0):
+    """Rows (count, dim) with a mean, ``rank`` strong directions and some noise."""
+    generator = torch.Generator().manual_seed(7)
+    loadings, mean = torch.randn(rank, dim, generator=generator, dtype=torch.float64), torch.linspace(-1, 3, dim)
+    drawn = torch.Generator().manual_seed(seed)
+    z = torch.randn(count, rank, generator=drawn, dtype=torch.float64)
+    return (mean + z @ loadings + 0.3 * torch.randn(count, dim, generator=drawn, dtype=torch.float64)).to(dtype)
+
+
+@pytest.fixture(params=[False, True], ids=["whole", "in_parts"])
+def parts(request, monkeypatch):
+    """Features are read at once, or a few at a time."""
+    if request.param:
+        monkeypatch.setattr(gaussian_module, "READ_AT_ONCE", 128)
+
+
+# --- A dense factor ---------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.usefixtures("parts")
+def test_log_prob_is_torch_s(dtype, tolerance):
+    gaussian = dense(300, 40, dtype)
+    x = gaussian.sample((6,))
+    mean, noise, loadings = (one.double() for one in (gaussian.mean, gaussian.noise, gaussian.loadings))
+    want = LowRankMultivariateNormal(mean, loadings.mT, noise.square()).log_prob(x.double())
+    assert float(((gaussian.log_prob(x) - want) / want).abs().max()) <= tolerance
+    assert gaussian.log_prob(x.reshape(2, 3, 300)).shape == (2, 3)
+
+
+@pytest.mark.usefixtures("parts")
+def test_gradients_are_those_of_the_formed_covariance():
+    model, x = LowRankGaussian(30, 4, dtype=torch.float64), torch.randn(5, 30, dtype=torch.float64)
+    torch.nn.init.normal_(model.loadings)
+    gaussian = model.distribution()
+    true = MultivariateNormal(gaussian.mean, gaussian.covariance())
+    got, want = (torch.autograd.grad(one.log_prob(x).sum(), list(model.parameters())) for one in (model, true))
+    for one, other in zip(got, want, strict=True):
+        assert error(one, other) <= 1e-9
+
+
+def test_entropy_marginal_condition_and_reconstruction():
+    gaussian = dense()
+    x = gaussian.sample()
+    C = gaussian.covariance()
+    true = MultivariateNormal(gaussian.mean, C)
+    assert error(gaussian.entropy(), true.entropy()) <= 1e-9
+    assert error(gaussian.variance, C.diagonal()) <= 1e-12
+    seen = torch.randperm(60)[:25]
+    rest = torch.ones(60, dtype=torch.bool)
+    rest[seen] = False
+    gain = torch.linalg.solve(C[seen][:, seen], C[seen][:, rest])
+    other = gaussian.condition(seen, x[seen])
+    assert error(other.mean, true.mean[rest] + (x - true.mean)[seen] @ gain) <= 1e-9
+    assert error(other.covariance(), C[rest][:, rest] - C[rest][:, seen] @ gain) <= 1e-9
+    signal = C - gaussian.noise.square().diag_embed()
+    assert error(gaussian.reconstruct(x), true.mean + (x - true.mean) @ torch.linalg.solve(C, signal)) <= 1e-9
+
+
+def test_divergence_and_a_permutation():
+    p, q, order = dense(), dense(), torch.randperm(60)
+    true = [MultivariateNormal(one.mean, one.covariance()) for one in (p, q)]
+    assert error(kl_divergence(p, q), kl_divergence(*true)) <= 1e-9
+    x = p.sample((3,))
+    assert error(p.marginal(order).log_prob(x[:, order]), p.log_prob(x)) <= 1e-12
+
+
+# --- Trained low rank -------------------------------------------------------------------------------------------------
+
+
+def test_training_finds_the_covariance():
+    data = correlated(2000, 12, torch.float32, rank=2)
+    model = LowRankGaussian(12, 2)
+    model.mean.copy_(data.mean(0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(600):
+        optimizer.zero_grad()
+        (-model(data).mean()).backward()
+        optimizer.step()
+    assert error(model.covariance(), torch.cov(data.T)) <= 0.05
+    assert model.sample(3).shape == model.reconstruct(data[:3]).shape == (3, 12)
+
+
+def test_parameters_and_what_print_shows():
+    model = LowRankGaussian(50, 4)
+    assert sum(p.numel() for p in model.parameters()) == 50 * 5
+    assert set(model.state_dict()) == {"mean", "log_noise", "loadings"}
+    assert repr(model) == "LowRankGaussian(dim=50, rank=4)"
+    assert model.half().loadings.dtype == torch.float32
+    assert ppca_parameters(307_200, 6) == 2_150_406  # as the paper prints
+
+
+@pytest.mark.parametrize(("parameters", "rank"), [(2_231_801, 6), (3_538_001, 11), (4_845_201, 15), (7, 1)])
+def test_the_rank_of_a_budget_is_the_paper_s(parameters, rank):
+    assert matched_rank(parameters, 307_200) == rank
+
+
+def test_bad_arguments_of_low_rank():
+    with pytest.raises(ValueError, match="LowRankGaussian: `rank` must be at least 1, got 0"):
+        LowRankGaussian(5, 0)
+    with pytest.raises(ValueError, match=r"paper.methods.LowRankGaussian.log_prob: `x` must have 5 features"):
+        LowRankGaussian(5, 2).log_prob(torch.zeros(4))
+
+
+# --- Probabilistic PCA ------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.usefixtures("parts")
+def test_ppca_is_scikit_learn_s(dtype, tolerance):
+    from sklearn.decomposition import PCA
+
+    data, rank = correlated(90, dtype=dtype), 4
+    gaussian = ppca(Examples(data), rank)
+    theirs = PCA(rank, svd_solver="full").fit(data.double().numpy())
+    theirs.explained_variance_ *= 89 / 90  # scikit-learn divides by N - 1, the most likely one by N
+    theirs.noise_variance_ *= 89 / 90
+    assert error(gaussian.covariance(), torch.from_numpy(theirs.get_covariance())) <= tolerance
+    want = theirs.score(data.double().numpy())
+    assert abs(float(gaussian.log_prob(data).mean()) / want - 1) <= tolerance
+
+
+def test_ppca_of_fewer_examples_than_features():
+    data = correlated(20)
+    gaussian = ppca(Examples(data), 3)
+    values, vectors = torch.linalg.eigh(torch.cov(data.T, correction=0))
+    noise = values[:-3].sum() / (40 - 3)
+    lead = vectors[:, -3:]
+    want = noise * torch.eye(40, dtype=torch.float64) + lead @ (values[-3:] - noise).diag_embed() @ lead.T
+    assert error(gaussian.covariance(), want) <= 1e-9
+
+
+def test_ppca_knows_no_order_of_features():
+    data, order = correlated(30), torch.randperm(40)
+    one, other = ppca(Examples(data), 5), ppca(Examples(data[:, order]), 5)
+    assert error(other.log_prob(data[:, order]), one.log_prob(data)) <= 1e-9
+
+
+def test_bad_arguments_of_ppca():
+    with pytest.raises(ValueError, match="`rank` must be at most 8 for 10 examples of 40 features, got 9"):
+        ppca(Examples(correlated(10)), 9)
+    with pytest.raises(ValueError, match=r"paper.methods.ppca: `rank` must be at least 1, got 0"):
+        ppca(Examples(correlated(10)), 0)
+    few = torch.randn(20, 2, dtype=torch.float64) @ torch.randn(2, 40, dtype=torch.float64)
+    with pytest.raises(ValueError, match="`examples` must vary in more than 2 directions, got no more"):
+        ppca(Examples(few), 2)
+
+
+# --- The empirical Gaussian -------------------------------------------------------------------------------------------
+
+
+def split(dtype=torch.float64, count=15):
+    examples = Examples(correlated(count, dtype=dtype))
+    return examples, Examples(correlated(8, dtype=dtype, seed=1), mean=examples.mean)
+
+
+def formed(examples, ridge):
+    """The same by its definition."""
+    x = examples.rows(slice(None)).double()
+    covariance = x.T @ x / len(x) + ridge * torch.eye(x.shape[1], dtype=torch.float64)
+    return MultivariateNormal(examples.mean.double(), covariance)
+
+
+@dtypes
+@pytest.mark.usefixtures("parts")
+def test_the_ridge_is_the_best_by_brute_force(dtype, tolerance):
+    examples, validation = split(dtype)
+    ridges = torch.logspace(-2, 1, 30).tolist()
+    gaussian, ridge, table = empirical(examples, validation, ridges)
+    want = [float(formed(examples, one).log_prob(validation.values.double()).mean()) for one in ridges]
+    assert [one.ridge for one in table] == ridges
+    assert error(torch.tensor([one.log_likelihood for one in table]), torch.tensor(want)) <= tolerance
+    assert ridge == gaussian.ridge == ridges[want.index(max(want))]
+    assert gaussian.latents == 14
+    got = gaussian.log_prob(validation.values)
+    assert float((got / formed(examples, ridge).log_prob(validation.values.double()) - 1).abs().max()) <= tolerance
+
+
+@pytest.mark.usefixtures("parts")
+def test_what_holds_no_factor_agrees_with_what_holds_one():
+    examples, validation = split()
+    gaussian, _, _ = empirical(examples, validation)
+    held, x = gaussian.marginal(torch.arange(40)), validation.values
+    assert isinstance(gaussian, EmpiricalGaussian)
+    assert isinstance(held, DenseFactorGaussian)
+    assert error(gaussian.log_prob(x), held.log_prob(x)) <= 1e-9
+    assert error(gaussian.covariance(), held.covariance()) <= 1e-9
+    assert error(gaussian.reconstruct(x), held.reconstruct(x)) <= 1e-9
+    assert error(gaussian.entropy(), held.entropy()) <= 1e-9
+    assert gaussian.sample((2, 3)).shape == (2, 3, 40)
+    seen = torch.randperm(40)[:15]
+    one, other = (which.condition(seen, x[0, seen]) for which in (gaussian, held))
+    assert error(one.mean, other.mean) <= 1e-9
+    assert error(one.covariance(), other.covariance()) <= 1e-9
+
+
+def test_ridges_are_fine_and_around_the_best():
+    examples, validation = split()
+    _, ridge, table = empirical(examples, validation)
+    ridges = [one.ridge for one in table]
+    assert max(after / before for before, after in pairwise(ridges)) < 1.0205
+    assert ridges[0] < ridge < ridges[-1]
+    around = [0.99 * ridge, ridge, 1.01 * ridge]
+    best = [one.log_likelihood for one in empirical(examples, validation, around)[2]]
+    assert best[1] >= max(one.log_likelihood for one in table)
+    assert max(best) - best[1] <= 1e-3
+
+
+def test_more_examples_than_features():
+    examples, validation = split(count=100)
+    gaussian, ridge, _ = empirical(examples, validation)
+    assert gaussian.latents == 40
+    assert error(gaussian.log_prob(validation.values), formed(examples, ridge).log_prob(validation.values)) <= 1e-9
+
+
+def test_bad_arguments_of_the_empirical_gaussian():
+    examples, validation = split()
+    with pytest.raises(ValueError, match="`validation` must be less the mean of `examples`, got another mean"):
+        empirical(examples, Examples(validation.values))
+    with pytest.raises(ValueError, match="`validation` must have 40 features, got 39"):
+        empirical(examples, Examples(validation.values[:, 1:]))
+    for ridges, got in (([], "none"), ([0.1, -1.0], "-1.0"), ([float("nan")], "nan")):
+        with pytest.raises(ValueError, match=f"`ridges` must be positive and finite, at least one, got {got}"):
+            empirical(examples, validation, ridges)
+    alike = Examples(torch.ones(5, 40, dtype=torch.float64))
+    with pytest.raises(ValueError, match="`examples` must differ, got 5 that are alike"):
+        empirical(alike, Examples(validation.values, mean=alike.mean), [1.0])
+
+
+# --- Moments of a stream ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wide", [1, 50, 1 << 22])
+def test_welford_is_exact_far_from_zero(wide, monkeypatch):
+    monkeypatch.setattr(moments_module, "WIDE", wide)
+    near = torch.randn(200, 7, dtype=torch.float64)
+    mean, variance = welford(iter((1e8 + near).split([3, 0, 100, 97])))
+    assert error(mean - 1e8, near.mean(0)) <= 1e-6  # 1e8 has a spacing of 1.5e-8
+    assert error(variance, near.var(0, correction=0)) <= 1e-7
+
+
+def test_welford_reads_bytes_and_float32_in_float64():
+    values = torch.randint(256, (50, 9), dtype=torch.uint8)
+    for given in (values, values.float()):
+        mean, variance = welford(given.split(7))
+        assert mean.dtype == variance.dtype == torch.float64
+        assert error(mean, values.double().mean(0)) <= 1e-14
+        assert error(variance, values.double().var(0, correction=0)) <= 1e-14
+    kept = torch.randn(4, 3, dtype=torch.float64)
+    before = kept.clone()
+    welford([kept])
+    assert torch.equal(kept, before)
+
+
+def test_bad_arguments_of_welford():
+    for parts in ([], [torch.zeros(0, 3)]):
+        with pytest.raises(ValueError, match=r"laplex.density.welford: `parts` must have at least one row, got none"):
+            welford(parts)
+    with pytest.raises(ValueError, match=re.escape("`parts` must be (few, 3) each, got (2, 4)")):
+        welford([torch.zeros(2, 3), torch.zeros(2, 4)])
+    with pytest.raises(TypeError, match=r"`parts` must be a torch.Tensor, got list"):
+        welford([[1.0]])

@@ -1,0 +1,112 @@
+"""`python -m paper experiment rff`: errors with known answers, and the command."""
+
+import json
+import re
+
+import pytest
+import torch
+
+from paper.experiments import published, report, rff
+from paper.experiments.report import Panel, Point, Section
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SMALL = ("--size", 50, "--features", 1, 64, "--seeds", 3, "--device", "cpu")
+
+
+def test_the_truth_is_the_dense_definition_in_any_blocks(monkeypatch):
+    given = rff.inputs(37, "cpu")
+    difference = given.a[:, None] - given.b
+    kernel = torch.exp(-difference.abs())
+    slope = -difference.sign() * kernel  # of an entry in its row anchor
+    want = rff.Outcome(kernel @ given.x, slope @ given.x, -slope.sum(0) * given.x)
+    for entries in (1, 5 * 37, 1 << 22):
+        monkeypatch.setattr(rff, "ENTRIES", entries)
+        for one, other in zip(rff.truth(given), want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_an_error_is_relative_to_the_length_of_the_truth():
+    want = rff.Outcome(torch.tensor([3.0, 4.0]), torch.tensor([2.0]), torch.tensor([1.0]))
+    got = rff.Outcome(torch.tensor([3.0, 5.0]), torch.tensor([1.0]), torch.tensor([1.0]))
+    assert rff.errors(got, want) == {"value": pytest.approx(0.2), "a": 0.5, "b": 0.0}
+
+
+def test_laplex_is_exact_and_float32_inputs_are_not_rounded_again():
+    given = rff.inputs(300, "cpu")
+    assert all(torch.equal(one.float().double(), one) for one in given)
+    want = rff.truth(given)
+    for dtype, most in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
+        found = rff.of_laplex(given, dtype)
+        assert found.value.dtype == dtype
+        assert max(rff.errors(found, want).values()) < most
+
+
+def test_values_converge_with_the_number_of_features():
+    given = rff.inputs(60, "cpu")
+    want = rff.truth(given)
+    reached = [rff.errors(rff.of_features(given, count, 0), want)["value"] for count in (16, 65536)]
+    assert reached[1] < 0.05 < reached[0]
+
+
+def test_the_command_writes_table_and_plot_and_goes_on_where_it_stopped(tmp_path, command, monkeypatch):
+    status, output, told = command("rff", "--out", tmp_path / "new", *SMALL)
+    assert status == 0, told
+    assert output.count("wrote ") == 2
+    assert "[2/2] D = 64: K x " in told
+    page = (tmp_path / "new" / "rff.md").read_text()
+    assert page.startswith("# Random Fourier features and laplex, n = 50, 3 seeds\n")
+    assert re.search(r"\| laplex, float64 \|  \| \d\.\de-1[4-7] \|", page)
+    runs = json.loads((tmp_path / "new" / "rff.json").read_text())["runs"]
+    values = [run["result"]["value"] for run in runs if run["settings"].get("features") == 1]
+    cell = f"{sorted(values)[1]:.3g} [{min(values):.2g}, {max(values):.2g}]"
+    assert re.search(rf"\| random Fourier features \| 1 \| {re.escape(cell)} \|.*\| 4\.5 \|", page)
+    assert published.RFF_SOURCE in page
+    assert (tmp_path / "new" / "rff.png").read_bytes().startswith(b"\x89PNG")
+    assert len(runs) == 2 + 2 * 3
+
+    def never(*_):
+        raise AssertionError("a finished run was repeated")
+
+    for name in ("truth", "of_features", "of_laplex"):
+        monkeypatch.setattr(rff, name, never)
+    assert command("rff", "--out", tmp_path / "new", *SMALL)[0] == 0
+    assert (tmp_path / "new" / "rff.md").read_text() == page
+
+
+def test_without_options_the_features_are_the_paper_s():
+    assert rff.MOST.bit_length() == 12  # 1, 2, 4, ..., 2048
+    assert set(published.RFF_VALUES) == {1, 16, 2048}
+
+
+@pytest.mark.parametrize("option", ["--size", "--features", "--seeds"])
+def test_bad_options_are_refused_and_nothing_is_written(option, tmp_path, command):
+    status, output, told = command("rff", "--out", tmp_path / "out", "--device", "cpu", option, 0)
+    assert (status, output) == (2, "")
+    assert told == f"python -m paper experiment rff: {option} must be at least 1, got 0\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Pages and plots of several parts --------------------------------------------------------------------------------
+
+
+def test_a_page_has_a_heading_and_a_table_a_section():
+    sections = [Section(["a"], [["1"]], ["First."], "One"), Section(["b"], [], [], "Two")]
+    want = "# T\n\n## One\n\n| a |\n| --- |\n| 1 |\n\nFirst.\n\n## Two\n\n| b |\n| --- |\n"
+    assert report.page("T", sections) == want
+
+
+def test_panels_lie_side_by_side_and_ranges_may_be_uneven(tmp_path):
+    from matplotlib.figure import Figure
+
+    curves = {"one": [Point(1, 1.0, 0.5, 3.0), Point(10, 2.0, 0.25)]}
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    report._fill(left, Panel(("x", "y"), curves, title="L", log_y=True))
+    report._fill(right, Panel(("x", "y"), curves, Point(9, 1.5)))
+    assert (left.get_yscale(), right.get_yscale(), left.get_title()) == ("log", "linear", "L")
+    (bars,) = left.containers[0].lines[2]
+    ends = [[(x, pytest.approx(y)) for x, y in segment] for segment in bars.get_segments()]
+    assert ends == [[(1, 0.5), (1, 4.0)], [(10, 1.75), (10, 2.25)]]
+    report.draw(tmp_path / "two.png", "T", [Panel(("x", "y"), curves)] * 2)
+    assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")

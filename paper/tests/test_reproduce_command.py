@@ -1,0 +1,172 @@
+"""The command `python -m paper reproduce`: what it writes and tells, goes on with, and refuses."""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+
+from paper.reproduce import ENTRIES, NAMES, _measure, _runs
+from paper.reproduce._measure import MEASUREMENTS, Effort
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+@pytest.fixture
+def reproduce(laplex):
+    """The command: its exit status, what it printed, and what it told on stderr."""
+    return partial(laplex, "reproduce")
+
+
+def test_the_list_names_every_entry_with_its_source_and_data(reproduce):
+    status, output, _ = reproduce("--list")
+    assert status == 0
+    for entry in ENTRIES:
+        assert entry.name in output
+        assert entry.source in output
+    assert "heads: an .npz file of features" in output
+
+
+def test_a_quick_look_has_no_verdict_and_other_files(reproduce, tmp_path):
+    status, output, told = reproduce("rounding", "theorem-1", "--quick", "--device", "cpu", "--out", tmp_path)
+    assert status == 0, told
+    assert output.startswith("rounding: quick look only\n    it works; ")
+    assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["cpu-rounding.json", "cpu-theorem.json"]
+    assert "rounding: 5 of 5, n 256, span 10000.0" in told
+
+
+def test_it_needs_torch_and_numpy_alone(tmp_path):
+    absent = ("rich", "matplotlib", "PIL", "scipy", "sklearn", "safetensors", "laplex._core")
+    options = ["reproduce", "rff-gradient", "differentiability", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    code = f"import sys, runpy, torch; torch.set_num_threads(1); sys.modules.update(dict.fromkeys({absent})); "
+    code += f"sys.argv = {['laplex', *options]}; runpy.run_module('laplex', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "quick").glob("*.json")} == {"rff.json", "cpu-gradients.json"}
+
+
+def test_results_have_machine_versions_commit_and_seed(reproduce, tmp_path):
+    reproduce("theorem-1", "--device", "cpu", "--out", tmp_path, "--seed", 5)
+    content = json.loads((tmp_path / "cpu-theorem.json").read_text())
+    assert {"torch", "cpu", "commit", "laplex", "python"} <= set(content["machines"][0])
+    assert content["runs"][0]["settings"]["seed"] == 5
+
+
+def test_it_goes_on_after_an_interruption(reproduce, tmp_path, monkeypatch):
+    compute = MEASUREMENTS["rounding"].compute
+    left = [3]
+
+    def interrupted(settings, effort):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return compute(settings, effort)
+
+    options = ("rounding", "--quick", "--device", "cpu", "--out", tmp_path)
+    monkeypatch.setitem(MEASUREMENTS, "rounding", _measure.Measurement(MEASUREMENTS["rounding"].points, interrupted))
+    status, _, told = reproduce(*options)
+    assert status == 130
+    assert "interrupted; what was measured is kept" in told
+    path = tmp_path / "quick" / "cpu-rounding.json"
+    before = json.loads(path.read_text())["runs"]
+    assert len(before) == 3
+    left[0] = 2  # so many are missing
+    assert reproduce(*options)[0] == 0
+    after = json.loads(path.read_text())["runs"]
+    assert after[:3] == before
+    assert len(after) == 5
+    left[0] = 9
+    reproduce(*options, "--fresh")
+    assert left[0] == 4
+
+
+def test_an_entry_without_data_or_device_is_not_run(reproduce, tmp_path):
+    status, output, _ = reproduce("heads", "density", "--device", "cpu", "--out", tmp_path)
+    assert status == 1
+    assert output.startswith("heads: not run\n    it needs an .npz file of features")
+    status, output, _ = reproduce("heads", "--device", "cpu", "--out", tmp_path, "--data", tmp_path)
+    assert status == 1
+    assert "does not have what it needs" in output
+    order = _runs.Order(tmp_path, Effort("cuda"))
+    assert _runs.missing(ENTRIES[NAMES.index("cpu")], order) == "it runs on cpu, not on cuda"
+
+
+def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(reproduce, tmp_path):
+    told = "runtime, gram: the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not"
+    options = ("--quick", "--device", "cpu", "--out", tmp_path)
+    for names, said in ((("runtime", "theorem-1", "gram"), True), (("theorem-1", "rounding"), False)):
+        error = reproduce(*names, *options)[2]
+        assert error.startswith(f"python -m paper reproduce: {told} judged\n") is said  # before anything is measured
+        assert ("of a GPU" in error) is said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("no-such",), "NAME must be among runtime, batch8, batch8-against-dense, "),
+        (("runtime", "--device", "cuda:99"), "--device cuda:99: torch sees "),
+        (("runtime", "--device", "tpu"), "--device must be cpu, cuda or cuda:INDEX, got 'tpu'"),
+        (
+            ("runtime", "--device", "cpu", "--data", "nowhere"),
+            "--data must be a folder with the data sets, got nowhere",
+        ),
+        (
+            ("runtime", "--device", "cpu", "--seed", 2**63),
+            "--seed must be a whole number from 0 to 2^63 - 1, got 9223372036854775808",
+        ),
+        (("runtime", "--device", "cpu", "--seed", -1), "--seed must be a whole number from 0 to 2^63 - 1, got -1"),
+    ],
+)
+def test_options_are_refused(reproduce, tmp_path, arguments, told):
+    status, _, error = reproduce(*arguments, "--out", tmp_path / "out")
+    assert status == 2
+    assert error.startswith(f"python -m paper reproduce: {told}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_out_folder_that_cannot_be_written_is_refused(reproduce, tmp_path):
+    (tmp_path / "file").touch()
+    status, _, error = reproduce("runtime", "--device", "cpu", "--out", tmp_path / "file")
+    assert status == 2
+    assert error.startswith(f"python -m paper reproduce: --out: cannot write into {tmp_path / 'file'} (")
+
+
+def test_a_file_of_another_entry_may_be_corrupt(reproduce, tmp_path):
+    (tmp_path / "cpu-gram.json").write_text("{bad")
+    for look in (("--quick",), ()):
+        status, output, error = reproduce("theorem-1", *look, "--device", "cpu", "--out", tmp_path)
+        assert status == 0, error
+        assert output.startswith(f"theorem-1: {'quick look only' if look else 'not reproduced'}\n")
+
+
+@pytest.mark.parametrize("look", [("--quick",), ()])
+def test_a_part_that_fails_is_told(reproduce, tmp_path, look):
+    for part in ("train", "val"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "one.png").write_bytes(b"no picture")
+    options = ("--device", "cpu", "--out", tmp_path / "out", "--data", tmp_path)
+    status, output, error = reproduce("density", "rounding", *look, *options)
+    assert status == 2
+    assert output.startswith("density: failed\n    its part `density` ended with status 2; the message above says why")
+    assert "python -m paper experiment density: " in error
+    assert f"rounding: {'quick look only' if look else 'not reproduced'}" in output
+
+
+def test_an_interrupted_experiment_begins_nothing_else(reproduce, tmp_path, monkeypatch):
+    from paper.experiments import rff
+
+    def interrupted(study):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rff, "run", interrupted)
+    status, _, _ = reproduce("rff-gradient", "theorem-1", "--quick", "--device", "cpu", "--out", tmp_path)
+    assert status == 130
+    assert not (tmp_path / "quick" / "cpu-theorem.json").exists()
+
+
+def test_a_corrupt_file_is_named(reproduce, tmp_path):
+    (tmp_path / "cpu-theorem.json").write_text("{}")
+    status, _, error = reproduce("theorem-1", "--device", "cpu", "--out", tmp_path)
+    assert status == 2
+    assert str(tmp_path / "cpu-theorem.json") in error

@@ -1,0 +1,71 @@
+"""benchmarks/ sees laplex as a user does: it imports public names only."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import laplex
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+# These look inside: they set internal constants, or replace internal functions, to find where time and digits go.
+TUNING = {
+    *(
+        "adam_start.py",
+        "crossover.py",
+        "crossover_gpu.py",
+        "first_calls.py",
+        "formed_cpu.py",
+        "in_order.py",
+        "profile.py",
+        "refinement.py",
+        "shrinkage.py",
+        "trained.py",
+        "ways.py",
+    ),
+}
+FILES = sorted(path for path in FOLDER.rglob("*.py") if path.name not in TUNING)
+PUBLIC = {"laplex", "laplex.reference", "laplex.backends"}
+OF_PUBLIC_MODULES = {
+    "paper.methods",
+    "laplex.density",
+    "laplex.nn",
+    "paper.reproduce",
+}  # their modules are public, too
+
+
+def imported(source: str) -> Iterator[tuple[str, str]]:
+    """Every module that is imported, with the name that is taken from it ("" for the module itself)."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def private(source: str) -> list[str]:
+    """What is imported from laplex that is not public."""
+    ours = [(module, name) for module, name in imported(source) if module.split(".")[0] == "laplex"]
+    ours = [(module, name) for module, name in ours if module not in OF_PUBLIC_MODULES or name.startswith("_")]
+    public = set(laplex.__all__) | {""}
+    return [f"{module} {name}".strip() for module, name in ours if module not in PUBLIC or name not in public]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))
+def test_public_names_only(path: Path) -> None:
+    assert private(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import laplex._ops",
+        "from laplex import _ops",
+        "from laplex._plan import Plan",
+        "from laplex import cli",
+        "from paper.methods import _ops",
+    ],
+)
+def test_private_names_are_found(line: str) -> None:
+    assert private(line)
