@@ -54,7 +54,7 @@ def phases_for(a, b):
 
 def make_order(a, b, layout, backend):
     """The order of the anchors, as a backend finds it."""
-    return Order.of(torch.ops.laplex.plan(a, b, layout, backend), layout)
+    return Order.from_tensors(torch.ops.laplex.plan(a, b, layout, backend), layout)
 
 
 def pullback(g, x, odd_x, matrix, to_tau):

@@ -99,7 +99,7 @@ def _found(given: Arguments) -> Route:
     _checks.sum_weight(where, weight, a, batch)
     _checks.operand(where, x, b, batch if weight is None else ())
     how = {"summed": weight is not None, "gradients": trained(given), "planned": plan is not None}
-    work = Work.of((x, a, b), batch, **how)
+    work = Work.from_operands((x, a, b), batch, **how)
     chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
     table = _backends.load(chosen, a.device.type)
     forms = table.form is not None

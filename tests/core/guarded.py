@@ -43,7 +43,7 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
     a, b = guarded(draw(h, n).to(dtype)), guarded(draw(h, k).to(dtype))
     x, g = (guarded(torch.randn(h, m, size, dtype=dtype)) for size in (k, n))
     tau = guarded(torch.ones(h).double())
-    order = Order.of([guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp")], layout)
+    order = Order.from_tensors([guarded(tensor) for tensor in torch.ops.laplex.plan(a, b, layout, "cpp")], layout)
     cpp.update(a, b, order)
     odd_x = guarded(scan(x, a, b, tau, *order.tensors, order.layout, "cpp", True, 0)[1])
     for degree in (0, 1):
@@ -57,7 +57,7 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
 def plan_of_another_dtype(made_for, used_with):
     a, b = torch.randn(3, 700).float().double(), torch.randn(3, 701).float().double()
     plan = laplex.Plan(a.to(made_for), b.to(made_for))
-    order = Order.of([guarded(tensor) for tensor in plan._order.tensors], plan._order.layout)
+    order = Order.from_tensors([guarded(tensor) for tensor in plan._order.tensors], plan._order.layout)
     plan = laplex.Plan._made(plan.shape, order, plan._anchors)
     a, b = guarded(a.to(used_with)), guarded(b.to(used_with))
     x = guarded(torch.randn(3, 2, 701, dtype=used_with))

@@ -163,7 +163,7 @@ def test_triton_in_any_memory(case, tiles):
     x, order = rows_for(a, b, 1), make_order(a, b, "joined", "triton")
     want = scan(x, a, b, tau, order, False, "triton")[0]
     for memory in MEMORY.values():
-        moved = Order.of([*map(memory, order.tensors)], order.layout)
+        moved = Order.from_tensors([*map(memory, order.tensors)], order.layout)
         got = scan(memory(x), memory(a), memory(b), memory(tau), moved, False, "triton")[0]
         assert torch.equal(got, want)
 

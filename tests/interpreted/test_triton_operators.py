@@ -37,7 +37,9 @@ def drawn(n, k, m, dtype, x_dtype=None, lead=()):
 
 
 def matrix_of(a, b, tau):
-    order = Order.of(_order.__wrapped__(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "joined"), "joined")
+    order = Order.from_tensors(
+        _order.__wrapped__(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "joined"), "joined"
+    )
     return Matrix(a, b, tau, order, "triton")
 
 
@@ -222,7 +224,9 @@ def test_the_same_tensor_twice_is_another_form(tiles, operators):
         sort = functools.partial(_order, one[None], two[None], "joined")
         order = sort()
         assert same(order, as_it_is(sort))
-        call = functools.partial(scan, x, Matrix(one, two, tau, Order.of(order, "joined"), "triton"), odd=True)
+        call = functools.partial(
+            scan, x, Matrix(one, two, tau, Order.from_tensors(order, "joined"), "triton"), odd=True
+        )
         assert same(call(), as_it_is(call))
     assert len(operators.kept) == 4
     assert operators.used == 6

@@ -11,7 +11,7 @@ from laplex import Plan, _backends, _route
 from laplex._scan.order import Matrix, Order
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, can_be_launched, state
-from laplex._triton.recording import Call, Recording, call, from_anchors, give_up, recorded
+from laplex._triton.recording import Recording, TorchCall, call, from_anchors, give_up, recorded
 from laplex._triton.replay import Replays, replay_of
 from laplex._triton.scan import dense
 
@@ -114,9 +114,9 @@ def test_results_are_whole_memory_of_their_own_or_empty(launched):
 def test_functions_of_torch_are_called_again(launched):
     x, y = torch.tensor([3.0, 1.0, 2.0]), torch.ones(3)
     values, order = torch.empty(3), torch.empty(3, dtype=torch.int64)
-    sort = Call(torch.sort, (x[None], values[None], order[None]), 2, {"dim": -1, "stable": True})
+    sort = TorchCall(torch.sort, (x[None], values[None], order[None]), 2, {"dim": -1, "stable": True})
     largest = torch.empty(())
-    norm = Call(torch.linalg.vector_norm, (x, largest), 1, {"ord": torch.inf})
+    norm = TorchCall(torch.linalg.vector_norm, (x, largest), 1, {"ord": torch.inf})
     record = record_of(x, y, fresh=[y, values, order, largest], more=[sort, norm])
     made_again = replay_of(record, (x,), (y,))
     filled = []

@@ -29,7 +29,7 @@ class Work(NamedTuple):
     planned: bool = False
 
     @classmethod
-    def of(
+    def from_operands(
         cls,
         operands: tuple[Tensor, Tensor, Tensor],
         batch: tuple[int, ...],

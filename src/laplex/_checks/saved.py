@@ -96,7 +96,7 @@ def order(place: Place, shape: tuple[int, ...], layout: Any, tensors: Any) -> Or
     indices = [_own(place, "order", tensor, torch.int32) for tensor in tensors[::2]]
     values = [_own(place, "order", tensor, *ANCHOR_DTYPES) for tensor in tensors[1::2]]
     place.require(values[0].dtype == values[1].dtype, "its two sides must have one dtype")
-    made = Order.of([indices[0], values[0], indices[1], values[1]], layout)
+    made = Order.from_tensors([indices[0], values[0], indices[1], values[1]], layout)
     _same_device(place, made.tensors)
     *batch, n, k = shape
     h = math.prod(batch)

@@ -94,7 +94,9 @@ class _Product(torch.autograd.Function):
             x_bar = _times(module, g, matrix) if need_x else None
             if not any(needed):
                 return x_bar, *(None,) * 7
-            bars = module.pull(_outer(module, g, x, kernels, ctx.written), kernels, Needs.of(needed), x.dtype, kept)
+            bars = module.pull(
+                _outer(module, g, x, kernels, ctx.written), kernels, Needs.from_flags(needed), x.dtype, kept
+            )
         return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None
 
 

@@ -34,7 +34,7 @@ class Kernels(NamedTuple):
         """(n, k) if all matrices are summed, else (h, n, k)."""
         return self.shape[1:] if self.summed == self.tau.numel() else self.shape
 
-    def of(self, tensors: Sequence[Tensor | None], q: int) -> tuple[Any, ...]:
+    def each(self, tensors: Sequence[Tensor | None], q: int) -> tuple[Any, ...]:
         """Of tensors in the order of :attr:`tensors`, what belongs to the q-th matrix of every sum, as views: (h, n),
         (h, k), (h,), (h,), (h, n), (h, k)."""
         h, n, k = self.shape
@@ -46,7 +46,7 @@ class Kernels(NamedTuple):
 
     def one(self, q: int) -> tuple[Any, ...]:
         """The q-th matrix of every sum, in float64; None for what is not there."""
-        return tuple(None if tensor is None else tensor.double() for tensor in self.of(self.tensors, q))
+        return tuple(None if tensor is None else tensor.double() for tensor in self.each(self.tensors, q))
 
 
 class Needs(NamedTuple):
@@ -58,7 +58,7 @@ class Needs(NamedTuple):
     phase: bool
 
     @classmethod
-    def of(cls, needed: Sequence[bool]) -> Needs:
+    def from_flags(cls, needed: Sequence[bool]) -> Needs:
         """Of flags in the order of ``Kernels.tensors``."""
         target, source, tau, weight, phi, psi = needed
         return cls(target or source, tau, weight, phi or psi)

@@ -95,7 +95,7 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
             return of_torch.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
 
         return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None, None
-    bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.of(needed)), ctx.dtype, ctx.backend)
+    bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.from_flags(needed)), ctx.dtype, ctx.backend)
     return *(bar if need else None for bar, need in zip(bars, needed, strict=True)), None, None, None, None
 
 

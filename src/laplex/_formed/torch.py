@@ -72,7 +72,7 @@ def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None, _kept: A
 def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs) -> None:
     """Fill the gradients of the q-th matrix of every sum."""
     t, s, tau, weight, phi, psi = kernels.one(q)
-    of_t, of_s, of_tau, of_weight, of_phi, of_psi = kernels.of(bars, q)
+    of_t, of_s, of_tau, of_weight, of_phi, of_psi = kernels.each(bars, q)
     gap = s[:, None, :] - t[:, :, None]
     u = gap.abs() / tau[:, None, None]
     pulled = g * torch.exp(-u)

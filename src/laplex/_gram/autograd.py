@@ -80,7 +80,7 @@ class _FusedGram(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        matrix, phase = Matrix.of(inputs[:9]), inputs[9:]
+        matrix, phase = Matrix.from_flat(inputs[:9]), inputs[9:]
         fused: Any = _fused(matrix)
         made: tuple[Tensor, Tensor, Tensor] = fused.gram(weight, phase, matrix)
         ctx.set_materialize_grads(False)
@@ -96,7 +96,7 @@ class _FusedGram(torch.autograd.Function):
             return (None,) * len(needs)
         weight, *others = ctx.saved_tensors
         *phase, sums, direction = others[:-7]
-        matrix = Matrix.of((*others[-7:], ctx.layout, ctx.backend))
+        matrix = Matrix.from_flat((*others[-7:], ctx.layout, ctx.backend))
         need = *needs[:4], *(needs[10:] or (False, False))
         if torch.is_grad_enabled() or not plainly_eager() or not plain(g):
             bars = _composite_bars(weight, tuple(phase), matrix, g, need)
@@ -174,7 +174,7 @@ def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Ten
     with torch.enable_grad():
         leaves = apart(tensors[:5])
         wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
-        matrix = Matrix.of((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
+        matrix = Matrix.from_flat((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
         made = _composite(Columns(*leaves[:2]), matrix, ctx.dtype)
         found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
     return [next(found) if needed else None for needed in need]

@@ -94,7 +94,7 @@ class System(NamedTuple):
         *chain, d, index, _ = saved["factored"]
         kept = {**saved}
         planned = kept.pop("planned")
-        order = Order.of(planned["order"], planned["layout"])
+        order = Order.from_tensors(planned["order"], planned["layout"])
         made = {
             "generators": Generators(*saved["generators"]),
             "factored": Factored(Chain(*chain), d, index, backend),
@@ -310,7 +310,7 @@ def _as_sorted(order: Order) -> Order:
         below, upto = side.indices[:, 2], side.indices[:, 3]
         own = torch.arange(below.shape[-1], dtype=torch.int32, device=below.device).expand(below.shape)
         made += [torch.stack([own, own, below, upto], 1), below.new_empty((1, 0, 1), dtype=torch.float64)]
-    return Order.of(made, order.layout)
+    return Order.from_tensors(made, order.layout)
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:

@@ -145,7 +145,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *tensors, odd_x = _unwrapped(ctx.saved_tensors)  # read once: torch.utils.checkpoint counts
-        matrix = Matrix.of((*tensors, ctx.layout, ctx.backend))
+        matrix = Matrix.from_flat((*tensors, ctx.layout, ctx.backend))
         return *_bars(ctx, g, f, x, odd_x, matrix), *(None,) * 8
 
     @staticmethod
@@ -155,14 +155,14 @@ class _Scan(torch.autograd.Function):
         tensors, (layout, backend, odd, degree) = list(arguments[:TENSORS]), arguments[TENSORS:]
         if all(dim is None for dim in in_dims[1:TENSORS]):  # only x is batched: more rows, behind the dimensions H
             at = tensors[3].dim()
-            matrix = Matrix.of((*tensors[1:], layout, backend))
+            matrix = Matrix.from_flat((*tensors[1:], layout, backend))
             return scan(tensors[0].movedim(in_dims[0], at), matrix, odd=odd, degree=degree), (at, at)
         size = info.batch_size
         x, *others = (
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         )
-        return scan(x, Matrix.of((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
+        return scan(x, Matrix.from_flat((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
 
 
 def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) -> tuple[Tensor | None, ...]:
@@ -304,7 +304,7 @@ class _TransformableScan(_Scan):
 def _of_saved(ctx: Any, primals: Any) -> tuple[Tensor, Matrix]:
     """x and the matrix, of these and of the order that was saved with them."""
     x, *anchors = primals
-    return x, Matrix.of((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
+    return x, Matrix.from_flat((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
 
 
 def _pushforward(ctx: Any, x: Tensor, matrix: Matrix, tangents: Any) -> tuple[Tensor, Tensor | None]:

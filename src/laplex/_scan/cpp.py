@@ -23,7 +23,7 @@ def order(a: Tensor, b: Tensor, layout: str) -> Order:
 
 def update(a: Tensor, b: Tensor, old: Order) -> Order:
     """The order of anchors that moved, sorted from the old order on."""
-    made = Order.of([tensor.clone() for tensor in old.tensors], old.layout)
+    made = Order.from_tensors([tensor.clone() for tensor in old.tensors], old.layout)
     _sort(a, b, made, from_old=True)
     return made
 

@@ -49,7 +49,7 @@ def order(a: Tensor, b: Tensor, layout: str, backend: str) -> Order:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     if plainly_eager() and plain(a) and plain(b):
         return _order(a, b, layout, backend)
-    return Order.of(plan(a, b, layout, backend), layout)
+    return Order.from_tensors(plan(a, b, layout, backend), layout)
 
 
 def _order(a: Tensor, b: Tensor, layout: str, backend: str) -> Order:
@@ -137,24 +137,24 @@ def _plan_vmap(
 @torch.library.impl(_library, "scan", "CompositeExplicitAutograd")
 def _scan_impl(x: Tensor, *inputs: Any) -> Sums:
     *flat_matrix, odd, degree = inputs
-    matrix = Matrix.of(flat_matrix)
+    matrix = Matrix.from_flat(flat_matrix)
     return _scan_by_backend(x, matrix)(x, matrix, odd=odd, degree=degree)
 
 
 @torch.library.register_fake("laplex::scan", lib=_library)
 def _scan_fake(x: Tensor, *inputs: Any) -> Sums:
     *flat_matrix, odd, _degree = inputs
-    return results.sums_like(x, Matrix.of(flat_matrix), odd)
+    return results.sums_like(x, Matrix.from_flat(flat_matrix), odd)
 
 
 @torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
 def _pullback_impl(g: Tensor, x: Tensor, odd_x: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_tau = inputs
-    matrix = Matrix.of(flat_matrix)
+    matrix = Matrix.from_flat(flat_matrix)
     return _pullback_by_backend(g, x, matrix)(g, x, odd_x, matrix, to_tau=to_tau)
 
 
 @torch.library.register_fake("laplex::pullback", lib=_library)
 def _pullback_fake(g: Tensor, x: Tensor, odd_x: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_tau = inputs
-    return results.gradients_like(x, odd_x, Matrix.of(flat_matrix), to_tau)
+    return results.gradients_like(x, odd_x, Matrix.from_flat(flat_matrix), to_tau)

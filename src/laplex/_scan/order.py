@@ -72,7 +72,7 @@ class Order(NamedTuple):
     source: Side
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor], layout: str) -> Order:
+    def from_tensors(cls, tensors: Sequence[Tensor], layout: str) -> Order:
         """The inverse of :attr:`tensors`."""
         kinds = _KINDS[layout]
         return cls(layout, Side(kinds[0], tensors[0], tensors[1]), Side(kinds[1], tensors[2], tensors[3]))
@@ -83,7 +83,7 @@ class Order(NamedTuple):
         of_target, of_source = (
             side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1])) for side in (target, source)
         )
-        return cls.of((of_target, of_target, of_source, of_source), "none")
+        return cls.from_tensors((of_target, of_target, of_source, of_source), "none")
 
     @property
     def tensors(self) -> Tensors:
@@ -106,7 +106,7 @@ class Order(NamedTuple):
         return self.layout.removesuffix("_transposed")
 
     def to(self, device: torch.device | str) -> Order:
-        return Order.of([tensor.to(device=device) for tensor in self.tensors], self.layout)
+        return Order.from_tensors([tensor.to(device=device) for tensor in self.tensors], self.layout)
 
     def unchecked(self) -> Order:
         """The order without positions, so that the GPU checks it against the anchors; the CPU always does."""
@@ -126,10 +126,10 @@ class Matrix(NamedTuple):
     backend: str
 
     @classmethod
-    def of(cls, flat: Sequence[Any]) -> Matrix:
+    def from_flat(cls, flat: Sequence[Any]) -> Matrix:
         """The inverse of :attr:`flat`."""
         target, source, tau, *tensors, layout, backend = flat
-        return cls(target, source, tau, Order.of(tensors, layout), backend)
+        return cls(target, source, tau, Order.from_tensors(tensors, layout), backend)
 
     @property
     def flat(self) -> tuple[Any, ...]:
@@ -148,7 +148,7 @@ class Matrix(NamedTuple):
     def widened(self) -> Matrix:
         """The same numbers in float64."""
         wide = (tensor.double() if tensor.is_floating_point() else tensor for tensor in self.tensors)
-        return Matrix.of((*wide, self.order.layout, self.backend))
+        return Matrix.from_flat((*wide, self.order.layout, self.backend))
 
 
 def layout_of_sides(n: int, k: int) -> str:
@@ -171,10 +171,10 @@ def empty_order(a: Tensor, b: Tensor, layout: str) -> Order:
         length = points if layout == "joined" else points // WORD * 2
         entries = a.new_empty((h, 1, length), dtype=torch.int32)
         nothing = a.new_empty((h, 1, 0))
-        return Order.of((entries, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing), layout)
+        return Order.from_tensors((entries, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing), layout)
     made = []
     for side, kind in zip((a, b), kinds, strict=True):
         index, values = _CHANNELS[kind]
         made.append(side.new_empty((side.shape[0], index, side.shape[1]), dtype=torch.int32))
         made.append(side.new_empty((side.shape[0], values, side.shape[1])))
-    return Order.of(made, layout)
+    return Order.from_tensors(made, layout)

@@ -19,7 +19,7 @@ def batch_parts(matrix: Matrix, most: int = 1 << 62) -> list[tuple[slice, Matrix
     tensors = *anchors, *matrix.order.tensors
     parts = [slice(at, at + most) for at in range(0, anchors[2].shape[0], most)]
     how = matrix.order.layout, matrix.backend
-    return [(part, Matrix.of((*(tensor[part] for tensor in tensors), *how))) for part in parts]
+    return [(part, Matrix.from_flat((*(tensor[part] for tensor in tensors), *how))) for part in parts]
 
 
 def scan_in_parts(

@@ -31,7 +31,7 @@ _ALLOCATIONS = {
 }
 
 
-class Call(NamedTuple):
+class TorchCall(NamedTuple):
     """A function of torch that was called to fill the last tensors."""
 
     function: Callable[..., Any]
@@ -44,7 +44,7 @@ class Recording:
     """What a thread launches, calls and allocates; ``failed`` says why it cannot be replayed."""
 
     def __init__(self, constants: tuple[Tensor, ...], of_anchors: dict[str, Results] | None) -> None:
-        self.steps: list[Launch | Call] = []
+        self.steps: list[Launch | TorchCall] = []
         self.fresh: list[Tensor] = []
         self.constants = [*constants]
         self.of_anchors = of_anchors  # results of from_anchors; None if the replays are for any anchors
@@ -133,7 +133,7 @@ def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...]
     with _paused(recording):
         function(*tensors, out=out if len(out) > 1 else out[0], **how)
     if not recording.paused:
-        recording.steps.append(Call(function, (*tensors, *out), len(out), how))
+        recording.steps.append(TorchCall(function, (*tensors, *out), len(out), how))
 
 
 def from_anchors(what: str, make: Callable[[], Results]) -> Results:

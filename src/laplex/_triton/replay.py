@@ -34,7 +34,7 @@ from laplex._eager import plain, plainly_eager
 from laplex._triton import tuning
 from laplex._triton.formed.multiply import allows_tf32
 from laplex._triton.launch import Launch, launch_compiled, state
-from laplex._triton.recording import Call, Recording, Results, recorded
+from laplex._triton.recording import Recording, Results, TorchCall, recorded
 
 ALIGNED = 512  # bytes, as torch's allocator does
 _Step = Callable[[list[Tensor], list[int], int], None]
@@ -64,7 +64,7 @@ class Replay:
     @staticmethod
     def wants_tensors(recording: Recording) -> bool:
         """Whether a step is a function of torch. For launches alone all scratch memory is one allocation."""
-        return any(isinstance(step, Call) for step in recording.steps)
+        return any(isinstance(step, TorchCall) for step in recording.steps)
 
     def _launch(self, step: Launch) -> _Step:
         """A step that launches a program on tensors known by their addresses."""
@@ -77,7 +77,7 @@ class Replay:
 
         return launch
 
-    def _call(self, step: Call, known: tuple[Tensor, ...]) -> _Step:
+    def _call(self, step: TorchCall, known: tuple[Tensor, ...]) -> _Step:
         """A step that calls a function of torch; a view of an input is made again."""
         function, how, given = step.function, step.how, len(step.tensors) - step.filled
         roles = [self.roles[tensor.data_ptr()] for tensor in step.tensors]

@@ -65,7 +65,7 @@ def look(a: Tensor, b: Tensor) -> str:
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
     """The order of a (*H, n) and b (*H, k)."""
-    return Order.of(_order(a, b, layout), layout)
+    return Order.from_tensors(_order(a, b, layout), layout)
 
 
 @replayed(lambda a, b, layout: ((a, b), layout))
@@ -117,7 +117,7 @@ def complete(order: Order, n: int, k: int) -> Order:
     large = (n + k) * h >= tuning.PLACES_FROM and n + k + WIDEST_TILE < 2**31 and h <= LAUNCH_AXIS
     if not large or n == 0 or k == 0 or joined(order).in_order:  # with an empty side nothing is ordered
         return order
-    return Order.of((entry, position, places(entry, n, k), nothing), order.layout)
+    return Order.from_tensors((entry, position, places(entry, n, k), nothing), order.layout)
 
 
 def places(entry: Tensor, n: int, k: int) -> Tensor:
