@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paper.reproduce._outcome import Outcome
+    from paper.entry import Outcome
 
 ABOUT = "Write one HTML page of all results beside the paper's figures."
 COMMITTED, FRESH = Path("benchmarks/results"), Path("reproduced")  # what is taken if no folder is named
@@ -42,7 +42,10 @@ def run(given: argparse.Namespace) -> int:
         names = ", ".join(one.entry.name for one in lost)
         files = dict.fromkeys(file for one in lost for file in one.files)
         where = "" if ".json" in damage else f", in {', '.join(files)}"
-        print(f"python -m paper report: not run, because results cannot be read: {names}: {damage}{where}", file=sys.stderr)
+        print(
+            f"python -m paper report: not run, because results cannot be read: {names}: {damage}{where}",
+            file=sys.stderr,
+        )
     counts = Counter(outcome.verdict for outcome in found)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     print(f"{given.out.absolute()}: {size / 1e6:.1f} MB\n{verdicts}")
@@ -53,34 +56,34 @@ def run(given: argparse.Namespace) -> int:
 
 def _folders(named: list[Path] | None) -> list[Path]:
     """The folders that hold results; ValueError where one that was named holds none, or none is there."""
-    from paper.reproduce._stored import QUICK_LOOKS
+    from paper.results import QUICK_LOOKS
 
     for folder in named or ():
         if not folder.is_dir():
-            raise ValueError(f"--results: {folder} is no folder; name one that `python -m paper reproduce` has written into")
+            raise ValueError(f"--results: {folder} is no folder; name one that `python -m paper run` has written into")
         is_quick = folder.resolve().name == QUICK_LOOKS
         quick = folder if is_quick else folder / QUICK_LOOKS
         if is_quick or (_has_results(quick) and not _has_results(folder)):
             raise ValueError(
-                f"--results: {quick} is a quick look, whose figures are too rough to be results; run `laplex "
-                "reproduce` without --quick"
+                f"--results: {quick} is a quick look, whose figures are too rough to be results; run `python -m "
+                "paper run` without --quick"
             )
         if not _has_results(folder):
             raise ValueError(
-                f"--results: {folder} holds no JSON of results; name a folder that `python -m paper reproduce` has written into"
+                f"--results: {folder} holds no JSON of results; name a folder that `python -m paper run` has written into"
             )
     found = named or [folder for folder in (COMMITTED, FRESH) if _has_results(folder)]
     if not found:
         raise ValueError(
-            f"no results found: neither {COMMITTED.as_posix()} nor {FRESH.as_posix()} holds any here; run `laplex "
-            "reproduce` first, go to a checkout, or name a folder with --results"
+            f"no results found: neither {COMMITTED.as_posix()} nor {FRESH.as_posix()} holds any here; run `python -m "
+            "paper run` first, go to a checkout, or name a folder with --results"
         )
     return found
 
 
 def _has_results(folder: Path) -> bool:
     """Whether a file is where results are looked for; quick looks, which are no results, are elsewhere."""
-    from paper.reproduce._stored import PLACES
+    from paper.results import PLACES
 
     return any(any((folder / place).glob("*.json")) for place in PLACES)
 
@@ -88,8 +91,8 @@ def _has_results(folder: Path) -> bool:
 def _write(folders: list[Path], out: Path) -> tuple[int, list[Outcome]]:
     """Write the page: how many bytes it has, and what is on it."""
     from laplex._writing import write_whole
+    from paper.report import to_html
     from paper.reproduce import outcomes
-    from paper.reproduce._page import to_html
 
     found = outcomes(folders)
     text = to_html(found)

@@ -1,7 +1,7 @@
 """The paper's tables and figures, one entry each: what it reports, what this library measures, and a verdict.
 
-    python -m paper reproduce --list          every entry, with its source in the paper, its data, its device and its time
-    python -m paper reproduce NAME ...        measures entries and writes a JSON file for each
+    python -m paper list          every entry, with its source in the paper, its data, its device and its time
+    python -m paper run NAME ...        measures entries and writes a JSON file for each
     python -m paper report                    one page of all results, committed and fresh
 
 ``_outcome`` holds what an entry is and what came of it; everything else makes or shows outcomes:
@@ -17,9 +17,9 @@
     _outcomes     all of them: ``outcomes(folders)``
 """
 
+from paper.entry import VERDICTS
 from paper.reproduce._entries import ENTRIES, LABELS_WITHOUT, NAMES, entry, labels
-from paper.reproduce._outcome import VERDICTS
 from paper.reproduce._outcomes import outcomes
-from paper.reproduce._stored import committed
+from paper.results import committed
 
 __all__ = ["ENTRIES", "LABELS_WITHOUT", "NAMES", "VERDICTS", "committed", "entry", "labels", "outcomes"]

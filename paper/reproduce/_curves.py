@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from paper.methods.heads import count, size_for_budget
 from paper.experiments.data import Features
 from paper.experiments.methods import Heads, Variant
 from paper.experiments.training import PAPER, PAPER_FULL, ROWS, Recipe, scaled, train
+from paper.methods.heads import count, size_for_budget
 from paper.reproduce._measure import FULL, QUICK, Effort, Settings
 
 RANKS, QUICK_RANKS = (4, 8, 16), (4,)

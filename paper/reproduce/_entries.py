@@ -6,7 +6,7 @@ that a reader of the paper sees.
 
 from __future__ import annotations
 
-from paper.reproduce._outcome import Entry
+from paper.entry import Entry
 
 CPU, BOTH = ("cpu",), ("cuda", "cpu")
 TENTH = "Each figure counts as reproduced if it is at most a tenth worse than the paper's, as exceeded if it is more \

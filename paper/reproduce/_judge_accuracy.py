@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from paper.reproduce import _published as paper
-from paper.reproduce._judging import (
+from paper.entry import Entry, Figure, Outcome, Plot, Table
+from paper.judging import (
     condition,
     curves,
     figure,
@@ -20,10 +20,10 @@ from paper.reproduce._judging import (
     unjudged,
     value,
 )
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot, Table
+from paper.reproduce import _published as paper
 from paper.reproduce._rivals import DENSE, FORWARD, LAPLEX, LOGS, SCANNED, TITLES, TOEPLITZ
-from paper.reproduce._stored import Results, Run, Shelf
 from paper.reproduce._trials import RIGHT
+from paper.results import Results, Run, Shelf
 
 L2, LARGEST = "error", "largest_error"
 NORMS = {L2: "Euclidean norm", LARGEST: "largest component"}
@@ -259,4 +259,4 @@ def full_rank(entry: Entry, shelf: Shelf) -> Outcome:
 
 
 def _missing(entry: Entry) -> str:
-    return f"No measurement: `python -m paper reproduce {entry.name}` makes one."
+    return f"No measurement: `python -m paper run {entry.name}` makes one."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from paper.entry import Entry, Figure, Outcome, Plot
+from paper.judging import condition, figure, held, milliseconds, place, power, ratio
 from paper.reproduce import _published as paper
 from paper.reproduce._judge_timed import MEMORY, gigabytes, of_gpu, over_sizes, peak, present, timed_outcome, told
-from paper.reproduce._judging import condition, figure, held, milliseconds, place, power, ratio
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot
 from paper.reproduce._rivals import BOTH, DENSE, FORWARD, LAPLEX
-from paper.reproduce._stored import Results, Run, Shelf
+from paper.results import Results, Run, Shelf
 
 
 def batch8(entry: Entry, shelf: Shelf) -> Outcome:

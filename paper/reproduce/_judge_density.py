@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+from paper.entry import Entry, Figure, Outcome, Picture, Plot, Series, Table
 from paper.experiments import published
+from paper.judging import condition, figure, judged, not_run
 from paper.reproduce import _published as paper
-from paper.reproduce._judging import condition, figure, judged, not_run
-from paper.reproduce._outcome import Entry, Figure, Outcome, Picture, Plot, Series, Table
-from paper.reproduce._stored import Results, Run, Shelf
+from paper.results import Results, Run, Shelf
 
 IMAGENETTE, PHOTOGRAPHS = published.DENSITIES
 DENSE = ("low-rank", "ppca")
@@ -85,7 +85,7 @@ def samples(entry: Entry, shelf: Shelf) -> Outcome:
 
 def _spread_in_words(spreads: list[Figure]) -> str:
     if any(one.ours is None for one in spreads):
-        return "Not measured: how much samples vary. `python -m paper reproduce density-samples --fresh` measures it."
+        return "Not measured: how much samples vary. `python -m paper run density-samples --fresh` measures it."
     words = [f"{_span([one for one in spreads if one.label.startswith(what)])} times the {what}" for what in SPREADS]
     return f"Samples have {' and '.join(words)} of the images that were fitted."
 
@@ -155,7 +155,9 @@ def photographs(entry: Entry, shelf: Shelf) -> Outcome:
                 figures.append(figure(label, theirs, (_level(run) - _level(rival)) / dim, "nats a number", "higher"))
                 words.append(f"{_level(run):,.0f} against {_level(rival):,.0f} nats ({_name(source)})")
     if not figures:
-        return not_run(entry, "No results of `python -m paper experiment density` on photographs; give them with --data.")
+        return not_run(
+            entry, "No results of `python -m paper experiment density` on photographs; give them with --data."
+        )
     reason = f"Other photographs than DIV2K's, {most} fitted in place of 800: {'; '.join(words)}; the paper has "
     reason += f"{models['laplex'].log_likelihood:,} against {models['low-rank'].log_likelihood:,}."
     made = judged(entry, reason, sources, figures=figures, tables=[_table(sources)])

@@ -6,10 +6,10 @@ import statistics
 from collections import defaultdict
 from dataclasses import replace
 
+from paper.entry import Entry, Figure, Outcome, Plot, Series, Table
 from paper.experiments import published
-from paper.reproduce._judging import held, judged, not_run, unjudged
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Table
-from paper.reproduce._stored import Results, Run, Shelf
+from paper.judging import held, judged, not_run, unjudged
+from paper.results import Results, Run, Shelf
 
 RANKS = (4, 8, 16)
 METHODS = {"laplex": "LAPLEX", "low-rank": "low rank", "full": "torch.nn.Linear"}
@@ -64,7 +64,7 @@ def curves(entry: Entry, shelf: Shelf) -> Outcome:
     from_random = {rank: _below(runs, rank, dict.fromkeys(STARTS, "random")) for rank in RANKS}
     if None in from_data.values():
         missing = (
-            "No losses of every epoch; give a file of features with --data, and run `python -m paper reproduce heads-curves`."
+            "No losses of every epoch; give a file of features with --data, and run `python -m paper run heads-curves`."
         )
         return not_run(entry, missing)
     more = all(one == 1.0 for one in from_random.values())

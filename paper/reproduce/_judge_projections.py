@@ -6,11 +6,11 @@ import statistics
 from collections import defaultdict
 from typing import NamedTuple
 
+from paper.entry import Entry, Figure, Outcome, Plot, Series
 from paper.experiments import published
 from paper.experiments.projection_maps import TITLES
-from paper.reproduce._judging import OF_RIVAL, condition, held, judged, not_run, unjudged
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot, Series
-from paper.reproduce._stored import Results, Run, Shelf
+from paper.judging import OF_RIVAL, condition, held, judged, not_run, unjudged
+from paper.results import Results, Run, Shelf
 
 AGNOSTIC = ("countsketch", "gaussian")  # rivals that know nothing of the data
 LARGEST, SMALLEST = 1000, 25

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 
+from paper.entry import Entry, Figure, Outcome, Plot, Series
 from paper.experiments import published
-from paper.reproduce import _published as paper
-from paper.reproduce._judging import (
+from paper.judging import (
     OF_RIVAL,
     condition,
     curves,
@@ -20,8 +20,8 @@ from paper.reproduce._judging import (
     series,
     unjudged,
 )
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot, Series
-from paper.reproduce._stored import Results, Run, Shelf
+from paper.reproduce import _published as paper
+from paper.results import Results, Run, Shelf
 
 VALUE, NEAR, FAR = "value", "b", "a"  # K x, and the gradients on the side of x and on the other one
 TITLES = {VALUE: "K x", NEAR: "gradient on the side of x", FAR: "gradient on the other side"}
@@ -29,7 +29,7 @@ TENTH = 0.1
 SLOPES = (0.4, 0.6)  # that count as falling by the root of D
 EXACT = 1e-6
 RFF, LAPLEX = "random features", "laplex"
-MISSING = "No results of `python -m paper experiment rff`; run `python -m paper reproduce rff-value`."
+MISSING = "No results of `python -m paper experiment rff`; run `python -m paper run rff-value`."
 
 
 def values(entry: Entry, shelf: Shelf) -> Outcome:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import takewhile
 
+from paper.entry import Entry, Figure, Outcome, Plot
+from paper.judging import figure, milliseconds, place, power, ratio, unjudged
 from paper.reproduce import _published as paper
 from paper.reproduce._judge_timed import (
     BESIDE_FFT,
@@ -16,10 +18,8 @@ from paper.reproduce._judge_timed import (
     timed_outcome,
     told,
 )
-from paper.reproduce._judging import figure, milliseconds, place, power, ratio, unjudged
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot
 from paper.reproduce._rivals import DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TOEPLITZ
-from paper.reproduce._stored import Results, Shelf
+from paper.results import Results, Shelf
 
 
 def runtime(entry: Entry, shelf: Shelf) -> Outcome:

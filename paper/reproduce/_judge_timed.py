@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from paper.reproduce import _published as paper
-from paper.reproduce._judging import (
+from paper.entry import Entry, Figure, Outcome, Plot
+from paper.judging import (
     curves,
     judged,
     of_paper,
@@ -17,11 +17,11 @@ from paper.reproduce._judging import (
     series,
     value,
 )
-from paper.reproduce._judging import not_run as without
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot
+from paper.judging import not_run as without
+from paper.reproduce import _published as paper
 from paper.reproduce._rivals import DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, TITLES, TOEPLITZ
 from paper.reproduce._runs import has_more
-from paper.reproduce._stored import Results, Run
+from paper.results import Results, Run
 
 BUSY = 0.15  # part of the CPU that others may use before times are called noisy
 GPUS = "the paper's GPU is an H100"
@@ -40,12 +40,12 @@ def timed_outcome(
     sources, device = list(found.values()), "cuda" if entry.of_gpu else "cpu"
     if device not in found:
         word = "GPU" if device == "cuda" else "CPU"
-        missing = f"No measurement on a {word}: `python -m paper reproduce {entry.name} --device {device}` makes one."
+        missing = f"No measurement on a {word}: `python -m paper run {entry.name} --device {device}` makes one."
         return judged(entry, missing, sources, plots=shown) if found else without(entry, missing)
     figures, reason = judge(found[device])
     lacking = [one.label for one in figures if one.verdict == "not run"]
     if overall(figures) == "not run":
-        again = f"python -m paper reproduce {entry.name} --device {device}{' --full' if has_more(entry, device) else ''}"
+        again = f"python -m paper run {entry.name} --device {device}{' --full' if has_more(entry, device) else ''}"
         reason = f"Not all that the criterion names is there. Not measured, or withdrawn: {'; '.join(lacking)}. "
         reason += f"`{again}` measures it, "
         reason += "with --fresh also where a file has the size and lacks the figure."

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from paper.entry import Entry, Outcome
 from paper.reproduce import _judge_accuracy as accuracy
 from paper.reproduce import _judge_batches as batches
 from paper.reproduce import _judge_density as density
@@ -14,8 +15,7 @@ from paper.reproduce import _judge_projections as projections
 from paper.reproduce import _judge_rff as rff
 from paper.reproduce import _judge_sizes as sizes
 from paper.reproduce._entries import ENTRIES, NAMES
-from paper.reproduce._outcome import Entry, Outcome
-from paper.reproduce._stored import Shelf, shown
+from paper.results import Shelf, shown
 
 JUDGES: dict[str, Callable[[Entry, Shelf], Outcome]] = {
     "runtime": sizes.runtime,

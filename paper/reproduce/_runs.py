@@ -16,12 +16,12 @@ from pathlib import Path
 import torch
 
 from laplex import _progress
+from paper.entry import Entry
 from paper.experiments.data import features
 from paper.experiments.record import Record
 from paper.reproduce import _curves, _experiments
 from paper.reproduce._measure import FULL, MEASUREMENTS, QUICK, Effort, Measurement
-from paper.reproduce._outcome import Entry
-from paper.reproduce._stored import QUICK_LOOKS
+from paper.results import QUICK_LOOKS
 
 CURVES = "heads-curves"
 EXPERIMENTS = ("rff", "heads", "heads-recipe", "projection", "density", "density-adam", "photographs")

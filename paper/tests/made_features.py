@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from paper.experiments import training
 from laplex.nn import LaplexLinear
+from paper.experiments import training
 
 WIDTH, CLASSES = 16, 5
 

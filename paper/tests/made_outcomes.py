@@ -5,7 +5,7 @@ import struct
 import zlib
 from pathlib import Path
 
-from paper.reproduce._outcome import Entry, Figure, Outcome, Picture, Plot, Series, Table
+from paper.entry import Entry, Figure, Outcome, Picture, Plot, Series, Table
 
 HOSTILE = """</script><script>alert("1")</script> & 'quotes' <img src=x onerror=alert(1)>"""
 MACHINE = {"device": "cuda", "cpu": "Some CPU", "gpu": "Some GPU 200", "torch": "2.11.0", "date": "2026-11-16T10:00:00"}

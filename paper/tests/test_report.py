@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 import made_outcomes
-from paper import reproduce
-from paper.reproduce import _page, _page_entry
-from paper.reproduce._outcome import VERDICTS, Figure
-from paper.reproduce._page_entry import compared
-from paper.reproduce._page_markup import Markup, embedded_json, number, prose, tag
 from made_results import write
+from paper import report, reproduce
+from paper.entry import VERDICTS, Figure
+from paper.report import entry_section
+from paper.report.markup import Markup, embedded_json, number, prose, tag
+from paper.report.entry_section import compared
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -52,7 +52,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(made):
-    return _page.to_html(made)
+    return report.to_html(made)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_it_loads_nothing(page, parsed):
     loaded = [attributes.get(name) for _, attributes in parsed.found for name in ("src", "href", "srcset", "action")]
     assert all(each.startswith(("#", "data:")) for each in loaded if each is not None)
     assert not re.search(r"@import|url\(", page)
-    assert {"http-equiv": "Content-Security-Policy", "content": _page.POLICY} in [each for _, each in parsed.found]
+    assert {"http-equiv": "Content-Security-Policy", "content": report.POLICY} in [each for _, each in parsed.found]
 
 
 def test_every_entry_is_there_with_its_verdict(made, parsed):
@@ -93,7 +93,7 @@ def test_an_entry_is_folded_under_its_title_and_verdict(made, page):
     for outcome in made:
         section = page[page.index(f'id="entry-{outcome.entry.name}"') :].split("</section>")[0]
         inside = section[section.index("<details>") :]
-        assert f'class="badge {_page.slug(outcome.verdict)}"' in inside[: inside.index("</summary>")]
+        assert f'class="badge {report.slug(outcome.verdict)}"' in inside[: inside.index("</summary>")]
         assert 'class="reason"' in inside[inside.index("</summary>") :]
 
 
@@ -108,7 +108,7 @@ def test_an_entry_is_folded_under_its_title_and_verdict(made, page):
     ],
 )
 def test_rows_that_are_shown_and_conditions_have_words_of_their_own(row, shown, absent):
-    text = "".join(_page_entry._figure_row(row))
+    text = "".join(entry_section._figure_row(row))
     assert shown in text
     assert absent not in text
 
@@ -126,7 +126,7 @@ def test_what_was_not_run_says_so_and_why(page):
 
 def test_hostile_text_stays_text(page, parsed):
     scripts = [attributes for name, attributes in parsed.found if name == "script"]
-    assert len(scripts) == 1 + len(_page.SCRIPTS)
+    assert len(scripts) == 1 + len(report.SCRIPTS)
     assert not any("onerror" in attributes for _, attributes in parsed.found)
     assert "<script>alert" not in page
     shown = "".join(text for within, text in parsed.text if within not in ("script", "style"))
@@ -148,7 +148,7 @@ def test_pictures_are_inside_and_missing_ones_are_told(page):
 
 def test_a_page_without_outcomes_is_a_page():
     elements = Elements()
-    elements.feed(_page.to_html([]))
+    elements.feed(report.to_html([]))
     assert elements.open == []
 
 
@@ -206,8 +206,8 @@ def results(tmp_path, monkeypatch, made):
     return folder
 
 
-def test_the_command_writes_the_page_and_counts(results, laplex, page):
-    status, output, errors = laplex("report", "--out", "page.html")
+def test_the_command_writes_the_page_and_counts(results, paper_command, page):
+    status, output, errors = paper_command("report", "--out", "page.html")
     assert (status, errors) == (0, "")
     undated = [re.sub(r"on \d{4}-\d\d-\d\d\. This file", "", text) for text in (Path("page.html").read_text(), page)]
     assert undated[0] == undated[1] != page
@@ -224,53 +224,54 @@ def test_the_command_writes_the_page_and_counts(results, laplex, page):
         (("--out", "no/such/folder/page.html"), "--out: cannot write"),
     ],
 )
-def test_what_the_command_refuses(results, laplex, arguments, told):
+def test_what_the_command_refuses(results, paper_command, arguments, told):
     Path("empty").mkdir()
-    status, output, errors = laplex("report", *arguments)
+    status, output, errors = paper_command("report", *arguments)
     assert (status, output) == (2, "")
     assert told in errors
 
 
-def test_damaged_results_are_told(tmp_path, laplex):
+def test_damaged_results_are_told(tmp_path, paper_command):
     (tmp_path / "cuda-sizes.json").write_text('{"runs": [1')
-    status, output, errors = laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")
+    status, output, errors = paper_command("report", "--results", tmp_path, "--out", tmp_path / "page.html")
     assert status == 0
     assert "not run" in output
     lost = "runtime, fft, cpu, cpu-fft"
-    assert errors.startswith(f"python -m paper report: not run, because results cannot be read: {lost}: ValueError: {tmp_path}")
+    start = f"python -m paper report: not run, because results cannot be read: {lost}: ValueError: {tmp_path}"
+    assert errors.startswith(start)
     assert errors.count("\n") == 1
     (tmp_path / "cuda-sizes.json").unlink()
     write(tmp_path, "cpu-theorem", [({"n": 8}, {})], "cpu")
-    _, _, errors = laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")
+    _, _, errors = paper_command("report", "--results", tmp_path, "--out", tmp_path / "page.html")
     assert errors.endswith(f"theorem-1: KeyError: 'strict', in {tmp_path / 'cpu-theorem.json'}\n")
 
 
-def test_no_results_at_all(tmp_path, monkeypatch, laplex):
+def test_no_results_at_all(tmp_path, monkeypatch, paper_command):
     monkeypatch.chdir(tmp_path)
     for folder in (".", "reproduced", "reproduced/quick"):
         Path(folder).mkdir(exist_ok=True)
         if folder.endswith("quick"):
             Path(folder, "cpu-rank.json").write_text("{}")
-        status, _, errors = laplex("report")
+        status, _, errors = paper_command("report")
         assert status == 2
         assert "no results found" in errors
     assert not Path("laplex-report.html").exists()
 
 
-def test_a_quick_look_is_no_result(tmp_path, laplex):
+def test_a_quick_look_is_no_result(tmp_path, paper_command):
     (tmp_path / "quick").mkdir()
     (tmp_path / "quick" / "cpu-rank.json").write_text("{}")
     for folder in (tmp_path, tmp_path / "quick"):
-        status, _, errors = laplex("report", "--results", folder, "--out", tmp_path / "page.html")
+        status, _, errors = paper_command("report", "--results", folder, "--out", tmp_path / "page.html")
         assert status == 2
         assert f"{tmp_path / 'quick'} is a quick look, whose figures are too rough to be results" in errors
     (tmp_path / "cpu-theorem.json").write_text((reproduce.committed() / "reproduce" / "cpu-theorem.json").read_text())
-    assert laplex("report", "--results", tmp_path, "--out", tmp_path / "page.html")[0] == 0
+    assert paper_command("report", "--results", tmp_path, "--out", tmp_path / "page.html")[0] == 0
 
 
 def test_the_page_needs_no_extra():
     extras = ("rich", "matplotlib", "PIL", "sklearn", "scipy", "safetensors")
-    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import paper.reproduce._page, paper.commands.report"
+    code = f"import sys; sys.modules.update(dict.fromkeys({extras})); import paper.report, paper.commands.report"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

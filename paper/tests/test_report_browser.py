@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 import made_outcomes
-from paper.reproduce import _page, outcomes
+from paper import report
+from paper.reproduce import outcomes
 
 PLOTS = "document.querySelectorAll('figure.plot')"
 SIZES = "#entry-sizes figure.plot"
@@ -32,7 +33,7 @@ OVERLAPS = """(() => {
 def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     written = folder / "page.html"
-    written.write_text(_page.to_html(made_outcomes.outcomes(folder)), encoding="utf-8")
+    written.write_text(report.to_html(made_outcomes.outcomes(folder)), encoding="utf-8")
     return written
 
 
@@ -144,7 +145,7 @@ def test_the_axis_can_be_linear(page):
 def test_every_plot_of_the_committed_results_is_drawn(page, tmp_path):
     found = outcomes([Path(__file__).parents[2] / "benchmarks" / "results"])
     written = tmp_path / "page.html"
-    written.write_text(_page.to_html(found), encoding="utf-8")
+    written.write_text(report.to_html(found), encoding="utf-8")
     page.show(written)
     unfold(page)
     assert len(page.all("section.entry")) == len(found)

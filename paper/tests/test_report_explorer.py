@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from laplex import reference
-from paper.reproduce import _page
+from paper import report
 
 RIGHT, SHIFT = "\ue014", "\ue008"
 PRESETS = {"random": None, "sorted": None, "interlaced": 8, "apart": 1, "ties": None, "permutation": 8}
@@ -14,7 +14,7 @@ PRESETS = {"random": None, "sorted": None, "interlaced": 8, "apart": 1, "ties": 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     written = tmp_path_factory.mktemp("report") / "page.html"
-    written.write_text(_page.to_html([]), encoding="utf-8")
+    written.write_text(report.to_html([]), encoding="utf-8")
     return written
 
 

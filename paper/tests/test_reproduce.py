@@ -1,5 +1,6 @@
-"""`python -m paper reproduce`: entries and measurements. The command and verdicts: test_reproduce_command.py, _verdicts.py."""
+"""`python -m paper run`: entries and measurements. The command and verdicts: test_reproduce_command.py, _verdicts.py."""
 
+import argparse
 import json
 import os
 import re
@@ -8,7 +9,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from laplex.cli import options
+from made_features import write_features
+from paper.commands import experiment
 from paper.experiments import data
 from paper.reproduce import (
     ENTRIES,
@@ -26,7 +28,6 @@ from paper.reproduce._measure import MEASUREMENTS, QUICK, Effort
 from paper.reproduce._outcomes import JUDGES
 from paper.reproduce._rivals import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ, make
 from paper.reproduce._timing import interleaved
-from made_features import write_features
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -216,7 +217,8 @@ def test_data_sets_are_found_in_a_folder(tmp_path):
     assert _experiments.lines("photographs", tmp_path, LOOK)[0][2] == f"{tmp_path / 'photos.npz'}:train"
     assert _experiments.lines("projection", tmp_path, LOOK)[0][2] == str(tmp_path)
     assert _experiments.lines("heads", None, LOOK) == []
-    parser = options.parser()
+    parser = argparse.ArgumentParser()
+    experiment.add_to(parser.add_subparsers())
     for name in _runs.EXPERIMENTS:
         for effort in (LOOK, Effort("cpu"), Effort("cuda", _measure.FULL)):
             for line in _experiments.lines(name, tmp_path, effort):

@@ -1,4 +1,4 @@
-"""The command `python -m paper reproduce`: what it writes and tells, goes on with, and refuses."""
+"""The command `python -m paper run`: what it writes and tells, goes on with, and refuses."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture
-def reproduce(laplex):
+def reproduce(paper_command):
     """The command: its exit status, what it printed, and what it told on stderr."""
-    return partial(laplex, "reproduce")
+    return partial(paper_command, "run")
 
 
-def test_the_list_names_every_entry_with_its_source_and_data(reproduce):
-    status, output, _ = reproduce("--list")
+def test_the_list_names_every_entry_with_its_source_and_data(paper_command):
+    status, output, _ = paper_command("list")
     assert status == 0
     for entry in ENTRIES:
         assert entry.name in output
@@ -38,9 +38,9 @@ def test_a_quick_look_has_no_verdict_and_other_files(reproduce, tmp_path):
 
 def test_it_needs_torch_and_numpy_alone(tmp_path):
     absent = ("rich", "matplotlib", "PIL", "scipy", "sklearn", "safetensors", "laplex._core")
-    options = ["reproduce", "rff-gradient", "differentiability", "--quick", "--device", "cpu", "--out", str(tmp_path)]
+    options = ["run", "rff-gradient", "differentiability", "--quick", "--device", "cpu", "--out", str(tmp_path)]
     code = f"import sys, runpy, torch; torch.set_num_threads(1); sys.modules.update(dict.fromkeys({absent})); "
-    code += f"sys.argv = {['laplex', *options]}; runpy.run_module('laplex', run_name='__main__')"
+    code += f"sys.argv = {['paper', *options]}; runpy.run_module('paper', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "quick").glob("*.json")} == {"rff.json", "cpu-gradients.json"}
@@ -97,7 +97,7 @@ def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(reproduce, tmp_pat
     options = ("--quick", "--device", "cpu", "--out", tmp_path)
     for names, said in ((("runtime", "theorem-1", "gram"), True), (("theorem-1", "rounding"), False)):
         error = reproduce(*names, *options)[2]
-        assert error.startswith(f"python -m paper reproduce: {told} judged\n") is said  # before anything is measured
+        assert error.startswith(f"python -m paper run: {told} judged\n") is said  # before anything is measured
         assert ("of a GPU" in error) is said
 
 
@@ -121,7 +121,7 @@ def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(reproduce, tmp_pat
 def test_options_are_refused(reproduce, tmp_path, arguments, told):
     status, _, error = reproduce(*arguments, "--out", tmp_path / "out")
     assert status == 2
-    assert error.startswith(f"python -m paper reproduce: {told}")
+    assert error.startswith(f"python -m paper run: {told}")
     assert not (tmp_path / "out").exists()
 
 
@@ -129,7 +129,7 @@ def test_an_out_folder_that_cannot_be_written_is_refused(reproduce, tmp_path):
     (tmp_path / "file").touch()
     status, _, error = reproduce("runtime", "--device", "cpu", "--out", tmp_path / "file")
     assert status == 2
-    assert error.startswith(f"python -m paper reproduce: --out: cannot write into {tmp_path / 'file'} (")
+    assert error.startswith(f"python -m paper run: --out: cannot write into {tmp_path / 'file'} (")
 
 
 def test_a_file_of_another_entry_may_be_corrupt(reproduce, tmp_path):

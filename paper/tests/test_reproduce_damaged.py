@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from made_results import measured, square, took, verdict, write
 from paper.reproduce import NAMES, committed, outcomes
 from paper.reproduce._rivals import DENSE, LAPLEX, LOGS
-from made_results import measured, square, took, verdict, write
 
 
 def damage(tmp_path, name, change):

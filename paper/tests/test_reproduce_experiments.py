@@ -2,8 +2,8 @@
 
 import pytest
 
-from paper.reproduce._rivals import LAPLEX
 from made_results import measured, took, verdict, write
+from paper.reproduce._rivals import LAPLEX
 
 RFF = "random features"
 
@@ -221,7 +221,7 @@ def test_samples_that_were_not_measured_are_not_run(tmp_path):
     write(tmp_path, "density-imagenette", [ceiling, *(fit("em", 500.0 + q, functions=q) for q in (1, 2))])
     found = verdict("density-samples", tmp_path)
     assert found.verdict == "not run"
-    assert "Not measured: how much samples vary. `python -m paper reproduce density-samples --fresh`" in found.reason
+    assert "Not measured: how much samples vary. `python -m paper run density-samples --fresh`" in found.reason
 
 
 @pytest.mark.parametrize(("nats", "want"), [(0.6, "exceeded"), (0.31, "reproduced"), (0.1, "not reproduced")])

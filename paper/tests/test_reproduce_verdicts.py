@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from made_results import measured, square, took, verdict, write
+from paper.entry import VERDICTS, Figure
+from paper.judging import beside, overall
 from paper.reproduce import ENTRIES, committed, outcomes
 from paper.reproduce import _published as paper
-from paper.reproduce._judging import beside, overall
-from paper.reproduce._outcome import VERDICTS, Figure
 from paper.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ
-from paper.reproduce._stored import Shelf
-from made_results import measured, square, took, verdict, write
+from paper.results import Shelf
 
 # --- One number ------------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ def test_a_part_of_the_numbers_of_vectors_decides_nothing(tmp_path):
     assert "1 to 256 vectors" in found.reason
     assert [one.ours for one in found.figures] == [None, None, pytest.approx(1.0)]  # the last is of 8 and 256 alone
     assert found.plots
-    assert "`python -m paper reproduce batch-scaling --device cuda` measures it" in found.reason  # --full has no more
+    assert "`python -m paper run batch-scaling --device cuda` measures it" in found.reason  # --full has no more
 
 
 def test_a_missing_figure_of_a_criterion_is_not_passed(tmp_path):

@@ -15,10 +15,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paper.reproduce._outcome import VERDICTS, Outcome, Plot, Verdict
-from paper.reproduce._page_entry import SIGNS, PlotNumber, anchor, badge, section, slug
-from paper.reproduce._page_markup import Markup, embedded_json, join, prose, tag, void
-from paper.reproduce._page_origin import machine_name
+from paper.entry import VERDICTS, Outcome, Plot, Verdict
+from paper.report.markup import Markup, embedded_json, join, prose, tag, void
+from paper.report.origin import machine_name
+from paper.report.entry_section import SIGNS, PlotNumber, anchor, badge, section, slug
 
 TITLE = "LAPLEX: the paper's results and ours"
 PARTS = Path(__file__).parent / "page"

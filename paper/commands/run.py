@@ -1,4 +1,4 @@
-"""`python -m paper reproduce`: measures the paper's tables and figures, by name, and says what came of them."""
+"""`python -m paper run`: measures the paper's tables and figures, by name, and says what came of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from laplex.cli.parsing import add_device, did_you_mean
 from laplex.cli.tables import Table, show
 
 if TYPE_CHECKING:
-    from paper.reproduce._outcome import Entry
+    from paper.entry import Entry
     from paper.reproduce._runs import Order
 
-HELP = "Measure the tables and figures of the paper; --list names them."
+HELP = "Measure the tables and figures of the paper; `python -m paper list` names them."
+LIST = "The entries: source, data, device, time."
 ABOUT = """Measure tables and figures of the paper, all of them or those that are named, and say what came of them.
 Every figure is written to a JSON file as soon as it is measured: an interrupted command goes on when it is repeated.
 An entry whose data or device is missing is not run, and is shown as not run."""
@@ -25,10 +26,10 @@ QUICK_LOOK = "it works; the figures of a quick look are too rough for a verdict"
 
 
 def add_to(commands: Any) -> None:
-    """Add the command."""
-    made = commands.add_parser("reproduce", help=HELP, description=ABOUT)
+    """Add the commands."""
+    commands.add_parser("list", help=LIST, description=LIST)
+    made = commands.add_parser("run", help=HELP, description=ABOUT)
     made.add_argument("names", nargs="*", metavar="NAME", help="entries; all that can run here if none is given")
-    made.add_argument("--list", action="store_true", help="the entries: source, data, device, time")
     add_device(made)
     made.add_argument("--out", default=OUT, metavar="DIR", help=f"for results, made if missing; {OUT} if not given")
     made.add_argument("--data", metavar="DIR", help="a folder with the data sets; entries that need none if not given")
@@ -41,18 +42,15 @@ def add_to(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """The command: 2 where options are refused, 1 where a named entry was not run, 130 after Ctrl-C."""
-    if given.list:
-        _list()
-        return 0
     try:
         entries, order = _prepare(given)
         return _run(entries, order, named=bool(given.names))
     except ValueError as error:
-        print(f"python -m paper reproduce: {error}", file=sys.stderr)
+        print(f"python -m paper run: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         told = "interrupted; what was measured is kept, and the same command goes on from there"
-        print(f"\npython -m paper reproduce: {told}", file=sys.stderr)
+        print(f"\npython -m paper run: {told}", file=sys.stderr)
         return 130
 
 
@@ -115,18 +113,20 @@ def _tell_of_gpu(names: list[str]) -> None:
     """Say, before minutes are spent on a CPU, which figures will not be judged there."""
     if names:
         told = "the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not judged"
-        print(f"python -m paper reproduce: {', '.join(names)}: {told}", file=sys.stderr, flush=True)
+        print(f"python -m paper run: {', '.join(names)}: {told}", file=sys.stderr, flush=True)
 
 
-def _list() -> None:
+def show_entries(options: argparse.Namespace) -> int:
+    """The command `python -m paper list`."""
     from paper.reproduce import ENTRIES
 
     rows: list[tuple[str, ...]] = [
         (one.name, one.source, ", ".join(f"{key} {value:g} min" for key, value in one.minutes.items()), one.title)
         for one in ENTRIES
     ]
-    show(Table("Entries of `python -m paper reproduce`", ("name", "source in the paper", "device and time", "what"), rows))
+    show(Table("Entries of the paper", ("name", "source in the paper", "device and time", "what"), rows))
     print("\nData that entries need, in the folder of --data; the others need none:")
     for one in ENTRIES:
         if one.data:
             print(f"  {one.name}: {one.data}")
+    return 0

@@ -1,4 +1,4 @@
-"""Results in folders: committed ones, and those of `python -m paper reproduce`, of which the last folder wins.
+"""Results in folders: committed ones, and those of `python -m paper run`, of which the last folder wins.
 
 A measurement NAME on a device is the file DEVICE-NAME.json. Experiments have the names that `python -m paper experiment` gives
 them. Files are looked for in a folder itself, and in its folders ``reproduce`` and ``experiments``, as the committed
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PLACES = ("", "experiments", "reproduce")  # of files of the same name the last one wins
-QUICK_LOOKS = "quick"  # the folder below the asked one into which `python -m paper reproduce --quick` writes
-ROOT = Path(__file__).parents[3]  # of a checkout; elsewhere it holds no results
+QUICK_LOOKS = "quick"  # the folder below the asked one into which `python -m paper run --quick` writes
+ROOT = Path(__file__).parents[1]  # of a checkout; elsewhere it holds no results
 DEVICES = ("cuda", "cpu")
 
 

@@ -6,9 +6,9 @@ import base64
 import re
 from collections.abc import Callable
 
-from paper.reproduce._outcome import Figure, Outcome, Picture, Plot, Table, Verdict
-from paper.reproduce._page_markup import NONE, Markup, join, number, prose, table, tag, void
-from paper.reproduce._page_origin import origin
+from paper.entry import Figure, Outcome, Picture, Plot, Table, Verdict
+from paper.report.markup import NONE, Markup, join, number, prose, table, tag, void
+from paper.report.origin import origin
 
 SIGNS: dict[Verdict, str] = {"exceeded": "▲", "reproduced": "✓", "not reproduced": "✗", "not run": "○"}
 HOLDS: dict[Verdict, str] = {"reproduced": "holds", "not reproduced": "does not hold"}  # of conditions
@@ -72,7 +72,7 @@ def _statements(outcome: Outcome) -> Markup:
         ("The paper", entry.claim),
         ("Where", entry.source),
         ("Criterion", entry.criterion),
-        ("To run it", "; ".join([f"`python -m paper reproduce {entry.name}`", *filter(None, needs)])),
+        ("To run it", "; ".join([f"`python -m paper run {entry.name}`", *filter(None, needs)])),
     ]
     return tag("dl", *(tag("dt", name) + tag("dd", prose(text)) for name, text in pairs if text), class_="statements")
 

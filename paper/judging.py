@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from paper.reproduce._outcome import Entry, Figure, Outcome, Plot, Series, Table, Verdict
-from paper.reproduce._stored import Results, Run
+from paper.entry import Entry, Figure, Outcome, Plot, Series, Table, Verdict
+from paper.results import Results, Run
 
 MARGIN = 1.1
 POSITIVE = ("seconds", "peak_bytes")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from paper.reproduce._outcome import Outcome
-from paper.reproduce._page_markup import Markup, join, tag
+from paper.entry import Outcome
+from paper.report.markup import Markup, join, tag
 
 
 def origin(outcome: Outcome) -> Markup:
