@@ -20,6 +20,7 @@ from laplex._triton.gram import programs_matrix as triton_gram
 from laplex._triton.gram import programs_pull as triton_gram_pull
 from laplex._triton.gram import programs_sums as triton_gram_sums
 from laplex._triton.order import programs as triton_order
+from laplex._triton.order import programs_refresh as triton_refresh
 from laplex._triton.phase import programs as triton_phase
 from laplex._triton.phase import programs_collect as triton_collect
 from laplex._triton.phase import programs_spread as triton_spread
@@ -153,8 +154,10 @@ def products(anchors, x):
 
 def others():
     for in_order, far in itertools.product((False, True), repeat=2):
-        compile_program(triton_short.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
-        compile_program(triton_merged.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256)
+        compile_program(triton_refresh.place_program, "fp32", "fp32", IN_ORDER=in_order, FAR=far, TILE=256)
+        compile_program(
+            triton_refresh.refresh_program, "fp32", "fp32", FIRST=True, IN_ORDER=in_order, FAR=far, TILE=256
+        )
     compile_program(triton_merged.row_dot_program, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_program(triton_merged.block_sum_program, "fp32", "fp32", WIDTH=32, ROWS=64)
     compile_program(triton_order.beside_program, "fp32", "fp32", WIDTH=1024)

@@ -9,16 +9,20 @@
     distance/    sums weighted by distance, for the gradient of tau
     gram/        Gram matrices and their gradients
     points       what all programs share: places, entries, decays, faults
+    running      running sums over the points or tiles that one program holds
     tuning       every number that trades time for time or memory
+    precision    how float32 matrices may be multiplied
     program      how a program is declared, so that one is for all sizes
     launch       how a program is launched
     recording    how launches are recorded, and replay: how they are launched again
     warm_up      which programs there are, and compiling them ahead
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
-after what they compute. A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) ->
-``replay.run`` -> ``scan.launch.scan_once`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many
-tiles ``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at
-ties, at ``scan/sums``; after anchors moved, at ``refresh_program`` and ``broken`` in ``scan/programs``; from the second
-call on, at ``replay``.
+after what they compute. A room uses those below it only: points and running, then order, then distance and short,
+then scan, then phase and gram; formed uses none but points.
+
+A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) -> ``replay.run`` ->
+``scan.launch.scan_once`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many tiles
+``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at ties,
+at ``scan/sums``; after anchors moved, at ``order/programs_refresh``; from the second call on, at ``replay``.
 """

@@ -48,6 +48,8 @@ NARROW = tl.constexpr(4.0)
 # their product are each rounded once, by at most 2^-24 of an exponent <= 1/2. Then the relative error of the power is
 # at most ln(2) * 3/2 * 2^-24: about one rounding of a float32 number.
 TINY = tl.constexpr(0.5)
+# Exponents are cut here. From 2^-1075 on a decay is 0 in float64, and what it is multiplied with must not be infinite.
+BEYOND = tl.constexpr(2000.0)
 
 
 @triton.jit
@@ -214,6 +216,12 @@ def decay_over(gap, rate, EXACT: tl.constexpr):
         power = (power.to(tl.int64, bitcast=True) - (whole.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
         power = tl.where(exponent < 1000.0, power, 0.0)
     return power
+
+
+@triton.jit
+def exponent_over(gap, rate):
+    """u = |gap| / tau in powers of two, cut at BEYOND."""
+    return tl.minimum(tl.abs(gap) * rate, BEYOND)
 
 
 @triton.jit

@@ -32,8 +32,8 @@ from laplex._backends import Call as PublicCall
 from laplex._backends import WholeCall
 from laplex._eager import plain, plainly_eager
 from laplex._triton import tuning
-from laplex._triton.formed.multiply import allows_tf32
 from laplex._triton.launch import Launch, launch_compiled, state
+from laplex._triton.precision import allows_tf32
 from laplex._triton.recording import Recording, Results, TorchCall, recorded
 
 ALIGNED = 512  # bytes, as torch's allocator does

@@ -1,16 +1,8 @@
 """Distance-weighted sums on the GPU: sums of u exp(-u) x with u = |t - s| / tau, for tau's gradient.
 
 The phases are those of ``scan.programs``: reduce every tile of the merged order, carry, scan every tile. The state of
-the scan is a pair (v, p) in float64: v is the sum of exp(-u) x, and p the sum of u exp(-u) x. Over a gap u the state
-becomes exp(-u) (v, p + u v). Nothing is subtracted. Two states at the positions s_1 and s_2 combine as follows, with
-u = |s_2 - s_1| / tau:
-
-    (s_1, v_1, p_1) + (s_2, v_2, p_2)  =  (s_2, exp(-u) v_1 + v_2, exp(-u) (p_1 + u v_1) + p_2)
-
-This is associative for the same reason as there: going over two gaps u and w in turn gives exp(-u - w) (v, p + (u + w)
-v), which is going over their sum at once. A tied source has u = 0 and adds nothing to p, so ties need no care.
-
-The code counts u in powers of two, as the rate does: its p is the p above divided by ln 2, until it is stored.
+the scan is the pair (v, p) of ``running``: the sums of exp(-u) x and of u exp(-u) x. The code counts u in powers of
+two, as the rate does, until p is stored.
 
 Narrow tiles of float32 data take a shorter way. Let c_i >= 0 be the distance of point i from the tile's first position,
 in units of tau. Then the sum from the left at point i is
@@ -33,51 +25,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.points import LN_2, NARROW, WORD, decay_over, entry_of, fault_at_ends, rate_of
+from laplex._triton.order.programs_refresh import order_fault
+from laplex._triton.points import LN_2, NARROW, WORD, decay_over, entry_of, exponent_over, fault_at_ends, rate_of
 from laplex._triton.program import program
-from laplex._triton.scan.programs import broken
+from laplex._triton.running import carried_over, running_states
 
-# Exponents are cut here. From 2^-1075 on a decay is 0 in float64, and what it is multiplied with must not be infinite.
-BEYOND = tl.constexpr(2000.0)
 STATES = tl.constexpr(4)  # numbers for a row and a tile: v and p, in two directions
-
-
-@triton.jit
-def exponent_over(gap, rate):
-    """u = |gap| / tau in powers of two, cut at BEYOND."""
-    return tl.minimum(tl.abs(gap) * rate, BEYOND)
-
-
-@triton.jit
-def carried_over(v, p, gap, rate, EXACT: tl.constexpr):
-    """The state (v, p) after a gap: exp(-u) (v, p + u v)."""
-    decay = decay_over(tl.abs(gap), rate, EXACT)
-    return v * decay, (p + exponent_over(gap, rate) * v) * decay
-
-
-@triton.jit
-def _add_states(rate_1, at_1, v_1, p_1, rate_2, at_2, v_2, p_2):
-    """Combine two neighbouring (position, v, p). The rate goes along as a constant."""
-    v, p = carried_over(v_1, p_1, at_2 - at_1, rate_2, False)
-    return rate_2, at_2, v + v_2, p + p_2
-
-
-@triton.jit
-def _add_states_exactly(rate_1, at_1, v_1, p_1, rate_2, at_2, v_2, p_2):
-    """The same with EXACT decays: a scan's function takes no flags."""
-    v, p = carried_over(v_1, p_1, at_2 - at_1, rate_2, True)
-    return rate_2, at_2, v + v_2, p + p_2
-
-
-@triton.jit
-def running_states(at, v, p, rate, EXACT: tl.constexpr, REVERSE: tl.constexpr):
-    """The running states of (v, p) at the positions ``at``, which are in order: up to each point, referred to it."""
-    rates = tl.zeros_like(at) + rate
-    if EXACT:
-        _rates, _at, v, p = tl.associative_scan((rates, at, v, p), 0, _add_states_exactly, reverse=REVERSE)
-    else:
-        _rates, _at, v, p = tl.associative_scan((rates, at, v, p), 0, _add_states, reverse=REVERSE)
-    return v, p
 
 
 @triton.jit
@@ -127,7 +80,7 @@ def distance_reduce_program(
     rate = rate_of(tl.load(tau + batch))
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
-        fault += broken(
+        fault += order_fault(
             position, entry, place[None, :], at[None, :], is_target[None, :], merged, padded, FIRST, IN_ORDER
         )
     start = (tile.to(tl.int64) if FAR else tile) * TILE

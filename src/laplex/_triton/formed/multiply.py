@@ -10,36 +10,14 @@ Who allows TF32 (``torch.set_float32_matmul_precision``) asks for speed in place
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
 from laplex._triton import tuning
 from laplex._triton.formed.programs_multiply import multiply_program
-from laplex._triton.launch import launch, state
+from laplex._triton.launch import launch
+from laplex._triton.precision import allows_tf32, multiplies_doubles
 from laplex._triton.recording import call
-
-DOUBLE_UNITS = (8, 0), (9, 0), (10, 0)  # compute capabilities: A100, H100 and H200, B200
-
-
-def multiplies_doubles(device: torch.device) -> bool:
-    """Whether products in float64 are as fast as in float32; on the meta device, what a survey looks for."""
-    return _has_double_units(device if state.survey is None else state.survey.device)
-
-
-@functools.cache
-def _has_double_units(device: torch.device) -> bool:
-    if device.type != "cuda" or torch.version.hip is not None:
-        return False
-    return torch.cuda.get_device_capability(device) in DOUBLE_UNITS
-
-
-def allows_tf32() -> bool:
-    """Whether the user lets torch multiply float32 matrices with fewer digits."""
-    matmul = torch.backends.cuda.matmul
-    known: str | None = getattr(matmul, "fp32_precision", None)  # from torch 2.9 on; mixed with the older, that raises
-    return bool(matmul.allow_tf32) if known is None else known == "tf32"
 
 
 def entries_dtype(dtype: torch.dtype, device: torch.device, multiplications: int) -> torch.dtype:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.distance.programs import exponent_over
-from laplex._triton.points import INFINITY, LN_2, decay_over, rate_of
+from laplex._triton.points import INFINITY, LN_2, decay_over, exponent_over, rate_of
 from laplex._triton.program import program
 
 

@@ -28,8 +28,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.distance.programs import exponent_over
-from laplex._triton.points import LN_2, decay_over, rate_of
+from laplex._triton.points import LN_2, decay_over, exponent_over, rate_of
 from laplex._triton.program import program
 
 SLOTS = tl.constexpr(16)  # pulls per anchor, 4 or 10, rounded up to one power of two for both

@@ -28,11 +28,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.distance.programs import carried_over, exponent_over, running_states
 from laplex._triton.gram.programs_sums import double_angle
-from laplex._triton.points import LN_2, decay_over, rate_of
+from laplex._triton.points import LN_2, decay_over, exponent_over, rate_of
 from laplex._triton.program import program
-from laplex._triton.scan.carry import add_if_tied, carried_along
+from laplex._triton.running import add_if_tied, carried_along, carried_over, running_states
 from laplex._triton.short.programs import count_before
 
 FIELDS, FIELDS_TO_TAU = 5, 7  # of the table: 0 right, 1 beyond, 2 left, 3 T_U, 4 T_V; for tau 5 right_1, 6 left_1, too

@@ -30,6 +30,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._triton.order.programs_refresh import order_fault
 from laplex._triton.points import (
     WORD,
     decay_over,
@@ -40,8 +41,8 @@ from laplex._triton.points import (
     rate_of,
 )
 from laplex._triton.program import program
-from laplex._triton.scan.carry import carried_along
-from laplex._triton.scan.programs import broken, total
+from laplex._triton.running import carried_along
+from laplex._triton.scan.programs import total
 
 # Sums of a tile, weight vector and channel: decayed to its first position, decayed to its last position, and the high
 # and the low part of the mass. ``scratch`` holds, in float64 and with tiles as the innermost dimension,
@@ -105,7 +106,7 @@ def gram_reduce_program(
     rate = rate_of(tl.load(tau + batch) * 0.5)
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
-        fault += broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
+        fault += order_fault(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
     ends = scratch + batch * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)

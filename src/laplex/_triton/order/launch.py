@@ -19,10 +19,9 @@ from laplex._triton import tuning
 from laplex._triton.launch import launch
 from laplex._triton.order import programs
 from laplex._triton.order.count import counted, counted_in_runs
+from laplex._triton.order.programs_refresh import place_program, refresh_program
 from laplex._triton.recording import call, give_up
 from laplex._triton.replay import replayed
-from laplex._triton.scan import programs as scan_programs
-from laplex._triton.short.programs import place_program
 
 WIDEST_TILE = 512  # points; places of a tile beyond the end must fit 32 bits, too
 
@@ -106,7 +105,7 @@ def refreshed(order: Joined, matrix: Matrix, far: bool, tile: int, warps: int) -
     position = target.new_empty((h, 1, length))
     flags, grid = (order.first, order.in_order, far, tile), (-(-(n + k) // tile), h, 1)
     tensors = target, source, order.entry, position
-    launch(scan_programs.refresh_program, grid, tensors, (n + k, length, n, k), flags, warps)
+    launch(refresh_program, grid, tensors, (n + k, length, n, k), flags, warps)
     return position
 
 

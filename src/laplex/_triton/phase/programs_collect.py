@@ -35,11 +35,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.distance.programs import exponent_over, running_states
 from laplex._triton.phase.programs import direction
-from laplex._triton.points import INFINITY, LN_2, WORD, decay_over, entry_of, rate_of
+from laplex._triton.points import INFINITY, LN_2, WORD, decay_over, entry_of, exponent_over, rate_of
 from laplex._triton.program import program
-from laplex._triton.scan.carry import carried_along
+from laplex._triton.running import carried_along, running_states
 from laplex._triton.short.programs import count_before
 
 TO_LEFT, TO_RIGHT, TIED = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)

@@ -21,6 +21,7 @@ import triton.language as tl
 
 from laplex._triton.points import decay_over, follow, rate_of
 from laplex._triton.program import program
+from laplex._triton.running import add_if_tied, carried_along
 
 
 @program(numbers="m", callers=("tau",))
@@ -59,55 +60,6 @@ def group_program(
         is_tied = inside & ((first == group_first) if FIRST else (last == group_last))
         v = tl.load(totals + 2 * channel + tile, mask=is_tied, other=0.0)
         tl.store(group_totals + 2 * group_channel, tl.sum(v, 0))
-
-
-# The powers of two that tiles may span to be carried by a plain prefix sum, with all sums referred to one position.
-# These are bounds on accuracy:
-#   NEAR        unless EXACT, so x is float32. The weights 2^-800 and 2^800 leave 2^222 of the range of float64 for x,
-#               which is below 2^128, and for the number of sources. The rounding of exponents, 800 * 2^-52, does not
-#               count.
-#   NEAR_EXACT  if EXACT, so x may be float64. The relative error of a weight is the absolute error of its exponent e,
-#               about e * 2^-52: for 16 below 1e-14, the accuracy of a float64 product.
-NEAR = tl.constexpr(800.0)
-NEAR_EXACT = tl.constexpr(16.0)
-
-
-@triton.jit
-def carried_along(at, v, inside, rate, EXACT: tl.constexpr):
-    """Running sums of v at the positions ``at``, each referred to its own position: exp(-|at_i - at_j| / tau) v_j.
-
-    Positions ascend or descend. Where not ``inside``, v must be 0, and the result has no meaning.
-    """
-    start = tl.sum(tl.where(tl.arange(0, at.shape[0]) == 0, at, 0.0), 0)
-    exponent = tl.where(inside, tl.abs(at - start) * rate, 0.0)
-    if tl.max(exponent, 0) <= (NEAR_EXACT if EXACT else NEAR):
-        decay = decay_over(exponent, 1.0, EXACT)
-        sums = tl.cumsum(v / decay, 0) * decay
-    else:
-        rates = tl.zeros_like(at) + rate
-        if EXACT:
-            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed_exactly)
-        else:
-            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed)
-    return sums
-
-
-@triton.jit
-def _add_decayed(rate_1, s_1, v_1, rate_2, s_2, v_2):
-    """Combine two neighbouring (position, sum) pairs, as ``programs`` derives. The rate goes along as a constant."""
-    return rate_2, s_2, v_1 * decay_over(tl.abs(s_1 - s_2), rate_2, False) + v_2
-
-
-@triton.jit
-def _add_decayed_exactly(rate_1, s_1, v_1, rate_2, s_2, v_2):
-    """The same with EXACT decays: a scan's function takes no flags."""
-    return rate_2, s_2, v_1 * decay_over(tl.abs(s_1 - s_2), rate_2, True) + v_2
-
-
-@triton.jit
-def add_if_tied(s_1, t_1, s_2, t_2):
-    """Combine two neighbouring (position, sum of ties) pairs: the first sum counts if the positions are equal."""
-    return s_2, tl.where(s_1 == s_2, t_1, 0.0) + t_2
 
 
 @program(numbers="m", callers=("tau",))

@@ -18,14 +18,15 @@ from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
 from laplex._triton.launch import launch, power, step
-from laplex._triton.order.launch import joined, refreshed
-from laplex._triton.recording import call
+from laplex._triton.order.launch import Joined, joined, places, refreshed
+from laplex._triton.recording import call, from_anchors
 from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.schedule import Form, schedule, worth_adjacent_rows
-from laplex._triton.short.launch import Weighted, reads_table, reduce_by_rows, spread, unstage
+from laplex._triton.scan.schedule import Form, Schedule, schedule, worth_adjacent_rows
+from laplex._triton.short.launch import Weighted, reads_table, spread, stage, unstage
+from laplex._triton.short.programs import reduce_rows_program
 
 
 class Operands(NamedTuple):
@@ -133,7 +134,7 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
     merged_x = x.new_empty((h, m, padded(n + k))) if plan.staged else x
     tensors: tuple[Tensor, ...] = x, merged_x, matrix.tau, entry, position, scratch
     if plan.staged == "rows":
-        reduce_by_rows(tensors, order, plan)
+        _reduce_by_rows(tensors, order, plan)
     else:
         launch(programs.reduce_program, plan.grid, tensors, *plan.reduce, plan.warps)
     if plan.carried:
@@ -149,6 +150,26 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
     if not pull:
         return out
     return pulled[:, 0] if plan.row_blocks == 1 else block_sum(pulled)
+
+
+def _reduce_by_rows(tensors: tuple[Tensor, ...], order: Joined, plan: Schedule) -> None:
+    """What ``reduce_program`` gives, for many sources and rows, and x in the merged order with adjacent rows."""
+    x, merged_x, tau, entry, position, scratch = tensors
+    h, m, k = x.shape
+    sizes, flags = plan.reduce
+    (_, merged, length, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
+    grid = tiles, 1, h
+    launch(programs.reduce_program, grid, tensors, (0, *sizes[1:]), flags, plan.warps)  # no rows: the ends alone
+    place_of = order.place_of
+    if place_of.shape[-1] == 0:
+        n_rows, n_cols = (merged - k, k) if first else (k, merged - k)
+        (place_of,) = from_anchors("places", lambda: (places(entry, n_rows, n_cols),))
+    stage(x, place_of, merged_x, merged - k if first else 0)
+    rows = min(power(m), 32)
+    how = exact, odd, first, in_order, plan.far, plan.tile, tuning.REDUCE_POINTS, rows
+    grid = tiles * -(-m // rows), h, 1
+    given = merged_x, tau, entry, position, scratch
+    launch(reduce_rows_program, grid, given, (m, merged, length, tiles, m), how, 4)
 
 
 def _carry(scratch: Tensor, tau: Tensor, rows: tuple[int, int], tiles: int, flags: tuple[bool, bool, bool]) -> None:

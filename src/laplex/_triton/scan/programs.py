@@ -67,6 +67,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from laplex._triton.order.programs_refresh import order_fault
 from laplex._triton.points import (
     INFINITY,
     LN_2,
@@ -74,7 +75,6 @@ from laplex._triton.points import (
     WORD,
     decay_over,
     entries_at,
-    entry_of,
     fault_at_ends,
     flat,
     follow,
@@ -87,44 +87,6 @@ from laplex._triton.program import program
 from laplex._triton.scan.carry import carried_to, weights_of_tiles
 from laplex._triton.scan.rows import load_rows, store_rows
 from laplex._triton.scan.sums import row_sums, ties_of_tile
-
-
-@program(numbers="merged", callers=("target", "source"))
-def refresh_program(
-    target, source, entry, position, merged, padded, n, k,
-    FIRST: tl.constexpr, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr,
-    EARLY: tl.constexpr,
-):  # fmt: skip
-    """Gather the positions of anchors that may have moved, in the plan's order. ``broken`` checks that order later."""
-    if EARLY:
-        follow()
-    tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
-    place = places(tile, FAR, TILE)
-    is_target, t_index, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER)
-    p = tl.load(target + batch * n + t_index, mask=is_target, other=0.0)
-    p += tl.load(source + batch * k + s_index, mask=is_source, other=0.0)
-    last_is_row, index = entry_of(entry, tl.zeros([1, 1], place.dtype) + merged - 1, padded, IN_ORDER)
-    last_is_target = last_is_row if FIRST else ~last_is_row
-    last = tl.load(target + batch * n + index, mask=last_is_target, other=0.0)
-    last += tl.load(source + batch * k + index, mask=~last_is_target, other=0.0)
-    p = tl.where(place < merged, p, last)  # the padding repeats the last position
-    tl.store(position + batch * padded + place, p, mask=place < padded)
-
-
-@triton.jit
-def broken(position, entry, place, p, is_target, merged, padded, FIRST: tl.constexpr, IN_ORDER: tl.constexpr):
-    """NaN if the positions at these places are not finite, or the next one is smaller, or a row follows a tied column.
-
-    Otherwise 0.
-    """
-    next_place = place + 1
-    has_next = next_place < merged
-    next_is_row, _ = entry_of(entry, tl.minimum(next_place, merged - 1), padded, IN_ORDER)
-    next_p = tl.load(position + next_place, mask=has_next, other=INFINITY)
-    row_after_column = ~is_target & next_is_row if FIRST else is_target & next_is_row
-    holds = (tl.abs(p) < INFINITY) & ((p < next_p) | ((p == next_p) & ~row_after_column) | ~has_next)
-    return tl.where(tl.min(tl.min((holds | (place >= merged)).to(tl.int32), 1), 0) != 0, 0.0, float("nan"))
 
 
 @program(numbers="m", callers=("x", "tau"))
@@ -158,7 +120,7 @@ def reduce_program(
         tl.store(scratch + rate_at + batch, rate)
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
-        fault += broken(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
+        fault += order_fault(position, entry, place, p, is_target, merged, padded, FIRST, IN_ORDER)
     batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
     ends = scratch + batch * 2 * tiles
     tl.store(ends + tile, first + fault)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,13 +10,8 @@ from torch import Tensor
 from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power, step
-from laplex._triton.order.launch import Joined, places
 from laplex._triton.recording import call, from_anchors
-from laplex._triton.scan import programs as scan_programs
 from laplex._triton.short import programs
-
-if TYPE_CHECKING:
-    from laplex._triton.scan.schedule import Schedule
 
 
 class Weighted(NamedTuple):
@@ -97,23 +92,3 @@ def stage(x: Tensor, place_of: Tensor, merged_x: Tensor, start: int) -> None:
     sizes = m, k, merged_x.numel() // (h * m), m, place_of.stride(0), start, *x.stride()
     grid = -(-k // tuning.STAGE_TILE) * -(-m // rows), h, 1
     launch(programs.stage_program, grid, (x, place_of, merged_x), sizes, (tuning.STAGE_TILE, rows), 4)
-
-
-def reduce_by_rows(tensors: tuple[Tensor, ...], order: Joined, plan: Schedule) -> None:
-    """What ``reduce_program`` gives, for many sources and rows, and x in the merged order with adjacent rows."""
-    x, merged_x, tau, entry, position, scratch = tensors
-    h, m, k = x.shape
-    sizes, flags = plan.reduce
-    (_, merged, length, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
-    grid = tiles, 1, h
-    launch(scan_programs.reduce_program, grid, tensors, (0, *sizes[1:]), flags, plan.warps)  # no rows: the ends alone
-    place_of = order.place_of
-    if place_of.shape[-1] == 0:
-        n_rows, n_cols = (merged - k, k) if first else (k, merged - k)
-        (place_of,) = from_anchors("places", lambda: (places(entry, n_rows, n_cols),))
-    stage(x, place_of, merged_x, merged - k if first else 0)
-    rows = min(power(m), 32)
-    how = exact, odd, first, in_order, plan.far, plan.tile, tuning.REDUCE_POINTS, rows
-    grid = tiles * -(-m // rows), h, 1
-    given = merged_x, tau, entry, position, scratch
-    launch(programs.reduce_rows_program, grid, given, (m, merged, length, tiles, m), how, 4)

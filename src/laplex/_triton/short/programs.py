@@ -11,9 +11,9 @@ the odd sum, L for the sums from the left, R for the sums from the right,
 For tau's gradient the sums are weighted by distance: u exp(-u) in place of exp(-u), u = |t - s| / tau. A pair (v, p) of
 a sum and its weighted sum becomes exp(-u) (v, p + u v) over a gap of u.
 
-Many sources, few targets. The sums over tiles of the merged order are those of ``reduce_program``. ``place_program``
-inverts the order: it finds the place of every row and column. ``stage_program`` copies x into the merged order, with
-the rows of x as the innermost dimension, so that ``reduce_rows_program`` reads all rows of a point in one access.
+Many sources, few targets. The sums over tiles of the merged order are those of the scan's ``reduce_program``.
+``stage_program`` copies x into the merged order, with the rows of x as the innermost dimension, so that
+``reduce_rows_program`` reads all rows of a point in one access.
 ``unstage_program`` copies a result from the merged order to the caller's.
 """
 
@@ -22,20 +22,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from laplex._triton.distance.programs import exponent_over, running_states
 from laplex._triton.points import (
     LN_2,
     NARROW,
     WORD,
     decay_over,
-    entries_at,
     entry_of,
+    exponent_over,
     narrow_powers,
-    places,
     rate_of,
 )
 from laplex._triton.program import program
-from laplex._triton.scan.carry import carried_along
+from laplex._triton.running import carried_along, running_states
 
 
 @program(numbers="m", callers=("x", "tau"))
@@ -156,19 +154,6 @@ def spread_program(
         tl.store(pull + batch * n + i, pulled / tau, mask=inside)
     if TO_TAU:
         tl.store(stretch + batch * tl.num_programs(0) + tl.program_id(0), tl.sum(stretched, 0) * LN_2 / tau)
-
-
-@program(numbers="merged")
-def place_program(
-    entry, place_of, merged, padded, n, length, IN_ORDER: tl.constexpr, FAR: tl.constexpr, TILE: tl.constexpr
-):
-    """Invert the merged order: place_of[i] is the place of row i, place_of[n + j] that of column j."""
-    tile, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
-    place = places(tile, FAR, TILE)
-    is_row, row, is_col, col = entries_at(entry, place, merged, padded, True, IN_ORDER)
-    tl.store(place_of + batch * length + row, place, mask=is_row)
-    tl.store(place_of + batch * length + n + col, place, mask=is_col)
 
 
 @program(numbers="m", callers=("even", "place_of"))

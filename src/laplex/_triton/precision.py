@@ -1,0 +1,30 @@
+"""How float32 matrices may be multiplied: in float64, where the GPU has units for that, or with fewer digits."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from laplex._triton.launch import state
+
+DOUBLE_UNITS = (8, 0), (9, 0), (10, 0)  # compute capabilities: A100, H100 and H200, B200
+
+
+def multiplies_doubles(device: torch.device) -> bool:
+    """Whether products in float64 are as fast as in float32; on the meta device, what a survey looks for."""
+    return _has_double_units(device if state.survey is None else state.survey.device)
+
+
+@functools.cache
+def _has_double_units(device: torch.device) -> bool:
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) in DOUBLE_UNITS
+
+
+def allows_tf32() -> bool:
+    """Whether the user lets torch multiply float32 matrices with fewer digits."""
+    matmul = torch.backends.cuda.matmul
+    known: str | None = getattr(matmul, "fp32_precision", None)  # from torch 2.9 on; mixed with the older, that raises
+    return bool(matmul.allow_tf32) if known is None else known == "tf32"
