@@ -8,9 +8,10 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laplex.cli.machine import busy, refuse_device, refuse_seed
+from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.cli.parsing import add_device, did_you_mean
 from laplex.cli.tables import Table, show
+from laplex.testing import busy
 
 if TYPE_CHECKING:
     from paper.entry import Entry

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from laplex._writing import locked, write_whole
-from laplex.cli.machine import commit, describe
+from laplex.testing import commit, describe
 
 Settings = dict[str, Any]
 Result = dict[str, Any]

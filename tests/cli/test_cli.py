@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import laplex
-from laplex import cli
+from laplex import cli, testing
 from laplex.cli import bench, doctor, layers, options, tables
 
 EXTRAS = ("typer", "click", "rich", "matplotlib", "scipy", "celerite2", "pykeops")
@@ -24,7 +24,6 @@ Command = Callable[..., tuple[int, str, str]]
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """`laplex` with these arguments: exit status, output and errors; a shape is timed for an instant."""
     monkeypatch.setattr(bench, "SECONDS", 0.0)
-    monkeypatch.setattr(bench, "TURN", 0.0)
 
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["laplex", *arguments])
@@ -142,7 +141,7 @@ def test_a_wrong_answer_is_never_timed(
 ) -> None:
     right = laplex.linear
     monkeypatch.setattr(laplex, "linear", lambda *args, **options: spoil(right(*args, **options)))
-    monkeypatch.setattr(bench, "interleaved", None)  # a call would fail
+    monkeypatch.setattr(testing, "interleave", None)  # a call would fail
     status, output, _ = command("bench", *SMALL)
     assert status == 1
     assert "laplex is wrong here (error" in output
@@ -165,7 +164,7 @@ def test_wrong_gradients_are_never_timed(command: Command, monkeypatch: pytest.M
 
 
 def test_the_check_sees_every_gradient() -> None:
-    problem = layers.draw(30, 20, 2, torch.float64, "cpu", 0.7, True)
+    problem = testing.draw(30, 20, rows=2, tau=0.7, phases=True, dtype=torch.float64)
     calls = layers.laplex_calls(problem)
     assert layers.check(problem, calls)[1] < 1e-12
     gradients = calls[layers.BACKWARD]()
@@ -179,14 +178,14 @@ def test_the_check_sees_every_gradient() -> None:
 
 
 def test_a_shape_that_fails_is_noted_and_the_others_count(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = bench.draw
+    right = testing.draw
 
-    def draw(n: int, *others: object) -> layers.Problem:
+    def draw(n: int, *others: object, **options: object) -> testing.Problem:
         if n == 5:
             raise RuntimeError("out of memory\nand a long trace")
-        return right(n, *others)  # type: ignore[arg-type]
+        return right(n, *others, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(bench, "draw", draw)
+    monkeypatch.setattr(testing, "draw", draw)
     monkeypatch.setattr(bench, "_shapes", lambda given: (bench.Shape(4, 5, 1), bench.Shape(20, 30, 2)))
     status, output, _ = command("bench", "--device", "cpu")
     assert status == 1
@@ -272,16 +271,6 @@ def test_times_and_ratios_in_words() -> None:
     assert bench.compared(1.0, 12.0, "faster", "slower") == "12x faster"
     assert bench.compared(3.4, 1.0, "faster", "slower") == "3.4x slower"
     assert bench.compared(3.4, None, "faster", "slower") == "-"
-
-
-def test_calls_take_turns() -> None:
-    turns: list[str] = []
-    calls = {name: {"forward": lambda name=name: (turns.append(name),)} for name in ("one", "two")}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "SECONDS", 0.0)
-        patch.setattr(bench, "TURN", 0.0)
-        bench.interleaved(calls, lambda: None)  # type: ignore[arg-type]
-    assert turns == ["one", "two"] * (1 + bench.FEWEST)
 
 
 def test_in_a_terminal_the_table_is_rich(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,23 +6,21 @@ definition in float64 on some random rows; a layer that is wrong is not timed.
 
 import argparse
 import json
-import statistics
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 
-from laplex.cli.layers import BACKWARD, FORWARD, KEPT, Calls, check, draw, laplex_calls, linear_calls
-from laplex.cli.machine import busy, describe
+from laplex import testing
+from laplex.cli.layers import BACKWARD, FORWARD, KEPT, check, laplex_calls, linear_calls
 from laplex.cli.tables import Table, show
 
 # The largest relative error of an answer that is right and only rounded.
 BOUNDS = {"float32": 1e-4, "float64": 1e-10, "float16": 1e-2, "bfloat16": 5e-2}
-SECONDS, FEWEST, TURN = 3.0, 3, 0.01  # of a shape: seconds, rounds at least, seconds of one call's turn in a round
+SECONDS = 3.0  # of all calls of a shape together
 BATCH = 64
 HEADER = ("layer", "", "laplex", "nn.Linear", "laplex is")
 NOTES = """
@@ -59,7 +57,7 @@ class Result:
 def run(given: argparse.Namespace) -> int:
     """Measure every shape, print the table and write the file; after Ctrl-C, of what was finished."""
     results: list[Result] = []
-    status, shapes, noise = 0, _shapes(given), busy()
+    status, shapes, noise = 0, _shapes(given), testing.busy()
     try:
         for count, shape in enumerate(shapes, 1):
             print(f"[{count}/{len(shapes)}] {shape} ... ", end="", file=sys.stderr, flush=True)
@@ -98,7 +96,8 @@ def measure(shape: Shape, given: argparse.Namespace) -> Result:
 def _fill(result: Result, given: argparse.Namespace) -> None:
     """Check, then time."""
     shape, dtype = result.shape, getattr(torch, given.dtype)
-    problem = draw(shape.rows, shape.cols, shape.batch, dtype, given.device, given.tau, given.phase)
+    options = {"tau": given.tau, "phases": given.phase, "device": given.device, "dtype": dtype}
+    problem = testing.draw(shape.rows, shape.cols, rows=shape.batch, **options)
     layers = {"laplex": laplex_calls(problem)}
     needs = 2e-9 * result.numbers["nn.Linear"] * dtype.itemsize
     if needs <= given.memory:
@@ -110,36 +109,16 @@ def _fill(result: Result, given: argparse.Namespace) -> None:
         if not worst <= BOUNDS[given.dtype]:
             result.note, result.fault = f"{name} is wrong here (error {worst:.1e}): nothing was timed", True
             return
-    result.seconds = interleaved(layers, torch.cuda.synchronize if problem.x.is_cuda else lambda: None)
-
-
-def interleaved(layers: dict[str, Calls], wait: Callable[[], object]) -> dict[str, dict[str, float]]:
-    """Median seconds of each call. They take turns, so that a slow spell of the machine hits them all alike."""
-    calls = {(layer, name): call for layer, own in layers.items() for name, call in own.items()}
-    counts = {key: max(1, round(TURN / _turn(call, 1, wait))) for key, call in calls.items()}
-    samples: dict[tuple[str, str], list[float]] = {key: [] for key in calls}
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end or min(map(len, samples.values())) < FEWEST:
-        for key, call in calls.items():
-            samples[key].append(_turn(call, counts[key], wait))
-    return {layer: {name: statistics.median(samples[layer, name]) for name in own} for layer, own in layers.items()}
-
-
-def _turn(call: Callable[[], object], count: int, wait: Callable[[], object]) -> float:
-    """Seconds a call, over `count` calls in a row."""
-    wait()
-    start = time.perf_counter()
-    for _ in range(count):
-        call()
-    wait()
-    return (time.perf_counter() - start) / count
+    timed = {(layer, name): call for layer, own in layers.items() for name, call in own.items()}
+    times = testing.interleave(timed, given.device, testing.Budget(min_s=SECONDS / len(timed)))
+    result.seconds = {layer: {name: times[layer, name].median for name in own} for layer, own in layers.items()}
 
 
 def _write(given: argparse.Namespace, results: list[Result]) -> None:
     """The figures, with all that they depend on, where --json asks for them."""
     if given.json is None:
         return
-    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": describe(given.device)}
+    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": testing.describe(given.device)}
     asked = {"dtype": given.dtype, "tau": given.tau, "phase": given.phase}
     content = about | asked | {"results": [asdict(result) for result in results]}
     Path(given.json).write_text(json.dumps(content, indent=1) + "\n")

@@ -17,13 +17,14 @@ from torch import Tensor
 from laplex._writing import write_whole
 from laplex.cli import density_data
 from laplex.cli.checkpoint import CHECKPOINT, MODEL
-from laplex.cli.machine import describe, refuse_device, refuse_seed
+from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.cli.masks import mask
 from laplex.cli.parsing import as_command
 from laplex.cli.tables import Table, show
 from laplex.density import Examples, evaluate, files, pictures
 from laplex.density.files import Model
 from laplex.density.images import Shape
+from laplex.testing import describe
 
 HEADER = ("examples", "count", "log-likelihood", "standard error", "bits per dimension", "reconstruction RMSE")
 ACROSS = 8  # images in a row of a grid

@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import torch
-from torch import Tensor
 
 import laplex
-from laplex.cli.machine import describe
+from laplex import testing
 from laplex.cli.tables import Table
 
 SHAPES = ((300, 200, 3), (2000, 50, 2), (1500, 1500, 1))  # (n, k, batch): both ways to scan, and no power of two
@@ -27,7 +26,7 @@ class Findings:
 def examine() -> Findings:
     """Look at everything; a few seconds."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    about = describe(devices[-1])
+    about = testing.describe(devices[-1])
     answers = laplex.backends.available()
     able = [(name, device) for name, device in product(answers, devices) if _runs(name, device)]
     checks = [_check(name, device, dtype) for (name, device), dtype in product(able, BOUNDS)]
@@ -59,18 +58,12 @@ def _check(backend: str, device: str, dtype: torch.dtype) -> tuple[str, ...]:
 
 def _error(shape: tuple[int, int, int], backend: str, device: str, dtype: torch.dtype) -> float:
     """The worst relative l2 error of y and of the gradients for x, a and b."""
-    n, k, batch = shape
-    generator = torch.Generator().manual_seed(0)
-    sizes = (batch, k), (n,), (k,), (batch, n)
-    *given, cotangent = [torch.randn(*size, generator=generator, dtype=dtype).to(device) for size in sizes]
-    x, a, b = leaves = [tensor.requires_grad_() for tensor in given]
+    n, k, rows = shape
+    problem = testing.draw(n, k, rows=rows, tau=TAU, device=device, dtype=dtype)
+    x, a, b = leaves = tuple(tensor.requires_grad_() for tensor in (problem.x, problem.a, problem.b))
     y = laplex.linear(x, a, b, TAU, plan=laplex.Plan(a, b), backend=backend)
-    got = y, *torch.autograd.grad(y, leaves, cotangent)
-    x, a, b = exact = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    y = laplex.reference.linear(x, a, b, TAU)
-    want = y, *torch.autograd.grad(y, exact, cotangent.double())
-    return float(torch.tensor(list(map(_relative, got, want))).max())  # a NaN anywhere is a NaN here
-
-
-def _relative(got: Tensor, want: Tensor) -> float:
-    return float(((got.double() - want).norm() / want.norm()).detach())
+    gradients = dict(zip(("x", "a", "b"), torch.autograd.grad(y, leaves, problem.cotangent)))
+    truth = testing.gradients(problem)
+    errors = [testing.relative_error(gradients[name], truth[name]) for name in gradients]
+    errors.append(testing.relative_error(y, testing.product(problem)))
+    return float(torch.tensor(errors).max())  # a NaN anywhere is a NaN here

@@ -16,9 +16,9 @@ from laplex._writing import write_whole
 from laplex.cli.checkpoint import MODEL, PICTURES, SUMMARY
 from laplex.cli.density_commands import ACROSS, evaluation_table, in_rows, samples
 from laplex.cli.fitting import Fitted, Job
-from laplex.cli.machine import commit, describe
 from laplex.cli.tables import show
 from laplex.density import files, pictures
+from laplex.testing import commit, describe
 
 
 def report(job: Job, found: Fitted) -> None:

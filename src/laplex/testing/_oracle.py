@@ -16,6 +16,7 @@ SLICE = 1 << 22  # entries of K that exist at once: 32 MB
 BLOCK = 256  # columns summed by one product
 
 
+@torch.no_grad()
 def product(problem: Problem, rows: Tensor | None = None) -> Tensor:
     """y in float64 at these rows of the matrix, by default at all: (rows of x, rows).
 
@@ -32,6 +33,7 @@ def sizes(problem: Problem, rows: Tensor | None = None) -> Tensor:
     return product(replace(problem, x=problem.x.abs(), weight=weight, phi=None, psi=None), rows)
 
 
+@torch.no_grad()
 def gram(problem: Problem, rows: Tensor | None = None) -> Tensor:
     """K diag(x) K^T in float64 at these rows, by default at all: (rows of x, rows, n)."""
     total = torch.zeros((), dtype=torch.float64, device=problem.a.device)
@@ -58,7 +60,7 @@ def gradients(problem: Problem, rows: Tensor | None = None, cols: Tensor | None 
 def relative_error(got: Tensor, truth: Tensor) -> float:
     """|got - truth| / |truth| in the Euclidean norm; absolute where the truth is 0."""
     scale = float(truth.norm())
-    return float((got.double() - truth).norm()) / (scale if scale != 0 else 1.0)
+    return float((got.detach().double() - truth).norm()) / (scale if scale != 0 else 1.0)
 
 
 def largest_error(got: Tensor, truth: Tensor) -> float:
@@ -69,7 +71,7 @@ def largest_error(got: Tensor, truth: Tensor) -> float:
     """
     kind = torch.finfo(got.dtype)
     least = kind.tiny / (kind.eps if kind.bits > 16 else 1.0)  # in float16 tiny / eps = 0.06 is an ordinary number
-    return float((got.double() - truth).abs().max() / truth.abs().max().clamp_min(least))
+    return float((got.detach().double() - truth).abs().max() / truth.abs().max().clamp_min(least))
 
 
 def term_error(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
@@ -77,22 +79,23 @@ def term_error(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
 
     Where the terms themselves are too small for float32, the difference does not count.
     """
-    error = (got.double() - truth).abs() / sizes.clamp_min(1e-300)
+    error = (got.detach().double() - truth).abs() / sizes.clamp_min(1e-300)
     error = torch.where(sizes > 1e-30, error, torch.zeros_like(error))
     return float(error.max()) if error.numel() else 0.0
 
 
+@torch.enable_grad()
 def _row_gradients(problem: Problem, rows: Tensor | None) -> dict[str, Tensor]:
     """Of a, and of phi where there is one, by autograd through the definition: a_i moves row i alone."""
     names = ("a",) if problem.phi is None else ("a", "phi")
-    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+    parts = []
     for part in _parts(problem, rows):
         leaves = {name: getattr(problem, name).detach()[..., part].double().requires_grad_() for name in names}
-        for y in _terms(replace(problem, **leaves), slice(None)):
-            (y * problem.cotangent[:, part].double()).sum().backward()
-        for name, leaf in leaves.items():
-            parts[name].append(leaf.grad)
-    return {name: torch.cat(values, -1) for name, values in parts.items()}
+        cotangent = problem.cotangent[:, part].double()
+        terms = _terms(replace(problem, **leaves), slice(None))
+        each = [torch.autograd.grad(y, tuple(leaves.values()), cotangent) for y in terms]
+        parts.append([torch.stack(values).sum(0) for values in zip(*each)])
+    return {name: torch.cat(values, -1) for name, values in zip(names, zip(*parts))}
 
 
 def _parts(problem: Problem, rows: Tensor | None) -> tuple[Tensor, ...]:
