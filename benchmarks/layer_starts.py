@@ -25,7 +25,7 @@ SEEDS, RUNS, EPOCHS, BATCH, RATE = 200, 8, 30, 64, 3e-3
 def live_units(kernels: int, seed: int) -> float:
     """The share of the units of a fresh layer that live; of nn.Linear for no kernels."""
     torch.manual_seed(seed)
-    layer = LaplexLinear(64, 256, rank=kernels) if kernels else nn.Linear(64, 256)
+    layer = LaplexLinear(64, 256, kernels=kernels) if kernels else nn.Linear(64, 256)
     with torch.no_grad():
         return float((layer(torch.rand(256, 64)) > 0).any(0).float().mean())
 
@@ -60,7 +60,7 @@ def accuracy(model: nn.Module, data: tuple[torch.Tensor, ...], epochs: int = EPO
 def from_scratch(kernels: int, seed: int, data: tuple[torch.Tensor, ...]) -> float:
     torch.manual_seed(seed)
     model = network()
-    replace_linear(model, rank=kernels)
+    replace_linear(model, kernels=kernels)
     return accuracy(model, data)
 
 
@@ -70,7 +70,7 @@ def from_weights(kernels: int, seed: int, data: tuple[torch.Tensor, ...]) -> flo
     accuracy(trained, data)
     weights = [part.weight.detach() for part in trained if isinstance(part, nn.Linear)]
     model = network()
-    replace_linear(model, rank=kernels)
+    replace_linear(model, kernels=kernels)
     for layer, weight in zip([part for part in model if isinstance(part, LaplexLinear)], weights, strict=True):
         layer.init_from(weight)
     return accuracy(model, data)

@@ -41,7 +41,7 @@ def measure(sizes: tuple[int, int, int, int], device: str, rounds: int) -> dict[
     k, n, rank, rows = sizes
     torch.manual_seed(0)
     x, g = torch.randn(rows, k, device=device), torch.randn(rows, n, device=device)
-    layers = {"nn.Linear": torch.nn.Linear(k, n), "LaplexLinear": LaplexLinear(k, n, rank=rank)}
+    layers = {"nn.Linear": torch.nn.Linear(k, n), "LaplexLinear": LaplexLinear(k, n, kernels=rank)}
     calls = {(name, step): call for name, each in layers.items() for step, call in steps(each.to(device), x, g).items()}
     least = dict.fromkeys(calls, float("inf"))
     for _ in range(rounds):

@@ -49,7 +49,7 @@ def main() -> None:
 
     dense, anywhere, seriated = network(), network(), network()
     for model in (anywhere, seriated):
-        table = laplex.nn.replace_linear(model, rank=1, include="0")  # in place
+        table = laplex.nn.replace_linear(model, kernels=1, include="0")  # in place
     print(table)
     models = {"nn.Linear": dense, "kernels": anywhere, "kernels, placed": placed(seriated, train[0])}
     found = {}

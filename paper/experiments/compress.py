@@ -198,7 +198,7 @@ def approximation(head: nn.Linear, importance: Tensor | None, way: str, rank: in
         left: Tensor = torch.linalg.svd(weight.double() * h.sqrt().to(weight.device), full_matrices=False).U[:, :rank]
         return left @ (left.mT @ weight.double())
     if way == "singular":
-        layer = LaplexLinear(head.in_features, head.out_features, False, rank=rank, device=weight.device)
+        layer = LaplexLinear(head.in_features, head.out_features, False, kernels=rank, device=weight.device)
         return best_sum(layer.init_from(weight), weight, importance)
     return LaplexLinear.from_linear(head, rank, importance=importance, sweeps=sweeps).to_dense()
 

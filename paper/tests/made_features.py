@@ -13,7 +13,7 @@ def write_features(path):
     """Features whose classes are those of a LAPLEX head, without rows near a border between classes."""
     generator = torch.Generator().manual_seed(3)
     with training.seeded(3):
-        head = LaplexLinear(WIDTH, CLASSES, bias=False, rank=2)
+        head = LaplexLinear(WIDTH, CLASSES, bias=False, kernels=2)
     content = {}
     for name, rows in (("train", 600), ("val", 200), ("test", 200)):
         x = torch.randn(40 * rows, WIDTH, generator=generator)

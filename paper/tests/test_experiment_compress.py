@@ -45,15 +45,15 @@ def test_the_truncated_svd_leaves_the_energy_of_the_other_singular_values(weight
 
 
 def test_weights_of_kernels_are_the_best_ones():
-    layer, h = LaplexLinear(9, 6, rank=3).double(), torch.rand(9, dtype=torch.float64) + 0.1
+    layer, h = LaplexLinear(9, 6, kernels=3).double(), torch.rand(9, dtype=torch.float64) + 0.1
     weight = layer.to_dense().detach()
     with torch.no_grad():
-        layer.weight.fill_(1.0)  # is found again
+        layer.mix.fill_(1.0)  # is found again
         torch.testing.assert_close(compress.best_sum(layer, weight, h), weight, rtol=1e-6, atol=1e-9)
         target = torch.randn(6, 9, dtype=torch.float64)
         best = compress.residual_energy(target, compress.best_sum(layer, target, h), h)
         for _ in range(20):
-            layer.weight.normal_()
+            layer.mix.normal_()
             assert best <= compress.residual_energy(target, layer.to_dense(), h)
 
 

@@ -19,8 +19,8 @@ from laplex.nn import LaplexLinear
 IN, OUT = 24, 10
 MAKERS = {
     "full": lambda size: nn.Linear(IN, OUT),
-    "laplex": lambda size: LaplexLinear(IN, OUT, rank=size),
-    "laplex-phased": lambda size: LaplexLinear(IN, OUT, rank=size, phase=True),
+    "laplex": lambda size: LaplexLinear(IN, OUT, kernels=size),
+    "laplex-phased": lambda size: LaplexLinear(IN, OUT, kernels=size, phase=True),
     "low-rank": lambda size: LowRankLinear(IN, OUT, size),
     "kronecker": lambda size: KroneckerSum(IN, OUT, size),
     "seeded": lambda size: SeededProjectionHead(IN, OUT, size, seed=0),

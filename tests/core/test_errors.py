@@ -473,7 +473,7 @@ PLAIN = {
     "a batch of two anchors each": lambda: LaplaceOperator(torch.rand(7, 2)).logdet(0.1),
     "batches of batches": lambda: LaplaceOperator(COLUMN[None]).logdet(0.1),
     "one row, many columns": lambda: LaplaceOperator(COLUMN, torch.rand(7, 3).double()).gram().logdet(0.1),
-    "layers of one feature": lambda: laplex.nn.LaplexLinear(1, 1, rank=7)(torch.randn(7, 1)),
+    "layers of one feature": lambda: laplex.nn.LaplexLinear(1, 1, kernels=7)(torch.randn(7, 1)),
     "one column": lambda: laplex.linear(torch.randn(3, 1), torch.rand(7, 5), torch.rand(7, 1)),
 }
 
@@ -591,14 +591,14 @@ EXPORTERS = {
 def test_what_cannot_take_a_layer_says_to_make_it_dense(name, monkeypatch):
     parts = f"LaplexLinear: {name.split(',')[0]} does not know", "replace it by its dense layer first", "to_linear()"
     with raises(RuntimeError, *parts):
-        EXPORTERS[name](model_of(laplex.nn.LaplexLinear(6, 5, rank=2)), monkeypatch)
+        EXPORTERS[name](model_of(laplex.nn.LaplexLinear(6, 5, kernels=2)), monkeypatch)
     with pytest.raises(RuntimeError, match=r"LaplexProjection: .* does not know laplex's products; use torch\.export"):
         EXPORTERS[name](model_of(laplex.nn.LaplexProjection(6, 5)), monkeypatch)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_dense_layer_is_scripted_and_a_layer_is_exported():
-    layer, x = laplex.nn.LaplexLinear(6, 5, rank=2).double(), torch.randn(2, 6).double()
+    layer, x = laplex.nn.LaplexLinear(6, 5, kernels=2).double(), torch.randn(2, 6).double()
     assert torch.allclose(torch.jit.script(model_of(layer.to_linear()))(x), model_of(layer)(x))
     assert torch.allclose(torch.export.export(model_of(layer), (x,)).module()(x), model_of(layer)(x))
 

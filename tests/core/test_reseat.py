@@ -177,7 +177,7 @@ def test_every_seat_lowers_the_error(metric, r):
     torch.manual_seed(0)
     root = torch.randn(30, 30)
     importance = torch.rand(30) if metric == "diagonal" else root @ root.T
-    state = Fit(torch.randn(20, 30), importance, LaplexLinear(30, 20, rank=3))
+    state = Fit(torch.randn(20, 30), importance, LaplexLinear(30, 20, kernels=3))
     errors = [state.residual()]
     for _ in range(4):
         state.seat(r)
@@ -240,7 +240,7 @@ def test_fits_of_single_rows_and_columns(sizes, rank):
 
 BAD_FITS = {
     "no layer": ((nn.ReLU(), 2), {}, TypeError, "`layer` must be a torch.nn.Linear, got ReLU"),
-    "no rank": ((nn.Linear(5, 4), 0), {}, ValueError, "`rank` must be at least 1, got 0"),
+    "no kernels": ((nn.Linear(5, 4), 0), {}, ValueError, "`kernels` must be at least 1, got 0"),
     "no sweeps": ((nn.Linear(5, 4), 1), {"sweeps": 0}, ValueError, "`sweeps` must be at least 1"),
     "shape": ((nn.Linear(5, 4), 1), {"importance": torch.ones(4)}, ValueError, r"`importance` must be a tensor \(5,\)"),
     "lopsided": (

@@ -14,11 +14,11 @@ from laplex.nn import LaplexLinear
 
 VARIANTS = {
     "plain": {},
-    "rank_4": {"rank": 4},
-    "phased": {"rank": 2, "phase": True},
-    "trained_tau": {"rank": 3, "train_tau": True, "tau": 0.5},
-    "no_bias": {"rank": 2, "bias": False},
-    "all": {"rank": 2, "phase": True, "train_tau": True, "tau": 2.0},
+    "kernels_4": {"kernels": 4},
+    "phased": {"kernels": 2, "phase": True},
+    "trained_tau": {"kernels": 3, "train_tau": True, "tau": 0.5},
+    "no_bias": {"kernels": 2, "bias": False},
+    "all": {"kernels": 2, "phase": True, "train_tau": True, "tau": 2.0},
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -30,9 +30,9 @@ def layer_of(options, sizes=(30, 20), **more):
 def dense_of(layer):
     """The definition, in float64."""
     wide = copy.deepcopy(layer).double()
-    phases = [{}] * layer.rank if layer.phi is None else [{"phi": p, "psi": q} for p, q in zip(wide.phi, wide.psi)]
-    kernels = zip(wide.weight, wide.a, wide.b, wide.tau, phases)
-    return sum(w * laplex.reference.kernel(a, b, tau, **phase) for w, a, b, tau, phase in kernels)
+    phases = [{}] * layer.kernels if layer.phi is None else [{"phi": p, "psi": q} for p, q in zip(wide.phi, wide.psi)]
+    parts = zip(wide.mix, wide.a, wide.b, wide.tau, phases)
+    return sum(w * laplex.reference.kernel(a, b, tau, **phase) for w, a, b, tau, phase in parts)
 
 
 @variants
@@ -57,27 +57,27 @@ def test_gradients_are_those_of_the_definition(options):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "rank", "expected"),
+    ("sizes", "kernels", "expected"),
     [((768, 1000), 4, 8_076), ((768, 1000), 8, 15_152), ((768, 1000), 16, 29_304)],
 )
-def test_parameters_of_a_swin_head(sizes, rank, expected):
-    assert sum(p.numel() for p in LaplexLinear(*sizes, rank=rank).parameters()) == expected
+def test_parameters_of_a_swin_head(sizes, kernels, expected):
+    assert sum(p.numel() for p in LaplexLinear(*sizes, kernels=kernels).parameters()) == expected
 
 
-@pytest.mark.parametrize(("rank", "expected"), [(4, 11_664), (8, 21_816), (16, 42_120)])
-def test_parameters_of_a_maxvit_head(rank, expected):
-    layers = LaplexLinear(512, 512, rank=rank), LaplexLinear(512, 1000, rank=rank)
+@pytest.mark.parametrize(("kernels", "expected"), [(4, 11_664), (8, 21_816), (16, 42_120)])
+def test_parameters_of_a_maxvit_head(kernels, expected):
+    layers = LaplexLinear(512, 512, kernels=kernels), LaplexLinear(512, 1000, kernels=kernels)
     assert sum(p.numel() for layer in layers for p in layer.parameters()) == expected
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (30, 20), (20, 30), (40, 41), (1, 9), (64, 5)])
 def test_starts_with_kernels_of_full_rank(sizes):
-    layer = LaplexLinear(*sizes, rank=3)
+    layer = LaplexLinear(*sizes, kernels=3)
     assert laplex.rank(layer.a.detach(), layer.b.detach()).tolist() == [min(sizes)] * 3
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"rank": 8}, {"rank": 4, "phase": True}, {"tau": 0.01}, {"tau": 100.0}], ids=str
+    "options", [{}, {"kernels": 8}, {"kernels": 4, "phase": True}, {"tau": 0.01}, {"tau": 100.0}], ids=str
 )
 def test_starts_with_results_as_large_as_those_of_a_dense_layer(options):
     x = torch.randn(256, 512)
@@ -96,6 +96,50 @@ def test_saving_and_loading(options, tmp_path):
     assert torch.equal(copy.deepcopy(layer)(x), layer(x))
 
 
+@variants
+def test_the_weight_is_the_matrix(options):
+    layer = layer_of(options)
+    assert tuple(layer.weight.shape) == (20, 30)
+    assert error(layer.weight, dense_of(layer)) <= 1e-6
+    assert set(layer.state_dict()) & {"mix", "weight"} == {"mix"}
+
+
+def test_modules_that_read_the_weight_train_the_anchors():
+    attention, x = nn.MultiheadAttention(8, 2), torch.randn(5, 3, 8)
+    attention.out_proj = LaplexLinear(8, 8, kernels=2)
+    y, _ = attention(x, x, x)
+    y.square().sum().backward()
+    assert all(float(parameter.grad.abs().sum()) > 0 for parameter in attention.out_proj.parameters())
+
+
+# --- old files, in which `mix` is called `weight` and `kernels` is called `rank` --------------------------------------
+
+
+@variants
+def test_an_old_state_is_loaded(options):
+    layer, other, x = layer_of(options), layer_of(options), torch.randn(4, 30)
+    old = {f"0.{'weight' if name == 'mix' else name}": value for name, value in layer.state_dict().items()}
+    nn.Sequential(other).load_state_dict(old)
+    assert torch.equal(other(x), layer(x))
+    assert "0.weight" in old
+
+
+def test_a_dense_weight_is_not_taken_for_an_old_state():
+    with pytest.raises(RuntimeError, match=r'Missing key.*"mix"(.|\n)*Unexpected key.* "weight"'):
+        LaplexLinear(3, 3, kernels=3).load_state_dict(nn.Linear(3, 3).state_dict())
+
+
+@variants
+def test_an_old_pickle_is_loaded(options):
+    layer, old, x = layer_of(options), LaplexLinear.__new__(LaplexLinear), torch.randn(4, 30)
+    state = copy.deepcopy(layer).__getstate__()
+    parameters = {"weight" if name == "mix" else name: value for name, value in state["_parameters"].items()}
+    old.__setstate__({**state, "rank": state.pop("kernels"), "_parameters": parameters})
+    assert torch.equal(old(x), layer(x))
+    assert str(old) == str(layer)
+    assert [name for name, _ in old.named_parameters()] == [name for name, _ in layer.named_parameters()]
+
+
 def test_a_fixed_tau_is_saved():
     layer, other, x = LaplexLinear(8, 9, tau=0.3), LaplexLinear(8, 9), torch.randn(8)
     other.load_state_dict(layer.state_dict())
@@ -104,7 +148,7 @@ def test_a_fixed_tau_is_saved():
 
 def test_safetensors(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
-    layer, other, x = LaplexLinear(8, 9, rank=2), LaplexLinear(8, 9, rank=2), torch.randn(8)
+    layer, other, x = LaplexLinear(8, 9, kernels=2), LaplexLinear(8, 9, kernels=2), torch.randn(8)
     safetensors.save_model(layer, str(tmp_path / "layer.safetensors"))
     safetensors.load_model(other, str(tmp_path / "layer.safetensors"))
     assert torch.equal(other(x), layer(x))
@@ -113,7 +157,7 @@ def test_safetensors(tmp_path):
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("how", ["to", "constructor"])
 def test_half_precision_keeps_the_parameters(dtype, how):
-    layer = LaplexLinear(30, 20, rank=2).to(dtype) if how == "to" else LaplexLinear(30, 20, rank=2, dtype=dtype)
+    layer = LaplexLinear(30, 20, kernels=2).to(dtype) if how == "to" else LaplexLinear(30, 20, kernels=2, dtype=dtype)
     assert {p.dtype for p in [*layer.parameters(), *layer.buffers()]} == {torch.float32}
     x = torch.randn(5, 30).to(dtype)
     y = layer(x)
@@ -124,13 +168,13 @@ def test_half_precision_keeps_the_parameters(dtype, how):
 
 
 def test_double_precision():
-    layer = LaplexLinear(30, 20, rank=2).double()
+    layer = LaplexLinear(30, 20, kernels=2).double()
     assert {p.dtype for p in layer.parameters()} == {torch.float64}
     assert {p.dtype for p in layer.half().parameters()} == {torch.float32}
 
 
 def test_under_autocast():
-    layer, x = LaplexLinear(30, 20, rank=2), torch.randn(5, 30)
+    layer, x = LaplexLinear(30, 20, kernels=2), torch.randn(5, 30)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         y = layer(x)
     assert y.dtype == nn.functional.linear(x, x).to(torch.bfloat16).dtype
@@ -150,8 +194,8 @@ def test_compiled(options):
 
 def test_trains():
     torch.manual_seed(0)
-    true = LaplexLinear(12, 8, rank=2)
-    layer, x = LaplexLinear(12, 8, rank=2), torch.randn(256, 12)
+    true = LaplexLinear(12, 8, kernels=2)
+    layer, x = LaplexLinear(12, 8, kernels=2), torch.randn(256, 12)
     layer.load_state_dict({name: value + 0.05 * torch.randn_like(value) for name, value in true.state_dict().items()})
     layer.fixed_tau.fill_(1.0)
     optimizer, y = torch.optim.Adam(layer.parameters(), lr=0.01), true(x).detach()
@@ -177,7 +221,7 @@ def blobs(classes=10, features=16, each=20):
 @pytest.mark.parametrize("sizes", [(20, 30), (30, 20), (25, 25)])
 def test_init_from_a_weight_orders_anchors_by_its_singular_vectors(sizes, phase):
     weight = torch.randn(sizes)
-    layer = LaplexLinear(sizes[1], sizes[0], rank=3, tau=0.5, phase=phase).init_from(weight)
+    layer = LaplexLinear(sizes[1], sizes[0], kernels=3, tau=0.5, phase=phase).init_from(weight)
     left, _, right = torch.linalg.svd(weight)
     for r in range(3):
         directions = []
@@ -185,7 +229,7 @@ def test_init_from_a_weight_orders_anchors_by_its_singular_vectors(sizes, phase)
             order = anchors.detach().argsort().tolist()
             directions += [1] if order == vectors.argsort().tolist() else [-1]
             assert order == vectors.argsort(descending=directions[-1] < 0).tolist()
-        assert directions[0] * directions[1] == layer.weight[r].sign()
+        assert directions[0] * directions[1] == layer.mix[r].sign()
     assert laplex.rank(layer.a.detach(), layer.b.detach()).tolist() == [min(sizes)] * 3
     assert float(layer.bias.detach().abs().max()) == 0.0
 
@@ -196,7 +240,7 @@ def test_init_from_examples_learns_more_in_the_same_time():
     losses = []
     for start in ("data", "nothing"):
         torch.manual_seed(1)
-        layer = LaplexLinear(40, 30, rank=4)
+        layer = LaplexLinear(40, 30, kernels=4)
         if start == "data":
             layer.init_from((x, y))
         optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
@@ -221,7 +265,7 @@ BATCHES = {
 @pytest.mark.parametrize("batches", BATCHES.values(), ids=BATCHES)
 def test_init_from_batches_is_that_of_all_examples(batches):
     x, y = blobs()
-    want, got = (LaplexLinear(16, 10, rank=2).init_from(target) for target in ((x, y), batches(x, y)))
+    want, got = (LaplexLinear(16, 10, kernels=2).init_from(target) for target in ((x, y), batches(x, y)))
     assert torch.equal(got.a, want.a)
     assert torch.equal(got.b, want.b)
 
@@ -229,15 +273,15 @@ def test_init_from_batches_is_that_of_all_examples(batches):
 def test_a_constant_feature_and_an_empty_class_do_no_harm():
     x, y = blobs()
     x[:, 3] = 7.0
-    layer = LaplexLinear(16, 12, rank=2).init_from((x, y))
+    layer = LaplexLinear(16, 12, kernels=2).init_from((x, y))
     assert all(bool(p.isfinite().all()) for p in layer.parameters())
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 BAD = {
-    "no rank": (dict(rank=0), ValueError, "`rank` must be at least 1, got 0"),
-    "half a rank": (dict(rank=1.5), TypeError, "`rank` must be a whole number, got 1.5"),
+    "no kernels": (dict(kernels=0), ValueError, "`kernels` must be at least 1, got 0"),
+    "half a kernel": (dict(kernels=1.5), TypeError, "`kernels` must be a whole number, got 1.5"),
     "no features": (dict(in_features=0), ValueError, "`in_features` must be at least 1, got 0"),
     "fewer": (dict(out_features=-3), ValueError, "`out_features` must be at least 1, got -3"),
     "tau 0": (dict(tau=0.0), ValueError, "`tau` must be positive and finite, or None, got 0.0"),
@@ -260,7 +304,7 @@ def test_bad_arguments(options, kind, text):
 
 
 def test_bad_inputs():
-    layer = LaplexLinear(30, 20, rank=2)
+    layer = LaplexLinear(30, 20, kernels=2)
     with pytest.raises(ValueError, match=r"`x` must have 30 features in its last dimension, got \(5, 29\)"):
         layer(torch.randn(5, 29))
     with pytest.raises(TypeError, match="`x` must be a tensor, got list"):
@@ -312,9 +356,9 @@ def test_complex_targets():
             LaplexLinear(16, 12).init_from(target)
 
 
-@pytest.mark.parametrize("rank", [1, 2])
-def test_a_constant_weight_tells_no_rows_apart(rank):
-    layer = LaplexLinear(16, 12, rank=rank).init_from(torch.ones(12, 16))
+@pytest.mark.parametrize("kernels", [1, 2])
+def test_a_constant_weight_tells_no_rows_apart(kernels):
+    layer = LaplexLinear(16, 12, kernels=kernels).init_from(torch.ones(12, 16))
     assert len(layer.a[0].unique()) == len(layer.b[0].unique()) == 1
     assert all(bool(parameter.isfinite().all()) for parameter in layer.parameters())
 
@@ -322,27 +366,27 @@ def test_a_constant_weight_tells_no_rows_apart(rank):
 def test_equal_rows_start_together():
     weight = torch.randn(12, 16)
     weight[3] = weight[7] = weight[11]
-    a = LaplexLinear(16, 12, rank=3).init_from(weight).a.detach()
+    a = LaplexLinear(16, 12, kernels=3).init_from(weight).a.detach()
     assert torch.equal(a[:, 3], a[:, 7])
     assert torch.equal(a[:, 3], a[:, 11])
 
 
 def test_more_kernels_than_singular_vectors():
-    with pytest.raises(ValueError, match="`rank` must be at most 3, the number of singular vectors, got 4"):
-        LaplexLinear(5, 3, rank=4).init_from(torch.randn(3, 5))
+    with pytest.raises(ValueError, match="`kernels` must be at most 3, the number of singular vectors, got 4"):
+        LaplexLinear(5, 3, kernels=4).init_from(torch.randn(3, 5))
 
 
 def test_what_print_shows():
-    assert str(LaplexLinear(5, 3, rank=2)) == "LaplexLinear(in_features=5, out_features=3, rank=2, bias=True)"
+    assert str(LaplexLinear(5, 3, kernels=2)) == "LaplexLinear(in_features=5, out_features=3, kernels=2, bias=True)"
     shown = str(LaplexLinear(5, 3, bias=False, phase=True, tau=0.25))
-    assert shown == "LaplexLinear(in_features=5, out_features=3, rank=1, bias=False, phase=True, tau=0.25)"
+    assert shown == "LaplexLinear(in_features=5, out_features=3, kernels=1, bias=False, phase=True, tau=0.25)"
     assert "train_tau=True" in str(LaplexLinear(5, 3, train_tau=True))
 
 
 def test_on_the_meta_device():
-    layer = LaplexLinear(5, 3, rank=2, device="meta")
+    layer = LaplexLinear(5, 3, kernels=2, device="meta")
     assert layer.a.is_meta
-    assert "rank=2" in str(layer)
+    assert "kernels=2" in str(layer)
     assert layer(torch.empty(4, 5, device="meta")).shape == (4, 3)
 
 
@@ -358,5 +402,5 @@ def test_from_the_meta_device_to_a_real_one(options):
 @pytest.mark.parametrize("tau", [1e-30, 1e30])
 @pytest.mark.parametrize("train_tau", [False, True])
 def test_an_extreme_length_scale(tau, train_tau):
-    layer, x = LaplexLinear(30, 20, rank=2, tau=tau, train_tau=train_tau), torch.randn(4, 30)
+    layer, x = LaplexLinear(30, 20, kernels=2, tau=tau, train_tau=train_tau), torch.randn(4, 30)
     assert error(layer(x), x.double() @ dense_of(layer).T + layer.bias.double()) <= 2e-6

@@ -66,7 +66,9 @@ def test_products_hold_the_mean_and_matrices_of_two_ranks_less(rank, mean):
 @pytest.mark.parametrize("name", METRICS)
 def test_every_slide_lowers_the_error(name):
     importance = metric_of(name, 30)
-    state = Fit(torch.randn(20, 30), torch.ones(30) if importance is None else importance, LaplexLinear(30, 20, rank=3))
+    state = Fit(
+        torch.randn(20, 30), torch.ones(30) if importance is None else importance, LaplexLinear(30, 20, kernels=3)
+    )
     errors = [state.residual()]
     for _ in range(5):
         with torch.no_grad():

@@ -14,8 +14,8 @@ from laplex.nn import LaplexLinear, LaplexProjection
 
 def dense(layer, x):
     """The definition, in float64."""
-    a, b, tau, weight = (each.detach().double() for each in (layer.a, layer.b, layer.tau, layer.weight))
-    return laplex.reference.linear(x.detach().double(), a, b, tau, weight=weight) + layer.bias.detach().double()
+    a, b, tau, mix = (each.detach().double() for each in (layer.a, layer.b, layer.tau, layer.mix))
+    return laplex.reference.linear(x.detach().double(), a, b, tau, weight=mix) + layer.bias.detach().double()
 
 
 def as_defined(layer, x):

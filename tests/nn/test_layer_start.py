@@ -24,35 +24,35 @@ def live(layer, x):
 
 @pytest.mark.parametrize("inputs", INPUTS.values(), ids=INPUTS)
 @pytest.mark.parametrize("phase", [False, True], ids=["plain", "phased"])
-@pytest.mark.parametrize("rank", KERNELS)
-def test_no_layer_starts_dead(rank, phase, inputs):
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_no_layer_starts_dead(kernels, phase, inputs):
     x = inputs(torch.randn(256, 64))
-    shares = torch.tensor([live(LaplexLinear(64, 256, rank=rank, phase=phase), x) for _ in range(20)])
+    shares = torch.tensor([live(LaplexLinear(64, 256, kernels=kernels, phase=phase), x) for _ in range(20)])
     assert float(shares.min()) > 0.3  # for constant inputs half of the units of a dense layer live
     if inputs is not INPUTS["constant"]:
         assert float(shares.median()) >= 0.9
 
 
 @pytest.mark.parametrize("sizes", [(64, 256), (512, 100), (30, 30)])
-@pytest.mark.parametrize("rank", KERNELS[1:])
-def test_inputs_with_a_mean_give_results_about_as_large_as_those_of_a_dense_layer(rank, sizes):
+@pytest.mark.parametrize("kernels", KERNELS[1:])
+def test_inputs_with_a_mean_give_results_about_as_large_as_those_of_a_dense_layer(kernels, sizes):
     x = torch.randn(256, sizes[0]).abs()
 
     def size(kind, **options):
         return torch.stack([kind(*sizes, **options)(x).detach().square().mean() for _ in range(12)]).mean().sqrt()
 
-    assert 0.6 < float(size(LaplexLinear, rank=rank) / size(nn.Linear)) < 1.25
+    assert 0.6 < float(size(LaplexLinear, kernels=kernels) / size(nn.Linear)) < 1.25
 
 
-@pytest.mark.parametrize("rank", KERNELS[1:])
-def test_mixing_weights_start_with_alternate_signs_and_the_sum_0(rank):
-    weight = LaplexLinear(64, 256, rank=rank).weight.detach()
-    assert weight.sign().tolist() == [(-1.0) ** r for r in range(rank)]
-    assert abs(float(weight.sum())) <= 1e-6 * float(weight.abs().sum())
+@pytest.mark.parametrize("kernels", KERNELS[1:])
+def test_mixing_weights_start_with_alternate_signs_and_the_sum_0(kernels):
+    mix = LaplexLinear(64, 256, kernels=kernels).mix.detach()
+    assert mix.sign().tolist() == [(-1.0) ** r for r in range(kernels)]
+    assert abs(float(mix.sum())) <= 1e-6 * float(mix.abs().sum())
 
 
 def test_a_single_kernel_starts_positive():
-    assert all(float(LaplexLinear(9, 9).weight.detach()) > 0 for _ in range(8))
+    assert all(float(LaplexLinear(9, 9).mix.detach()) > 0 for _ in range(8))
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -80,21 +80,21 @@ def accuracy_after(model, x, y, epochs):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("rank", "reached"), [(1, 0.5), (2, 0.8), (4, 0.9), (8, 0.9)])
-def test_networks_of_kernels_learn(rank, reached, seed):
+@pytest.mark.parametrize(("kernels", "reached"), [(1, 0.5), (2, 0.8), (4, 0.9), (8, 0.9)])
+def test_networks_of_kernels_learn(kernels, reached, seed):
     torch.manual_seed(seed)
     model = network()
-    replace_linear(model, rank=rank)
+    replace_linear(model, kernels=kernels)
     assert accuracy_after(model, *pictures(), epochs=12) >= reached
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("rank", [4, 8])
-def test_networks_learn_from_the_singular_vectors_of_hidden_layers(rank, seed):
+@pytest.mark.parametrize("kernels", [4, 8])
+def test_networks_learn_from_the_singular_vectors_of_hidden_layers(kernels, seed):
     torch.manual_seed(seed)
     (x, y), dense, model = pictures(), network(), network()
     accuracy_after(dense, x, y, epochs=4)
-    replace_linear(model, rank=rank)
+    replace_linear(model, kernels=kernels)
     for layer, old in zip(model, dense, strict=True):
         if isinstance(layer, LaplexLinear):
             layer.init_from(old.weight.detach())
@@ -102,15 +102,15 @@ def test_networks_learn_from_the_singular_vectors_of_hidden_layers(rank, seed):
     assert accuracy_after(model, x, y, epochs=10) >= 0.9
 
 
-@pytest.mark.parametrize("rank", KERNELS)
-def test_a_start_at_singular_vectors_is_as_large_as_a_dense_layer(rank):
-    weight = LaplexLinear(64, 256, rank=rank).init_from(torch.randn(256, 64)).to_dense().detach()
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_a_start_at_singular_vectors_is_as_large_as_a_dense_layer(kernels):
+    weight = LaplexLinear(64, 256, kernels=kernels).init_from(torch.randn(256, 64)).to_dense().detach()
     assert float(weight.square().mean()) == pytest.approx(1 / (3 * 64), rel=1e-4)
 
 
 def test_kernels_of_negative_weight_face_the_other_way():
     target = torch.randn(20, 30)
-    layer = LaplexLinear(30, 20, rank=4).init_from(target)
+    layer = LaplexLinear(30, 20, kernels=4).init_from(target)
     for r in range(4):
-        part = layer.weight[r].sign() * torch.exp(-(layer.a[r][:, None] - layer.b[r]).abs())
+        part = layer.mix[r].sign() * torch.exp(-(layer.a[r][:, None] - layer.b[r]).abs())
         assert float((part.detach() * target).sum()) > 0

@@ -17,9 +17,9 @@ from laplex.nn import LaplexLinear, LaplexProjection
 
 VARIANTS = {
     "plain": {},
-    "rank_3": {"rank": 3},
-    "phased": {"rank": 2, "phase": True},
-    "all": {"rank": 2, "phase": True, "train_tau": True, "tau": 2.0, "bias": False},
+    "kernels_3": {"kernels": 3},
+    "phased": {"kernels": 2, "phase": True},
+    "all": {"kernels": 2, "phase": True, "train_tau": True, "tau": 2.0, "bias": False},
 }
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
 
@@ -38,7 +38,7 @@ def dense(layer, state, x):
     """The definition, as a function of the parameters."""
     tau = state["log_tau"].exp() if layer.train_tau else layer.fixed_tau
     phases = {name: state.get(name) for name in ("phi", "psi")}
-    y = laplex.reference.linear(x, state["a"], state["b"], tau, weight=state["weight"], **phases)
+    y = laplex.reference.linear(x, state["a"], state["b"], tau, weight=state["mix"], **phases)
     return y + state["bias"] if "bias" in state else y
 
 
@@ -128,7 +128,9 @@ def test_files_name_no_private_module(kind):
 
 def model_of():
     torch.manual_seed(0)
-    return nn.Sequential(LaplexLinear(6, 5, rank=2, train_tau=True), nn.ReLU(), LaplexLinear(5, 4, phase=True)).double()
+    return nn.Sequential(
+        LaplexLinear(6, 5, kernels=2, train_tau=True), nn.ReLU(), LaplexLinear(5, 4, phase=True)
+    ).double()
 
 
 def examples_of():

@@ -13,11 +13,11 @@ def names(model, group):
 
 
 def test_anchors_are_apart_and_are_not_decayed():
-    layer = LaplexLinear(8, 6, rank=2, phase=True, train_tau=True)
+    layer = LaplexLinear(8, 6, kernels=2, phase=True, train_tau=True)
     model = nn.Sequential(nn.Linear(4, 8), layer, nn.Sequential(LaplexProjection(6, 3, trainable=True)))
     anchors, others = parameter_groups(model, 0.01, anchor_lr=0.1, weight_decay=0.05)
     assert {"1.a", "1.b", "1.phi", "1.psi", "1.log_tau", "2.0.a", "2.0.b"} <= names(model, anchors)
-    assert {"0.weight", "0.bias", "1.weight", "1.bias"} <= names(model, others)
+    assert {"0.weight", "0.bias", "1.mix", "1.bias"} <= names(model, others)
     assert names(model, anchors) | names(model, others) == {name for name, _ in model.named_parameters()}
     assert not names(model, anchors) & names(model, others)
     assert (anchors["lr"], anchors["weight_decay"]) == (0.1, 0.0)

@@ -37,7 +37,7 @@ def kinds(model):
 def test_all_layers_are_replaced():
     model, x = model_of(), torch.randn(3, 12)
     bias = model[0].up.bias.detach().clone()
-    table = replace_linear(model, rank=2)
+    table = replace_linear(model, kernels=2)
     assert set(kinds(model).values()) == {LaplexLinear}
     assert [row.name for row in table] == ["0.up", "0.down", "1.up", "1.down", "2"]
     assert model(x).shape == (3, 5)
@@ -48,7 +48,7 @@ def test_all_layers_are_replaced():
 
 def test_names_choose():
     model = model_of()
-    table = replace_linear(model, rank=2, include=r"\.up$|^2$", exclude="^1")
+    table = replace_linear(model, kernels=2, include=r"\.up$|^2$", exclude="^1")
     assert [row.name for row in table] == ["0.up", "2"]
     assert type(model[1].up) is type(model[0].down) is nn.Linear
 
@@ -56,7 +56,7 @@ def test_names_choose():
 def test_a_dry_run_changes_nothing_and_prints_a_table():
     model = model_of()
     before = copy.deepcopy(model.state_dict())
-    table = replace_linear(model, rank=2, include="up", dry_run=True, phase=True)
+    table = replace_linear(model, kernels=2, include="up", dry_run=True, phase=True)
     assert set(kinds(model).values()) == {nn.Linear}
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     lines = str(table).splitlines()
@@ -71,7 +71,7 @@ def test_fitted_layers_are_near_the_old_ones():
     torch.manual_seed(0)
     model = model_of()
     old = copy.deepcopy(model)
-    table = replace_linear(model, rank=6, fit=True, sweeps=10, include="up", progress=quiet)
+    table = replace_linear(model, kernels=6, fit=True, sweeps=10, include="up", progress=quiet)
     for row in table:
         new, before = model.get_submodule(row.name), old.get_submodule(row.name)
         assert row.residual == pytest.approx(error(new.to_dense(), before.weight) ** 2, rel=1e-3)
@@ -81,7 +81,7 @@ def test_fitted_layers_are_near_the_old_ones():
 @pytest.mark.filterwarnings("ignore:laplex.nn.replace_linear. fits left most")
 def test_the_table_of_a_fit_says_what_low_rank_would_leave():
     model = model_of()
-    table = replace_linear(model, rank=2, fit=True, sweeps=1, include="up", progress=quiet)
+    table = replace_linear(model, kernels=2, fit=True, sweeps=1, include="up", progress=quiet)
     assert all(row.svd_residual == model.get_submodule(row.name).svd_residual for row in table)
     lines = str(table).splitlines()
     assert lines[0].endswith("residual  of low rank")
@@ -90,14 +90,14 @@ def test_the_table_of_a_fit_says_what_low_rank_would_leave():
 
 def test_many_layers_that_are_left_are_counted():
     model = nn.Sequential(nn.Linear(20, 20), *(nn.Linear(2, 2) for _ in range(12)))
-    line = str(replace_linear(model, rank=2)).splitlines()[-1]
+    line = str(replace_linear(model, kernels=2)).splitlines()[-1]
     assert line.startswith("left alone: 1, 2, 3, 4, 5, 6, 7, 8 and 4 more, 72 parameters: it would have no fewer")
 
 
 def test_a_layer_used_twice_is_replaced_once():
     shared = nn.Linear(6, 6)
     model = nn.Sequential(shared, nn.ReLU(), shared)
-    replace_linear(model, rank=1)
+    replace_linear(model, kernels=1)
     assert model[0] is model[2]
     assert isinstance(model[0], LaplexLinear)
 
@@ -105,7 +105,7 @@ def test_a_layer_used_twice_is_replaced_once():
 def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
     shared = nn.Linear(6, 6)
     model = nn.ModuleDict({"first": shared, "second": shared, "other": nn.Linear(6, 6)})
-    (row,) = replace_linear(model, rank=1, include="second")
+    (row,) = replace_linear(model, kernels=1, include="second")
     assert (row.name, row.before, row.after) == ("first", 42, 19)
     assert model["first"] is model["second"]
     assert isinstance(model["first"], LaplexLinear)
@@ -118,7 +118,7 @@ def test_a_layer_used_twice_is_one_row_whatever_name_chooses_it():
 def test_a_shared_bias_is_not_torn():
     model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6))
     model[1].bias = model[0].bias
-    assert [row.name for row in replace_linear(model, rank=2)] == ["2"]
+    assert [row.name for row in replace_linear(model, kernels=2)] == ["2"]
     assert model[1].bias is model[0].bias
 
 
@@ -126,7 +126,7 @@ def test_a_shared_bias_is_not_torn():
 def test_an_encoder_of_torch_in_evaluation(masked):
     part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     model, x = nn.TransformerEncoder(part, 2), torch.randn(3, 5, 8)
-    replace_linear(model, rank=2)
+    replace_linear(model, kernels=2)
     mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
     want = model(x, src_key_padding_mask=mask).detach()
     with torch.no_grad():
@@ -136,15 +136,33 @@ def test_an_encoder_of_torch_in_evaluation(masked):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
 @pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=str)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-def test_a_layer_put_into_an_encoder_by_hand(moment, masked):
+def test_a_layer_put_into_an_encoder_by_hand(moment, masked, dtype, tolerance):
     part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
     model = nn.TransformerEncoder(part, 2)
     for layer in [part] if moment == "before" else model.layers:
-        layer.linear1, layer.linear2 = LaplexLinear(8, 16, rank=2), LaplexLinear(16, 8, rank=2)
-    model = nn.TransformerEncoder(part, 2) if moment == "before" else model
-    x, mask = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
+        layer.linear1, layer.linear2 = LaplexLinear(8, 16, kernels=2), LaplexLinear(16, 8, kernels=2)
+    model = (nn.TransformerEncoder(part, 2) if moment == "before" else model).to(dtype)
+    x = torch.randn(3, 5, 8, dtype=dtype)
+    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
     want = model(x, src_key_padding_mask=mask).detach()
+    with torch.no_grad():
+        got = model.eval()(x, src_key_padding_mask=mask)
+    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= tolerance
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_an_encoder_that_reads_the_weights_itself(masked):
+    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    part.linear1, part.linear2 = LaplexLinear(8, 16, kernels=2), LaplexLinear(16, 8, kernels=2)
+    part.activation_relu_or_gelu = 1  # as torch sets it: its fast path is free again
+    model, x = nn.TransformerEncoder(part, 2), torch.randn(3, 5, 8)
+    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
+    want = model(x, src_key_padding_mask=mask).detach()
+    for layer in (layer for block in model.layers for layer in (block.linear1, block.linear2)):
+        layer.forward = None  # is not called
     with torch.no_grad():
         got = model.eval()(x, src_key_padding_mask=mask)
     assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
@@ -152,7 +170,7 @@ def test_a_layer_put_into_an_encoder_by_hand(moment, masked):
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors(layout):
-    layer, parts = LaplexLinear(6, 4, rank=2), [torch.randn(3, 6), torch.randn(5, 6)]
+    layer, parts = LaplexLinear(6, 4, kernels=2), [torch.randn(3, 6), torch.randn(5, 6)]
     got = layer(torch.nested.nested_tensor(parts, layout=layout))
     assert got.is_nested
     assert got.layout == layout
@@ -166,7 +184,7 @@ def test_tied_weights_and_subclasses_are_left_alone():
     tied = nn.Module()
     tied.table, tied.head, tied.special, tied.free = nn.Embedding(9, 6), nn.Linear(6, 9), Special(6, 6), nn.Linear(6, 6)
     tied.head.weight = tied.table.weight
-    table = replace_linear(tied, rank=2)
+    table = replace_linear(tied, kernels=2)
     assert [row.name for row in table] == ["free"]
     assert {row.name: row.why for row in table.left} == {
         "head": "it shares parameters with another module",
@@ -177,17 +195,17 @@ def test_tied_weights_and_subclasses_are_left_alone():
 
 def test_layers_that_would_grow_are_left_alone_and_said_to_be():
     model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 2))
-    table = replace_linear(model, rank=4)
+    table = replace_linear(model, kernels=4)
     assert [row.name for row in table] == ["0"]
     assert type(model[2]) is nn.Linear
-    assert str(table).endswith("left alone: 2, 50 parameters: it would have no fewer parameters; use a smaller `rank`")
-    with pytest.raises(ValueError, match="no layer to replace: 0: it would have no fewer parameters; use a smaller"):
-        replace_linear(nn.Sequential(nn.Linear(3, 4)), rank=4)
+    assert str(table).endswith("left alone: 2, 50 parameters: it would have no fewer parameters; use fewer `kernels`")
+    with pytest.raises(ValueError, match="no layer to replace: 0: it would have no fewer parameters; use fewer"):
+        replace_linear(nn.Sequential(nn.Linear(3, 4)), kernels=4)
 
 
 def test_what_attention_keeps_is_named():
     encoder = nn.TransformerEncoderLayer(32, 2, 64)
-    left = {row.name: row.parameters for row in replace_linear(encoder, rank=2).left}
+    left = {row.name: row.parameters for row in replace_linear(encoder, kernels=2).left}
     assert left == {"self_attn.in_proj_weight": 3 * 32 * 32, "self_attn.out_proj.weight": 32 * 32}
 
 
@@ -195,12 +213,12 @@ def test_a_fit_that_misses_most_of_a_layer_warns():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(40, 30))  # noise, which nothing of few parameters explains
     with pytest.warns(UserWarning, match=r"most of the energy of 1 of 1 layers unexplained: 0 \(\d+%\); train the"):
-        replace_linear(model, rank=1, fit=True, sweeps=3, progress=quiet)
+        replace_linear(model, kernels=1, fit=True, sweeps=3, progress=quiet)
 
 
 def test_mode_dtype_and_frozen_state_are_kept():
     model = nn.Sequential(nn.Linear(6, 7)).double().eval().requires_grad_(False)
-    replace_linear(model, rank=2)
+    replace_linear(model, kernels=2)
     assert not model[0].training
     assert {(p.dtype, p.requires_grad) for p in model.parameters()} == {(torch.float64, False)}
 
@@ -208,7 +226,7 @@ def test_mode_dtype_and_frozen_state_are_kept():
 def test_a_bias_may_be_trained_alone():
     model = nn.Sequential(nn.Linear(6, 7))
     model[0].weight.requires_grad_(False)
-    replace_linear(model, rank=2)
+    replace_linear(model, kernels=2)
     assert [name for name, parameter in model.named_parameters() if parameter.requires_grad] == ["0.bias"]
 
 
@@ -220,7 +238,7 @@ BAD = {
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
     "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
     "unknown": (model_of(), {"bias": False}, TypeError, "`options` must be among phase, tau, train_tau, got bias"),
-    "rank": (model_of(), {"rank": 0}, ValueError, "`rank` must be at least 1, got 0"),
+    "kernels": (model_of(), {"kernels": 0}, ValueError, "`kernels` must be at least 1, got 0"),
     "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
 }
 
@@ -239,7 +257,7 @@ def test_bad_arguments(model, options, kind, text):
 def stuck():
     """A layer whose anchors are in a wrong order, and a loss that says so."""
     torch.manual_seed(0)
-    true, layer, x = LaplexLinear(10, 8, rank=1), LaplexLinear(10, 8, rank=1), torch.randn(200, 10)
+    true, layer, x = LaplexLinear(10, 8, kernels=1), LaplexLinear(10, 8, kernels=1), torch.randn(200, 10)
     y = true(x).detach()
     return layer, lambda: functional.mse_loss(layer(x), y)
 

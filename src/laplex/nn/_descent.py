@@ -31,7 +31,7 @@ class Kernels(NamedTuple):
 
     b: Tensor
     tau: Tensor
-    weight: Tensor
+    mix: Tensor
 
 
 def slide(left: Tensor, a: Tensor, held: Kernels, metric: Tensor, damping: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -59,7 +59,7 @@ def _slide(left: Tensor, a: Tensor, damping: Tensor, held: Kernels, metric: Tens
     for _ in range(STEPS):
         moved = a + _step(left, a, formed, held, metric, damping).T
         new = kernel(moved, held.b, held.tau)
-        rest = left - torch.tensordot(held.weight, new - formed, 1)
+        rest = left - torch.tensordot(held.mix, new - formed, 1)
         after = _errors(rest, metric)
         better = after < error
         a, formed = torch.where(better, moved, a), torch.where(better[:, None], new, formed)
@@ -71,7 +71,7 @@ def _slide(left: Tensor, a: Tensor, damping: Tensor, held: Kernels, metric: Tens
 def _step(left: Tensor, a: Tensor, formed: Tensor, held: Kernels, metric: Tensor, damping: Tensor) -> Tensor:
     """The steps of the rows (n, r), at most tau each."""
     toward = (held.b[:, None, :] - a[:, :, None]).sign()
-    slope = ((held.weight / held.tau)[:, None, None] * toward * formed).transpose(0, 1)  # J (n, r, k)
+    slope = ((held.mix / held.tau)[:, None, None] * toward * formed).transpose(0, 1)  # J (n, r, k)
     weighted = _times(slope, metric)
     normal, right = (weighted @ slope.mT).double(), (weighted @ left[:, :, None]).double()
     diagonal = normal.diagonal(dim1=1, dim2=2)

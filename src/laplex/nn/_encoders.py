@@ -1,6 +1,7 @@
 """Encoders of torch, which in evaluation read ``weight`` of their layers themselves, in one fused operator.
 
-The weight of a layer of kernels is no matrix, so such encoders must call the layer. By these attributes they decide:
+That would form the matrix twice in each call, and fails in half precision, in which a layer keeps its parameters in
+float32. So such encoders are made to call the layer. By these attributes they decide:
 
     TransformerEncoderLayer.activation_relu_or_gelu   0, as for any other activation: the layer is called
     TransformerEncoder.use_nested_tensor              False: its layers get ordinary tensors

@@ -40,7 +40,7 @@ class Best(NamedTuple):
     residual: float
     a: Tensor
     b: Tensor
-    weight: Tensor
+    mix: Tensor
 
 
 class Fit:
@@ -60,7 +60,7 @@ class Fit:
         """Go on with another metric."""
         self.metric = metric
         self.energy = float((self.times_metric(self.target) * self.target).sum())
-        self.solve_weights()
+        self.solve_mix()
 
     def kernel(self, r: int) -> Tensor:
         """Kernel r (n, k), formed."""
@@ -78,34 +78,34 @@ class Fit:
         """The share of the energy that is left."""
         return float((self.times_metric(self.left) * self.left).sum()) / self.energy if self.energy else 0.0
 
-    def solve_weights(self) -> None:
+    def solve_mix(self) -> None:
         """All weights by least squares, with a trace of a ridge: two kernels may be alike."""
         rows, weighted = self.kernels.flatten(1), self.times_metric(self.kernels).flatten(1)
         normal, right = (weighted @ rows.T).double(), (weighted @ self.target.flatten()).double()
         ridge = 1e-6 * normal.diagonal().mean() * torch.eye(len(normal), dtype=normal.dtype, device=normal.device)
-        self.weight = torch.linalg.solve(normal + ridge, right).to(self.target.dtype)
-        self.left = self.target - torch.tensordot(self.weight, self.kernels, 1)
+        self.mix = torch.linalg.solve(normal + ridge, right).to(self.target.dtype)
+        self.left = self.target - torch.tensordot(self.mix, self.kernels, 1)
 
     def sweep(self, order: Iterable[int]) -> None:
         """Seat the kernels in this order, then find all weights."""
         for r in order:
             self.seat(r)
-        self.solve_weights()
+        self.solve_mix()
 
     def seat(self, r: int) -> None:
         """The best places of kernel r's rows, then of its columns, then its weight."""
-        rest = self.left + self.weight[r] * self.kernels[r]
+        rest = self.left + self.mix[r] * self.kernels[r]
         line, tau = self.line(r), self.tau[r]
         target = self.times_metric(rest)
-        self.a[r] = reseat(target, self.b[r], line, tau, weight=self.weight[r], moments=self.metric).places
+        self.a[r] = reseat(target, self.b[r], line, tau, weight=self.mix[r], moments=self.metric).places
         if self.metric.dim() == 1:
-            self.b[r] = reseat(rest.T, self.a[r], line, tau, weight=self.weight[r]).places
+            self.b[r] = reseat(rest.T, self.a[r], line, tau, weight=self.mix[r]).places
         else:
             self.seat_columns(r, rest, line)
         self.kernels[r] = self.kernel(r)
         weighted = self.times_metric(self.kernels[r])
-        self.weight[r] = (weighted * rest).sum() / (weighted * self.kernels[r]).sum()
-        self.left = rest - self.weight[r] * self.kernels[r]
+        self.mix[r] = (weighted * rest).sum() / (weighted * self.kernels[r]).sum()
+        self.left = rest - self.mix[r] * self.kernels[r]
 
     def seat_columns(self, r: int, rest: Tensor, line: Tensor) -> None:
         """The columns of kernel r, a few at a time, where the metric ties them to each other.
@@ -113,7 +113,7 @@ class Fit:
         With E what is left and d_j the sum of |C_jl| over the columns l that move together, the error is at most that
         of columns that are free of each other, with targets  w K_j + (E C)_j / d_j  and importances d_j; so it falls.
         """
-        weight, at = self.weight[r], kernel(self.a[r], line, self.tau[r])  # (n, places)
+        weight, at = self.mix[r], kernel(self.a[r], line, self.tau[r])  # (n, places)
         mass = at.square().sum(0)
         formed = self.kernel(r)
         pull = self.times_metric(rest - weight * formed)  # E C
@@ -128,21 +128,21 @@ class Fit:
 
     def cancels(self) -> bool:
         """Whether the kernels are much larger than their sum."""
-        parts = (self.weight.square() * (self.times_metric(self.kernels) * self.kernels).sum((1, 2))).sum()
+        parts = (self.mix.square() * (self.times_metric(self.kernels) * self.kernels).sum((1, 2))).sum()
         return float(parts) > CANCELLING * self.energy
 
     def slide(self) -> None:
         """All kernels together: the places of rows, then of columns, then all weights."""
-        held = descent.Kernels(self.b, self.tau, self.weight)
+        held = descent.Kernels(self.b, self.tau, self.mix)
         self.a, self.left, self.damping[0] = descent.slide(self.left, self.a, held, self.metric, self.damping[0])
-        held = descent.Kernels(self.a, self.tau, self.weight)
+        held = descent.Kernels(self.a, self.tau, self.mix)
         if self.metric.dim() == 1:
             alike = torch.ones_like(self.left[:, 0])
             self.b, _, self.damping[1] = descent.slide(self.left.T, self.b, held, alike, self.damping[1])
         else:
             self.slide_columns(held)
         self.form()
-        self.solve_weights()
+        self.solve_mix()
 
     def slide_columns(self, held: descent.Kernels) -> None:
         """The columns, a few at a time, as in :meth:`seat_columns`."""
@@ -157,13 +157,13 @@ class Fit:
 
     def best(self) -> Best:
         """The state as it is."""
-        return Best(self.residual(), self.a.clone(), self.b.clone(), self.weight.clone())
+        return Best(self.residual(), self.a.clone(), self.b.clone(), self.mix.clone())
 
     def go_back(self, best: Best) -> None:
         """Be as one was."""
-        _, self.a, self.b, self.weight = best
+        _, self.a, self.b, self.mix = best
         self.form()
-        self.left = self.target - torch.tensordot(self.weight, self.kernels, 1)
+        self.left = self.target - torch.tensordot(self.mix, self.kernels, 1)
 
     def line(self, r: int) -> Tensor:
         """The places that kernel r's anchors may take."""

@@ -9,7 +9,7 @@ from torch import nn
 
 from laplex.nn._anchored import Anchored
 
-MIXED = ("weight", "bias")  # parameters of an anchored module that are weights as any other layer has them
+MIXED = ("mix", "weight", "bias")  # parameters of an anchored module that are weights as any other layer has them
 
 
 def parameter_groups(
@@ -32,7 +32,7 @@ def parameter_groups(
         The groups "anchors" and, if there are other parameters, "others", for the first argument of an optimizer.
 
     Example:
-        >>> head = laplex.nn.LaplexLinear(384, 150, rank=4)
+        >>> head = laplex.nn.LaplexLinear(384, 150, kernels=4)
         >>> optimizer = torch.optim.AdamW(laplex.nn.parameter_groups(head, lr=0.01, anchor_lr=0.1))
     """
     where = "laplex.nn.parameter_groups"

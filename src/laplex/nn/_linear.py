@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class LaplexLinear(Anchored):
-    r"""y = x W^T + bias with W = sum over r of weight_r K(a_r, b_r; tau_r), in place of ``torch.nn.Linear``.
+    r"""y = x W^T + bias with W = sum over r of mix_r K(a_r, b_r; tau_r), in place of ``torch.nn.Linear``.
 
         K(a, b; tau)[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)           the cosine only with phase=True
 
-    A weight of out_features x in_features numbers is held as rank * (out_features + in_features + 1) of them. It is not
-    of low rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
+    A weight of out_features x in_features numbers is held as kernels * (out_features + in_features + 1) of them. It is
+    not of low rank: a single kernel can have full rank. :func:`laplex.linear` multiplies by it exactly, and chooses by
     device and sizes whether to form W or to scan.
 
     **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
@@ -44,7 +44,7 @@ class LaplexLinear(Anchored):
     Args:
         in_features, out_features: sizes, at least 1.
         bias: whether a bias is added.
-        rank: r, how many kernels are summed. (Not the rank of W.)
+        kernels: r, how many kernels are summed.
         phase: whether kernels have phases; they double the number of anchors.
         tau: the length scale of all kernels, a positive number; None for 1. The anchors' start is relative to it, so it
             matters only for the size of learning rates.
@@ -52,14 +52,15 @@ class LaplexLinear(Anchored):
         device, dtype: of the parameters.
 
     Attributes:
-        a (rank, out_features), b (rank, in_features): anchors.
-        weight (rank,): the weights of the kernels.
+        a (kernels, out_features), b (kernels, in_features): anchors.
+        mix (kernels,): the weights of the kernels in the sum.
+        weight (out_features, in_features): W. It is formed each time it is read.
         bias (out_features,): the bias, or None.
-        phi (rank, out_features), psi (rank, in_features): phases, or None.
-        tau (rank,): length scales; with train_tau it is exp(log_tau).
+        phi (kernels, out_features), psi (kernels, in_features): phases, or None.
+        tau (kernels,): length scales; with train_tau it is exp(log_tau).
 
     Example:
-        >>> layer = laplex.nn.LaplexLinear(768, 1000, rank=4)
+        >>> layer = laplex.nn.LaplexLinear(768, 1000, kernels=4)
         >>> layer(torch.randn(8, 768)).shape
         torch.Size([8, 1000])
         >>> sum(p.numel() for p in layer.parameters())
@@ -69,7 +70,7 @@ class LaplexLinear(Anchored):
     __module__ = "laplex.nn"  # the name that users import and that saved files hold
 
     fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
-    svd_residual: float | None = None  # the share that the best matrix of rank `rank` leaves, with as many parameters
+    svd_residual: float | None = None  # the share that the best matrix of rank `kernels`, as many parameters, leaves
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class LaplexLinear(Anchored):
         out_features: int,
         bias: bool = True,
         *,
-        rank: int = 1,
+        kernels: int = 1,
         phase: bool = False,
         tau: float | None = None,
         train_tau: bool = False,
@@ -89,7 +90,7 @@ class LaplexLinear(Anchored):
         where = "laplex.nn.LaplexLinear"
         self.in_features = whole(where, "in_features", in_features)
         self.out_features = whole(where, "out_features", out_features)
-        self.rank = whole(where, "rank", rank)
+        self.kernels = whole(where, "kernels", kernels)
         like: dict[str, Any] = {"device": device, "dtype": checks.at_least_single(where, dtype)}
         first = 1.0 if tau is None else positive(where, "tau", tau, "None")
         self._first_tau = checks.length_in(where, first, like["dtype"])
@@ -97,22 +98,35 @@ class LaplexLinear(Anchored):
         def made(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, **like))
 
-        self.a, self.b = made(rank, out_features), made(rank, in_features)
-        self.weight = made(rank)
-        self.phi = made(rank, out_features) if phase else None
-        self.psi = made(rank, in_features) if phase else None
+        self.a, self.b = made(kernels, out_features), made(kernels, in_features)
+        self.mix = made(kernels)
+        self.phi = made(kernels, out_features) if phase else None
+        self.psi = made(kernels, in_features) if phase else None
         self.bias = made(out_features) if bias else None
         if train_tau:
-            self.log_tau = made(rank)
+            self.log_tau = made(kernels)
         else:
-            self.register_buffer("fixed_tau", torch.empty((rank,), **like))
+            self.register_buffer("fixed_tau", torch.empty((kernels,), **like))
         self.train_tau = train_tau
         self.reset_parameters()
 
     @property
     def tau(self) -> Tensor:
-        """The length scales (rank,)."""
+        """The length scales (kernels,)."""
         return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
+
+    @property
+    def weight(self) -> Tensor:
+        """W (out_features, in_features), differentiable, for code that reads the weight of an nn.Linear.
+
+        It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
+        weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
+        """
+        total: Any = 0.0
+        for r in range(self.kernels):
+            phases = {} if self.phi is None or self.psi is None else {"phi": self.phi[r], "psi": self.psi[r]}
+            total = total + self.mix[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
+        return total  # type: ignore[no-any-return]
 
     def reset_parameters(self) -> None:
         """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
@@ -134,7 +148,7 @@ class LaplexLinear(Anchored):
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        y = self._product(x, self.a, self.b, self.tau, weight=self.weight, phi=self.phi, psi=self.psi)
+        y = self._product(x, self.a, self.b, self.tau, weight=self.mix, phi=self.phi, psi=self.psi)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
@@ -163,7 +177,7 @@ class LaplexLinear(Anchored):
     def from_linear(
         cls,
         layer: nn.Linear,
-        rank: int,
+        kernels: int,
         *,
         importance: Tensor | None = None,
         sweeps: int = 80,
@@ -171,14 +185,14 @@ class LaplexLinear(Anchored):
     ) -> Self:
         """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places and slide from there.
 
-        With E = W - sum over r of weight_r K_r it minimises trace(E C E^T), C the importance of the columns. The share
+        With E = W - sum over r of mix_r K_r it minimises trace(E C E^T), C the importance of the columns. The share
         of trace(W C W^T) that is left is ``fit_residual`` of the result. Compare it with ``svd_residual``: so much is
-        left by the best matrix of rank ``rank``, which has as many parameters. Where that is smaller, the weight is
+        left by the best matrix of rank ``kernels``, which has as many parameters. Where that is smaller, the weight is
         nearly of low rank, and two dense layers hold it better.
 
         Args:
             layer: the dense layer. Its bias is kept.
-            rank: how many kernels.
+            kernels: how many.
             importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
                 of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
             sweeps: how often all kernels are fitted in turns. More fit better, and take longer.
@@ -188,32 +202,45 @@ class LaplexLinear(Anchored):
 
         checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
-        made = cls(layer.in_features, layer.out_features, layer.bias is not None, rank=rank, **like)
+        made = cls(layer.in_features, layer.out_features, layer.bias is not None, kernels=kernels, **like)
         search.fit(made, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
         if layer.bias is not None and made.bias is not None:
             made.bias.data.copy_(layer.bias.detach())
         return made
 
     def to_dense(self) -> Tensor:
-        """W (out_features, in_features), differentiable."""
-        total: Any = 0.0
-        for r in range(self.rank):
-            phases = {} if self.phi is None or self.psi is None else {"phi": self.phi[r], "psi": self.psi[r]}
-            total = total + self.weight[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
-        return total  # type: ignore[no-any-return]
+        """W (out_features, in_features), differentiable: the same as ``weight``."""
+        return self.weight
 
     def to_linear(self) -> nn.Linear:
         """The dense layer with the same weight and bias."""
         like: dict[str, Any] = {"device": self.a.device, "dtype": self.a.dtype}
         made = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
-        made.weight.data.copy_(self.to_dense().detach())
+        made.weight.data.copy_(self.weight.detach())
         if self.bias is not None:
             made.bias.data.copy_(self.bias.detach())
         return made
 
+    # --- old files, in which ``mix`` is called ``weight`` and ``kernels`` is called ``rank`` -------------------------
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Loading as every module does it, also of old files."""
+        old, new = prefix + "weight", prefix + "mix"
+        if old in state_dict and new not in state_dict and state_dict[old].dim() == 1:
+            state_dict[new] = state_dict.pop(old)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Unpickling as every module does it, also of old files."""
+        if "rank" in state:
+            parameters = {"mix" if name == "weight" else name: value for name, value in state["_parameters"].items()}
+            state = {**state, "kernels": state["rank"], "_parameters": parameters}
+            del state["rank"]
+        super().__setstate__(state)
+
     def extra_repr(self) -> str:
         """What print shows."""
-        parts = [f"in_features={self.in_features}", f"out_features={self.out_features}", f"rank={self.rank}"]
+        parts = [f"in_features={self.in_features}", f"out_features={self.out_features}", f"kernels={self.kernels}"]
         parts += [f"bias={self.bias is not None}"]
         if self.phi is not None:
             parts.append("phase=True")

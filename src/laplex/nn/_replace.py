@@ -90,7 +90,7 @@ def _named(names: list[str]) -> str:
 
 def replace_linear(
     model: nn.Module,
-    rank: int = 4,
+    kernels: int = 4,
     *,
     include: str | None = None,
     exclude: str | None = None,
@@ -110,7 +110,7 @@ def replace_linear(
 
     Args:
         model: any module. It must not be an nn.Linear itself: that has no parent to be replaced in.
-        rank: how many kernels a layer gets.
+        kernels: how many kernels a layer gets.
         include, exclude: regular expressions, searched for in the layers' names; None includes all, excludes none.
         fit: whether the new layers are fitted to the old weights (:meth:`LaplexLinear.from_linear`); else they start
             anew, with the old bias.
@@ -124,14 +124,14 @@ def replace_linear(
 
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-        >>> print(laplex.nn.replace_linear(model, rank=4, include="0", dry_run=True))
+        >>> print(laplex.nn.replace_linear(model, kernels=4, include="0", dry_run=True))
         layer  in -> out  parameters  after  residual
         0      64 -> 128       8,320    900
         all                    8,320    900
         left alone: 2, 1,290 parameters: `include` does not match
     """
     where = "laplex.nn.replace_linear"
-    whole(where, "rank", rank)
+    whole(where, "kernels", kernels)
     if fit and options:
         raise ValueError(f"{where}: with fit=True layers have no {', '.join(options)}; leave it out, or set fit=False")
     unknown = sorted(set(options) - set(OPTIONS))
@@ -139,14 +139,14 @@ def replace_linear(
         raise TypeError(
             f"{where}: `options` must be among {', '.join(OPTIONS)}, got {', '.join(unknown)}; leave it out"
         )
-    chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_shape_of(old, rank, options)))
+    chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_shape_of(old, kernels, options)))
     made: list[LaplexLinear] = []
     rows = []
     for names, old in chosen:
         if dry_run:
-            new = _shape_of(old, rank, options)
+            new = _shape_of(old, kernels, options)
         else:
-            new = _fitted(old, rank, sweeps, progress) if fit else _anew(old, rank, options)
+            new = _fitted(old, kernels, sweeps, progress) if fit else _anew(old, kernels, options)
         made.append(new)
         sizes = old.in_features, old.out_features, _count(old), _count(new)
         rows.append(Replacement(names[0], *sizes, new.fit_residual, new.svd_residual))
@@ -195,7 +195,7 @@ def _chosen(
         elif any(id(one) in tied for one in layer.parameters()):
             left.append(Left(names[0], _count(layer), "it shares parameters with another module"))
         elif after >= _count(layer):
-            left.append(Left(names[0], _count(layer), "it would have no fewer parameters; use a smaller `rank`"))
+            left.append(Left(names[0], _count(layer), "it would have no fewer parameters; use fewer `kernels`"))
         else:
             free.append((names, layer))
     if not free:
@@ -236,17 +236,17 @@ def _shared(model: nn.Module) -> set[int]:
     return {parameter for parameter, modules in owners.items() if len(modules) > 1}
 
 
-def _fitted(old: nn.Linear, rank: int, sweeps: int, progress: Told | None) -> LaplexLinear:
-    return _as_before(old, LaplexLinear.from_linear(old, rank, sweeps=sweeps, progress=progress))
+def _fitted(old: nn.Linear, kernels: int, sweeps: int, progress: Told | None) -> LaplexLinear:
+    return _as_before(old, LaplexLinear.from_linear(old, kernels, sweeps=sweeps, progress=progress))
 
 
-def _anew(old: nn.Linear, rank: int, options: dict[str, Any]) -> LaplexLinear:
+def _anew(old: nn.Linear, kernels: int, options: dict[str, Any]) -> LaplexLinear:
     device: Any = old.weight.device
     new = LaplexLinear(
         old.in_features,
         old.out_features,
         old.bias is not None,
-        rank=rank,
+        kernels=kernels,
         device=device,
         dtype=old.weight.dtype,
         **options,
@@ -264,9 +264,11 @@ def _as_before(old: nn.Linear, new: LaplexLinear) -> LaplexLinear:
     return new
 
 
-def _shape_of(old: nn.Linear, rank: int, options: dict[str, Any]) -> LaplexLinear:
+def _shape_of(old: nn.Linear, kernels: int, options: dict[str, Any]) -> LaplexLinear:
     """The new layer without memory, to be counted."""
-    return LaplexLinear(old.in_features, old.out_features, old.bias is not None, rank=rank, device="meta", **options)
+    return LaplexLinear(
+        old.in_features, old.out_features, old.bias is not None, kernels=kernels, device="meta", **options
+    )
 
 
 def _count(layer: nn.Module) -> int:

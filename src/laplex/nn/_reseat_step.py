@@ -51,17 +51,17 @@ def reseat_step(
     if not 0 < float(importance.mean()) < math.inf:
         return before, before  # the layer was given zeros, or nothing: no place is better than another
     weight = layer.to_dense().detach()
-    kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.weight)]
+    kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.mix)]
     best, found = before, kept
     try:
         for step in steps:
             target = weight - step * gradient / importance.clamp_min(1e-6 * float(importance.mean()))
             state = _fitted(layer, target, importance, sweeps, kept)
-            _put(layer, [state.a, state.b, state.weight])
+            _put(layer, [state.a, state.b, state.mix])
             with torch.no_grad():
                 now = float(loss())
             if now < best:
-                best, found = now, [state.a, state.b, state.weight]
+                best, found = now, [state.a, state.b, state.mix]
     finally:  # if the loss raises, too, the layer is the best so far
         _put(layer, found)
     return before, best
@@ -121,11 +121,11 @@ def _fitted(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int
     _put(layer, kept)
     state = Fit(target, importance / importance.mean(), layer)
     for _ in range(sweeps):
-        state.sweep(range(layer.rank))
+        state.sweep(range(layer.kernels))
     return state
 
 
 @torch.no_grad()
 def _put(layer: LaplexLinear, values: list[Tensor]) -> None:
-    for parameter, value in zip((layer.a, layer.b, layer.weight), values, strict=True):
+    for parameter, value in zip((layer.a, layer.b, layer.mix), values, strict=True):
         parameter.copy_(value)

@@ -59,9 +59,9 @@ def fit(
     target = (weight.double() / scale).to(layer.a)
     with shown("laplex: fitting", progress) as tell:
         best = _Search(layer, target, sweeps, tell).run(metric, diagonal)
-    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.weight, best.weight.double() * scale)):
+    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.mix, best.mix.double() * scale)):
         parameter.copy_(found)
-    layer.fit_residual, layer.svd_residual = best.residual, _svd_residual(target, metric, layer.rank)
+    layer.fit_residual, layer.svd_residual = best.residual, _svd_residual(target, metric, layer.kernels)
 
 
 class _Search:
@@ -110,7 +110,7 @@ class _Search:
         """Sweeps, from which the best state is kept."""
         best = state.best()
         for _ in range(sweeps):
-            state.sweep(shuffled(self.layer.rank, self.draws).tolist())
+            state.sweep(shuffled(self.layer.kernels, self.draws).tolist())
             for _ in range(SLIDES if state.metric.dim() == 2 or state.cancels() else 0):
                 state.slide()
             best = min(best, state.best(), key=_residual)
@@ -130,22 +130,24 @@ class _Search:
 
     def singular(self, diagonal: Tensor) -> list[Put]:
         """Starts at singular vectors, where there are enough of them."""
-        layer, rank = self.layer, self.layer.rank
-        if rank > min(self.target.shape):
+        layer, kernels = self.layer, self.layer.kernels
+        if kernels > min(self.target.shape):
             return [partial(start.interlaced, layer, self.draws)] * ORDERS
         left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
         lengths = [start.SHORTEST * length for length in LENGTHS]
-        grids: list[Put] = [partial(start.in_their_order, layer, left.T[:rank], right[:rank], one) for one in lengths]
-        return grids * (ORDERS if rank > 1 else 1)
+        grids: list[Put] = [
+            partial(start.in_their_order, layer, left.T[:kernels], right[:kernels], one) for one in lengths
+        ]
+        return grids * (ORDERS if kernels > 1 else 1)
 
     def products(self, metric: Tensor) -> list[Put]:
         """A start at kernels that are products, where there are enough of them."""
         layer, target = self.layer, self.target
-        if not FEWEST_PRODUCTS <= layer.rank <= min(target.shape):
+        if not FEWEST_PRODUCTS <= layer.kernels <= min(target.shape):
             return []
 
         def put() -> None:
-            a, b = two_simplices(target.double(), metric.double(), layer.rank, self.draws)
+            a, b = two_simplices(target.double(), metric.double(), layer.kernels, self.draws)
             layer.a.copy_(a * layer.tau[:, None])
             layer.b.copy_(b * layer.tau[:, None])
 

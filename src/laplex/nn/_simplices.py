@@ -39,9 +39,9 @@ def directions(weight: Tensor, metric: Tensor, count: int) -> tuple[Tensor, Tens
     return left[:, :count] * scale, columns
 
 
-def two_simplices(weight: Tensor, metric: Tensor, rank: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Places a (rank, n) and b (rank, k) of rank >= 4 kernels, in units of tau; all in float64."""
-    rows, columns = directions(weight, metric, rank - 2)
+def two_simplices(weight: Tensor, metric: Tensor, count: int, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Places a (count, n) and b (count, k) of count >= 4 kernels, in units of tau; all in float64."""
+    rows, columns = directions(weight, metric, count - 2)
     # The second group has negative weights: -(1 - A x) (1 + B x)^T adds up to A B^T, too.
     turned = [_turned(side[:, g::2], columns[:, g::2], draws) for g, side in enumerate((rows, -rows))]
     first, second = (_constant(*sides) for sides in turned)

@@ -51,19 +51,19 @@ def line_length(layer: LaplexLinear) -> float:
     """The length of the line on which the anchors of a fresh layer lie, in units of tau."""
     if layer.phi is not None:
         return SHORTEST  # cosines of random phases have both signs
-    if layer.rank == 1:
+    if layer.kernels == 1:
         return max(SHORTEST, 4 * math.sqrt(layer.in_features))
-    return max(SHORTEST, LENGTH_OF_A_KERNEL * layer.rank)
+    return max(SHORTEST, LENGTH_OF_A_KERNEL * layer.kernels)
 
 
-def groups(rank: int) -> list[range]:
+def groups(kernels: int) -> list[range]:
     """The kernels in pairs, whose weights cancel; if the number is odd, the last three are together."""
-    pairs = [range(first, first + 2) for first in range(0, rank - 1, 2)]
-    return [*pairs[:-1], range(max(rank - 3, 0), rank)] if rank % 2 else pairs
+    pairs = [range(first, first + 2) for first in range(0, kernels - 1, 2)]
+    return [*pairs[:-1], range(max(kernels - 3, 0), kernels)] if kernels % 2 else pairs
 
 
 def balanced(like: Tensor) -> Tensor:
-    """Mixing weights (rank,) of alternate sign, with sum 0 in each group and mean square 1; a single one is 1."""
+    """Mixing weights (kernels,) of alternate sign, with sum 0 in each group and mean square 1; a single one is 1."""
     shares = {1: (1.0,), 2: (1.0, -1.0), 3: (math.sqrt(0.5), -math.sqrt(2.0), math.sqrt(0.5))}
     return like.new_tensor([share for group in groups(len(like)) for share in shares[len(group)]])
 
@@ -91,14 +91,14 @@ def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> Non
     for phases in (layer.phi, layer.psi):
         if phases is not None:
             phases.copy_(math.pi * (2 * uniform(phases) - 1))
-    large = 1 / math.sqrt(3 * k * layer.rank * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
-    layer.weight.copy_(large * balanced(layer.weight))
+    large = 1 / math.sqrt(3 * k * layer.kernels * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
+    layer.mix.copy_(large * balanced(layer.mix))
     if layer.bias is not None:
         layer.bias.copy_((2 * uniform(layer.bias) - 1) / math.sqrt(k))
 
 
 def _tied(places: Tensor, chosen: Tensor) -> Tensor:
-    """Places (rank, n), in which the chosen rows (rank, n) have the same place in all kernels of a group.
+    """Places (kernels, n), in which the chosen rows (kernels, n) have the same place in all kernels of a group.
 
     The others have their places among what is left, in the order in which they had them.
     """
@@ -120,7 +120,7 @@ def _energy(layer: LaplexLinear, length: float) -> float:
     """
     if layer.phi is not None:
         return _mean_decay(2 * length) / 2
-    return _mean_decay(2 * length) - (0.0 if layer.rank == 1 else _mean_decay(length) ** 2)
+    return _mean_decay(2 * length) - (0.0 if layer.kernels == 1 else _mean_decay(length) ** 2)
 
 
 def _mean_decay(length: float) -> float:
@@ -139,13 +139,13 @@ def singular(layer: LaplexLinear, target: Target) -> None:
     else:
         weight = discriminant(where, *_examples_in(where, target), shape)
     weight = weight.to(layer.a.device, torch.float64)
-    if layer.rank > min(shape):
+    if layer.kernels > min(shape):
         raise ValueError(
-            f"{where}: `rank` must be at most {min(shape)}, the number of singular vectors, got {layer.rank}; "
+            f"{where}: `kernels` must be at most {min(shape)}, the number of singular vectors, got {layer.kernels}; "
             "use reset_parameters for the kernels beyond"
         )
     left, _, right = torch.linalg.svd(weight, full_matrices=False)
-    vectors = left.T[: layer.rank], right[: layer.rank]
+    vectors = left.T[: layer.kernels], right[: layer.kernels]
     if isinstance(target, Tensor):
         in_their_order(layer, *vectors, line_length(layer))
     else:
@@ -179,7 +179,7 @@ def _examples_in(where: str, target: object) -> tuple[Tensor, Tensor]:
 
 
 def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
-    """Anchors of a head, at the entries of singular vectors (rank, n) and (rank, k), and positive weights.
+    """Anchors of a head, at the entries of singular vectors (kernels, n) and (kernels, k), and positive weights.
 
     The results of a head are compared with one another, so what kernels add to all of them does no harm; and the
     entries say more than their order does.
@@ -189,28 +189,28 @@ def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
         level = vectors - vectors.mean(1, keepdim=True)
         alike = deviation <= ALIKE * vectors.abs().amax(1, keepdim=True)
         anchors.copy_(torch.where(alike, 0.0, level / deviation) * SPREAD * layer.tau[:, None])
-    layer.weight.fill_(1 / math.sqrt(3 * layer.in_features * layer.rank * _mean_decay(2 * SHORTEST)))
+    layer.mix.fill_(1 / math.sqrt(3 * layer.in_features * layer.kernels * _mean_decay(2 * SHORTEST)))
 
 
 def in_their_order(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
-    """Even grids in the order of singular vectors (rank, n) and (rank, k); W as large as that of nn.Linear.
+    """Even grids in the order of singular vectors (kernels, n) and (kernels, k); W as large as that of nn.Linear.
 
     With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
     large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
     """
-    signs = balanced(layer.weight)
+    signs = balanced(layer.mix)
     right = right * signs.sign()[:, None]
     for anchors, vectors, other in ((layer.a, left, right), (layer.b, right, left)):
         size = anchors.shape[1]
         shift = JITTER if size <= other.shape[1] else 0.0  # so that no row is tied with a column
         anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
-    layer.weight.copy_(signs)
+    layer.mix.copy_(signs)
     root = float(layer.to_dense().square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
-    layer.weight.div_(root * math.sqrt(3 * layer.in_features))
+    layer.mix.div_(root * math.sqrt(3 * layer.in_features))
 
 
 def _ranks(vectors: Tensor) -> Tensor:
-    """The place of each entry among those of its vector (rank, n), from 0.5 to n - 0.5; equal entries share theirs."""
+    """The place of each entry in its vector (kernels, n), from 0.5 to n - 0.5; equal entries share theirs."""
     slack = ALIKE * vectors.abs().amax(1, keepdim=True)
     vectors = vectors.contiguous()
     ordered = vectors.sort(1).values
