@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from test_grad import cancellation_scales, checked, positional, second_order
 
 import laplex
 from cases import BY_NAME, in_turn, named
@@ -29,6 +28,7 @@ from helpers import (
     wide,
 )
 from laplex import Plan, reference
+from test_grad import cancellation_scales, checked, positional, second_order
 
 pytestmark = pytest.mark.gpu
 DEVICE = "cuda"

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from test_exactness import BOUND, SIZES, shape
 
 from benchmarks import errors
+from test_exactness import BOUND, SIZES, shape
 
 pytestmark = pytest.mark.gpu
 MORE = {

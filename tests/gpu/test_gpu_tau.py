@@ -1,10 +1,10 @@
 """Tau's gradient on a GPU, compiled: the cases of test_tau, and sizes at which short axes have kernels of their own."""
 
 import pytest
-import test_tau
 import torch
 
 import laplex
+import test_tau
 from helpers import wide
 
 pytestmark = pytest.mark.gpu

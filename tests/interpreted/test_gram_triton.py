@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from test_grad import second_order
-from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
-from test_gram_grad import checked, inputs_for, on, positional, term_scales
 
 import laplex
 from cases import CASES, every, named
@@ -14,6 +11,9 @@ from laplex._gram import autograd as _autograd_gram
 from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.gram import launch as triton_gram
+from test_grad import second_order
+from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
+from test_gram_grad import checked, inputs_for, on, positional, term_scales
 
 if not _backends.interpreted():
     pytest.skip("on a machine with a GPU the programs are compiled", allow_module_level=True)

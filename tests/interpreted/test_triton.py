@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from test_grad import cancellation_scales, second_order
 
 import laplex
 from cases import BY_NAME, CASES, every, named
@@ -28,6 +27,7 @@ from helpers import (
 from laplex import Plan, _backends, reference
 from laplex._triton import tuning
 from laplex._triton.scan import schedule
+from test_grad import cancellation_scales, second_order
 
 if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)

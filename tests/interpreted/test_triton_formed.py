@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from test_formed import SMALL, TOLERANCE, a_sum
 
 from cases import CASES, every, named
 from helpers import all_nan, error, phases_for, wide
 from laplex import _backends
 from laplex._formed import torch as dense
 from laplex._formed.kernels import Kernels, Needs
+from test_formed import SMALL, TOLERANCE, a_sum
 
 if not _backends.interpreted():
     pytest.skip("with a GPU programs are compiled, and test_gpu_formed has the same", allow_module_level=True)

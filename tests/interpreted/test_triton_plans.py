@@ -5,12 +5,12 @@ import pickle
 
 import pytest
 import torch
-from test_plan import ALL_CHANGES, grid
 
 import laplex
 from helpers import TOLERANCE, all_nan, direct, error, oracle
 from laplex import LaplaceOperator, Plan, StalePlanError, _backends, backends
 from laplex._triton import tuning
+from test_plan import ALL_CHANGES, grid
 
 if not _backends.interpreted():
     pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)

@@ -1,10 +1,10 @@
 """Tau's gradient in the Triton backend, under Triton's interpreter."""
 
 import pytest
-import test_tau
 import torch
 
 import laplex
+import test_tau
 from cases import named
 from helpers import all_nan, assert_distance_sums, assert_pullback, emptied, flat, make_order
 from laplex import _backends
