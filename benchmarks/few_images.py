@@ -2,7 +2,7 @@
 
     python -m benchmarks.few_images --out DIR      writes DIR/few-images.json
 
-The constants of `laplex.density.inflation` and `laplex.density.shrinkage` were chosen by such figures, and by those of
+The constants of `inflation` and `shrinkage` in `laplex.density` were chosen by such figures, and by those of
 `benchmarks.shrinkage`. The images are those that come with laplex, every fourth number of them.
 """
 
@@ -21,13 +21,12 @@ SHARES = (0.0, 0.25, 1.0, 4.0)  # of the odds of the shrinkage; 1 is what a fit 
 
 def held_out(train: density.Examples, others: density.Examples, power: float, share: float) -> float:
     """The mean log-likelihood of other images after a fit."""
-    state = density.start(train, RANK, functions=FUNCTIONS)
-    inflation = density.inflation(len(state.knots), FUNCTIONS, len(train)) ** power
-    shrinkage = part(RANK, len(train), share)
-    for _ in range(ROUNDS):
-        state = density.annealed(state, ROUNDS)
-        state, _ = density.em_round(train, state, shrinkage=shrinkage, inflation=inflation)
-    return density.evaluate(state.model(train.mean), others).log_likelihood
+    em = density.EM(train, density.start(train, RANK, functions=FUNCTIONS), ROUNDS)
+    em.inflation **= power
+    em.shrinkage = part(em.shrinkage, share)
+    for _ in em:
+        pass
+    return density.evaluate(em.model(), others).log_likelihood
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ def inputs_of(model: nn.Sequential, x: Tensor) -> dict[str, Tensor]:
 def fitted(layer: nn.Linear, kernels: int, importance: Tensor | None) -> dict[str, float]:
     """The residuals, and the seconds that the fit took."""
     begun = time.perf_counter()
-    made = LaplexLinear.from_linear(layer, kernels, importance=importance, progress=lambda done, of: None)
+    made = LaplexLinear.from_linear(layer, kernels, importance=importance, progress=lambda done, total: None)
     seconds = time.perf_counter() - begun
     assert made.fit_residual is not None
     assert made.svd_residual is not None

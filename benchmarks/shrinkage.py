@@ -3,7 +3,7 @@
     python -m benchmarks.shrinkage --out DIR                                 the images that come with laplex
     python -m benchmarks.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 q4@1000 --device cuda
 
-It writes DIR/shrinkage-NAME.json. The part of `laplex.density.shrinkage` is odds of rank / examples; here the odds
+It writes DIR/shrinkage-NAME.json. The part that `laplex.density.fit` takes is odds of rank / examples; here the odds
 are taken in several multiples. Variance and colour are those of samples over those of the images that were fitted, as
 `python -m paper experiment density` has them.
 """
@@ -21,6 +21,7 @@ import torch
 from benchmarks.report import git, machine, versions
 from laplex import density
 from laplex.density import Examples, State
+from laplex.density._em import em_round
 from laplex.density._places import Line
 from laplex.density._shrinkage import shrunk
 from paper.experiments.density_data import read
@@ -47,10 +48,9 @@ def images(given: argparse.Namespace) -> Images:
     return Images(train, Examples(others[: given.val_count].to(given.device), mean=train.mean))
 
 
-def part(rank: int, count: int, share: float) -> float:
-    """Of the target, for a multiple of the odds that a fit takes."""
-    own = density.shrinkage(rank, count)
-    odds = share * own / (1 - own)
+def part(shrinkage: float, share: float) -> float:
+    """Of the target, for a multiple of the odds of the shrinkage that a fit takes."""
+    odds = share * shrinkage / (1 - shrinkage)
     return odds / (1 + odds)
 
 
@@ -72,30 +72,27 @@ def cost(train: Examples, state: State) -> dict[str, float]:
     line = Line(state.knots, state.tau, moments, len(state.weight))
     given = moments, line.spread, state.knots, state.tau
     return {
-        "round_seconds": seconds(lambda: density.em_round(train, state), train.device),
+        "round_seconds": seconds(lambda: em_round(train, state), train.device),
         "shrinking_seconds": seconds(lambda: shrunk(*given, part=0.1, count=len(train)), train.device),
     }
 
 
 def fitted(data: Images, functions: int, rank: int, share: float, rounds: int, begin: State) -> dict[str, Any]:
     """A fit, as `laplex.density.fit` makes it, with a multiple of its shrinkage."""
-    state, count = begin, len(data.train)
-    caution: dict[str, Any] = {
-        "shrinkage": part(rank, count, share),
-        "inflation": density.inflation(len(begin.knots), functions, count),
-    }
-    for _ in range(rounds):
-        state, _ = density.em_round(data.train, density.annealed(state, rounds), **caution)
-    model = state.model(data.train.mean)
+    em = density.EM(data.train, begin, rounds)
+    em.shrinkage = part(em.shrinkage, share)
+    for _ in em:
+        pass
+    model = em.model()
     return {
-        "images": count,
+        "images": len(data.train),
         "functions": functions,
         "rank": rank,
         "share": share,
-        "part": caution["shrinkage"],
+        "part": em.shrinkage,
         "held_out": density.evaluate(model, data.val).log_likelihood,
         **spread(model, data.train, CHANNELS),
-        **cost(data.train, state),
+        **cost(data.train, em.state),
     }
 
 

@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     train, held_out = map(reduced, laplex.density.images.bundled())
     examples = laplex.density.Examples(train)
-    model, history = laplex.density.fit(examples, rank=120, functions=4, rounds=14, told=lambda done, of: None)
+    model, history = laplex.density.fit(examples, rank=120, functions=4, rounds=14, progress=lambda done, total: None)
     first, last = history[0].log_likelihood, history[-1].log_likelihood
     print(f"{len(train)} photographs of {train.shape[1]} numbers: log-likelihood from {first:.0f} to {last:.0f}")
 

@@ -10,13 +10,13 @@ import torch
 
 from laplex import cli
 from laplex.cli import fitting
-from laplex.density import Examples, files, fit, pictures
+from laplex.density import Examples, _rounds, files, fit, pictures
 from made_pictures import BOTH, SHAPE, WRITTEN, log
 
 
 def breaking(monkeypatch, name, count, error):
     """Let the call number ``count`` of em_round, or of a step of Adam, raise an error or a signal."""
-    owner, attribute = (fitting, "em_round") if name == "em" else (fitting.Trainer, "step")
+    owner, attribute = (_rounds, "em_round") if name == "em" else (fitting.Trainer, "step")
     right, calls = getattr(owner, attribute), []
 
     def broken(*arguments, **options):
@@ -52,7 +52,7 @@ def fit_both(data, folder):
 def fit_model(data):
     """Of the images of a file."""
     examples = Examples(torch.from_numpy(np.load(data)).flatten(1))
-    return fit(examples, 8, rounds=4, told=lambda done, of: None).model
+    return fit(examples, 8, rounds=4, progress=lambda done, total: None).model
 
 
 def save_model(model, folder):

@@ -65,4 +65,4 @@ def write_files(root):
 
 def load_files(root):
     """Its images, flattened."""
-    return flattened(*image_splits(root, SIDE, progress=lambda done, of: None), "cpu")
+    return flattened(*image_splits(root, SIDE, progress=lambda done, total: None), "cpu")

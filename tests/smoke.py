@@ -30,7 +30,7 @@ def main() -> None:
     assert bool(a.grad.isfinite().all())
 
     examples = laplex.density.Examples(torch.rand(40, 60))
-    model = laplex.density.fit(examples, 8, rounds=4, told=lambda done, of: None).model
+    model = laplex.density.fit(examples, 8, rounds=4, progress=lambda done, total: None).model
     assert bool(model.log_prob(examples.values).isfinite().all())
 
     laplex_command = [sys.executable, "-m", "laplex"]

@@ -223,7 +223,7 @@ class Listing:
     classes: tuple[str, ...]
 
 
-def images(source: str | Path, side: int, *, progress: _progress.Told | None = None) -> Images:
+def images(source: str | Path, side: int, *, progress: _progress.Progress | None = None) -> Images:
     """All images of a packed .npz file, or of a folder with one folder a class.
 
     Args:
@@ -242,7 +242,7 @@ def images(source: str | Path, side: int, *, progress: _progress.Told | None = N
     return Images(torch.from_numpy(pixels), torch.from_numpy(labels[read]), classes, skipped)
 
 
-def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None = None) -> tuple[Images, Images]:
+def image_splits(root: str | Path, side: int, *, progress: _progress.Progress | None = None) -> tuple[Images, Images]:
     """The train and the validation images under a folder, of the same classes."""
     where, root = "paper.experiments.data.image_splits", Path(root)
     train, val = (_parts(where, root, name) for name in ("train", "val"))
@@ -250,7 +250,7 @@ def image_splits(root: str | Path, side: int, *, progress: _progress.Told | None
 
 
 def image_parts(
-    train: Sequence[Path], val: Sequence[Path], side: int, *, progress: _progress.Told | None = None
+    train: Sequence[Path], val: Sequence[Path], side: int, *, progress: _progress.Progress | None = None
 ) -> tuple[Images, Images]:
     """The train and the validation images, each out of one or several sources for :func:`images`, of the same classes.
 

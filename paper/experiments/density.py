@@ -19,15 +19,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from paper.methods.gaussian import matched_rank
 from laplex.cli.machine import refuse_seed
-from laplex.density._starts import STARTS
+from laplex.density._starts import NAMED_PLACES
 from paper.experiments import density_tables
 from paper.experiments.density_data import Data, Split, held_out, read
 from paper.experiments.density_runs import CEILING, METHODS, OF_METHOD, Recipe, Variant, budget, measured, settings
 from paper.experiments.density_tables import Cell, Page
 from paper.experiments.options import among, at_least_one, file_name, words
 from paper.experiments.record import Record
+from paper.methods.gaussian import matched_rank
 
 ABOUT = "Likelihoods of Gaussians over flattened images: LAPLEX by EM and by Adam, low rank, PPCA, the ceiling."
 RANK = 1000
@@ -74,7 +74,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--rank", type=int, default=RANK, metavar="K", help="of EM and Adam")
     add("--fits", nargs="+", default=FITS, metavar="qN[@RANK]", help="functions of EM")
     add("--studied", default=STUDIED, metavar="qN[@RANK]", help="fitted from all starts, or none")
-    add("--starts", nargs="+", metavar="NAME", help=f"those starts; {words(STARTS)} if not given")
+    add("--starts", nargs="+", metavar="NAME", help=f"those starts; {words(NAMED_PLACES)} if not given")
     add("--components", type=int, nargs="+", default=COMPONENTS, metavar="I", help="of Adam")
     add("--adam-starts", nargs="+", default=("raster",), metavar="NAME", help="where the pixels of Adam start")
     add(
@@ -137,8 +137,8 @@ def _refuse(given: argparse.Namespace) -> None:
         if not 0 < getattr(given, name) < float("inf"):
             raise ValueError(f"--{name.replace('_', '-')} must be positive and finite, got {getattr(given, name)}")
     among("methods", given.methods, METHODS)
-    among("starts", given.starts or (), STARTS)
-    among("adam-starts", given.adam_starts, STARTS)
+    among("starts", given.starts or (), NAMED_PLACES)
+    among("adam-starts", given.adam_starts, NAMED_PLACES)
     if (given.val is None) == (given.hold_out is None):
         raise ValueError("--val or --hold-out must be given, and not both: the ridge is chosen on those images")
 
@@ -186,10 +186,10 @@ def _data(given: argparse.Namespace) -> Data:
 def _starts(given: list[str] | None, data: Data) -> tuple[str, ...]:
     """The starts to study; a curve needs images of a known shape."""
     if data.shape is not None:
-        return tuple(given or STARTS)
+        return tuple(given or NAMED_PLACES)
     if given is not None and "curve" in given:
         raise ValueError("--starts must not have curve where the shape of images is not known, got it; use --side")
-    return tuple(start for start in given or STARTS if start != "curve")
+    return tuple(start for start in given or NAMED_PLACES if start != "curve")
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from laplex import density
-from paper.methods.empirical import empirical
-from paper.methods.gaussian import LowRankGaussian, ppca, ppca_parameters
 from laplex.density import Examples, FactorGaussian, LaplexGaussian, PlacedGaussian
 from laplex.density._module import Density
 from paper.experiments.density_data import Data
+from paper.methods.empirical import empirical
+from paper.methods.gaussian import LowRankGaussian, ppca, ppca_parameters
 
 METHODS = ("em", "em-adam", "adam", "diagonal", "low-rank", "ppca")  # beside "empirical", which is the ceiling of all
 FIGURES = ("log_likelihood", "standard_error", "bits_per_dim", "rmse")  # of an evaluation
@@ -172,7 +172,7 @@ def _em(data: Data, variant: Variant, recipe: Recipe) -> Fit:
         data.train,
         variant.rank,
         functions=variant.functions,
-        start=variant.start,
+        places=variant.start,
         shape=data.shape,
         rounds=recipe.rounds,
         jump=variant.jump,

@@ -150,7 +150,7 @@ def _computed(study: Study, split: str) -> list[Path]:
     paths = []
     pool = ThreadPoolExecutor()
     try:
-        with _progress.shown(f"laplex: {split} images", None) as told:
+        with _progress.bar(f"laplex: {split} images", None) as told:
             for first in range(0, len(sources), SHARD):
                 path = study.shards / f"{split}-{first:09}.npz"
                 paths.append(path)
@@ -166,7 +166,7 @@ def _computed(study: Study, split: str) -> list[Path]:
     return paths
 
 
-def _tell(told: _progress.Told, before: int, of: int, done: int) -> None:
+def _tell(told: _progress.Progress, before: int, of: int, done: int) -> None:
     told(before + done, of)
 
 

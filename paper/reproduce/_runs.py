@@ -133,7 +133,7 @@ def _measure(name: str, measurement: Measurement, order: Order) -> None:
     path = order.folder / f"{effort.kind}-{name}.json"
     record = Record(path, f"reproduce {name}", device=effort.device, fresh=order.fresh)
     points = measurement.points(effort)
-    with _progress.measured(name) as told:
+    with _progress.timed_bar(name) as told:
         told(0, len(points), "")
         for done, settings in enumerate(points, 1):
             record.run(settings, lambda settings=settings: measurement.compute(settings, effort))  # type: ignore[misc]

@@ -187,7 +187,7 @@ def test_a_folder_of_classes(tmp_path):
     (root / "cat" / "notes.txt").write_text("no image")
     (root / "readme.txt").write_text("no class")
     steps = []
-    loaded = data.images(root, 8, progress=lambda done, of: steps.append((done, of)))
+    loaded = data.images(root, 8, progress=lambda done, total: steps.append((done, total)))
     assert loaded.classes == ("cat", "dog")
     assert (loaded.pixels.shape, loaded.pixels.dtype) == ((4, 8, 8, 3), torch.uint8)
     assert loaded.y.tolist() == [0, 0, 1, 1]

@@ -48,7 +48,7 @@ class Header(NamedTuple):
 def decoded(
     sources: Sequence[Source],
     square: Callable[[Source], Array | None],
-    progress: _progress.Told | None,
+    progress: _progress.Progress | None,
     count: int | None = None,
 ) -> tuple[Array, Array]:
     """The pixels of the sources that can be read (any number, height, width, channels), and which ones those are.
@@ -61,7 +61,7 @@ def decoded(
     """
     most = len(sources) if count is None else min(count, len(sources))
     pixels, read, looked, good = np.zeros((0,), np.uint8), np.zeros(len(sources), bool), 0, 0
-    with _progress.shown("laplex: decoding images", progress) as told, _pool() as pool:
+    with _progress.bar("laplex: decoding images", progress) as told, _pool() as pool:
         while good < most and looked < len(sources):
             for one in pool.map(square, sources[looked : looked + most - good]):
                 if one is not None:

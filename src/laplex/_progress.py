@@ -8,64 +8,64 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Told = Callable[[int, int], None]  # how many are done, and of how many
-Measured = Callable[[int, int, str], None]  # the same, and what was found
-LINES = 10  # at most so many, beside the first
+Progress = Callable[[int, int], None]  # how many are done, and how many there are
+NotedProgress = Callable[[int, int, str], None]  # the same, and a note
+LINES = 10  # at most this many, besides the first
 
 
 @contextmanager
-def shown(what: str, told: Told | None) -> Iterator[Told]:
-    """What to tell about progress: ``told`` if it is given, else a function that shows it."""
-    if told is not None:
-        yield told
-    elif sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(what) as bar:
-            yield bar
+def bar(title: str, progress: Progress | None) -> Iterator[Progress]:
+    """The function to call as work is done: ``progress`` if it is given, else one that shows a bar."""
+    if progress is not None:
+        yield progress
     else:
-        yield lambda done, of: _line(what, done, of)
+        with _display(title) as display:
+            yield lambda done, total: display(done, total, "")
 
 
 @contextmanager
-def measured(what: str) -> Iterator[Measured]:
-    """What to tell about rounds that find something, as a function that shows it and the time left.
+def timed_bar(title: str) -> Iterator[NotedProgress]:
+    """A function to call after each round, which shows a note and the time left.
 
     Its first call says where the rounds begin: those of an earlier process took no time in this one.
     """
     begun: list[tuple[float, int]] = []
 
-    def with_time(done: int, of: int, found: str) -> str:
+    def note_and_time(done: int, total: int, note: str) -> str:
         if not begun:
             begun.append((time.monotonic(), done))
-        at, first = begun[0]
-        left = f"{duration((time.monotonic() - at) / (done - first) * (of - done))} left" if first < done < of else ""
-        return ", ".join(part for part in (found, left) if part)
+        moment, first = begun[0]
+        each = (time.monotonic() - moment) / max(done - first, 1)
+        left = f"{duration(each * (total - done))} left" if first < done < total else ""
+        return ", ".join(filter(None, (note, left)))
 
-    if sys.stderr.isatty() and importlib.util.find_spec("rich") is not None:
-        with _bar(what) as bar:
-            yield lambda done, of, found: bar(done, of, with_time(done, of, found))
-    else:
-        yield lambda done, of, found: _line(what, done, of, with_time(done, of, found))
+    with _display(title) as display:
+        yield lambda done, total, note: display(done, total, note_and_time(done, total, note))
 
 
 def duration(seconds: float) -> str:
     """Seconds in words, for a person who waits."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def _line(what: str, done: int, of: int, note: str = "") -> None:
-    if done == of or done % max(-(-of // LINES), 1) == 0:
-        print(f"{what}: {done} of {of}{note and ', '}{note}", file=sys.stderr, flush=True)
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded} s"
+    minutes = rounded // 60
+    return f"{minutes} min {rounded % 60} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 @contextmanager
-def _bar(what: str) -> Iterator[Callable[..., None]]:
+def _display(title: str) -> Iterator[NotedProgress]:
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield lambda done, total, note: _line(title, done, total, note)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True)) as progress:
-        task = progress.add_task(what, total=None, note="")
-        yield lambda done, of, note="": progress.update(task, completed=done, total=of, note=note)
+        task = progress.add_task(title, total=None, note="")
+        yield lambda done, total, note: progress.update(task, completed=done, total=total, note=note)
+
+
+def _line(title: str, done: int, total: int, note: str) -> None:
+    if done == total or done % max(-(-total // LINES), 1) == 0:
+        print(f"{title}: {done} of {total}{note and ', '}{note}", file=sys.stderr, flush=True)

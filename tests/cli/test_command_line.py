@@ -16,7 +16,7 @@ import laplex
 from laplex import cli
 from laplex.cli import completion, density, doctor, options, packages
 from laplex.cli.parsing import Formatter, as_command, default_text, did_you_mean
-from laplex.density._starts import STARTS
+from laplex.density._starts import NAMED_PLACES
 from paper.reproduce import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_the_script_of_an_install_is_this_command():
 
 
 def test_what_is_copied_for_quick_help_is_still_the_same():
-    assert density.STARTS == STARTS
+    assert density.PLACES == NAMED_PLACES
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ MISSPELT = {
     ("bench", "--rwos", "3"): "laplex bench: error: unrecognized arguments: --rwos 3; did you mean --rows for --rwos?",
     ("fit", "x", "--out", "y", "--rank", "2", "--chanels=3"): "--chanels=3; did you mean --channels for --chanels?",
     ("fit", "x", "--sdie", "8"): "are required: --out, --rank; did you mean --side for --sdie?",
-    ("fit", "x", "--out", "y", "--rank", "2", "--start", "rastr"): "did you mean raster?",
+    ("fit", "x", "--out", "y", "--rank", "2", "--places", "rastr"): "did you mean raster?",
     ("reproduce", "runtim"): "got 'runtim'; did you mean runtime?",
     ("experiment", "head"): "did you mean heads?",
     ("experiment", "heads", "--data", "x", "--out", "y", "--methods", "laplx"): "got 'laplx'; did you mean laplex?",
@@ -287,8 +287,8 @@ COMPLETED = {
     ("fi",): "fit",
     ("re",): "reconstruct reproduce report",
     ("fit", ""): "",  # a file: bash takes its own
-    ("fit", "folder", "--s"): "--start --side --seed",
-    ("fit", "folder", "--start", ""): " ".join(STARTS),
+    ("fit", "folder", "--s"): "--side --seed",
+    ("fit", "folder", "--places", ""): " ".join(NAMED_PLACES),
     ("fit", "--side", "fit", "--ra"): "--rank",
     ("bench", "--json", ""): "",
     ("bench", "--device", "c"): "cpu cuda",

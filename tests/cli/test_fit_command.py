@@ -112,7 +112,7 @@ def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):
         for index, one in enumerate(drawn(count)):
             Image.fromarray(one).resize((9, 7)).save(tmp_path / name / f"{index}.png")
     (tmp_path / "train" / "broken.png").write_bytes(b"no image")
-    options = ("--side", 6, "--validation", tmp_path / "val", "--start", "curve", "--no-jump", *SMALL)
+    options = ("--side", 6, "--validation", tmp_path / "val", "--places", "curve", "--no-jump", *SMALL)
     status, _, told = laplex("fit", tmp_path / "train", "--out", tmp_path / "fit", *options)
     assert status == 0, told
     assert "laplex fit: 1 of 13 images cannot be read and are skipped" in told
@@ -136,14 +136,14 @@ def test_the_paper_s_way(components, laplex, data, tmp_path):
     assert status == 0, told
     model, about = files.load(tmp_path / "model.safetensors")
     assert isinstance(model, LaplexGaussian)
-    assert (model.components, about["settings"]["start"]) == (components, "raster")
+    assert (model.components, about["settings"]["places"]) == (components, "raster")
     assert steps(tmp_path) == [("adam", 1), ("adam", 2), ("adam", "end")]
     first, second, _ = log(tmp_path)
     assert second["log_likelihood"] > first["log_likelihood"]
 
 
 def test_adam_alone_from_a_start(laplex, data, tmp_path):
-    options = ("--rank", 6, "--functions", 3, "--rounds", 0, "--start", "random", "--epochs", 1, "--device", "cpu")
+    options = ("--rank", 6, "--functions", 3, "--rounds", 0, "--places", "random", "--epochs", 1, "--device", "cpu")
     status, _, told = laplex("fit", data, "--out", tmp_path, *options)
     assert status == 0, told
     assert files.load(tmp_path / "model.safetensors")[0].functions == 3
@@ -187,7 +187,7 @@ REFUSED = {
     ("--side", 0): "--side must be at least 1, got 0",
     ("--side", 5): "--side and --channels must fit an array, which is not resized, got --side 5 and no --channels",
     ("--components", 2): "--components goes with --rounds 0, got --rounds 4: EM fits --functions",
-    ("--components", 2, "--rounds", 0, "--epochs", 1, "--start", "tree"): "--components excludes --functions, and any",
+    ("--components", 2, "--rounds", 0, "--epochs", 1, "--places", "tree"): "--components excludes --functions, and any",
     ("--hold-out", 1.5): "--hold-out must be between 0 and 1, got 1.5",
     ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
     ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
@@ -226,7 +226,7 @@ def test_data_that_cannot_be_used(laplex, data, tmp_path):
         ("mixed", (), "--side must be given for a folder"),
         ("mixed", ("--side", 6), "--channels must be given where grey images are among coloured ones"),
         ("nan.npy", (), "`values` must be finite; 30 of 30"),
-        ("rows.npy", ("--start", "curve"), "--start curve needs images"),
+        ("rows.npy", ("--places", "curve"), "--places curve needs images"),
         ("rows.npy", ("--validation", tmp_path / "other.npy"), "other.npy has examples of 72 (4 x 6 x 3) numbers"),
         ("other.npy", ("--validation", tmp_path / "turned.npy"), "of 72 (6 x 4 x 3) numbers, and "),
         ("rows.npy", ("--validation", tmp_path / "floats.npy"), "floats.npy holds torch.float32, and "),
@@ -329,7 +329,7 @@ def test_durations_in_words():
 def test_the_time_left_counts_this_process_alone(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with _progress.measured("EM") as told:
+    with _progress.timed_bar("EM") as told:
         told(20, 40, "")
         now[0] += 8
         told(24, 40, "3 bits")

@@ -76,11 +76,12 @@ def test_what_cannot_be_added_is_refused(laplex, data, tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_checkpoint_from_before_rounds_could_be_added(laplex, data, tmp_path):
+def test_an_older_checkpoint_is_read(laplex, data, tmp_path):
     assert laplex("fit", data, "--out", tmp_path, *LONG, "--rounds", 12)[0] == 0
     path = tmp_path / "checkpoint.safetensors"
     tensors, about = files.read(path, "checkpoint")
     del about["settings"]["schedule"]
+    about["settings"]["start"] = about["settings"].pop("places")  # its older name
     files.write(path, "checkpoint", tensors, about)
     assert laplex("fit", data, "--out", tmp_path, *LONG, "--rounds", 40)[0] == 0
     assert files.load(tmp_path / "model.safetensors")[1]["settings"]["schedule"] == 12

@@ -248,8 +248,9 @@ import torch
 torch.set_num_threads(1)
 from laplex import cli
 from laplex.cli import fitting
+from laplex.density import _rounds
 moments = {
-    "round": (fitting, "em_round", {3: signal.SIGKILL}),
+    "round": (_rounds, "em_round", {3: signal.SIGKILL}),
     "step": (fitting.Trainer, "step", {5: signal.SIGKILL}),
     "replace": (os, "replace", {5: signal.SIGKILL}),
     "again": (os, "replace", {4: signal.SIGINT, 5: signal.SIGINT}),

@@ -32,7 +32,7 @@ def fitted():
     dense = torch.nn.Linear(6, 7, device="cpu")
     with torch.no_grad():
         dense.weight.copy_(laplex.reference.kernel(*anchors()))
-    return LaplexLinear.from_linear(dense, 2, sweeps=2, progress=lambda done, of: None)
+    return LaplexLinear.from_linear(dense, 2, sweeps=2, progress=lambda done, total: None)
 
 
 def seeded():

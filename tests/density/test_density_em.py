@@ -12,6 +12,9 @@ import laplex
 from helpers import error
 from laplex import density
 from laplex.density import _em, _places
+from laplex.density._anneal import annealed
+from laplex.density._em import em_round, inflation
+from laplex.density._shrinkage import shrinkage
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SHAPE = (6, 5, 3)
@@ -65,7 +68,7 @@ def dense_round(x, state, places=None):
 def test_a_round_without_jumps_is_dense_em(functions):
     examples, state = started(functions)
     for _ in range(2):
-        after, likelihood = density.em_round(examples, state, jump=False)
+        after, likelihood = em_round(examples, state, jump=False)
         formed = loadings(state) @ state.root
         true = MultivariateNormal(examples.mean, formed @ formed.mT + state.noise.diag())
         assert likelihood == pytest.approx(float(true.log_prob(examples.values).mean()), rel=1e-10)
@@ -80,8 +83,8 @@ def test_a_round_without_jumps_is_dense_em(functions):
 @pytest.mark.parametrize("functions", [1, 2])
 def test_jumps_find_the_best_place(functions):
     examples, state = started(functions)
-    state, _ = density.em_round(examples, state, jump=False)
-    after, _ = density.em_round(examples, state)
+    state, _ = em_round(examples, state, jump=False)
+    after, _ = em_round(examples, state)
     every = torch.linspace(0, 1, (len(state.knots) - 1) * _places.PLACES + 1, dtype=torch.float64)
     _, _, noise, _ = dense_round(examples.rows(slice(None)), state, every)
     explained, best = examples.variance - after.noise, examples.variance - noise
@@ -96,7 +99,7 @@ def test_no_round_lowers_the_likelihood(dtype, functions, jump):
     examples = density.Examples(smooth(dtype=dtype))
     state, before = density.start(examples, 24, functions=functions), -math.inf
     for _ in range(30):
-        state, likelihood = density.em_round(examples, state, jump=jump)
+        state, likelihood = em_round(examples, state, jump=jump)
         assert likelihood >= before - (1e-5 if dtype == torch.float32 else 1e-8) * abs(likelihood)
         before = likelihood
 
@@ -106,7 +109,7 @@ def test_degenerate_latents_stay_definite():
     examples = density.Examples(smooth(examples=5, dim=40).repeat(3, 1) + 1e-9)
     state = density.start(examples, 60, functions=2)
     for _ in range(15):
-        state, likelihood = density.em_round(examples, state)
+        state, likelihood = em_round(examples, state)
         assert math.isfinite(likelihood)
 
 
@@ -118,7 +121,7 @@ def test_fit_of_permuted_features_is_the_permuted_fit():
         examples = density.Examples(values)
         state = density.start(examples, 12, functions=1, places=start)
         for _ in range(5):
-            state, likelihood = density.em_round(examples, state)
+            state, likelihood = em_round(examples, state)
         found.append((state, likelihood))
     (one, first), (two, second) = found
     assert first == pytest.approx(second, rel=1e-9)
@@ -128,8 +131,8 @@ def test_fit_of_permuted_features_is_the_permuted_fit():
 
 def test_fit_beats_every_start_without_jumps_and_knows_its_model():
     examples, told = density.Examples(smooth(400)), []
-    fitted = density.fit(examples, 20, rounds=20, told=lambda done, of: told.append((done, of)))
-    still = density.fit(examples, 20, rounds=20, start="random", jump=False, told=lambda done, of: None)
+    fitted = density.fit(examples, 20, rounds=20, progress=lambda done, total: told.append((done, total)))
+    still = density.fit(examples, 20, rounds=20, places="random", jump=False, progress=lambda done, total: None)
     assert told[-1] == (20, 20)
     assert len(fitted.history) == 20
     likelihood = fitted.model.log_prob(examples.values).mean().detach()
@@ -141,7 +144,7 @@ def test_fit_beats_every_start_without_jumps_and_knows_its_model():
 
 def test_evaluation():
     examples = density.Examples(smooth(50))
-    model = density.fit(examples, 8, rounds=3, told=lambda done, of: None).model
+    model = density.fit(examples, 8, rounds=3, progress=lambda done, total: None).model
     found = density.evaluate(model, examples)
     likelihoods = model.log_prob(examples.values).detach()
     rmse = (model.reconstruct(examples.values) - examples.values).square().mean().sqrt()
@@ -158,7 +161,7 @@ def test_evaluation():
 def test_bits_of_bytes_count_steps_of_1_in_255():
     values = torch.randint(0, 256, (60, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     examples = density.Examples(values)
-    model = density.fit(examples, 8, rounds=5, told=lambda done, of: None).model
+    model = density.fit(examples, 8, rounds=5, progress=lambda done, total: None).model
     found = density.evaluate(model, examples)
     assert error(examples.mean, values.double().mean(0) / 255) <= 1e-6
     nats = found.log_likelihood / 30
@@ -210,9 +213,9 @@ ERRORS = {
     "functions": ({"functions": 0}, "`functions` must be at least 1, got 0"),
     "name": (
         {"places": "spiral"},
-        r"`places` \(`start` of fit\) must be one of tree, curve, raster, random, or a tensor, got 'spiral'",
+        r"`places` must be one of tree, curve, raster, random, or a tensor, got 'spiral'",
     ),
-    "array": ({"places": np.zeros(90)}, r"`places` \(`start` of fit\) must be one of .*, or a tensor, got array"),
+    "array": ({"places": np.zeros(90)}, r"`places` must be one of .*, or a tensor, got array"),
     "shape": (
         {"places": "curve"},
         r"`shape` must be \(height, width, channels\) of 90 features for \"curve\", got None",
@@ -247,7 +250,7 @@ def test_noise_has_a_floor():
     examples = density.Examples(x)
     state = density.start(examples, 24, functions=1)
     for _ in range(20):
-        state, _ = density.em_round(examples, state)
+        state, _ = em_round(examples, state)
     assert float((state.noise / examples.variance.mean()).min()) >= 1e-4 * (1 - 1e-9)
     assert float((state.noise[:25] / examples.variance[:25]).min()) >= 1e-4 * (1 - 1e-9)
 
@@ -298,16 +301,16 @@ def test_a_round_that_is_not_finite_says_so():
     examples, state = started()
     state.weight = state.weight * float("nan")
     with pytest.raises(FloatingPointError, match="the likelihood before round 0 is nan"):
-        density.em_round(examples, state)
+        em_round(examples, state)
 
 
 def test_parts_of_examples_and_features_change_nothing(monkeypatch):
     examples, state = started()
-    want, likelihood = density.em_round(examples, state)
+    want, likelihood = em_round(examples, state)
     monkeypatch.setattr("laplex.density._examples.BLOCK", 1000)
     monkeypatch.setattr(_em, "FEATURES_AT_ONCE", 17)
     monkeypatch.setitem(_em.SCORED_AT_ONCE, "cpu", 40)
-    got, again = density.em_round(examples, state)
+    got, again = em_round(examples, state)
     assert likelihood == pytest.approx(again, rel=1e-12)
     assert error(got.noise, want.noise) <= 1e-9
 
@@ -320,10 +323,10 @@ def test_shrinkage_helps_where_examples_are_few():
     examples = density.Examples(train)
     other = density.Examples(held_out, mean=examples.mean)
     found = []
-    for part in (0.0, density.shrinkage(60, 25)):
+    for part in (0.0, shrinkage(60, 25)):
         state = density.start(examples, 60)
         for _ in range(15):
-            state, _ = density.em_round(examples, state, shrinkage=part)
+            state, _ = em_round(examples, state, shrinkage=part)
         found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
     assert found[1] > found[0] + 10
 
@@ -333,34 +336,43 @@ def test_inflated_noise_helps_where_examples_are_few():
     examples = density.Examples(train)
     other = density.Examples(held_out, mean=examples.mean)
     found = []
-    for factor in (1.0, density.inflation(30, 2, 25)):
+    for factor in (1.0, inflation(30, 2, 25)):
         state = density.start(examples, 60)
         for _ in range(15):
-            state, _ = density.em_round(examples, state, shrinkage=0.05, inflation=factor)
+            state, _ = em_round(examples, state, shrinkage=0.05, inflation=factor)
         found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
     assert found[1] > found[0] + 5
 
 
-@pytest.mark.parametrize(("called", "name"), [
-    (lambda: density.shrinkage(4, 0), "count"),
-    (lambda: density.shrinkage(0, 4), "rank"),
-    (lambda: density.inflation(0, 2, 5), "knots"),
-    (lambda: density.inflation(100, 0, 5), "functions"),
-    (lambda: density.inflation(100, 2, -1), "count"),
-])  # fmt: skip
-def test_numbers_below_one_are_refused(called, name):
-    with pytest.raises(ValueError, match=f"`{name}` must be at least 1"):
-        called()
+def test_rounds_are_those_of_a_fit_and_resume_from_any_of_them():
+    examples, state = started(rank=8)
+    model, history = density.fit(examples, 8, rounds=10, progress=lambda done, total: None)
+    first = density.EM(examples, state, 4, schedule=10)
+    rounds = list(first)
+    later = density.EM(examples, first.state, 10)
+    assert later.entered is None
+    rounds += list(later)
+    assert [one._replace(seconds=0) for one in rounds] == [one._replace(seconds=0) for one in history]
+    assert [one.round for one in rounds if one.levelled] == [1, 2, 3, 4]
+    assert all(torch.equal(one, other) for one, other in zip(later.model().parameters(), model.parameters()))
+    assert first.entered.round == 3
+    assert later.entered.round == 9
+
+
+@pytest.mark.parametrize("name", ["rounds", "schedule"])
+def test_numbers_of_rounds_below_zero_are_refused(name):
+    with pytest.raises(ValueError, match=f"laplex.density.EM: `{name}` must be at least 0, got -1"):
+        density.EM(*started(), **{name: -1})
 
 
 def test_inflation_multiplies_the_noise_up_to_the_variance():
     examples, state = started()
-    plain, _ = density.em_round(examples, state)
-    inflated, _ = density.em_round(examples, state, inflation=1.5)
+    plain, _ = em_round(examples, state)
+    inflated, _ = em_round(examples, state, inflation=1.5)
     assert error(inflated.noise, torch.minimum(1.5 * plain.noise, examples.variance)) <= 1e-12
-    assert density.inflation(500, 2, 10**6) == pytest.approx(1, abs=1e-4)
-    assert density.inflation(1, 2, 30) == pytest.approx((30 / 27) ** 2)
-    assert density.inflation(500, 2, 2) > 1e4  # the variance bounds it
+    assert inflation(500, 2, 10**6) == pytest.approx(1, abs=1e-4)
+    assert inflation(1, 2, 30) == pytest.approx((30 / 27) ** 2)
+    assert inflation(500, 2, 2) > 1e4  # the variance bounds it
 
 
 def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():
@@ -368,11 +380,11 @@ def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():
     lengths, rounds = [], 20
     for _ in range(rounds):
         before = state
-        state = density.annealed(state, rounds)
+        state = annealed(state, rounds)
         if state.round >= rounds / 2:
             assert state is before
         lengths.append(state.tau)
-        state, _ = density.em_round(examples, state)
+        state, _ = em_round(examples, state)
     assert all(one >= other for one, other in itertools.pairwise(lengths))
     assert lengths[0] > 4 * lengths[-1]
     assert lengths[10] == lengths[-1]
@@ -381,8 +393,8 @@ def test_tau_falls_in_the_first_half_and_the_rest_of_a_fit_is_plain():
 @pytest.mark.parametrize("rounds", range(1, 12))
 def test_short_fits_end_as_they_should(rounds):
     examples = density.Examples(smooth())
-    model, history = density.fit(examples, 12, rounds=rounds, told=lambda done, of: None)
-    still = density.fit(examples, 12, rounds=rounds, jump=False, told=lambda done, of: None).model
+    model, history = density.fit(examples, 12, rounds=rounds, progress=lambda done, total: None)
+    still = density.fit(examples, 12, rounds=rounds, jump=False, progress=lambda done, total: None).model
     found, other = (density.evaluate(one, examples).log_likelihood for one in (model, still))
     assert len(history) == rounds
     assert [one.seconds for one in history] == sorted(one.seconds for one in history)
@@ -392,8 +404,8 @@ def test_short_fits_end_as_they_should(rounds):
 def test_another_tau_keeps_the_functions_at_the_knots():
     examples, state = started()
     for _ in range(3):
-        state, _ = density.em_round(examples, state)
-    after = density.annealed(state, 100)
+        state, _ = em_round(examples, state)
+    after = annealed(state, 100)
     assert after.tau != state.tau
     spreads = [laplex.reference.kernel(one.knots, one.knots, one.tau) for one in (state, after)]
     blocks = [one.root.reshape(2, 6, 12) for one in (state, after)]
@@ -403,9 +415,9 @@ def test_another_tau_keeps_the_functions_at_the_knots():
 
 def test_levelled_features_are_spread_evenly_in_their_order():
     examples, state = started()
-    state, _ = density.em_round(examples, state)
+    state, _ = em_round(examples, state)
     state.round = 24  # of 200
-    after = density.annealed(state, 200)
+    after = annealed(state, 200)
     assert torch.equal(after.a.argsort(), state.a.argsort(stable=True))
     assert error(after.root, after.root[0, 0] * torch.eye(12, dtype=torch.float64)) <= 1e-15
     assert error(after.a.sort().values, (torch.arange(90, dtype=torch.float64) + 0.5) / 90) <= 1e-12

@@ -15,7 +15,7 @@ BUNDLED = f"{images.Path(images.__file__).with_name('photographs.npz')}:val"
 
 
 def load(source, **options):
-    return images.load(source, **({"progress": lambda done, of: None} | options))
+    return images.load(source, **({"progress": lambda done, total: None} | options))
 
 
 # --- One image -------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_only_the_first_images_are_decoded(count, looked, tmp_path, monkeypatch)
     told = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = load(tmp_path, side=6, channels=3, count=count, progress=lambda done, of: told.append((done, of)))
+        found = load(tmp_path, side=6, channels=3, count=count, progress=lambda done, total: told.append((done, total)))
     good = [index for index in range(8) if index not in broken][:count]
     assert np.array_equal(found.values.numpy(), pixels[good].reshape(len(good), -1))
     assert sorted(read) == [str(tmp_path / f"{index}.png") for index in range(looked)]

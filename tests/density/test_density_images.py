@@ -12,7 +12,7 @@ from PIL import Image
 from laplex.density import images
 from laplex.density.images import bundled
 
-QUIET = {"progress": lambda done, of: None}
+QUIET = {"progress": lambda done, total: None}
 WHERE = "laplex.density.images.load: "
 
 
@@ -47,7 +47,7 @@ def test_a_folder_is_searched_with_its_subfolders(tmp_path):
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / "folder.jpg").mkdir()
     steps = []
-    loaded = load(tmp_path, side=6, progress=lambda done, of: steps.append((done, of)))
+    loaded = load(tmp_path, side=6, progress=lambda done, total: steps.append((done, total)))
     assert (loaded.shape, loaded.skipped, loaded.values.dtype) == ((6, 6, 3), (), torch.uint8)
     assert np.array_equal(loaded.values.numpy(), pixels.reshape(3, -1))
     assert steps == [(1, 3), (2, 3), (3, 3)]

@@ -1,17 +1,18 @@
-"""``laplex.density.shrinkage``: what a fit to few examples makes of the latent covariance, and of samples."""
+"""Shrinkage: what a fit to few examples makes of the latent covariance, and of samples."""
 
 import math
 from typing import NamedTuple
 
 import pytest
 import torch
+from test_density_em import smooth
 
 from helpers import error
 from laplex import density
+from laplex.density._em import em_round
 from laplex.density._places import Line
-from laplex.density._shrinkage import EXAMPLES_OF_A_PATTERN, shrunk
+from laplex.density._shrinkage import EXAMPLES_OF_A_PATTERN, shrinkage, shrunk
 from laplex.reference import kernel
-from test_density_em import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW, MANY = EXAMPLES_OF_A_PATTERN - 1, 10**6  # examples: for no pattern at all, and for the most
@@ -111,9 +112,9 @@ def test_a_part_is_a_mixture():
 
 
 def test_the_part_is_that_of_a_covariance_seen_in_as_many_examples_as_variables():
-    assert density.shrinkage(1000, 3000) == pytest.approx(0.25)
-    assert density.shrinkage(10, 10**9) == pytest.approx(1e-8)
-    assert density.shrinkage(10**9, 10) == pytest.approx(1, abs=1e-6)
+    assert shrinkage(1000, 3000) == pytest.approx(0.25)
+    assert shrinkage(10, 10**9) == pytest.approx(1e-8)
+    assert shrinkage(10**9, 10) == pytest.approx(1, abs=1e-6)
 
 
 # --- in fits ----------------------------------------------------------------------------------------------------------
@@ -126,8 +127,8 @@ def test_a_round_changes_the_variance_of_no_feature(functions, part):
     state = density.start(examples, 24, functions=functions)
     for _ in range(4):
         before = state
-        state, _ = density.em_round(examples, before, shrinkage=part)
-    plain, _ = density.em_round(examples, before)
+        state, _ = em_round(examples, before, shrinkage=part)
+    plain, _ = em_round(examples, before)
     found, want = (one.model(examples.mean).distribution().variance.detach() for one in (state, plain))
     assert error(found, want) <= 1e-5
 
@@ -136,7 +137,7 @@ def test_examples_that_are_almost_copies_stay_definite():
     examples = density.Examples(smooth(examples=5, dim=40).repeat(40, 1) + 1e-9)
     state = density.start(examples, 60, functions=2)
     for _ in range(15):
-        state, likelihood = density.em_round(examples, state, shrinkage=0.5)
+        state, likelihood = em_round(examples, state, shrinkage=0.5)
         assert math.isfinite(likelihood)
 
 
@@ -151,7 +152,7 @@ def test_samples_are_as_wild_and_as_colourful_as_photographs(count, rank):
     train, _ = density.images.bundled()
     images = train.values[:count].reshape(count, 64, 64, 3)[:, ::2, ::2].flatten(1)
     examples = density.Examples(images)
-    model = density.fit(examples, rank, functions=4, rounds=12, told=lambda done, of: None).model
+    model = density.fit(examples, rank, functions=4, rounds=12, progress=lambda done, total: None).model
     torch.manual_seed(0)
     samples, images = model.sample(2000, noise=False), images / 255
     noise = model.distribution().noise.detach().square().mean()

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from test_density import VARIANTS, model_of
+from test_density_em import smooth
 
 from helpers import error
 from laplex import density
-from test_density import VARIANTS, model_of
-from test_density_em import smooth
+from laplex.density._em import em_round
 
 pytestmark = pytest.mark.gpu
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
@@ -34,7 +35,7 @@ def test_rounds_of_em(shrinkage):
         state = density.start(examples, 24, places=torch.linspace(0, 1, 90))
         history = []
         for _ in range(5):
-            state, likelihood = density.em_round(examples, state, jump=False, shrinkage=shrinkage)
+            state, likelihood = em_round(examples, state, jump=False, shrinkage=shrinkage)
             history.append(likelihood)
         found.append(history)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
@@ -43,7 +44,7 @@ def test_rounds_of_em(shrinkage):
 def test_a_fit_on_the_device_from_bytes_on_the_host():
     values = (255 * torch.rand(60, 200)).to(torch.uint8)
     examples = density.Examples(values, "cuda")
-    model = density.fit(examples, 12, rounds=4, told=lambda done, of: None).model
+    model = density.fit(examples, 12, rounds=4, progress=lambda done, total: None).model
     trainer = density.Trainer(model, examples, batch=16)
     before = density.evaluate(model, examples).log_likelihood
     for _ in range(3):

@@ -21,7 +21,7 @@ def test_calls_compile_nothing_after_a_warm_up(gradients):
 
     told = []
     asked = {"rows": (1, 8), "points": 20_000, "gradients": gradients}
-    programs = laplex.backends.warm_up(**asked, progress=lambda done, of: told.append((done, of)))
+    programs = laplex.backends.warm_up(**asked, progress=lambda done, total: told.append((done, total)))
     assert told[-1] == (programs, programs)
     before, draw = set(launch.compiled), random.Random(0)
     for _ in range(30):

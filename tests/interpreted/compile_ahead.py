@@ -41,7 +41,7 @@ launch.can_start_early = lambda device: True
 
 DEVICE, ASKED = torch.device("cuda", 0), warm_up.Asked(torch.float32, 3)
 found = warm_up.survey(DEVICE, ASKED, [(12000, 13000), (20000, 21000), (60000, 70000)])
-warm_up.compile_all(found, lambda done, of: None)
+warm_up.compile_all(found, lambda done, total: None)
 compiled = len(list(Path(knobs.cache.dir).rglob("*.cubin")))
 assert compiled == len(found) == len(launch.compiled) > 4, (compiled, len(found), len(launch.compiled))
 for pairs in ([(12345, 12346), (16384, 16384)], [(20001, 20480), (65536, 65536)]):  # odd, even, powers of two

@@ -123,7 +123,7 @@ def test_every_program_found_is_compiled_once_and_told(ahead, monkeypatch):
     compiled, told = [], []
     monkeypatch.setattr(ahead, "compile_ahead", lambda variant, numbers: compiled.append(variant))
     calls = [ahead.Asked(torch.float32, rows) for rows in (1, 8)]
-    number = ahead.prepare(CPU, calls, 4096, lambda done, of: told.append((done, of)))
+    number = ahead.prepare(CPU, calls, 4096, lambda done, total: told.append((done, total)))
     assert len(compiled) == len(set(compiled)) == number > 3
     assert told == [(done, number) for done in range(number + 1)]
 
@@ -134,11 +134,11 @@ def test_a_failure_to_compile_is_not_hidden(ahead, monkeypatch):
 
     monkeypatch.setattr(ahead, "compile_ahead", fails)
     with pytest.raises(RuntimeError, match="no compiler"):
-        ahead.prepare(CPU, [ahead.Asked(torch.float32, 1)], 64, lambda done, of: None)
+        ahead.prepare(CPU, [ahead.Asked(torch.float32, 1)], 64, lambda done, total: None)
 
 
 def test_progress_without_a_terminal_is_a_few_lines(capsys):
-    with _progress.shown("compiling", None) as told:
+    with _progress.bar("compiling", None) as told:
         for done in range(96):
             told(done, 95)
     lines = capsys.readouterr().err.splitlines()
@@ -150,7 +150,7 @@ def test_progress_without_a_terminal_is_a_few_lines(capsys):
 def test_progress_in_a_terminal_is_a_bar(monkeypatch, capsys):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with _progress.shown("compiling", None) as told:
+    with _progress.bar("compiling", None) as told:
         told(1, 2)
         told(2, 2)
     assert "2/2" in capsys.readouterr().err

@@ -23,7 +23,7 @@ def metric_of(name, columns):
 def fitted(weight, rank, **options):
     dense = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
     dense.weight.data.copy_(weight)
-    return LaplexLinear.from_linear(dense, rank, progress=lambda done, of: None, **options)
+    return LaplexLinear.from_linear(dense, rank, progress=lambda done, total: None, **options)
 
 
 def nearly_low_rank(rows, columns, rank, noise):

@@ -74,6 +74,8 @@ class Keeper:
             tensors, about = files.read(path, "checkpoint")
             settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
             settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
+            if "start" in settings:  # its older name
+                settings["places"] = settings.pop("start")
             point = Point(about["stage"], unpacked(about["tree"], tensors), settings)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"--out: the checkpoint cannot be used ({error}); --fresh starts over") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from laplex.cli.parsing import add_device
 
-STARTS = ("tree", "curve", "raster", "random")  # those of laplex.density, which imports torch
+PLACES = ("tree", "curve", "raster", "random")  # those of laplex.density, which imports torch
 DATA = (
     "a folder of images, one image, an .npz file of packed images or of an array, with :PART if it has several, or an "
     ".npy file; bundled:train and bundled:val come with laplex; transparent pixels are white"
@@ -53,7 +53,7 @@ def _add_fit(commands: Any) -> None:
     made.add_argument("--rank", type=int, required=True, metavar="R", help="of the covariance without its diagonal")
     made.add_argument("--functions", type=int, metavar="Q", help="functions at every place; 2 if not given")
     made.add_argument("--rounds", type=int, default=40, metavar="N", help="of EM; 40 if not given")
-    made.add_argument("--start", choices=STARTS, help="where pixels start on the line; tree if not given")
+    made.add_argument("--places", choices=PLACES, help="where pixels start on the line; tree if not given")
     made.add_argument(
         "--jump", action=argparse.BooleanOptionalAction, default=True, help="let pixels leave their places"
     )

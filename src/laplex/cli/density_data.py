@@ -46,7 +46,7 @@ def for_fit(given: argparse.Namespace, device: torch.device, *, quiet: bool = Fa
     """The examples of DATA, and those that the fit does not see; ``quiet`` shows no progress."""
     asked: dict[str, Any] = {"side": given.side, "channels": given.channels}
     if quiet:
-        asked["progress"] = lambda done, of: None
+        asked["progress"] = lambda done, total: None
     found = _loaded("fit", given.data, asked)
     train, held_out = found.values, None
     if given.validation is not None:

@@ -137,7 +137,7 @@ def _settings(given: argparse.Namespace, us: team.Team) -> Settings:
         components=given.components,
         rounds=given.rounds,
         schedule=given.rounds,
-        start=given.start or ("raster" if paper else "tree"),
+        places=given.places or ("raster" if paper else "tree"),
         jump=given.jump,
         epochs=given.epochs,
         lr=given.lr,
@@ -190,8 +190,8 @@ def _refuse_model(given: argparse.Namespace) -> None:
             )
     elif given.rounds:
         raise ValueError(f"--components goes with --rounds 0, got --rounds {given.rounds}: EM fits --functions")
-    elif given.functions is not None or given.start not in (None, "raster"):
-        raise ValueError("--components excludes --functions, and any --start but raster")
+    elif given.functions is not None or given.places not in (None, "raster"):
+        raise ValueError("--components excludes --functions, and any --places but raster")
 
 
 def _refuse_for(settings: Settings, data: density_data.Data) -> None:
@@ -203,5 +203,5 @@ def _refuse_for(settings: Settings, data: density_data.Data) -> None:
             f"--rank must be at most {data.train.dim}, the numbers of an example, got {settings.rank}; a larger one "
             "describes nothing more"
         )
-    if settings.start == "curve" and data.shape is None:
-        raise ValueError("--start curve needs images: the numbers of DATA have no height and width; give --side")
+    if settings.places == "curve" and data.shape is None:
+        raise ValueError("--places curve needs images: the numbers of DATA have no height and width; give --side")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex import _progress, density
+from laplex import _progress
 from laplex.cli.checkpoint import Keeper, Point
 from laplex.cli.density_commands import evaluations
 from laplex.cli.density_data import Data
 from laplex.cli.team import Team
-from laplex.density import LaplexGaussian, PlacedGaussian, State, Trainer, annealed, em_round, start
+from laplex.density import EM, LaplexGaussian, PlacedGaussian, Round, State, Trainer, start
 from laplex.density.files import Model
 
 # A matrix that is not definite; or, from a check of arguments, parameters that are not finite or a tau of 0.
@@ -32,7 +33,7 @@ class Settings:
     components: int | None  # None with functions
     rounds: int
     schedule: int  # rounds that annealing is made for: those of the first command, to which others may add
-    start: str
+    places: str
     jump: bool
     epochs: int
     lr: float
@@ -101,51 +102,42 @@ def _blank(job: Job) -> Model:
 
 
 def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
-    settings, keeper = job.settings, job.keeper
+    settings, keeper, train = job.settings, job.keeper, job.data.train
+    began = time.perf_counter() - keeper.seconds()
     state, before = _started(job) if tree is None else _restored(job, tree)
     if tree is None:
         _hold(job, state, before)
-    good: State | None = None
-    knots = len(state.knots) if settings.jump else 1
-    caution = {
-        "shrinkage": density.shrinkage(settings.rank, len(job.data.train)),
-        "inflation": density.inflation(knots, len(state.weight), len(job.data.train)),
-    }
+    em = EM(train, state, settings.rounds, schedule=settings.schedule, jump=settings.jump, began=began)
     with _progress_of(job, "EM") as told:
         told(state.round, settings.rounds, "")
-        while state.round < settings.rounds:
-            reached = keeper.seconds()
-            try:
-                state, change = _annealed(job, state)
-                after, likelihood = em_round(job.data.train, state, jump=settings.jump, **caution)
-            except FAILURES as error:
-                model = None if good is None else good.model(job.data.train.mean)
-                raise DivergedError(f"round {state.round + 1} of EM failed: {error}", model) from None
-            _note(job, "em", "round", state.round, reached, likelihood, tau=state.tau, **change)
-            good, state = state, _contiguous(after)
-            _hold(job, state, before)
-            told(state.round, settings.rounds, _in_words(job, likelihood) + (", places levelled" if change else ""))
-            if keeper.due() or state.round == settings.rounds:
+        for done in _rounds(em):
+            levelled = {"levelled": True} if done.levelled else {}
+            seconds, likelihood = round(done.seconds, 3), done.log_likelihood
+            _note(job, "em", "round", done.round, seconds, likelihood, tau=done.tau, **levelled)
+            _hold(job, em.state, before)
+            note = _in_words(job, likelihood) + (", places levelled" if done.levelled else "")
+            told(em.state.round, settings.rounds, note)
+            if keeper.due() or em.state.round == settings.rounds:
                 keeper.save()
-    found = Fitted(state.model(job.data.train.mean), before)
+    found = Fitted(em.model(), before)
     if settings.rounds:
         _finish(job, "em", settings.rounds, found.model)
     return found
 
 
+def _rounds(em: EM) -> Iterator[Round]:
+    try:
+        yield from em
+    except FAILURES as error:
+        model = None if em.entered is None else em.entered.model(em.examples.mean)
+        raise DivergedError(f"round {em.state.round + 1} of EM failed: {error}", model) from None
+
+
 def _started(job: Job) -> tuple[State, Tensor]:
     settings, data = job.settings, job.data
     options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": data.shape}
-    state = _contiguous(start(data.train, settings.rank, places=settings.start, **options))
+    state = start(data.train, settings.rank, places=settings.places, **options)
     return state, state.a.clone()
-
-
-def _annealed(job: Job, state: State) -> tuple[State, dict[str, bool]]:
-    """The state to go into the next round with, and what the log says of it where its likelihood falls by that."""
-    if not job.settings.jump:
-        return state, {}
-    found = _contiguous(annealed(state, job.settings.schedule))
-    return found, {} if torch.equal(found.a, state.a) else {"levelled": True}
 
 
 def _hold(job: Job, state: State, before: Tensor) -> None:
@@ -156,13 +148,6 @@ def _hold(job: Job, state: State, before: Tensor) -> None:
 def _restored(job: Job, tree: dict[str, Any]) -> tuple[State, Tensor]:
     values = {name: _moved(value, job) for name, value in tree["state"].items()}
     return State(**values), tree["before"]
-
-
-def _contiguous(state: State) -> State:
-    """The same numbers in rows: how a product is summed may depend on strides, which a file does not keep."""
-    found: dict[str, Any] = {field.name: getattr(state, field.name) for field in fields(state)}
-    found |= {name: one.contiguous() for name, one in found.items() if isinstance(one, Tensor)}
-    return State(**found)
 
 
 # --- Adam -------------------------------------------------------------------------------------------------------------
@@ -224,12 +209,12 @@ def _copy_if_finite(job: Job, model: Model, other: Model | None) -> Model | None
 
 
 @contextmanager
-def _progress_of(job: Job, what: str) -> Iterator[_progress.Measured]:
+def _progress_of(job: Job, what: str) -> Iterator[_progress.NotedProgress]:
     if job.team.leads:
-        with _progress.measured(what) as told:
+        with _progress.timed_bar(what) as told:
             yield told
     else:
-        yield lambda done, of, found: None
+        yield lambda done, total, note: None
 
 
 def _note(job: Job, stage: str, counted: str, count: int, seconds: float, likelihood: float, **more: Any) -> None:

@@ -22,31 +22,30 @@ Everything is exact
 Fitting
     ``fit``       rounds of EM, closed, in which every feature may jump to the best place of the line (``_em``,
                   ``_places``), annealed in their first half (``_anneal``). It needs no positions of pixels.
+    ``EM``        the same, round by round, from a state that can be saved.
     ``Trainer``   Adam on the exact likelihood, from scratch or after EM.
 """
 
 from laplex.density import files as files
 from laplex.density import images as images
 from laplex.density import pictures as pictures
-from laplex.density._anneal import annealed as annealed
 from laplex.density._em import State as State
-from laplex.density._em import em_round as em_round
-from laplex.density._em import inflation as inflation
 from laplex.density._examples import Examples as Examples
 from laplex.density._factor import FactorGaussian as FactorGaussian
 from laplex.density._fit import Evaluation as Evaluation
 from laplex.density._fit import Fitted as Fitted
-from laplex.density._fit import Round as Round
 from laplex.density._fit import evaluate as evaluate
 from laplex.density._fit import fit as fit
 from laplex.density._gaussian import LaplexGaussian as LaplexGaussian
 from laplex.density._gaussian import PlacedGaussian as PlacedGaussian
-from laplex.density._shrinkage import shrinkage as shrinkage
+from laplex.density._rounds import EM as EM
+from laplex.density._rounds import Round as Round
 from laplex.density._starts import start as start
 from laplex.density._structured import StructuredGaussian as StructuredGaussian
 from laplex.density._train import Trainer as Trainer
 
 __all__ = [
+    "EM",
     "Evaluation",
     "Examples",
     "FactorGaussian",
@@ -57,14 +56,10 @@ __all__ = [
     "State",
     "StructuredGaussian",
     "Trainer",
-    "annealed",
-    "em_round",
     "evaluate",
     "files",
     "fit",
     "images",
-    "inflation",
     "pictures",
-    "shrinkage",
     "start",
 ]

@@ -30,7 +30,6 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast
-from laplex._checks import counts
 from laplex._functional import gram, linear
 from laplex._plan import Plan
 from laplex.density._examples import Examples
@@ -45,7 +44,7 @@ RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first
 
 @dataclass
 class State:
-    """The model between rounds. A round draws nothing at random, so a fit can go on from a saved state."""
+    """The model between rounds. A round draws nothing at random, so a fit can resume from a saved state."""
 
     a: Tensor  # (n,) places
     weight: Tensor  # (q, n)
@@ -82,15 +81,15 @@ def em_round(
         state: from :func:`laplex.density.start`, or from an earlier round.
         jump: whether features may leave their places.
         shrinkage: the part of the latent covariance that is replaced by one that few examples determine, from 0 to
-            1; see :func:`laplex.density.shrinkage`.
+            1; see :func:`laplex.density._shrinkage.shrinkage`.
         inflation: what the variances of the noise are multiplied by, up to those of the features; see
-            :func:`laplex.density.inflation`. Without these two no round lowers the likelihood.
+            :func:`inflation`. Without these two no round lowers the likelihood.
     """
     means, moments, likelihood = _expectation(examples, state)
     if not math.isfinite(likelihood):
         raise FloatingPointError(
-            f"laplex.density.em_round: the likelihood before round {state.round} is {likelihood}; the state given to "
-            "it is unchanged; check the examples"
+            f"laplex.density.EM: the likelihood before round {state.round} is {likelihood}; the state is that before "
+            "the round; check the examples"
         )
     line = Line(state.knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
@@ -121,8 +120,6 @@ def inflation(knots: int, functions: int, count: int) -> float:
         functions: q.
         count: of examples.
     """
-    for name, value in (("knots", knots), ("functions", functions), ("count", count)):
-        counts.whole("laplex.density.inflation", name, value)
     free = max(count - functions - 1, 1)
     return float((knots ** (2 / count) * count / free) ** 2)
 
@@ -181,7 +178,8 @@ def root_of(moments: Tensor) -> Tensor:
     for ridge in RIDGES:
         root, info = torch.linalg.cholesky_ex(whole + ridge * unit)
         if int(info) == 0:
-            return root  # type: ignore[no-any-return]
+            # In rows: how a product is summed may depend on strides, which a file does not keep.
+            return root.contiguous()  # type: ignore[no-any-return]
     raise FloatingPointError(
         "laplex.density: the latent covariance is not definite; the examples may have NaN or infinity"
     )

@@ -1,4 +1,4 @@
-"""A whole fit in one call, and what a model is worth on other examples."""
+"""A fit in one call, and the value of a model on other examples."""
 
 from __future__ import annotations
 
@@ -11,22 +11,12 @@ from torch import Tensor
 
 from laplex import _progress
 from laplex._checks.counts import whole
-from laplex.density._anneal import annealed
-from laplex.density._em import em_round, inflation
 from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
-from laplex.density._shrinkage import shrinkage
-from laplex.density._starts import start as start_state
-
-
-class Round(NamedTuple):
-    """What was known before a round."""
-
-    round: int
-    seconds: float  # since the fit began
-    log_likelihood: float  # the mean over the examples
+from laplex.density._rounds import EM, Round
+from laplex.density._starts import start
 
 
 class Fitted(NamedTuple):
@@ -41,27 +31,25 @@ def fit(
     rank: int,
     *,
     functions: int = 2,
-    start: str | Tensor = "tree",
+    places: str | Tensor = "tree",
     shape: tuple[int, ...] | None = None,
     rounds: int = 40,
     jump: bool = True,
     seed: int = 0,
-    told: _progress.Told | None = None,
+    progress: _progress.Progress | None = None,
 ) -> Fitted:
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
-    With jumps the first half of the rounds is annealed (:func:`laplex.density.annealed`). The latent covariance is
-    shrunk where examples are few (:func:`laplex.density.shrinkage`), and the noise is inflated
-    (:func:`laplex.density.inflation`).
+    :class:`laplex.density.EM` says what a fit does, and runs one round by round.
 
     Args:
         examples: what is fitted.
         rank: of the covariance without its diagonal; a multiple of ``functions``.
         functions: how many functions a place has.
-        start, shape, seed: see ``places`` and the others of :func:`laplex.density.start`.
+        places, shape, seed: where features start; see :func:`laplex.density.start`.
         rounds: of EM.
         jump: whether features may leave the places where they start.
-        told: told how many rounds are done, and of how many; None shows a bar.
+        progress: called with the number of rounds that are done, and of all rounds; None shows a bar.
 
     Example:
         >>> examples = laplex.density.Examples(images.flatten(1))
@@ -70,17 +58,13 @@ def fit(
     """
     whole("laplex.density.fit", "rounds", rounds)
     began, history = time.perf_counter(), []
-    state = start_state(examples, rank, functions=functions, places=start, shape=shape, seed=seed)
-    part = shrinkage(rank, len(examples))
-    factor = inflation(len(state.knots) if jump else 1, functions, len(examples))
-    with _progress.shown("EM", told) as tell:
-        for number in range(rounds):
-            seconds = time.perf_counter() - began
-            state = annealed(state, rounds) if jump else state
-            state, likelihood = em_round(examples, state, jump=jump, shrinkage=part, inflation=factor)
-            history.append(Round(number, seconds, likelihood))
-            tell(number + 1, rounds)
-    return Fitted(state.model(examples.mean), history)
+    state = start(examples, rank, functions=functions, places=places, shape=shape, seed=seed)
+    em = EM(examples, state, rounds, jump=jump, began=began)
+    with _progress.bar("EM", progress) as report:
+        for done in em:
+            history.append(done)
+            report(done.round + 1, rounds)
+    return Fitted(em.model(), history)
 
 
 class Evaluation(NamedTuple):

@@ -23,8 +23,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex._checks import counts
-
 EXAMPLES_OF_A_PATTERN = 10  # a pattern is kept for so many
 RIDGE = 1e-6  # of the mean variance of the functions at a knot
 LEAST_RIDGE = 1e-9  # of the mean of a diagonal: what makes rounding harmless
@@ -40,8 +38,6 @@ def shrinkage(rank: int, count: int) -> float:
     part is rank / (rank + count), as if the simpler covariance had been seen in as many examples as there are latent
     variables; half and a quarter of that were nearly as good (`python -m benchmarks.shrinkage`).
     """
-    where = "laplex.density.shrinkage"
-    rank, count = counts.whole(where, "rank", rank), counts.whole(where, "count", count)
     return rank / (rank + count)
 
 

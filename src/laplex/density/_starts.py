@@ -15,7 +15,7 @@ from laplex.density._em import State
 from laplex.density._examples import Examples, examples_of
 from laplex.density._places import evenly
 
-STARTS = ("tree", "curve", "raster", "random")
+NAMED_PLACES = ("tree", "curve", "raster", "random")
 NOISE = 0.25  # of the variance of each feature, at the start
 KNOTS_IN_TAU = 2.0  # tau in distances of neighbouring knots
 TREE_ROWS = 4096  # the examples that an order is found from: its time grows with their square
@@ -85,10 +85,8 @@ def _places(
             got = f"{tuple(places.shape)}{reach}"
             raise ValueError(f"{where}: `places` must be ({n},), from 0 to 1, got {got}; scale them")
         return places.to(**like).clone()
-    if not (isinstance(places, str) and places in STARTS):
-        raise ValueError(
-            f"{where}: `places` (`start` of fit) must be one of {', '.join(STARTS)}, or a tensor, got {places!r}"
-        )
+    if not (isinstance(places, str) and places in NAMED_PLACES):
+        raise ValueError(f"{where}: `places` must be one of {', '.join(NAMED_PLACES)}, or a tensor, got {places!r}")
     if places == "tree":
         step = -(-len(examples) // TREE_ROWS)
         return seriate(examples.values[::step].to(examples.device)).to(**like)

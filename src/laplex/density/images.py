@@ -63,7 +63,7 @@ def load(
     side: int | None = None,
     channels: int | None = None,
     count: int | None = None,
-    progress: _progress.Told | None = None,
+    progress: _progress.Progress | None = None,
 ) -> Pictures:
     """The images of a folder or a file.
 
@@ -108,7 +108,7 @@ def bundled() -> tuple[Pictures, Pictures]:
     image i of the part "train" is of the photograph credits[credit_train[i]].
     """
     path = Path(__file__).with_name("photographs.npz")
-    train, val = (load(f"{path}:{part}", progress=lambda done, of: None) for part in ("train", "val"))
+    train, val = (load(f"{path}:{part}", progress=lambda done, total: None) for part in ("train", "val"))
     return train, val
 
 

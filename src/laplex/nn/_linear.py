@@ -16,7 +16,7 @@ from laplex.nn._anchored import Anchored
 from laplex.reference import kernel
 
 if TYPE_CHECKING:
-    from laplex._progress import Told
+    from laplex._progress import Progress
 
 
 class LaplexLinear(Anchored):
@@ -181,7 +181,7 @@ class LaplexLinear(Anchored):
         *,
         importance: Tensor | None = None,
         sweeps: int = 80,
-        progress: Told | None = None,
+        progress: Progress | None = None,
     ) -> Self:
         """A layer fitted to a trained ``nn.Linear``, by anchors that jump to their best places and slide from there.
 

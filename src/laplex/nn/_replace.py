@@ -14,7 +14,7 @@ from laplex.nn._encoders import leave_nested_tensors
 from laplex.nn._linear import LaplexLinear
 
 if TYPE_CHECKING:
-    from laplex._progress import Told
+    from laplex._progress import Progress
 
 
 OPTIONS = ("phase", "tau", "train_tau")
@@ -97,7 +97,7 @@ def replace_linear(
     fit: bool = False,
     sweeps: int = 80,
     dry_run: bool = False,
-    progress: Told | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> Replacements:
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
@@ -236,7 +236,7 @@ def _shared(model: nn.Module) -> set[int]:
     return {parameter for parameter, modules in owners.items() if len(modules) > 1}
 
 
-def _fitted(old: nn.Linear, kernels: int, sweeps: int, progress: Told | None) -> LaplexLinear:
+def _fitted(old: nn.Linear, kernels: int, sweeps: int, progress: Progress | None) -> LaplexLinear:
     return _as_before(old, LaplexLinear.from_linear(old, kernels, sweeps=sweeps, progress=progress))
 
 

@@ -23,14 +23,14 @@ from torch import Tensor
 
 from laplex import _autocast
 from laplex._checks.counts import whole
-from laplex._progress import shown
+from laplex._progress import bar
 from laplex.nn import _checks as checks
 from laplex.nn import _start as start
 from laplex.nn._fitting import Best, Fit, fixed_draws, shuffled
 from laplex.nn._simplices import two_simplices
 
 if TYPE_CHECKING:
-    from laplex._progress import Told
+    from laplex._progress import Progress
     from laplex.nn._linear import LaplexLinear
 
 LENGTHS = (1.0, 4.0, 16.0)  # of lines, in units of the shortest
@@ -47,7 +47,7 @@ Put = Callable[[], None]  # puts a layer where a fit may start
 @torch.no_grad()
 @_autocast.unaffected
 def fit(
-    layer: LaplexLinear, weight: Tensor, *, importance: Tensor | None, sweeps: int, progress: Told | None = None
+    layer: LaplexLinear, weight: Tensor, *, importance: Tensor | None, sweeps: int, progress: Progress | None = None
 ) -> None:
     """Fit a layer's anchors and weights to a dense weight (out_features, in_features)."""
     where = "laplex.nn.LaplexLinear.from_linear"
@@ -57,7 +57,7 @@ def fit(
     metric, diagonal = _metrics(layer, importance)
     scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32
     target = (weight.double() / scale).to(layer.a)
-    with shown("laplex: fitting", progress) as tell:
+    with bar("laplex: fitting", progress) as tell:
         best = _Search(layer, target, sweeps, tell).run(metric, diagonal)
     for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.mix, best.mix.double() * scale)):
         parameter.copy_(found)
@@ -67,7 +67,7 @@ def fit(
 class _Search:
     """One fit. The layer serves to make starts in."""
 
-    def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, tell: Told) -> None:
+    def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, tell: Progress) -> None:
         self.layer, self.target, self.sweeps, self.tell = layer, target, sweeps, tell
         self.draws, self.count, self.total = fixed_draws(), itertools.count(1), 0
 

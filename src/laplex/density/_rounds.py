@@ -1,0 +1,92 @@
+"""A fit by EM, round by round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from laplex._checks import counts
+from laplex.density._anneal import annealed
+from laplex.density._em import State, em_round, inflation
+from laplex.density._examples import Examples, examples_of
+from laplex.density._gaussian import PlacedGaussian
+from laplex.density._shrinkage import shrinkage
+
+
+class Round(NamedTuple):
+    """One round: what was known when it began."""
+
+    round: int  # from 0
+    seconds: float  # since the fit began
+    log_likelihood: float  # the mean over the examples
+    tau: float  # the length scale, which annealing shortens
+    levelled: bool  # whether annealing spread the features evenly over the line; then the likelihood is lower for once
+
+
+class EM:
+    """Rounds of EM in which features jump to their best places: what :func:`laplex.density.fit` runs.
+
+    Iterating yields a :class:`Round` after each round, when ``state`` is what it reached. A round draws nothing at
+    random, so a later ``EM`` from a saved ``state`` does what this one would have done.
+
+    With jumps the first half of the rounds is annealed: tau falls from many knots to a few, and features that crowd are
+    spread evenly again a few times. Where examples are few the latent covariance is shrunk and the noise is inflated.
+
+    Args:
+        examples: what is fitted.
+        state: from :func:`laplex.density.start`, or from an earlier fit.
+        rounds: of the whole fit, including those that came before ``state``.
+        schedule: the number of rounds that annealing is planned for; ``rounds`` if not given.
+        jump: whether features may leave the places where they start.
+        began: when the fit began, by ``time.perf_counter()``; now if not given.
+
+    Attributes:
+        state: after the last round.
+        entered: what the last round began with, after annealing: the last state whose likelihood is known. None before
+            the first round.
+        shrinkage, inflation: how careful the fit is with few examples; 0 and 1 for maximum likelihood.
+
+    Example:
+        >>> em = laplex.density.EM(examples, laplex.density.start(examples, rank=100), rounds=40)
+        >>> for done in em:
+        ...     print(done.round, done.log_likelihood)
+        >>> model = em.model()
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        state: State,
+        rounds: int = 40,
+        *,
+        schedule: int | None = None,
+        jump: bool = True,
+        began: float | None = None,
+    ) -> None:
+        where = "laplex.density.EM"
+        examples_of(where, examples)
+        self.rounds = counts.whole(where, "rounds", rounds, 0)
+        self.examples, self.state = examples, state
+        self.entered: State | None = None
+        self.shrinkage = shrinkage(len(state.root), len(examples))
+        self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), len(examples))
+        self._schedule = self.rounds if schedule is None else counts.whole(where, "schedule", schedule, 0)
+        self._jump = jump
+        self._began = time.perf_counter() if began is None else began
+
+    def __iter__(self) -> Iterator[Round]:
+        """Run the rounds that are left."""
+        while self.state.round < self.rounds:
+            seconds = time.perf_counter() - self._began
+            state = annealed(self.state, self._schedule) if self._jump else self.state
+            levelled = state.a is not self.state.a
+            reached, likelihood = em_round(
+                self.examples, state, jump=self._jump, shrinkage=self.shrinkage, inflation=self.inflation
+            )
+            self.entered, self.state = state, reached
+            yield Round(state.round, seconds, likelihood, state.tau, levelled)
+
+    def model(self) -> PlacedGaussian:
+        """The model that was reached."""
+        return self.state.model(self.examples.mean)
