@@ -1,11 +1,10 @@
-"""The tables of densities in README and documentation, from the committed runs of `python -m paper experiment density`."""
+"""The documentation's tables of densities, from the committed runs of the experiment on densities."""
 
-import json
+from collections.abc import Callable
 from typing import Any
 
-from benchmarks.report import COMMITTED
+from benchmarks.committed import EXPERIMENTS, content, source, table
 
-FOLDER = COMMITTED / "experiments"
 GPU, CPU = "density-imagenette224.json", "density-imagenette224-cpu.json"
 PHOTOGRAPHS = {  # by the number of images that were fitted
     234: "density-photos1024.json",
@@ -24,7 +23,7 @@ Run = dict[str, Any]
 
 
 def densities() -> str:
-    """Likelihoods of test images: a line a model, the fewest parameters first, and then what it is compared with."""
+    """Likelihoods of test images: a line per model, the fewest parameters first, and then what it is compared with."""
     runs = [(run, "H200") for run in _runs(GPU)] + [(run, "two cores") for run in _runs(CPU)]
     fits = [(run, where) for run, where in runs if run["settings"]["method"] == "em" and _as_fitted(run)]
     fits.sort(key=lambda one: (one[0]["result"]["parameters"], one[1]))
@@ -32,8 +31,8 @@ def densities() -> str:
     papers = [run for run in _runs(GPU) if run["settings"]["method"] == "adam"]
     budgets = sorted(int(run["result"]["parameters"]) for run in papers)
     for method in ("adam", "low-rank", "ppca"):
-        found = [_nearest(_runs(GPU), method, budget) for budget in budgets]
-        lines += [_line(_title(run["settings"]), run, "H200") for run in found]
+        nearest = [_nearest(_runs(GPU), method, budget) for budget in budgets]
+        lines += [_line(_title(run["settings"]), run, "H200") for run in nearest]
     ceiling = _only(_runs(GPU), "empirical")
     lines.append(_line("the empirical Gaussian with a ridge", ceiling, "H200"))
     header = ("model", "parameters", "log-likelihood", "of the empirical Gaussian's", "fitted in")
@@ -41,34 +40,35 @@ def densities() -> str:
 
 
 def starts() -> str:
-    """Likelihoods of validation images after EM: a line a start; with and without jumps, pixels permuted or not."""
+    """Likelihoods of validation images after EM: a line per start; with and without jumps, pixels permuted or not."""
     columns = [(jump, permuted) for permuted in (False, True) for jump in (True, False)]
     names = [
         f"{'permuted pixels' if permuted else 'pixels'}{'' if jump else ', no jumps'}" for jump, permuted in columns
     ]
-    found = {}
+    levels = {}
     for run in _runs(GPU):
-        given = run["settings"]
-        if (given["method"], given["functions"], given["rank"]) == ("em", 2, 1000):
-            found[given["start"], given["jump"], given["permuted"]] = run["result"]["val"]["log_likelihood"]
-    lines = [[title, *(f"{found[start, *column]:,.0f}" for column in columns)] for start, title in STARTS.items()]
+        settings = run["settings"]
+        if (settings["method"], settings["functions"], settings["rank"]) == ("em", 2, 1000):
+            key = settings["start"], settings["jump"], settings["permuted"]
+            levels[key] = run["result"]["val"]["log_likelihood"]
+    lines = [[title, *(f"{levels[start, *column]:,.0f}" for column in columns)] for start, title in STARTS.items()]
     return _table(("start", *names), lines, [GPU])
 
 
 def longer() -> str:
-    """Likelihoods with more images, higher ranks and more rounds of EM: a line a fit, the fewest functions first."""
+    """Likelihoods with more images, higher ranks and more rounds of EM: a line per fit, the fewest functions first."""
     lines = []
     for name in LONGER:
-        runs, machines = _runs(name), _content(name)["machines"]
+        runs, machines = _runs(name), content(f"{EXPERIMENTS}/{name}")["machines"]
         empirical = _only(runs, "empirical")["result"]
         images = empirical["rank"] + 1  # they span one dimension less than there are of them
         for run in runs:
-            given, result = run["settings"], run["result"]
-            if given["method"] == "em" and given["functions"] > 1 and _as_fitted(run):
+            settings, result = run["settings"], run["result"]
+            if settings["method"] == "em" and settings["functions"] > 1 and _as_fitted(run):
                 where = machines[run["machine"]].get("gpu", "two cores")
                 levels = [part["test"]["log_likelihood"] for part in (result, empirical)]
                 share = f"{100 * result['test']['closure']:.1f} %"
-                counts = given["functions"], given["rank"], images, given["rounds"]
+                counts = settings["functions"], settings["rank"], images, settings["rounds"]
                 lines.append(
                     (counts, [*(f"{count:,}" for count in counts), *(f"{one:,.0f}" for one in levels), share, where])
                 )
@@ -77,43 +77,40 @@ def longer() -> str:
 
 
 def photographs() -> str:
-    """Likelihoods of held-out photographs of 3 145 728 numbers: a line a number of images that were fitted."""
+    """Likelihoods of held-out photographs of 3 145 728 numbers: a line per number of images that were fitted."""
     lines = []
     for count, name in PHOTOGRAPHS.items():
         runs = _runs(name)
         fitted, empirical = _only(runs, "em"), _only(runs, "empirical")
-        mine, whole = (run["result"]["val"]["log_likelihood"] for run in (fitted, empirical))
+        ours, theirs = (run["result"]["val"]["log_likelihood"] for run in (fitted, empirical))
         seconds = f"{fitted['result']['seconds']:.0f} s, after {fitted['result']['read_seconds']:.0f} s of reading"
         peak = f"{fitted['result']['peak_bytes'] / 1e9:.1f} GB"
-        lines.append([str(count), f"{mine:,.0f}", f"{whole:,.0f}", f"{mine / whole:.2f}", seconds, peak])
+        lines.append([str(count), f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}", seconds, peak])
     header = ("photographs fitted", "LAPLEX", "the empirical Gaussian", "ratio", "fitted in", "memory beyond the data")
     return _table(header, lines, list(PHOTOGRAPHS.values()))
 
 
 def _runs(name: str) -> list[Run]:
-    return _content(name)["runs"]  # type: ignore[no-any-return]
-
-
-def _content(name: str) -> dict[str, Any]:
-    return json.loads((FOLDER / name).read_text())  # type: ignore[no-any-return]
+    return content(f"{EXPERIMENTS}/{name}")["runs"]  # type: ignore[no-any-return]
 
 
 def _as_fitted(run: Run) -> bool:
     """Whether a run is one of `laplex.density.fit` as it is by default, and not of the study of starts."""
-    given = run["settings"]
-    return given["start"] in ("tree", "") and given["jump"] == (given["method"] == "em") and not given["permuted"]
+    settings = run["settings"]
+    as_usual = settings["start"] in ("tree", "") and settings["jump"] == (settings["method"] == "em")
+    return as_usual and not settings["permuted"]
 
 
 def _nearest(runs: list[Run], method: str, budget: int) -> Run:
     """The run of a method whose parameters are nearest to a number."""
-    found = (run for run in runs if run["settings"]["method"] == method)
-    return min(found, key=lambda run: abs(int(run["result"]["parameters"]) - budget))
+    same = (run for run in runs if run["settings"]["method"] == method)
+    return min(same, key=lambda run: abs(int(run["result"]["parameters"]) - budget))
 
 
 def _only(runs: list[Run], method: str) -> Run:
     """The one run of a method, as it is by default."""
-    (found,) = (run for run in runs if run["settings"]["method"] == method and _as_fitted(run))
-    return found
+    (run,) = (run for run in runs if run["settings"]["method"] == method and _as_fitted(run))
+    return run
 
 
 def _title(settings: dict[str, Any]) -> str:
@@ -141,6 +138,12 @@ def _line(title: str, run: Run, where: str) -> list[str]:
 
 
 def _table(header: tuple[str, ...], lines: list[list[str]], names: list[str]) -> str:
-    rows = [list(header), ["---"] * len(header), *lines]
-    origin = ", ".join(f"`benchmarks/results/experiments/{name}`" for name in names)
-    return "\n".join([*(f"| {' | '.join(row)} |" for row in rows), "", f"From {origin}."])
+    return table(header, lines, source(*(f"{EXPERIMENTS}/{name}" for name in names)))
+
+
+CONTENT: dict[str, Callable[[], str]] = {
+    "densities": densities,
+    "starts": starts,
+    "longer fits": longer,
+    "photographs": photographs,
+}

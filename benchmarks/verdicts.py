@@ -1,7 +1,6 @@
-"""What came of the paper's tables and figures, in a table for README and documentation."""
+"""What came of the paper's tables and figures, in a table for the documentation."""
 
-from pathlib import Path
-
+from benchmarks.committed import table
 from benchmarks.report import COMMITTED
 from paper.reproduce import VERDICTS, outcomes
 
@@ -9,10 +8,10 @@ WORDS = {verdict: f"**{verdict}**" if verdict == "not reproduced" else verdict f
 
 
 def verdicts() -> str:
-    """A line a verdict: how many entries have it, and which."""
-    found = outcomes([Path(COMMITTED)])
-    lines = ["| verdict | entries | which |", "| --- | --- | --- |"]
+    """A line per verdict: the number of entries that have it, and their names."""
+    results = outcomes([COMMITTED])
+    rows = []
     for verdict in VERDICTS:
-        names = [f"`{one.entry.name}`" for one in found if one.verdict == verdict]
-        lines.append(f"| {WORDS[verdict]} | {len(names)} | {', '.join(names)} |")
-    return "\n".join([*lines, "", "From all files in `benchmarks/results`, by `paper.reproduce.outcomes`."])
+        names = [f"`{one.entry.name}`" for one in results if one.verdict == verdict]
+        rows.append((WORDS[verdict], str(len(names)), ", ".join(names)))
+    return table(("verdict", "entries", "which"), rows, "From all files in `benchmarks/results`.")

@@ -1,0 +1,40 @@
+"""The committed results, read for the tables of README and documentation, and the tables in Markdown."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.report import COMMITTED, load
+from benchmarks.result import Result
+
+LONGEST_FIGURE = 10  # characters
+EXPERIMENTS = "experiments"
+
+
+def suite_results(suite: str) -> tuple[str, list[Result]]:
+    """The results of a suite, and a line that says where they were measured."""
+    return load(sorted(COMMITTED.glob(f"{suite}-*.json"))[-1])
+
+
+def content(name: str) -> dict[str, Any]:
+    """A file of the folder of results."""
+    return json.loads((COMMITTED / name).read_text())  # type: ignore[no-any-return]
+
+
+def source(*names: str) -> str:
+    """The line below a table that names its files."""
+    return "From " + ", ".join(f"`{(COMMITTED / name).as_posix()}`" for name in names) + "."
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]], *origins: str) -> str:
+    """A Markdown table, and below it where its figures come from."""
+    lines = [list(header), *([unbroken(cell) for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), "", "<br>\n".join(origins)])
+
+
+def unbroken(cell: str) -> str:
+    """A figure and its unit stay on one line of a narrow column: 4.7 ms, <= 2e-07."""
+    if len(cell) > LONGEST_FIGURE:
+        return cell
+    return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("e-", "e\N{NON-BREAKING HYPHEN}")
