@@ -12,7 +12,7 @@ EMPTY := build/empty
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check docs dist format bench-cpu bench-gpu readme clean
+.PHONY: help install demo test check docs dist format bench-cpu bench-gpu tables clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -56,7 +56,7 @@ bench-cpu: $(INSTALLED) ## the whole CPU benchmark
 bench-gpu: $(INSTALLED) ## the whole GPU benchmark, on a machine with CUDA
 	$(BIN)/python -m benchmarks --suite gpu
 
-readme: $(INSTALLED) ## renew the tables and plots of the README files and the documentation from the committed results
+tables: $(INSTALLED) ## renew the tables and plots of README and documentation from the committed results
 	$(BIN)/python -m benchmarks.markdown
 
 clean: ## remove .venv, what was built, and caches

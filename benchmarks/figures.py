@@ -12,7 +12,7 @@ LARGE = Size(1 << 20, 1 << 20, 1)
 
 
 @dataclass(frozen=True)
-class Figure:
+class Highlight:
     """A result of a suite, in words for a first reader."""
 
     suite: str
@@ -21,12 +21,12 @@ class Figure:
     words: str
 
 
-FIGURES = (
-    Figure("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
+HIGHLIGHTS = (
+    Highlight("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
            "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
-    Figure("cpu", "time-celerite2", LARGE,
+    Highlight("cpu", "time-celerite2", LARGE,
            "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
-    Figure("layers", "time-celerite2-symmetric-1-thread", LARGE,
+    Highlight("layers", "time-celerite2-symmetric-1-thread", LARGE,
            "Symmetric product, n = 2^20, sorted, float64, one thread, against celerite2's symmetric product"),
 )  # fmt: skip
 LAYERS = (("CPU", 150528), ("GPU", 768))  # the device, and the inputs of the layer
@@ -35,10 +35,10 @@ LAYERS = (("CPU", 150528), ("GPU", 768))  # the device, and the inputs of the la
 def figures() -> str:
     """The table, and where its figures were measured."""
     lines = ["| measured | on | result |", "| --- | --- | --- |"]
-    for figure in FIGURES:
-        _, results = suite_results(figure.suite)
-        result = next(one for one in results if (one.row, one.size) == (figure.row, figure.size))
-        lines.append(f"| {figure.words} | CPU | {in_short(result)} |")
+    for highlight in HIGHLIGHTS:
+        _, results = suite_results(highlight.suite)
+        result = next(one for one in results if (one.row, one.size) == (highlight.row, highlight.size))
+        lines.append(f"| {highlight.words} | CPU | {in_short(result)} |")
     lines += [layer_line(device, width) for device, width in LAYERS]
     return "\n".join([*lines, "", origins()])
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import laplex
-import paper.reproduce
 from benchmarks import markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -63,9 +62,30 @@ def test_a_typed_figure_is_found():
     assert not TYPED.search("from 0.1 to 0.3, at most 2^28 numbers, 64 images at a time")
 
 
-def test_pages_with_tables_are_renewed_by_make_readme():
-    marked = {page.relative_to(DOCS.parent) for page in PAGES if "<!-- begin: " in FENCED.sub("", text_of(page))}
-    assert {page for page in marked if page.name != "contributing.md"} <= set(markdown.FILES)
+def tables():
+    """Every table of README and documentation, with its page."""
+    for page in (DOCS.parent / "README.md", *PAGES):
+        for table in re.findall(r"^\|.*(?:\n\|.*)+", text_of(page), re.MULTILINE):
+            yield table, page.name
+
+
+def test_no_table_appears_twice():
+    names = [
+        match["name"]
+        for page in (DOCS.parent / "README.md", *PAGES)
+        for match in markdown.MARKED.finditer(text_of(page))
+    ]
+    assert sorted(names) == sorted(markdown.CONTENT)
+    homes = {}
+    for table, page in tables():
+        homes.setdefault(table, []).append(page)
+    assert [pages for pages in homes.values() if len(pages) > 1] == []
+
+
+def test_the_tables_are_those_of_the_committed_results(monkeypatch):
+    monkeypatch.chdir(DOCS.parent)
+    for page in markdown.pages():
+        assert markdown.filled(text_of(page)) == text_of(page), f"run `make tables`: {page}"
 
 
 # --- The reference ---------------------------------------------------------------------------------------------------
@@ -104,13 +124,13 @@ def names_of_examples():
 def test_docstring_examples(name):
     """Every name of the reference exists, and its example runs, if it has one. (A number has no docstring.)"""
     with torch.no_grad() if name.endswith("LaplexGaussian") else torch.enable_grad():  # it sets a buffer
-        for test in doctest.DocTestFinder(recurse=False).find(found(name), globs=names_of_examples()):
+        for test in doctest.DocTestFinder().find(found(name), globs=names_of_examples()):
             flags = doctest.NORMALIZE_WHITESPACE
             failed, _ = doctest.DocTestRunner(Lenient(), optionflags=flags, verbose=False).run(test)
             assert failed == 0
 
 
-PACKAGES = [laplex, laplex.nn, laplex.density, laplex.reference, laplex.backends, paper.reproduce]
+PACKAGES = [laplex, laplex.nn, laplex.density, laplex.reference, laplex.backends]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=str)
