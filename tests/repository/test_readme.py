@@ -57,7 +57,7 @@ def test_every_number_outside_its_tables_is_known():
 
 
 def test_its_comments_count_right():
-    layer = laplex.nn.LaplexLinear(768, 1000, rank=8)
+    layer = laplex.nn.LaplexLinear(768, 1000, kernels=8)
     counts = re.search(r"# ([\d ]+) parameters instead of ([\d ]+)", TEXT)
     assert sum(parameter.numel() for parameter in layer.parameters()) == int(counts[1].replace(" ", ""))
     assert int(counts[2].replace(" ", "")) == 768 * 1000 + 1000
