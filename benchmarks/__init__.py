@@ -5,6 +5,6 @@
 
 `suites` and `suites_gpu` declare the rows, `baselines` holds what laplex is compared with, and `results/` the JSON
 behind every published figure. The suites need torch and numpy; celerite2 and matplotlib are used where installed.
-Nothing here ships with the package, and only laplex's public names are imported. `crossover` and `profile` are the
-exceptions: they tune laplex's internal constants, so they must set them.
+Nothing here ships with the package, and only laplex's public names are imported, but by some scripts in `studies/`:
+those tune laplex's internal constants, so they must set them. `python -m benchmarks.compare` times two versions.
 """

@@ -19,7 +19,7 @@ SWEPT = {  # the sides of the sweep over n, and what they are called
     "Toeplitz-FFT, kernel's FFT kept": "Toeplitz by FFT",
 }
 TRAINED = "laplex, forward and backward with planning"
-STEPS = {  # what benchmarks.density_steps measures, in words
+STEPS = {  # what benchmarks.studies.density_steps measures, in words
     "photographs": "3 145 728 numbers, rank 1000",
     "ImageNette": "150 528 numbers, rank 1000",
     "ImageNette, three components": "150 528 numbers, rank 1000, three components",

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.problems import Row
 from benchmarks.result import Measured, Result, judge, without_value
-from benchmarks.timing import Stats
+from laplex.testing import Times
 
 PAIRS = 7
 
@@ -50,9 +50,9 @@ def measure_import(row: Row) -> Result:
         both.append(whole)
         after.append(beyond)
     sides = {
-        "import laplex, after torch": Measured(time=Stats.of(after)),
-        "import torch": Measured(time=Stats.of(torch_alone)),
-        "import torch and laplex": Measured(time=Stats.of(both)),
+        "import laplex, after torch": Measured(time=Times.summary(after)),
+        "import torch": Measured(time=Times.summary(torch_alone)),
+        "import torch and laplex": Measured(time=Times.summary(both)),
     }
     return judge(row, None, statistics.median(after), sides, "starts no process and writes no file")
 

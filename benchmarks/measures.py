@@ -7,14 +7,12 @@ from contextlib import contextmanager
 import torch
 
 from benchmarks import traffic
-from benchmarks.host_memory import host_peak_bytes
 from benchmarks.imports import measure_import
-from benchmarks.inputs import make
+from benchmarks.inputs import draw
 from benchmarks.problems import OURS, Row, Side, Size, Suite
 from benchmarks.result import Measured, Result, judge, without_value
-from benchmarks.runnable import Call
 from benchmarks.sides import build, why_not
-from benchmarks.timing import interleave
+from laplex.testing import interleave, peak_bytes
 
 ALL_ROWS_UP_TO = 1 << 14  # an error is over every row up to this many,
 SAMPLED_ROWS = 512  # and over this many random rows beyond
@@ -55,9 +53,9 @@ def _sides(row: Row) -> list[Side]:
 
 def _error(suite: Suite, row: Row, size: Size) -> Result:
     """Our error; where the row names a baseline, ours must also be smaller than its."""
-    inputs = make(row, size, suite.device)
+    problem = draw(row, size, suite.device)
     sample = ALL_ROWS_UP_TO if size.n <= ALL_ROWS_UP_TO else SAMPLED_ROWS
-    runnables = {side.label: build(side, inputs) for side in _sides(row)}
+    runnables = {side.label: build(side, problem) for side in _sides(row)}
     errors = {label: runnable.error(sample) for label, runnable in runnables.items()}
     sides = {label: Measured(error=error, backend=runnables[label].backend) for label, error in errors.items()}
     ours, theirs = errors[row.ours.label], errors.get(row.against.label) if row.against else None
@@ -69,8 +67,8 @@ def _error(suite: Suite, row: Row, size: Size) -> Result:
 
 def _cost(suite: Suite, row: Row, size: Size) -> Result:
     """Our time or memory, or its ratio to the baseline's, after both have shown that they compute what they claim."""
-    inputs = make(row, size, suite.device)
-    runnables = {side.label: build(side, inputs) for side in _sides(row)}
+    problem = draw(row, size, suite.device)
+    runnables = {side.label: build(side, problem) for side in _sides(row)}
     sample = GATE_ROWS if size.n * size.k < HUGE else HUGE_ROWS
     errors = {label: runnable.error(sample) for label, runnable in runnables.items()}
     sides = {label: Measured(error=error) for label, error in errors.items()}
@@ -80,10 +78,9 @@ def _cost(suite: Suite, row: Row, size: Size) -> Result:
         if error is not None and not error <= bound:
             return without_value(row, size, "wrong", f"{side.label}: error {error:.1e} exceeds {bound:.0e}", sides)
     calls = {label: runnable.call for label, runnable in runnables.items()}
-    peak_bytes = peak_bytes_on_gpu if suite.device == "cuda" else host_peak_bytes
     watched = suite.device == "cuda" or row.measure.startswith("memory")
-    peaks = {label: peak_bytes(call) if watched else None for label, call in calls.items()}
-    times = interleave(calls, suite.device, suite.budget)
+    peaks = {label: peak_bytes(call, suite.device) if watched else None for label, call in calls.items()}
+    times = interleave(calls, suite.device, suite.budget, cold=True)
     sides = {
         label: Measured(errors[label], times[label], peaks[label], runnable.backend)
         for label, runnable in runnables.items()
@@ -102,13 +99,3 @@ def _value(measure: str, ours: Measured, against: Measured) -> float:
     if not measure.endswith("ratio"):
         return held
     return held / other if other > 0 else math.nan  # a host's peak may be too small to see
-
-
-def peak_bytes_on_gpu(call: Call) -> int:
-    """The most device memory held during one call, beyond what was held before it."""
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    call()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before

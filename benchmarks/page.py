@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks.plot import draw
 from benchmarks.report import Report
 from benchmarks.tables import Table, tables
+from laplex.testing import busy
 
 STYLE = """
 :root { color-scheme: light; }
@@ -41,7 +42,7 @@ def caption(report: Report) -> str:
     device = machine.get("gpu") or f"{machine['cpu']}, torch threads: {machine['torch_threads']}"
     commit = f", commit {git['commit'][:10]}{' with changes' if git['dirty'] else ''}" if git["commit"] else ""
     line = f"{device}; laplex {versions['laplex']}{commit}, torch {versions['torch']}; {report.date[:10]}"
-    return "; ".join(filter(None, [line, report.busy()]))
+    return ". ".join(filter(None, [line, busy(report.load)]))
 
 
 def to_html(report: Report, png: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from benchmarks.baselines import BASELINES
-from benchmarks.timing import Budget
+from laplex.testing import Budget
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[

@@ -1,10 +1,7 @@
 """The JSON behind every published figure: what was measured, on what machine, with what code."""
 
 import json
-import os
-import platform
 import re
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,11 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
-
-import laplex
 from benchmarks.result import FINISHED, Result, from_json, to_json
+from laplex import testing
 
 COMMITTED = Path("benchmarks/results")
 SCRATCH = Path("laplex-bench")
@@ -32,7 +26,7 @@ class Report:
     conditions: dict[str, Any]
     date: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     results: list[Result] = field(default_factory=list)
-    load: float | None = field(default_factory=lambda: os.getloadavg()[0] if hasattr(os, "getloadavg") else None)
+    load: float | None = field(default_factory=testing.load)
 
     def add(self, result: Result) -> None:
         """Keep a result, in place of an earlier one of the same row and size, and save."""
@@ -49,13 +43,6 @@ class Report:
             partial.write_text(json.dumps(content, indent=1) + "\n")
             partial.replace(self.path)
 
-    def busy(self) -> str:
-        """A warning if others used the machine when the run began; else nothing."""
-        cores = os.cpu_count() or 1
-        if self.load is None or self.load <= 0.5 * cores:
-            return ""
-        return f"the machine is busy (load {self.load:.1f} on {cores} cores): times will be noisy"
-
     def finished(self) -> set[str]:
         """The keys of what need not be measured again."""
         return {result.key for result in self.results if result.status in FINISHED}
@@ -63,19 +50,19 @@ class Report:
 
 def open_report(suite: str, device: str, folder: Path, resume: bool) -> Report:
     """A new report, or with `resume` the one that is there, if it was made under the same conditions."""
-    conditions = {"machine": machine(device), "versions": versions(), "git": git()}
+    now = conditions(device)
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()  # before anything is measured
-    path = folder / f"{suite}-{slug(conditions['machine'])}.json"
+    path = folder / f"{suite}-{slug(now['machine'])}.json"
     if not resume or not path.exists():
-        return Report(suite, path, conditions)
-    saved = _unfinished(path, suite, conditions)
-    for name, now in conditions.items():
-        if saved.conditions[name] != now:
+        return Report(suite, path, now)
+    saved = _unfinished(path, suite, now)
+    for name, value in now.items():
+        if saved.conditions[name] != value:
             raise ValueError(
                 f"benchmarks: --resume would mix two conditions in {path}: {name} was {saved.conditions[name]}, is "
-                f"{now}; run without --resume to start over"
+                f"{value}; run without --resume to start over"
             )
     return saved
 
@@ -90,7 +77,7 @@ def _unfinished(path: Path, suite: str, conditions: dict[str, Any]) -> Report:
         return Report(suite, path, then, saved["date"], [from_json(result) for result in saved["results"]])
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"benchmarks: --resume cannot go on from {path}: it holds no results of suite {suite!r} "
+            f"benchmarks: --resume cannot resume from {path}: it holds no results of suite {suite!r} "
             f"({type(error).__name__}: {error}); move it away to keep it, or run without --resume to replace it"
         ) from None
 
@@ -126,58 +113,20 @@ def default_folder(committed: bool) -> Path:
     return SCRATCH
 
 
-def machine(device: str) -> dict[str, Any]:
-    """What ran it."""
-    described: dict[str, Any] = {
-        "device": device,
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
-    if device == "cuda":
-        described["gpu"] = torch.cuda.get_device_name()
-    return described
+def conditions(device: str) -> dict[str, Any]:
+    """All that a figure depends on: the machine, the versions and the commit."""
+    return {"machine": testing.machine(device), "versions": testing.versions(), "git": _git()}
 
 
-def versions() -> dict[str, str]:
-    """The versions that a figure depends on."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "laplex": laplex.__version__,
-    }
-
-
-def git() -> dict[str, Any]:
+def _git() -> dict[str, Any]:
     """The commit the code is from; None outside a checkout. Result files do not make a checkout dirty."""
-    commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--", ":/", f":(top,exclude){COMMITTED}")
-    return {"commit": commit or None, "dirty": None if changes is None else bool(changes)}
+    commit = testing.commit(":/", f":(top,exclude){COMMITTED}")
+    if commit is None:
+        return {"commit": None, "dirty": None}
+    return {"commit": commit.removesuffix("+"), "dirty": commit.endswith("+")}
 
 
 def slug(described: dict[str, Any]) -> str:
     """A file name's worth of the machine."""
     name = described.get("gpu") or f"{described['cpu']} {described['torch_threads']} threads"
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def _git(*arguments: str) -> str | None:
-    """What git says of the repository; None where there is no git or no repository."""
-    command = ["git", "-C", str(Path(__file__).parent), *arguments]
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cpu_model() -> str:
-    """/proc/cpuinfo where there is one: platform.processor() says nothing on Linux."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()

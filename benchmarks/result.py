@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from benchmarks.problems import Measure, Row, Size
-from benchmarks.timing import Stats
+from laplex.testing import Times
 
 Unit = Literal["relative error", "ratio", "s", "bytes"]
 Status = Literal["pass", "miss", "info", "wrong", "failed", "skipped"]
@@ -17,7 +17,7 @@ class Measured:
     """One side of a row: how wrong it was, how long it took, and the most memory a call held."""
 
     error: float | None = None  # None: a yardstick, which computes something else
-    time: Stats | None = None
+    time: Times | None = None
     peak_bytes: int | None = None
     backend: str | None = None  # what laplex chose
 
@@ -75,7 +75,7 @@ def from_json(data: dict[str, Any]) -> Result:
 
 
 def _measured(data: dict[str, Any]) -> Measured:
-    time = None if data["time"] is None else Stats(**data["time"])
+    time = None if data["time"] is None else Times(**data["time"])
     return Measured(**{**data, "time": time})
 
 

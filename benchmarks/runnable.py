@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmarks import oracle
-from benchmarks.inputs import Inputs
+from laplex import testing
+from laplex.testing import Problem
 
 GRAM_ROWS = 64  # of a Gram matrix looked at: a row is as much work as the whole of a product
 Call = Callable[[], Tensor | tuple[Tensor, ...]]
@@ -17,7 +17,7 @@ class Runnable:
     """A call, and the problem it claims to solve (None: a yardstick), or a judge of its own of what it returns."""
 
     call: Call
-    solves: Inputs | None = None
+    solves: Problem | None = None
     backend: str | None = None  # laplex's
     gram: bool = False  # a Gram matrix, not a product
     judge: Callable[..., float] | None = None
@@ -28,14 +28,15 @@ class Runnable:
             return self.judge(self.call())
         if self.solves is None:
             return None
-        got, inputs = self.call(), self.solves
-        rows = oracle.rows_to_check(len(inputs.a), sample, inputs.a.device)
+        got, problem = self.call(), self.solves
+        rows = testing.sample(len(problem.a), sample, problem.a.device)
         if self.gram:
-            rows = oracle.rows_to_check(len(inputs.a), min(sample, GRAM_ROWS), inputs.a.device)
-            return oracle.relative_error(got[:, rows], oracle.gram(inputs, rows))  # type: ignore[call-overload]
+            rows = testing.sample(len(problem.a), min(sample, GRAM_ROWS), problem.a.device)
+            return testing.relative_error(got[:, rows], testing.gram(problem, rows))  # type: ignore[call-overload]
         if isinstance(got, Tensor):
-            return oracle.relative_error(got[:, rows], oracle.product(inputs, rows))
-        cols = oracle.rows_to_check(len(inputs.b), sample, inputs.b.device)
+            return testing.relative_error(got[:, rows], testing.product(problem, rows))
+        cols = testing.sample(len(problem.b), sample, problem.b.device)
         grad_x, grad_a, grad_b = got
         picked = grad_x[:, cols], grad_a[rows], grad_b[cols]
-        return max(map(oracle.relative_error, picked, oracle.gradients(inputs, rows, cols)))
+        truth = testing.gradients(problem, rows, cols)
+        return max(map(testing.relative_error, picked, (truth["x"], truth["a"], truth["b"])))

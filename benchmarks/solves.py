@@ -7,25 +7,26 @@ from torch import Tensor
 
 from benchmarks.baselines import BASELINES
 from benchmarks.baselines.celerite import DIAG
-from benchmarks.inputs import Inputs, suited_to
+from benchmarks.inputs import suited_to
 from benchmarks.problems import Side
 from benchmarks.runnable import Runnable
 from laplex import GramOperator, LaplaceOperator
+from laplex.testing import Problem
 
 
-def build(side: Side, inputs: Inputs) -> Runnable:
+def build(side: Side, problem: Problem) -> Runnable:
     """Set the side up, its order kept."""
     if side.method != "laplex":
-        return _baseline(side, inputs)
+        return _baseline(side, problem)
     if side.mode == "solve":
-        kernel = LaplaceOperator(inputs.a, tau=inputs.tau)
-        y = inputs.cotangent.mT.contiguous()
+        kernel = LaplaceOperator(problem.a, tau=problem.tau)
+        y = problem.cotangent.mT.contiguous()
         return Runnable(
             partial(kernel.solve, y, DIAG), judge=partial(_residual, kernel, y), backend=kernel.plan.backend
         )
     part = 10 if side.mode == "gram, a tenth" else 1
-    a, b, weight, y = (whole[..., : whole.shape[-1] // part] for whole in (*_sides(inputs), inputs.cotangent))
-    gram = LaplaceOperator(a, b, inputs.tau).gram(weight)
+    a, b, weight, y = (whole[..., : whole.shape[-1] // part] for whole in (*_sides(problem), problem.cotangent))
+    gram = LaplaceOperator(a, b, problem.tau).gram(weight)
     columns = y.mT.contiguous()
     return Runnable(
         lambda: (gram.solve(columns, DIAG), gram.logdet(DIAG)),
@@ -34,15 +35,15 @@ def build(side: Side, inputs: Inputs) -> Runnable:
     )
 
 
-def _sides(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    return inputs.a, inputs.b, inputs.x[0].abs()
+def _sides(problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+    return problem.a, problem.b, problem.x[0].abs()
 
 
-def _baseline(side: Side, inputs: Inputs) -> Runnable:
-    inputs = suited_to(inputs, BASELINES[side.method])
-    y = inputs.cotangent.to(inputs.a.dtype)
-    kernel = LaplaceOperator(inputs.a, tau=inputs.tau)
-    apply = BASELINES[side.method].prepare(inputs.a, inputs.a, inputs.tau)
+def _baseline(side: Side, problem: Problem) -> Runnable:
+    problem = suited_to(problem, BASELINES[side.method])
+    y = problem.cotangent.to(problem.a.dtype)
+    kernel = LaplaceOperator(problem.a, tau=problem.tau)
+    apply = BASELINES[side.method].prepare(problem.a, problem.a, float(problem.tau))
 
     def residual(x: Tensor) -> float:
         return _residual(kernel, y.mT, x.mT)

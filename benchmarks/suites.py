@@ -3,7 +3,7 @@
 import torch
 
 from benchmarks.problems import ANCHORS, Anchors, Measure, Row, Side, Size, Suite
-from benchmarks.timing import Budget
+from laplex.testing import Budget
 
 FULL = Budget(min_s=2.0, min_samples=20, max_s=20.0, turn_s=0.05)
 BRIEF = Budget(min_s=0.15, min_samples=5, max_s=1.0, turn_s=0.02)

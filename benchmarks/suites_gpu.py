@@ -2,7 +2,7 @@
 
 from benchmarks.problems import Anchors, Measure, Row, Side, Size, Suite
 from benchmarks.suites import KEPT, LAYER_ROWS, TRAINING, WHOLE, gram_row, gram_sizes, large_error, small_error, square
-from benchmarks.timing import Budget
+from laplex.testing import Budget
 
 GPU_BUDGET = Budget(min_s=0.05, min_samples=10, max_s=0.5, turn_s=0.02)
 ALL, GRAPH = TRAINING, Side(mode="graph")

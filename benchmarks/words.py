@@ -3,14 +3,15 @@
 import importlib.util
 
 from benchmarks.report import SCRATCH, Report
+from laplex.testing import busy
 
-INTERRUPTED = "benchmarks: interrupted; what was finished is saved, and the same command with --resume goes on"
+INTERRUPTED = "benchmarks: interrupted; what was finished is saved, and the same command with --resume continues"
 FAULTS = ("wrong", "failed")
 
 
 def opening_line(report: Report, total: int) -> str:
     """Name the file, which is what an interrupted run leaves, and warn if others use the machine."""
-    return "; ".join(filter(None, [f"{total} measurements to make; each is saved in {report.path}", report.busy()]))
+    return "\n".join(filter(None, [f"{total} measurements to make; each is saved in {report.path}", busy(report.load)]))
 
 
 def closing_lines(report: Report) -> list[str]:

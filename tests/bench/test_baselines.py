@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.baselines import BASELINES, Baseline
-from benchmarks.inputs import Inputs, suited_to
-from laplex import LaplaceOperator, reference
+from benchmarks.inputs import suited_to
+from laplex import LaplaceOperator, reference, testing
+from laplex.testing import Problem
 
 EXACT = [
     name
@@ -16,18 +16,8 @@ EXACT = [
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
-def relative_error(got: Tensor, truth: Tensor) -> float:
-    return float((got.double() - truth).norm() / truth.norm())
-
-
-def draw(n: int, k: int, dtype: torch.dtype, tau: float = 0.7) -> Inputs:
-    generator = torch.Generator().manual_seed(1)
-    x, a, b, g = (torch.randn(*s, generator=generator, dtype=dtype) for s in [(3, k), (n,), (k,), (3, n)])
-    return Inputs(x, a, b, tau, g)
-
-
-def truth(inputs: Inputs) -> Tensor:
-    return reference.linear(inputs.x.double(), inputs.a.double(), inputs.b.double(), inputs.tau)
+def draw(n: int, k: int, dtype: torch.dtype) -> Problem:
+    return testing.draw(n, k, rows=3, tau=0.7, seed=1, dtype=dtype)
 
 
 def usable(name: str) -> Baseline:
@@ -41,10 +31,10 @@ def usable(name: str) -> Baseline:
 @pytest.mark.parametrize("name", EXACT)
 def test_agrees_with_the_definition(name: str, dtype: torch.dtype) -> None:
     baseline = usable(name)
-    inputs = suited_to(draw(101, 101, dtype), baseline)
-    got = baseline.prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
+    problem = suited_to(draw(101, 101, dtype), baseline)
+    got = baseline.prepare(problem.a, problem.b, problem.tau)(problem.x)
     assert got.shape == (3, 101)
-    assert relative_error(got, truth(inputs)) < TOLERANCE[dtype]
+    assert testing.relative_error(got, testing.product(problem)) < TOLERANCE[dtype]
 
 
 RECTANGULAR = [name for name in EXACT if BASELINES[name].anchors != "grid" and not BASELINES[name].symmetric]
@@ -53,29 +43,29 @@ RECTANGULAR = [name for name in EXACT if BASELINES[name].anchors != "grid" and n
 @pytest.mark.parametrize("name", RECTANGULAR)
 def test_rectangular_with_ties_and_columns_beyond_both_ends(name: str) -> None:
     baseline = usable(name)
-    inputs = draw(40, 63, torch.float64)
-    inputs.b[:3] = inputs.a[5]
-    inputs.b[3:6], inputs.b[6:9] = inputs.a.max() + 1.0, inputs.a.min() - 1.0
-    inputs = suited_to(inputs, baseline)
-    got = baseline.prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
-    assert relative_error(got, truth(inputs)) < 1e-12
+    problem = draw(40, 63, torch.float64)
+    problem.b[:3] = problem.a[5]
+    problem.b[3:6], problem.b[6:9] = problem.a.max() + 1.0, problem.a.min() - 1.0
+    problem = suited_to(problem, baseline)
+    got = baseline.prepare(problem.a, problem.b, problem.tau)(problem.x)
+    assert testing.relative_error(got, testing.product(problem)) < 1e-12
 
 
 @pytest.mark.parametrize("name", EXACT)
 def test_set_up_is_kept_for_another_input(name: str) -> None:
     baseline = usable(name)
-    inputs = suited_to(draw(33, 33, torch.float64), baseline)
-    apply = baseline.prepare(inputs.a, inputs.b, inputs.tau)
-    first = apply(inputs.x)
-    torch.testing.assert_close(apply(-2 * inputs.x), -2 * first, rtol=1e-12, atol=1e-12)
+    problem = suited_to(draw(33, 33, torch.float64), baseline)
+    apply = baseline.prepare(problem.a, problem.b, problem.tau)
+    first = apply(problem.x)
+    torch.testing.assert_close(apply(-2 * problem.x), -2 * first, rtol=1e-12, atol=1e-12)
 
 
 def test_logcumsumexp_takes_zeros() -> None:
-    inputs = draw(20, 30, torch.float64)
-    inputs.x[:, ::2] = 0.0
-    inputs.x[1] = 0.0
-    got = BASELINES["logcumsumexp"].prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
-    torch.testing.assert_close(got, truth(inputs), rtol=1e-12, atol=1e-12)
+    problem = draw(20, 30, torch.float64)
+    problem.x[:, ::2] = 0.0
+    problem.x[1] = 0.0
+    got = BASELINES["logcumsumexp"].prepare(problem.a, problem.b, problem.tau)(problem.x)
+    torch.testing.assert_close(got, testing.product(problem), rtol=1e-12, atol=1e-12)
 
 
 def test_logcumsumexp_on_the_example_where_the_theorem_of_the_paper_loses_columns() -> None:
@@ -85,45 +75,45 @@ def test_logcumsumexp_on_the_example_where_the_theorem_of_the_paper_loses_column
 
 
 def test_yardsticks_run_on_the_long_side() -> None:
-    inputs = draw(50, 20, torch.float32)
+    problem = draw(50, 20, torch.float32)
     for name in ("fft", "fft-complex", "copy", "copy-into"):
         baseline = BASELINES[name]
-        fitted = suited_to(inputs, baseline)
+        fitted = suited_to(problem, baseline)
         assert baseline.prepare(fitted.a, fitted.b, fitted.tau)(fitted.x).shape == (3, 50)
 
 
 def test_celerite_multiplies_by_the_symmetric_matrix_with_ties() -> None:
-    inputs = draw(40, 40, torch.float64)
-    inputs.a[:3] = inputs.a[5]
-    inputs = suited_to(inputs, usable("celerite2-symmetric"))
-    assert inputs.b is inputs.a
-    got = BASELINES["celerite2-symmetric"].prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
-    assert relative_error(got, truth(inputs)) < 1e-12
+    problem = draw(40, 40, torch.float64)
+    problem.a[:3] = problem.a[5]
+    problem = suited_to(problem, usable("celerite2-symmetric"))
+    assert problem.b is problem.a
+    got = BASELINES["celerite2-symmetric"].prepare(problem.a, problem.b, problem.tau)(problem.x)
+    assert testing.relative_error(got, testing.product(problem)) < 1e-12
 
 
 def test_nn_linear_has_the_matrix_as_its_weight() -> None:
-    inputs = draw(20, 33, torch.float64)
-    layer = BASELINES["nn.Linear"].prepare(inputs.a, inputs.b, inputs.tau)
+    problem = draw(20, 33, torch.float64)
+    layer = BASELINES["nn.Linear"].prepare(problem.a, problem.b, problem.tau)
     assert isinstance(layer, torch.nn.Linear)
-    torch.testing.assert_close(layer.weight, reference.kernel(inputs.a, inputs.b, inputs.tau))
+    torch.testing.assert_close(layer.weight, reference.kernel(problem.a, problem.b, problem.tau))
     assert not layer.weight.requires_grad
 
 
 def test_celerite_solves() -> None:
-    inputs = suited_to(draw(50, 50, torch.float64), usable("celerite2-solve"))
-    x = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
-    matrix = reference.kernel(inputs.a, inputs.a, inputs.tau) + 0.1 * torch.eye(50, dtype=torch.float64)
-    assert relative_error(x, torch.linalg.solve(matrix, inputs.cotangent.mT).mT) < 1e-12
+    problem = suited_to(draw(50, 50, torch.float64), usable("celerite2-solve"))
+    x = BASELINES["celerite2-solve"].prepare(problem.a, problem.a, problem.tau)(problem.cotangent)
+    matrix = reference.kernel(problem.a, problem.a, problem.tau) + 0.1 * torch.eye(50, dtype=torch.float64)
+    assert testing.relative_error(x, torch.linalg.solve(matrix, problem.cotangent.mT).mT) < 1e-12
 
 
 def test_celerite_agrees_with_our_solves() -> None:
-    inputs = suited_to(draw(500, 500, torch.float64), usable("celerite2-solve"))
-    theirs = BASELINES["celerite2-solve"].prepare(inputs.a, inputs.a, inputs.tau)(inputs.cotangent)
-    ours = LaplaceOperator(inputs.a, tau=inputs.tau).solve(inputs.cotangent.mT, 0.1).mT
-    assert relative_error(ours, theirs) < 1e-11
+    problem = suited_to(draw(500, 500, torch.float64), usable("celerite2-solve"))
+    theirs = BASELINES["celerite2-solve"].prepare(problem.a, problem.a, problem.tau)(problem.cotangent)
+    ours = LaplaceOperator(problem.a, tau=problem.tau).solve(problem.cotangent.mT, 0.1).mT
+    assert testing.relative_error(ours, theirs) < 1e-11
 
 
 def test_dense_gram() -> None:
-    inputs = draw(20, 33, torch.float64)
-    got = BASELINES["dense-gram"].prepare(inputs.a, inputs.b, inputs.tau)(inputs.x)
-    assert relative_error(got, reference.gram(inputs.a, inputs.b, inputs.x, inputs.tau)) < 1e-14
+    problem = draw(20, 33, torch.float64)
+    got = BASELINES["dense-gram"].prepare(problem.a, problem.b, problem.tau)(problem.x)
+    assert testing.relative_error(got, reference.gram(problem.a, problem.b, problem.x, problem.tau)) < 1e-14

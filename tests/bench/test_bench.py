@@ -4,55 +4,21 @@ import json
 import math
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_suite import ERROR, INSTANT, ROW, SIZE, SUITE, Silent
 
 import laplex
-from benchmarks import inputs, oracle, report, timing
+from benchmarks import report
 from benchmarks.measures import measure
 from benchmarks.problems import Side, Size, Suite
 from benchmarks.result import Measured, Result, from_json, to_json
 from benchmarks.run import SUITES, choose_suite, run
 from benchmarks.suites import QUICK
 from benchmarks.tables import plain, tables
-from laplex import reference
-from tiny_suite import ERROR, INSTANT, ROW, SIZE, SUITE, Silent
-
-
-def test_oracle_sums_are_right_to_the_last_bits() -> None:
-    made = inputs.make(replace(ROW, dtype=torch.float64), Size(5, 5000, 2), "cpu")
-    got = oracle.product(made, torch.tensor([3]))
-    a, b = float(made.a[3]), made.b.tolist()
-    for row in range(2):
-        terms = [math.exp(-abs(a - bj) / made.tau) * xj for bj, xj in zip(b, made.x[row].tolist())]
-        assert float(got[row, 0]) == pytest.approx(math.fsum(terms), rel=2e-15 * math.sqrt(len(b)))
-
-
-def test_oracle_gradients_are_those_of_the_definition() -> None:
-    made = inputs.make(replace(ROW, dtype=torch.float64), SIZE, "cpu")
-    leaves = [tensor.clone().requires_grad_() for tensor in (made.x, made.a, made.b)]
-    y = reference.linear(leaves[0], leaves[1], leaves[2], made.tau)
-    rows, cols = torch.tensor([0, 7, 69]), torch.tensor([1, 2, 49])
-    grad_x, grad_a, grad_b = torch.autograd.grad(y, leaves, made.cotangent)
-    for got, truth in zip(oracle.gradients(made, rows, cols), (grad_x[:, cols], grad_a[rows], grad_b[cols])):
-        torch.testing.assert_close(got, truth)
-
-
-def test_oracle_never_holds_more_than_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[int] = []
-    kernel = reference.kernel
-
-    def spy(a: torch.Tensor, b: torch.Tensor, tau: float) -> torch.Tensor:
-        held.append(a.numel() * b.numel())
-        return kernel(a, b, tau)
-
-    monkeypatch.setattr(oracle.reference, "kernel", spy)
-    monkeypatch.setattr(oracle, "SLICE", 1000)
-    oracle.product(inputs.make(ROW, Size(64, 300, 1), "cpu"), torch.arange(64))
-    assert max(held) <= 1000
+from laplex.testing import Times
 
 
 def test_every_declared_row_can_be_named_and_labelled() -> None:
@@ -143,18 +109,6 @@ def test_a_missing_package_skips_the_row(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "pip install" in result.note
 
 
-def test_interleaving_takes_turns() -> None:
-    turns: list[str] = []
-    stats = timing.interleave({"a": partial(turns.append, "a"), "b": partial(turns.append, "b")}, "cpu", INSTANT)
-    assert turns[:4] == ["a", "a", "b", "b"]  # one untimed and one timed call each
-    assert stats["a"].samples == 2
-
-
-def test_percentiles() -> None:
-    stats = timing.Stats.of([5.0, 1.0, 2.0, 3.0, 4.0])
-    assert (stats.p20, stats.median, stats.p80) == pytest.approx((1.8, 3.0, 4.2))
-
-
 def test_results_survive_the_file(tmp_path: Path) -> None:
     made = run(SUITE, Silent(), out=tmp_path)
     saved = json.loads(made.path.read_text())
@@ -165,7 +119,7 @@ def test_results_survive_the_file(tmp_path: Path) -> None:
     assert from_json(json.loads(json.dumps(to_json(made.results[0])))) == made.results[0]
 
 
-def test_ctrl_c_keeps_what_was_finished_and_resume_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_what_was_finished_and_resume_continues(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(SUITE, Silent(interrupt_at=2), out=tmp_path)
     (path,) = tmp_path.glob("*.json")
@@ -214,7 +168,7 @@ def test_an_unknown_suite_names_those_there_are() -> None:
 
 
 def test_a_table_shows_every_result() -> None:
-    sides = {"laplex, plan kept": Measured(1e-8, timing.Stats(1e-3, 1e-3, 1e-3, 5))}
+    sides = {"laplex, plan kept": Measured(1e-8, Times(1e-3, 1e-3, 1e-3, 5))}
     claim = Result("r", "a claim", SIZE, "ratio", 0.4, "miss", 0.5, "", sides)
     assert "a claim" in plain(tables([claim])[0])
     assert "<= 0.4" in plain(tables([claim])[0])

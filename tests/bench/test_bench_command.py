@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_suite import SUITE, Silent
 
 from benchmarks import report
 from benchmarks.__main__ import main
 from benchmarks.run import SUITES, run
-from tiny_suite import SUITE, Silent
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = ("rich", "matplotlib", "scipy", "celerite2", "pykeops")
@@ -62,7 +62,7 @@ def test_without_matplotlib_it_says_what_to_install(
     assert "pip install matplotlib" in output
 
 
-def test_it_ends_with_ctrl_c_and_says_how_to_go_on(
+def test_it_ends_with_ctrl_c_and_says_how_to_continue(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -71,7 +71,7 @@ def test_it_ends_with_ctrl_c_and_says_how_to_go_on(
     monkeypatch.setattr("benchmarks.run.measure", interrupted)
     status, output = bench("--out", str(tmp_path))
     assert status == 130
-    assert "--resume goes on" in output
+    assert "--resume continues" in output
 
 
 @pytest.mark.parametrize("arguments", [("--suite", "tpu"), ("--threads", "0"), ("--only", "nothing"), ("--nonsense",)])
@@ -137,7 +137,7 @@ def test_resume_names_a_file_it_cannot_use_and_leaves_it(kind: str, bench: Bench
     path.write_bytes(content)
     status, output = bench("--resume", "--out", str(tmp_path))
     assert status == 2
-    assert f"benchmarks: --resume cannot go on from {path}" in output
+    assert f"benchmarks: --resume cannot resume from {path}" in output
     assert "move it away to keep it, or run without --resume to replace it" in output
     assert path.read_bytes() == content
     assert [made.name for made in tmp_path.iterdir() if made.suffix in (".json", ".partial")] == [path.name]

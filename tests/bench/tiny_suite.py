@@ -1,10 +1,11 @@
 """A benchmark of three measurements that takes no time, for the tests of the benchmark and of its front ends."""
 
-from benchmarks import report, timing
+from benchmarks import report
 from benchmarks.problems import Row, Side, Size, Suite
 from benchmarks.result import Result
+from laplex.testing import Budget
 
-INSTANT = timing.Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)
+INSTANT = Budget(min_s=0.0, min_samples=2, max_s=0.1, turn_s=0.0)
 SIZE = Size(70, 50, 2)
 ROW = Row("dense", "against dense", (SIZE,), "ratio", 1e9, against=Side("dense", "whole"))
 ERROR = Row("error", "an error", (SIZE, Size(300, 300, 1)), "error", 1e-6, Side(backend="torch"))

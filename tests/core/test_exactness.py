@@ -1,13 +1,13 @@
 """The default of ``laplex.linear`` gives up no more than 5e-7 in float32, in values and in all gradients, at any size.
 
 Errors are relative to the sum of the terms' sizes, and the terms are of one sign: such sums lose the most. These are
-sizes at which the default forms the matrix, or used to; ``benchmarks.errors`` draws many more.
+sizes at which the default forms the matrix, or used to; ``benchmarks.studies.errors`` draws many more.
 """
 
 import pytest
 import torch
 
-from benchmarks import errors
+from benchmarks.studies import errors
 
 BOUND = 5e-7
 SIZES = {  # n, k, rows, matrices

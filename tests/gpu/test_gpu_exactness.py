@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks import errors
+from benchmarks.studies import errors
 from test_exactness import BOUND, SIZES, shape
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ import laplex
 from benchmarks import figures, markdown
 from benchmarks.problems import Size
 from benchmarks.result import Measured, Result
-from benchmarks.timing import Stats
+from laplex.testing import Times
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,7 +35,7 @@ def test_it_is_short_and_two_of_its_five_figures_are_losses():
 
 
 def test_a_figure_is_shown_with_both_times_whichever_way_it_goes():
-    sides = {name: Measured(time=Stats(time, time, time, 5)) for name, time in (("ours", 3e-3), ("theirs", 1e-3))}
+    sides = {name: Measured(time=Times(time, time, time, 5)) for name, time in (("ours", 3e-3), ("theirs", 1e-3))}
     result = Result("r", "", Size(2, 2, 1), "ratio", 1.0, "miss", 3.0, "", sides)
     assert figures.in_short(result) == "3 ms against 1 ms: **3 times slower**"
     faster = replace(result, sides=dict(reversed(sides.items())))

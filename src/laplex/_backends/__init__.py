@@ -46,7 +46,7 @@ class Backend(NamedTuple):
     phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     ahead: ModuleType | None = None  # compiles programs before they are needed
-    dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/crossover.py
+    dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/studies/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are
     writes_columns: bool = False  # writes results with adjacent rows, as the operand has them
     raises: bool = True  # on faulty values; else the result is NaN

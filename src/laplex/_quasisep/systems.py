@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from laplex._operator import LaplaceOperator
 
 # A pivot d_i is A_ii minus what the points before explain, so it has rounding errors of a few eps = 2.2e-16 of A_ii. A
-# pivot below SINGULAR of A_ii has no correct digit, and A counts as singular. benchmarks/refinement.py measures pivots
+# pivot below SINGULAR of A_ii has no correct digit, and A counts as singular. benchmarks/studies/refinement.py measures pivots
 # whose exact value is 0: without phases they come out as at most 2.6e-16 of A_ii. With phases the median is below 4e-16
 # too, but a few are as large as 6e-7: a singular matrix with phases is not always detected.
 SINGULAR = 1e-15

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from laplex._eager import always
 
-# From this ratio of sizes on only the shorter side is sorted. benchmarks/crossover.py: short -> long gains from 16 on,
+# From this ratio of sizes on only the shorter side is sorted. benchmarks/studies/crossover.py: short -> long gains from 16 on,
 # long -> short loses a little where everything fits the cache; the plan, which sorts only the short side, always gains.
 SHORT_AXIS_RATIO = 16
 WORD = 32  # points; the GPU's order is padded to multiples of it

@@ -17,7 +17,7 @@ from laplex._scan.order import Matrix, Order, Side, empty_order
 from laplex._shapes import flat, flat_rows
 
 BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64; larger u are clamped, as u v may overflow
-CHUNK = 32  # points, chosen by benchmarks/crossover.py; 2^20 sources have four levels of chunks
+CHUNK = 32  # points, chosen by benchmarks/studies/crossover.py; 2^20 sources have four levels of chunks
 
 
 def order(a: Tensor, b: Tensor, layout: str) -> Order:

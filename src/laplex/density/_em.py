@@ -113,7 +113,7 @@ def inflation(knots: int, functions: int, count: int) -> float:
     A feature that takes the best of M places, and fits its mean and ``functions`` weights there, explains a part of its
     ``count`` values by chance: of unrelated patterns the best leaves about M^(-2 / count) of the variance, so that the
     noise is underestimated. The patterns at the places are learned from the same examples, which doubles the exponent:
-    squared, the factor was near the best for small images (`python -m benchmarks.few_images`).
+    squared, the factor was near the best for small images (`python -m benchmarks.studies.few_images`).
 
     Args:
         knots: M, the number of knots; 1 for features that keep their places.

@@ -18,7 +18,7 @@ from laplex.density._structured import StructuredGaussian
 START_TAU = 4.0  # in distances of neighbouring knots, where nothing is known of the data
 LATENTS = ("dense", "diagonal")
 
-# Where examples are known: `python -m benchmarks.adam_start` compares these with others.
+# Where examples are known: `python -m benchmarks.studies.adam_start` compares these with others.
 NOISE = 0.8  # of the standard deviation of each feature: details are learned after what many features share
 SPACING = 5e-3  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
 KNOTS_IN_TAU = 100.0  # so long that places find their way past many knots; it falls as the fit grows finer

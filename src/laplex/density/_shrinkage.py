@@ -36,7 +36,7 @@ def shrinkage(rank: int, count: int) -> float:
     that of smooth functions, which keep the variance of every feature, and the correlations of features whose places
     are near one another; of the correlations across the line only the strongest patterns, one for ten examples. The
     part is rank / (rank + count), as if the simpler covariance had been seen in as many examples as there are latent
-    variables; half and a quarter of that were nearly as good (`python -m benchmarks.shrinkage`).
+    variables; half and a quarter of that were nearly as good (`python -m benchmarks.studies.shrinkage`).
     """
     return rank / (rank + count)
 

@@ -1,6 +1,6 @@
 """Whether fresh layers live and learn: units that a ReLU leaves alive, and digits of scikit-learn by a small network.
 
-    python -m benchmarks.layer_starts            writes benchmarks/results/layer-starts.json
+    python -m benchmarks.studies.layer_starts            writes benchmarks/results/layer-starts.json
 
 Live units: of a layer 64 -> 256 in front of a ReLU, for 256 inputs that are positive; a unit lives if one of them makes
 it positive. Digits: a network 64-256-128-10, all of whose layers are replaced, trained by Adam with a rate of 3e-3; and
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex.nn import LaplexLinear, replace_linear
 
-OUT = Path(__file__).parent / "results" / "layer-starts.json"
+OUT = Path(__file__).parents[1] / "results" / "layer-starts.json"
 SEEDS, RUNS, EPOCHS, BATCH, RATE = 200, 8, 30, 64, 3e-3
 
 
@@ -89,7 +89,7 @@ def main() -> None:
         for kernels in sizes:
             found[name][f"{kernels} kernels"] = [round(run(kernels, seed, data), 4) for seed in range(RUNS)]
             print(name, kernels, found[name][f"{kernels} kernels"], flush=True)
-    head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "epochs": EPOCHS, "rate": RATE}
+    head = {**conditions("cpu"), "epochs": EPOCHS, "rate": RATE}
     OUT.write_text(json.dumps(head | {"results": found}, indent=1) + "\n")
 
 

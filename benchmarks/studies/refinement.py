@@ -1,6 +1,6 @@
 """How the factor of a Gram matrix in plain torch converges, and how large the rounding errors of its pivots are.
 
-    python -m benchmarks.refinement        writes benchmarks/results/refinement-cpu.json
+    python -m benchmarks.studies.refinement        writes benchmarks/results/refinement-cpu.json
 
 The figures behind ENOUGH and ROUNDS of laplex/_quasisep/torch.py and SINGULAR of laplex/_quasisep/systems.py. An error
 of pivots is the largest |d - exact| / exact over all points. diag is a multiple of the diagonal of M, point by point.
@@ -20,13 +20,13 @@ import numpy
 import torch
 from torch import Tensor
 
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex import LaplaceOperator
 from laplex._quasisep import ops
 from laplex._quasisep import torch as quasi
 from laplex._quasisep.arrays import BLOCK, Quasiseparable
 
-OUT = Path(__file__).parent / "results" / "refinement-cpu.json"
+OUT = Path(__file__).parents[1] / "results" / "refinement-cpu.json"
 SIZE, LARGE = (1_000, 800), (30_000, 20_000)  # n and k: against 40 digits, and against the walk in C++
 ENOUGH = (1e-4, 1e-5, 1e-6, 1e-7, 3e-8, 1e-8)
 DIAG = (1e-6, 1e-7, 1e-8, 1e-9, 1e-11)
@@ -166,7 +166,7 @@ def singular(matrices: int = 20_000) -> list[dict[str, object]]:
 
 def main() -> None:
     torch.manual_seed(0)
-    head = {"machine": machine("cpu"), "versions": versions(), "git": git()}
+    head = conditions("cpu")
     results = {"guess": guesses(), "rounds": rounds(), "singular": singular()}
     OUT.write_text(json.dumps(head | results, indent=1) + "\n")
 

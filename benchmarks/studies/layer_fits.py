@@ -1,9 +1,9 @@
 """How much of the hidden layers of a trained network `from_linear` misses, beside low rank of as many parameters.
 
-    python -m benchmarks.layer_fits            writes benchmarks/results/layer-fits.json; needs scikit-learn
+    python -m benchmarks.studies.layer_fits            writes benchmarks/results/layer-fits.json; needs scikit-learn
 
-The network and the digits are those of `benchmarks.layer_starts`. Residuals are shares of the energy: of the weight,
-and, where the mean of x x^T over the layer's inputs is the importance, of the layer's results.
+The network and the digits are those of `benchmarks.studies.layer_starts`. Residuals are shares of the energy: of the
+weight, and, where the mean of x x^T over the layer's inputs is the importance, of the layer's results.
 """
 
 import json
@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.layer_starts import accuracy, digits, network
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
+from benchmarks.studies.layer_starts import accuracy, digits, network
 from laplex.nn import LaplexLinear
 
-OUT = Path(__file__).parent / "results" / "layer-fits.json"
+OUT = Path(__file__).parents[1] / "results" / "layer-fits.json"
 KERNELS = (1, 4, 8)
 
 
@@ -55,7 +55,7 @@ def main() -> None:
                 key = f"{layer.in_features} -> {layer.out_features}, {kernels} kernels, {kind}"
                 found["layers"][key] = fitted(layer, kernels, importance)
                 print(key, found["layers"][key], flush=True)
-    head = {"machine": machine("cpu"), "versions": versions(), "git": git()}
+    head = conditions("cpu")
     OUT.write_text(json.dumps(head | {"results": found}, indent=1) + "\n")
 
 

@@ -1,6 +1,6 @@
 """Training steps of ``laplex.nn.LaplexLinear`` beside nn.Linear of the same shape: as modules, with their optimizer.
 
-    python -m benchmarks.modules [--device cpu] [--threads 2] [--out FILE]
+    python -m benchmarks.studies.modules [--device cpu] [--threads 2] [--out FILE]
 
 Wall milliseconds of forward and backward, and of the whole step with Adam; the smallest of several rounds, in each of
 which both layers take their turn.
@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import git, machine, versions
-from benchmarks.timing import wall
+from benchmarks.report import conditions
+from benchmarks.studies import wall
 from laplex.nn import LaplexLinear
 
 LAYERS = ((150_528, 1000, 1, 64), (768, 1000, 16, 128), (1280, 200, 16, 128), (384, 150, 8, 128), (4096, 4096, 1, 64))
@@ -65,7 +65,7 @@ def main() -> None:
         rows.append(measure(sizes, given.device, given.rounds))
         print(json.dumps(rows[-1]), flush=True)
     if given.out:
-        head = {"machine": machine(given.device), "versions": versions(), "git": git(), "threads": given.threads}
+        head = {**conditions(given.device), "threads": given.threads}
         given.out.write_text(json.dumps({**head, "layers": rows}, indent=1) + "\n")
 
 

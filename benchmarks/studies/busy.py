@@ -1,6 +1,6 @@
 """What a busy machine does to small products: every parallel region waits for the scheduler.
 
-    python -m benchmarks.busy            writes benchmarks/results/busy-cpu.json
+    python -m benchmarks.studies.busy            writes benchmarks/results/busy-cpu.json
 
 Medians in milliseconds, quiet and beside four processes that never rest; with torch's own `exp` of 40 000 numbers,
 which opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 
 import laplex
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 
-OUT = Path(__file__).parent / "results" / "busy-cpu.json"
+OUT = Path(__file__).parents[1] / "results" / "busy-cpu.json"
 OTHERS = 4
 
 
@@ -75,7 +75,7 @@ def main() -> None:
         other.kill()
         other.join()
     planning = {name: median(call, 2.0) for name, call in plans().items()}
-    head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "unit": "ms", "others": OTHERS}
+    head = {**conditions("cpu"), "unit": "ms", "others": OTHERS}
     OUT.write_text(json.dumps(head | {"results": results, "plans of 10^6 anchors": planning}, indent=1) + "\n")
     for name, times in (results | {"plans of 10^6 anchors": planning}).items():
         print(name, "; ".join(f"{how} {value:g}" for how, value in times.items()))

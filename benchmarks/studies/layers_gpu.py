@@ -1,6 +1,6 @@
 """Layers of the sizes people train, on a GPU: laplex beside nn.Linear and beside K formed under torch.compile.
 
-    python3 -m benchmarks.layers_gpu --out DIR
+    python3 -m benchmarks.studies.layers_gpu --out DIR
 
 writes trained-layers.json: wall milliseconds of a forward and backward pass, which is what a training step waits for;
 the smallest of several rounds, in each of which all ways run in turn. Errors are against dense float64.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import laplex
-from benchmarks.timing import wall
+from benchmarks.studies import wall
 from laplex import reference
 
 LAYERS = (  # in, out, matrices in the sum, rows

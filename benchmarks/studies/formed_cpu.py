@@ -1,6 +1,6 @@
 """A layer that forms its matrix on the CPU, beside nn.Linear: what forming and its pullback add to torch's products.
 
-    python -m benchmarks.formed_cpu [--out FILE] [--seconds S] [--threads T]
+    python -m benchmarks.studies.formed_cpu [--out FILE] [--seconds S] [--threads T]
 
 The layer is y = x W^T with W = sum over q of w_q K_q, r = 16, float32, 128 rows of x. Forward and backward, with the
 gradients of x, the anchors, the weights and tau. Each time is the minimum over calls taken in turns. Anchors have a
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import laplex
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex._formed import cpp
 from laplex._formed.kernels import Kernels, Needs
 
@@ -74,7 +74,7 @@ def main() -> None:
             print(f"{name:14} {k:5} -> {n:<5} " + "  ".join(f"{way} {ms:6.2f} ms" for way, ms in times.items()), end="")
             print(f"  laplex / linear {times['laplex'] / times['linear']:.2f}")
     if options.out:
-        head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "threads": options.threads}
+        head = {**conditions("cpu"), "threads": options.threads}
         options.out.write_text(json.dumps({**head, "results": rows}, indent=1) + "\n")
 
 

@@ -1,7 +1,7 @@
 """What the first calls of many sizes take on a GPU: they compile programs.
 
-    python -m benchmarks.first_calls [--out DIR]     times 200 random sizes with an empty cache; writes first-calls.json
-    python -m benchmarks.first_calls --count         counts the programs of these sizes, without a GPU
+    python -m benchmarks.studies.first_calls [--out DIR]     200 random sizes, empty cache; writes first-calls.json
+    python -m benchmarks.studies.first_calls --count         counts the programs of these sizes, without a GPU
 
 Sizes n and k are uniform in 1 ... 20 000, x has 1 or 8 rows, in float32, without gradients. Each measurement is a
 process of its own with a cache directory of its own: "cold" are the first calls alone, "warmed up" the same calls after
@@ -25,10 +25,10 @@ from typing import Any
 import torch
 
 import laplex
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex._triton import launch, warm_up
 
-OUT = Path(__file__).parent / "results"
+OUT = Path(__file__).parents[1] / "results"
 CALLS, LARGEST, ROWS, TAU = 200, 20_000, (1, 8), 0.5
 
 
@@ -77,7 +77,7 @@ def measured(warmed: bool) -> dict[str, Any]:
 
 def in_a_process(how: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.first_calls", "--measure", how]
+        command = [sys.executable, "-m", "benchmarks.studies.first_calls", "--measure", how]
         environment = os.environ | {"TRITON_CACHE_DIR": folder}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -95,7 +95,7 @@ def main() -> None:
     elif given.measure:
         print(json.dumps(measured(given.measure == "warmed up")))
     else:
-        head = {"machine": machine("cuda"), "versions": versions(), "git": git(), "calls": CALLS}
+        head = {**conditions("cuda"), "calls": CALLS}
         results = {how: in_a_process(how) for how in ("cold", "warmed up")}
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "first-calls.json").write_text(json.dumps(head | results, indent=1) + "\n")

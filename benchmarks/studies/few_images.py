@@ -1,17 +1,17 @@
 """How much caution EM needs with few images: held-out likelihoods over powers of the inflation, and over the shrinkage.
 
-    python -m benchmarks.few_images --out DIR      writes DIR/few-images.json
+    python -m benchmarks.studies.few_images --out DIR      writes DIR/few-images.json
 
 The constants of `inflation` and `shrinkage` in `laplex.density` were chosen by such figures, and by those of
-`benchmarks.shrinkage`. The images are those that come with laplex, every fourth number of them.
+`benchmarks.studies.shrinkage`. The images are those that come with laplex, every fourth number of them.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from benchmarks.report import git, machine, versions
-from benchmarks.shrinkage import part
+from benchmarks.report import conditions
+from benchmarks.studies.shrinkage import part
 from laplex import density
 
 COUNTS, RANK, FUNCTIONS, ROUNDS = (29, 58, 117, 414), 200, 2, 20
@@ -35,7 +35,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     fitted, other = (one.values[:, ::4].contiguous() for one in density.images.bundled())
-    head = {"machine": machine("cpu"), "versions": versions(), "git": git(), "rank": RANK, "rounds": ROUNDS}
+    head = {**conditions("cpu"), "rank": RANK, "rounds": ROUNDS}
     results = []
     for count in COUNTS:
         train = density.Examples(fitted[:count])

@@ -1,7 +1,7 @@
 """How much the latent covariance is shrunk: likelihoods of held-out images, and how wild samples are, over the part.
 
-    python -m benchmarks.shrinkage --out DIR                                 the images that come with laplex
-    python -m benchmarks.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 q4@1000 --device cuda
+    python -m benchmarks.studies.shrinkage --out DIR                                 the images that come with laplex
+    python -m benchmarks.studies.shrinkage --out DIR --name NAME --data SOURCE --val SOURCE --fits q2@1000 --device cuda
 
 It writes DIR/shrinkage-NAME.json. The part that `laplex.density.fit` takes is odds of rank / examples; here the odds
 are taken in several multiples. Variance and colour are those of samples over those of the images that were fitted, as
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex import density
 from laplex.density import Examples, State
 from laplex.density._em import em_round
@@ -121,7 +121,7 @@ def main() -> None:
     given = options()
     data = images(given)
     given.out.mkdir(parents=True, exist_ok=True)
-    head = {"machine": machine(given.device), "versions": versions(), "git": git(), "rounds": given.rounds}
+    head = {**conditions(given.device), "rounds": given.rounds}
     results = []
     for word in given.fits:
         functions, rank = map(int, re.findall(r"\d+", word))

@@ -1,6 +1,6 @@
-"""How exact the default of ``laplex.linear`` is: a sweep of errors, beside the sweep of times in ``benchmarks.ways``.
+"""How exact the default of ``laplex.linear`` is: a sweep of errors; ``benchmarks.studies.ways`` sweeps times.
 
-    python3 -m benchmarks.errors --out DIR            writes errors-cuda.json (or errors-cpu.json with --device cpu)
+    python3 -m benchmarks.studies.errors --out DIR        writes errors-cuda.json (or errors-cpu.json with --device cpu)
 
 Sizes are drawn at random, from 1 to 2^20 anchors a side and 1 to 4096 rows, with and without gradients, sums of kernels
 and phases. Every point calls ``laplex.linear`` with all defaults, and compares values and gradients with the dense

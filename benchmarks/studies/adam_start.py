@@ -1,6 +1,6 @@
 """Where Adam should start on the paper's density: named starts, ImageNette by default, one, two and three components.
 
-    PYTHONPATH=src python3 -m benchmarks.adam_start --data DIR --out DIR --seconds 400      writes DIR/adam-start.json
+    PYTHONPATH=src python3 -m benchmarks.studies.adam_start --data DIR --out DIR --seconds 400 writes adam-start.json
 
 Every start is trained shortly, then the best ones of each number of components as long as the paper trains. Likelihoods
 are of validation images; the share is that of the empirical Gaussian's. `laplex.density._gaussian` has the constants
@@ -18,9 +18,9 @@ from unittest import mock
 
 import torch
 
-from benchmarks.report import git, machine, versions
-from paper.methods.empirical import empirical
+from benchmarks.report import conditions
 from laplex.density import Examples, LaplexGaussian, Trainer, _gaussian, evaluate, images
+from paper.methods.empirical import empirical
 
 Start = Callable[[LaplexGaussian, Examples], None]
 
@@ -172,7 +172,7 @@ def main() -> None:
     begun, data = time.perf_counter(), read(given)
     ceiling = evaluate(empirical(*data)[0], data[1]).log_likelihood
     print(f"the empirical Gaussian: {ceiling:.0f}, after {time.perf_counter() - begun:.0f} s", flush=True)
-    head = {"machine": machine(given.device), "versions": versions(), "git": git(), "empirical": ceiling}
+    head = {**conditions(given.device), "empirical": ceiling}
     head |= {name: getattr(given, name) for name in ("side", "images", "rank")}
     runs: list[Run] = []
 

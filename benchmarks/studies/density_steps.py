@@ -1,6 +1,6 @@
 """Training steps of densities on the exact likelihood: forward, backward and the update of Adam.
 
-    PYTHONPATH=src python3 -m benchmarks.density_steps --out DIR [--device cuda]      writes DIR/density-steps.json
+    PYTHONPATH=src python3 -m benchmarks.studies.density_steps --out DIR [--device cuda]   writes DIR/density-steps.json
 
 Milliseconds are wall time, the mean of some steps after warm-up. Memory is the most that torch held on the device,
 beyond the batch: parameters, gradients and Adam's averages included. Likelihoods are checked first, on a smaller model
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.distributions import MultivariateNormal
 
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex.density import Examples, LaplexGaussian, Trainer
 
 ROWS, STEPS, WARM_UP = 64, 10, 4
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(MODELS), choices=list(MODELS), help="the models")
     given = parser.parse_args()
     results: dict[str, dict[str, float | None]] = {}
-    head = {"machine": machine(given.device), "versions": versions(), "git": git()}
+    head = conditions(given.device)
     given.out.mkdir(parents=True, exist_ok=True)
     for name in given.only:
         results[name] = measured(name, given.device)

@@ -1,10 +1,10 @@
 """Which way of a product wins where: a sweep of sizes, and the coefficients of ``laplex._backends.cost`` fitted to it.
 
-    python3 -m benchmarks.ways --out DIR              writes ways-cuda.json (or ways-cpu.json with --device cpu)
-    python3 -m benchmarks.ways --fit ways-cuda.json   prints coefficients, and how far the choice is from the best
+    python3 -m benchmarks.studies.ways --out DIR              writes ways-cuda.json (or ways-cpu.json with --device cpu)
+    python3 -m benchmarks.studies.ways --fit ways-cuda.json   prints coefficients, and what the choice loses
 
 Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
-for them; of one matrix without a weight. With --compiled K formed by torch under torch.compile is measured beside them.
+for them; of one matrix without a weight. With --compiled K formed by torch under torch.compile is measured, too.
 (It is compiled for any sizes: to compile it for each of a thousand would take an hour.) Points are written as they are
 found, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
 """
@@ -27,7 +27,7 @@ import numpy
 import torch
 
 import laplex
-from benchmarks.timing import wall
+from benchmarks.studies import wall
 from laplex import _backends, _route
 from laplex._backends import cost
 

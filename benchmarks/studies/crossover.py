@@ -1,7 +1,7 @@
 """Where one way becomes faster than another: the thresholds of the CPU backends come from here.
 
-    python -m benchmarks.crossover            writes benchmarks/results/crossover-cpu.json
-    python -m benchmarks.crossover --gpu      writes crossover-gpu.json there: see benchmarks/crossover_gpu.py
+    python -m benchmarks.studies.crossover            writes benchmarks/results/crossover-cpu.json
+    python -m benchmarks.studies.crossover --gpu      writes crossover-gpu.json there, by `crossover_gpu`
 
 Four sweeps, each the median time of a whole call (dense, chunk) or of one with the plan kept (short axis):
     dense   n = k, B = 1: the dense backend against `cpp` and against `torch`
@@ -21,12 +21,12 @@ from pathlib import Path
 import torch
 
 import laplex
-from benchmarks.report import git, machine, versions
+from benchmarks.report import conditions
 from laplex._scan import cpp
 from laplex._scan import torch as torch_scan
 from laplex._scan.order import Matrix
 
-OUT = Path(__file__).parent / "results" / "crossover-cpu.json"
+OUT = Path(__file__).parents[1] / "results" / "crossover-cpu.json"
 
 
 def medians(calls: dict[str, Callable[[], object]], seconds: float = 0.5) -> dict[str, float]:
@@ -83,9 +83,7 @@ def moved(n: int) -> dict[str, float]:
 
 def on_cpu() -> None:
     results = {
-        "machine": machine("cpu"),
-        "versions": versions(),
-        "git": git(),
+        **conditions("cpu"),
         "dense": {n: dense(n) for n in (4, 8, 16, 24, 32, 64, 128, 256, 384, 512, 768)},
         "short to long": {ratio: short_axis(ratio, True) for ratio in (2, 4, 8, 16, 32)},
         "long to short": {ratio: short_axis(ratio, False) for ratio in (2, 4, 8, 16, 32)},
@@ -103,7 +101,7 @@ def on_cpu() -> None:
 if __name__ == "__main__":
     torch.manual_seed(0)
     if "--gpu" in sys.argv[1:]:
-        from benchmarks import crossover_gpu
+        from benchmarks.studies import crossover_gpu
 
         crossover_gpu.main(sys.argv[1:])
     else:

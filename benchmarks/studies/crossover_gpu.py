@@ -1,6 +1,6 @@
-"""The GPU half of ``benchmarks.crossover``: every constant of laplex._triton.tuning beside smaller and larger values.
+"""The GPU half of ``crossover``: every constant of laplex._triton.tuning compared with smaller and larger values.
 
-    python -m benchmarks.crossover --gpu [--out DIR] [--only NAME ...]      writes crossover-gpu.json
+    python -m benchmarks.studies.crossover --gpu [--out DIR] [--only NAME ...]      writes crossover-gpu.json
 
 A sweep sets one constant to each value in turn, compares the result with that of the committed value, and times the
 workloads that the constant is for: device time between events, from a cold cache, medians in microseconds. Besides the
@@ -26,13 +26,13 @@ from typing import Any
 import torch
 
 import laplex
-from benchmarks.report import git, machine, versions
-from benchmarks.timing import Budget, interleave
+from benchmarks.report import conditions
 from laplex._triton import launch, replay, tuning
 from laplex._triton.gram import launch as gram_launch
 from laplex._triton.scan import schedule
+from laplex.testing import Budget, interleave
 
-OUT = Path(__file__).parent / "results"
+OUT = Path(__file__).parents[1] / "results"
 BUDGET = Budget(min_s=0.02, min_samples=15, max_s=0.4, turn_s=0.01)
 COMPILERS = 8  # processes
 Workload = Callable[[], object]
@@ -209,7 +209,7 @@ def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
                 )
                 calls[str(value)] = with_value(name, value, call)
             if timed:
-                times = interleave(calls, "cuda", BUDGET)
+                times = interleave(calls, "cuda", BUDGET, cold=True)
                 found[work] = {value: round(1e6 * stats.median, 2) for value, stats in times.items()}
             torch.cuda.empty_cache()
     finally:
@@ -305,14 +305,14 @@ def public_launch() -> dict[str, float]:
 def compile_all(names: list[str]) -> None:
     """Run every sweep once, untimed, in several processes."""
     parts = [names[start::COMPILERS] for start in range(COMPILERS)]
-    command = [sys.executable, "-m", "benchmarks.crossover", "--gpu", "--compile", "--only"]
+    command = [sys.executable, "-m", "benchmarks.studies.crossover", "--gpu", "--compile", "--only"]
     running = [subprocess.Popen([*command, *part]) for part in parts if part]
     for process in running:
         process.wait()
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.crossover")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.crossover")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--compile", action="store_true", help="compile the programs and measure nothing")
     parser.add_argument("--out", type=Path, default=OUT)
@@ -323,7 +323,7 @@ def main(arguments: list[str]) -> None:
             sweep(name, timed=False)
         return
     compile_all(options.only)
-    results: dict[str, Any] = {"machine": machine("cuda"), "versions": versions(), "git": git(), "unit": "us"}
+    results: dict[str, Any] = {**conditions("cuda"), "unit": "us"}
     results |= {"not swept": NOT_SWEPT, "public_launch": public_launch(), "replay": replays()}
     results["dense_or_scan"] = dense_or_scan()
     results["sweeps"] = {}
