@@ -253,20 +253,6 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def command(laplex):
-    """`python -m paper experiment` as a function of its arguments: exit status, output and errors."""
-    return functools.partial(laplex, "experiment")
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """Features with a known answer."""
-    from made_features import write_features
-
-    return write_features(tmp_path_factory.mktemp("data") / "made.npz")
-
-
 # --- commands of densities --------------------------------------------------------------------------------------------
 
 
@@ -299,7 +285,7 @@ def undrawn(monkeypatch):
         monkeypatch.setattr(pictures, name, lambda path, *_, **options: path.write_bytes(b""))
 
 
-# --- the page of `python -m paper report` --------------------------------------------------------------------------------------
+# --- the page of `python -m paper report` ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

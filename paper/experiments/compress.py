@@ -7,7 +7,6 @@ W diag(sqrt h), which minimises it. Both have r (out + in) parameters, LAPLEX r 
 
 from __future__ import annotations
 
-import argparse
 import copy
 import sys
 from collections.abc import Callable
@@ -20,17 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from paper.experiments import report
-from paper.experiments.data import Features, digest, features, read_npz
-from paper.experiments.options import at_least_one
-from paper.experiments.record import Record
-from paper.experiments.report import Point
-from paper.experiments.training import GRID, TUNED, Recipe, accuracy, seeded, train
 from laplex.nn import LaplexLinear
 from laplex.reference import kernel
+from paper.experiments import record, report
+from paper.experiments.data import Features, digest, features, read_npz
+from paper.experiments.options import at_least_one, option
+from paper.experiments.record import Target
+from paper.experiments.report import Panel, Point, Section
+from paper.experiments.training import GRID, TUNED, Recipe, accuracy, seeded, train
 
 ABOUT = "A trained weight replaced by LAPLEX and by its truncated SVD, at equal parameters."
-RANKS, SWEEPS = (4, 8, 16), 60
 WAYS = {"svd": "truncated SVD", "singular": "LAPLEX at singular vectors", "reseated": "LAPLEX, re-seated"}
 HEADER = ("approximation", "r", "parameters", "residual energy", "test %")
 NOTE = (
@@ -39,45 +37,46 @@ NOTE = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `compress` can be asked: --weight or --data, and not both."""
+
+    weight: str = option("W (out, in) and, if there, b (out,), importance (in,)", "", metavar="FILE.npz")
+    data: str = option("features to train a full head on first, as for `heads`", "", metavar="FILE.npz")
+    ranks: tuple[int, ...] = option("kernels of LAPLEX", (4, 8, 16), metavar="R")
+    sweeps: int = option("of re-seating", 60, metavar="N")
+
+
 @dataclass(frozen=True)
-class Study:
+class Subject:
     """A head to compress, or the features to train it on first."""
 
     name: str
     digest: str
     head: nn.Linear | None
     importance: Tensor | None  # (in,): h
-    data: Features | None
-    record: Record
-    ranks: tuple[int, ...]
-    sweeps: int
+    features: Features | None
     device: str
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that this experiment has beside the common ones."""
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--weight", metavar="FILE.npz", help="W (out, in) and, if there, b (out,), importance (in,)")
-    source.add_argument("--data", metavar="FILE.npz", help="features to train a full head on first, as for `heads`")
-    parser.add_argument("--ranks", type=int, nargs="+", default=RANKS, metavar="R", help="4, 8, 16 if not given")
-    parser.add_argument("--sweeps", type=int, default=SWEEPS, metavar="N", help=f"of re-seating; {SWEEPS} if not given")
+Experiment = record.Experiment[Options, Subject]
 
 
-def prepare(given: argparse.Namespace) -> Study:
+def prepare(options: Options, target: Target) -> Experiment:
     """Check the options and read the data; ValueError where something is wrong, and nothing is written."""
-    at_least_one("ranks", given.ranks)
-    at_least_one("sweeps", [given.sweeps])
-    file = Path(given.weight or given.data)
+    if bool(options.weight) == bool(options.data):
+        raise ValueError("--weight or --data must be given, and not both")
+    at_least_one(options, "ranks", "sweeps")
+    options = replace(options, ranks=tuple(sorted(set(options.ranks))))
+    file = Path(options.weight or options.data)
     head, importance, data = None, None, None
-    if given.weight is not None:
-        head, importance = read_head(file, given.device)
+    if options.weight:
+        head, importance = read_head(file, target.device)
     else:
-        data = features(file).standardised().to(given.device)
+        data = features(file).standardised().to(target.device)
         importance = data.importance
-    path = Path(given.out) / f"compress-{file.stem}.json"
-    record = Record(path, "compress", device=given.device, fresh=given.fresh)
-    ranks = tuple(sorted(set(given.ranks)))
-    return Study(file.stem, digest(file), head, importance, data, record, ranks, given.sweeps, given.device)
+    subject = Subject(file.stem, digest(file), head, importance, data, target.device)
+    return Experiment(options, subject, target.record("compress", f"compress-{file.stem}"))
 
 
 def read_head(path: Path, device: str) -> tuple[nn.Linear, Tensor | None]:
@@ -94,47 +93,43 @@ def read_head(path: Path, device: str) -> tuple[nn.Linear, Tensor | None]:
         if name in arrays and arrays[name].shape != shape:
             raise ValueError(
                 f"{where}: `{name}` must have the shape {shape}, for `W` {weight.shape}, got {arrays[name].shape}; "
-                "give one number a row for `b`, one a column for `importance`"
+                "give one number per row for `b`, one per column for `importance`"
             )
-    given = {name: arrays[name].astype(np.float32) for name in ("W", *sizes) if name in arrays}
-    for name, values in given.items():
-        if not np.isfinite(values).all():
+    values = {name: arrays[name].astype(np.float32) for name in ("W", *sizes) if name in arrays}
+    for name, array in values.items():
+        if not np.isfinite(array).all():
             raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with numpy.isfinite")
-    if "importance" in given and not given["importance"].min() > 0:
+    if "importance" in values and not values["importance"].min() > 0:
         raise ValueError(
-            f"{where}: `importance` must be positive, got {given['importance'].min():g}; it is the mean of x_j^2, to "
+            f"{where}: `importance` must be positive, got {values['importance'].min():g}; it is the mean of x_j^2, to "
             "which a little may be added"
         )
-    head = nn.Linear(weight.shape[1], weight.shape[0], bias="b" in given, device=device)
+    head = nn.Linear(weight.shape[1], weight.shape[0], bias="b" in values, device=device)
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(given["W"]))
-        if "b" in given:
-            head.bias.copy_(torch.from_numpy(given["b"]))
-    return head, torch.from_numpy(given["importance"]).to(device) if "importance" in given else None
+        head.weight.copy_(torch.from_numpy(values["W"]))
+        if "b" in values:
+            head.bias.copy_(torch.from_numpy(values["b"]))
+    return head, torch.from_numpy(values["importance"]).to(device) if "importance" in values else None
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
-def run(study: Study) -> int:
+def run(experiment: Experiment) -> int:
     """Every approximation that the record lacks; then the table and the plot."""
-    if study.head is not None:
-        source = given_head(study.head)
-    elif study.data is not None:
-        source = trained_head(study, study.data)
-    else:
-        raise ValueError("paper.experiments.compress: `study` must have a head or features, got neither")
+    options, subject = experiment.options, experiment.data
+    source = trained_head(experiment) if subject.head is None else given_head(subject.head)
     most = min(source.shape)  # singular vectors; more kernels than that cannot start at them
-    cells = [(way, rank) for rank in study.ranks for way in WAYS if way != "singular" or rank <= most]
+    candidates = [(way, rank) for rank in options.ranks for way in WAYS if way != "singular" or rank <= most]
     results = {}
-    for number, (way, rank) in enumerate(cells, 1):
-        settings = {"data": study.digest, "way": way, "rank": rank} | source.settings
-        settings |= {"sweeps": study.sweeps} if way == "reseated" else {}
-        found = study.record.run(settings, partial(reached, study, source.make, way, rank))
-        results[way, rank] = found
-        told = f"[{number}/{len(cells)}] {WAYS[way]}, r = {rank}: residual energy {found['residual']:.3f}"
-        print(told, file=sys.stderr, flush=True)
-    _write(study, source, results)
+    for number, (way, rank) in enumerate(candidates, 1):
+        settings = {"data": subject.digest, "way": way, "rank": rank} | source.settings
+        settings |= {"sweeps": options.sweeps} if way == "reseated" else {}
+        result = experiment.record.run(settings, partial(measure, experiment, source.make, way, rank))
+        results[way, rank] = result
+        line = f"[{number}/{len(candidates)}] {WAYS[way]}, r = {rank}: residual energy {result['residual']:.3f}"
+        print(line, file=sys.stderr, flush=True)
+    _write(experiment, source, results)
     return 0
 
 
@@ -153,40 +148,43 @@ def given_head(head: nn.Linear) -> Source:
     return Source(lambda: head, {}, (head.out_features, head.in_features))
 
 
-def trained_head(study: Study, data: Features) -> Source:
+def trained_head(experiment: Experiment) -> Source:
     """A full head at the learning rate that is best on validation rows. It is trained again when it is needed."""
+    subject, data = experiment.data, experiment.data.features
+    if data is None:
+        raise ValueError("paper.experiments.compress: there must be a head or features, got neither")
 
-    def fresh() -> nn.Linear:
+    def start() -> nn.Linear:
         with seeded(0):
-            return nn.Linear(data.width, data.classes).to(study.device)
+            return nn.Linear(data.width, data.classes).to(subject.device)
 
-    def tried(recipe: Recipe) -> dict[str, Any]:
-        settings = {"data": study.digest, "method": "full", "seed": 0, **asdict(recipe)}
-        found = study.record.run(settings, lambda: train(fresh(), data, recipe, 0))
-        print(f"full head, lr {recipe.lr:g}: validation {100 * found['val']:.1f} %", file=sys.stderr, flush=True)
-        return found
+    def attempt(recipe: Recipe) -> dict[str, Any]:
+        settings = {"data": subject.digest, "method": "full", "seed": 0, **asdict(recipe)}
+        result = experiment.record.run(settings, lambda: train(start(), data, recipe, 0))
+        print(f"full head, lr {recipe.lr:g}: validation {100 * result['val']:.1f} %", file=sys.stderr, flush=True)
+        return result
 
-    results = {replace(TUNED, lr=lr): tried(replace(TUNED, lr=lr)) for lr in GRID}
+    results = {replace(TUNED, lr=lr): attempt(replace(TUNED, lr=lr)) for lr in GRID}
     best = max(results, key=lambda recipe: results[recipe]["val"])
 
     @cache
     def make() -> nn.Linear:
-        head = fresh()
+        head = start()
         train(head, data, best, 0)
         return head
 
     return Source(make, {"head": asdict(best)}, (data.classes, data.width), results[best]["test"])
 
 
-def reached(study: Study, make: Callable[[], nn.Linear], way: str, rank: int) -> dict[str, Any]:
+def measure(experiment: Experiment, make: Callable[[], nn.Linear], way: str, rank: int) -> dict[str, Any]:
     """The residual energy of one approximation; where there are features also the test accuracy with it."""
-    head = make()
+    subject, head = experiment.data, make()
     compressed = copy.deepcopy(head)
-    weight = head.weight.detach()
     with torch.no_grad():
-        compressed.weight.copy_(approximation(head, study.importance, way, rank, study.sweeps))
-    residual = residual_energy(weight, compressed.weight, study.importance)
-    return {"residual": residual, "test": None if study.data is None else accuracy(compressed, *study.data.test)}
+        compressed.weight.copy_(approximation(head, subject.importance, way, rank, experiment.options.sweeps))
+    residual = residual_energy(head.weight.detach(), compressed.weight, subject.importance)
+    test = None if subject.features is None else accuracy(compressed, *subject.features.test)
+    return {"residual": residual, "test": test}
 
 
 @torch.no_grad()
@@ -226,17 +224,18 @@ def residual_energy(weight: Tensor, other: Tensor, importance: Tensor | None) ->
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
-def _write(study: Study, source: Source, results: dict[tuple[str, int], dict[str, Any]]) -> None:
+def _write(experiment: Experiment, source: Source, results: dict[tuple[str, int], dict[str, Any]]) -> None:
     """The page and, where matplotlib is installed, the plot."""
     rows, cols = source.shape
     lines = [("the head itself", "", f"{rows * cols:,}", "0", _percent(source.test))]
     curves: dict[str, list[Point]] = {title: [] for title in WAYS.values()}
-    for (way, rank), found in results.items():
+    for (way, rank), result in results.items():
         numbers = rank * (rows + cols) + (0 if way == "svd" else rank)
-        lines.append((WAYS[way], str(rank), f"{numbers:,}", f"{found['residual']:.3f}", _percent(found["test"])))
-        curves[WAYS[way]].append(Point(numbers, found["residual"]))
-    title = f"{study.name}, {rows} x {cols}, compressed"
-    report.write(study.record.path, title, (HEADER, lines, [NOTE]), ("parameters", "residual energy"), curves, None)
+        lines.append((WAYS[way], str(rank), f"{numbers:,}", f"{result['residual']:.3f}", _percent(result["test"])))
+        curves[WAYS[way]].append(Point(numbers, result["residual"]))
+    title = f"{experiment.data.name}, {rows} x {cols}, compressed"
+    panel = Panel(("parameters", "residual energy"), curves)
+    report.write(experiment.record.path, title, [Section(HEADER, lines, [NOTE])], [panel])
 
 
 def _percent(fraction: float | None) -> str:

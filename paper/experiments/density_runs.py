@@ -1,4 +1,4 @@
-"""The runs of `python -m paper experiment density`: one variant is fitted, timed and evaluated."""
+"""The runs of `python -m paper experiment density`: a model is fitted, timed and evaluated."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from laplex import density
 from laplex.density import Examples, FactorGaussian, LaplexGaussian, PlacedGaussian
 from laplex.density._module import Density
 from paper.experiments.density_data import Data
+from paper.experiments.options import option
 from paper.methods.empirical import empirical
 from paper.methods.gaussian import LowRankGaussian, ppca, ppca_parameters
 
@@ -24,8 +25,8 @@ FIGURES = ("log_likelihood", "standard_error", "bits_per_dim", "rmse")  # of an 
 
 
 @dataclass(frozen=True)
-class Variant:
-    """What is fitted, and how; 0 or nothing where a method has no such thing."""
+class DensitySpec:
+    """What is fitted, and from where; 0 or nothing where a method has no such thing."""
 
     method: str  # one of METHODS, or "empirical"
     rank: int = 0
@@ -36,24 +37,24 @@ class Variant:
     permuted: bool = False  # the pixels
 
 
-CEILING = Variant("empirical")
+CEILING = DensitySpec("empirical")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How long EM and Adam go on, and how far a step of Adam goes."""
+@dataclass(frozen=True, kw_only=True)
+class FitRecipe:
+    """How long EM and Adam run, and how far a step of Adam goes."""
 
-    rounds: int = 40
-    epochs: int = 25
-    lr: float = 2e-3
-    batch: int = 64
-    after_epochs: int = 6  # of Adam after EM
-    after_lr: float = 2e-3
-    seed: int = 0
+    rounds: int = option("of EM", 40, metavar="N")
+    epochs: int = option("of Adam", 25, metavar="N")
+    lr: float = option("of Adam", 2e-3, metavar="RATE")
+    batch: int = option("images of a step", 64, metavar="N")
+    after_epochs: int = option("of Adam after EM", 6, metavar="N")
+    after_lr: float = option("of Adam after EM", 2e-3, metavar="RATE")
+    seed: int = option("of starts and of batches", 0, metavar="N")
 
 
-SHORT = Recipe(rounds=1, epochs=1, after_epochs=1)
-OF_METHOD = {  # what of a recipe a method depends on
+SHORT = FitRecipe(rounds=1, epochs=1, after_epochs=1)
+RECIPE_FIELDS = {  # what of a recipe a method depends on
     "em": ("rounds", "seed"),
     "em-adam": ("rounds", "seed", "after_epochs", "after_lr", "batch"),
     "adam": ("epochs", "lr", "batch", "seed"),
@@ -73,20 +74,20 @@ class Fit(NamedTuple):
     notes: dict[str, Any]
 
 
-def settings(data: Data, variant: Variant, recipe: Recipe) -> dict[str, Any]:
+def settings(data: Data, spec: DensitySpec, recipe: FitRecipe) -> dict[str, Any]:
     """The key of a run: everything that its result depends on."""
-    of_recipe = {name: getattr(recipe, name) for name in OF_METHOD[variant.method]}
-    return {"data": data.name, **asdict(variant), **of_recipe}
+    from_recipe = {name: getattr(recipe, name) for name in RECIPE_FIELDS[spec.method]}
+    return {"data": data.name, **asdict(spec), **from_recipe}
 
 
-def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, Any] | None) -> dict[str, Any]:
+def measure(data: Data, spec: DensitySpec, recipe: FitRecipe, ceiling: dict[str, Any] | None) -> dict[str, Any]:
     """Fit and evaluate: the result of a run. ``ceiling`` is that of the empirical Gaussian."""
     if data.device.type == "cuda":
-        _warm_up(data, replace(variant, permuted=False), SHORT)
-    data = data.permuted if variant.permuted else data
+        _warm_up(data, replace(spec, permuted=False), SHORT)
+    data = data.permuted if spec.permuted else data
     before = _memory_before(data.device)
     begun = time.perf_counter()
-    fit = FITS[variant.method](data, variant, recipe)
+    fit = FITS[spec.method](data, spec, recipe)
     if data.device.type == "cuda":
         torch.cuda.synchronize(data.device)
     result: dict[str, Any] = {
@@ -98,28 +99,28 @@ def measured(data: Data, variant: Variant, recipe: Recipe, ceiling: dict[str, An
     }
     for part, examples in (("train", data.seen), ("val", data.val), ("test", data.test)):
         if examples is not None:
-            result[part] = evaluated(fit.model, examples)
+            result[part] = evaluate(fit.model, examples)
             result[part]["closure"] = _closure(result[part], (ceiling or result)[part])
-    result["samples"] = spread(fit.model, data.train, 1 if variant.permuted or data.shape is None else data.shape[2])
+    result["samples"] = spread(fit.model, data.train, 1 if spec.permuted or data.shape is None else data.shape[2])
     return result | {"history": fit.history}
 
 
 @cache
-def _warm_up(data: Data, variant: Variant, recipe: Recipe) -> None:
+def _warm_up(data: Data, spec: DensitySpec, recipe: FitRecipe) -> None:
     """Fit shortly: the first fit of a kind on a GPU compiles programs, which is not its time."""
-    FITS[variant.method](data, variant, recipe)
+    FITS[spec.method](data, spec, recipe)
 
 
-def _closure(found: dict[str, float], ceiling: dict[str, float]) -> float | None:
+def _closure(part: dict[str, float], ceiling: dict[str, float]) -> float | None:
     """The likelihood over that of the ceiling; None where that is negative, and the ratio would rise as a fit falls."""
     most = ceiling["log_likelihood"]
-    return found["log_likelihood"] / most if most > 0 else None
+    return part["log_likelihood"] / most if most > 0 else None
 
 
-def evaluated(model: Density | FactorGaussian, examples: Examples) -> dict[str, float]:
+def evaluate(model: Density | FactorGaussian, examples: Examples) -> dict[str, float]:
     """Likelihood, bits and the error of reconstructions: means over examples."""
-    found = density.evaluate(model, examples)
-    return {name: float(getattr(found, name)) for name in FIGURES}
+    evaluation = density.evaluate(model, examples)
+    return {name: float(getattr(evaluation, name)) for name in FIGURES}
 
 
 @torch.no_grad()
@@ -167,62 +168,60 @@ def _memory_peak(device: torch.device, before: int) -> int | None:
 # --- Fits ------------------------------------------------------------------------------------------------------------
 
 
-def _em(data: Data, variant: Variant, recipe: Recipe) -> Fit:
+def _em(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
     fitted = density.fit(
         data.train,
-        variant.rank,
-        functions=variant.functions,
-        places=variant.start,
+        spec.rank,
+        functions=spec.functions,
+        places=spec.start,
         shape=data.shape,
         rounds=recipe.rounds,
-        jump=variant.jump,
+        jump=spec.jump,
         seed=recipe.seed,
     )
     history = [[round(one.seconds, 3), one.log_likelihood] for one in fitted.history]
     return Fit(fitted.model, _count(fitted.model), history, {})
 
 
-def _em_then_adam(data: Data, variant: Variant, recipe: Recipe) -> Fit:
-    fitted = _em(data, variant, recipe)
-    after = _trained(fitted.model, data, recipe.after_epochs, recipe.after_lr, recipe)
+def _em_then_adam(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
+    fitted = _em(data, spec, recipe)
+    after = _train(fitted.model, data, recipe.after_epochs, recipe.after_lr, recipe)
     before = fitted.history[-1][0]
-    later = [[round(before + seconds, 3), found] for seconds, found in after.history]
+    later = [[round(before + seconds, 3), likelihood] for seconds, likelihood in after.history]
     return after._replace(history=fitted.history + later)
 
 
-def _adam(data: Data, variant: Variant, recipe: Recipe) -> Fit:
+def _adam(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
     torch.manual_seed(recipe.seed)
-    model = LaplexGaussian(data.dim, variant.rank, variant.components, latent=latent_of(variant), device=data.device)
-    if variant.start != "raster":  # where the model itself starts
-        state = density.start(
-            data.train, variant.rank, functions=1, places=variant.start, shape=data.shape, seed=recipe.seed
-        )
+    model = LaplexGaussian(data.dim, spec.rank, spec.components, latent=_latent(spec), device=data.device)
+    if spec.start != "raster":  # where the model itself starts
+        state = density.start(data.train, spec.rank, functions=1, places=spec.start, shape=data.shape, seed=recipe.seed)
         with torch.no_grad():
             model.a.copy_(state.a)
     return _from_scratch(model, data, recipe)
 
 
-def latent_of(variant: Variant) -> str:
+def _latent(spec: DensitySpec) -> str:
     """The kind of the latent covariance of the paper's model."""
-    return "diagonal" if variant.method == "diagonal" else "dense"
+    return "diagonal" if spec.method == "diagonal" else "dense"
 
 
-def _low_rank(data: Data, variant: Variant, recipe: Recipe) -> Fit:
+def _low_rank(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
     torch.manual_seed(recipe.seed)
-    return _from_scratch(LowRankGaussian(data.dim, variant.rank, device=data.device), data, recipe)
+    return _from_scratch(LowRankGaussian(data.dim, spec.rank, device=data.device), data, recipe)
 
 
-def _ppca(data: Data, variant: Variant, recipe: Recipe) -> Fit:
-    return Fit(ppca(data.train, variant.rank), ppca_parameters(data.dim, variant.rank), [], {})
+def _ppca(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
+    return Fit(ppca(data.train, spec.rank), ppca_parameters(data.dim, spec.rank), [], {})
 
 
-def _empirical(data: Data, variant: Variant, recipe: Recipe) -> Fit:
+def _empirical(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
     gaussian, ridge, _ = empirical(data.train, data.val)
     stored = (len(data.train) + 1) * data.dim  # the examples and their mean, as the paper counts
     return Fit(gaussian, stored, [], {"ridge": ridge, "rank": gaussian.latents})
 
 
-FITS: dict[str, Callable[[Data, Variant, Recipe], Fit]] = {
+FITS: dict[str, Callable[[Data, DensitySpec, FitRecipe], Fit]] = {
     "em": _em,
     "em-adam": _em_then_adam,
     "adam": _adam,
@@ -233,23 +232,23 @@ FITS: dict[str, Callable[[Data, Variant, Recipe], Fit]] = {
 }
 
 
-def _from_scratch(model: Density, data: Data, recipe: Recipe) -> Fit:
+def _from_scratch(model: Density, data: Data, recipe: FitRecipe) -> Fit:
     model.mean.copy_(data.train.mean)
-    return _trained(model, data, recipe.epochs, recipe.lr, recipe)
+    return _train(model, data, recipe.epochs, recipe.lr, recipe)
 
 
-def _trained(model: Density, data: Data, epochs: int, lr: float, recipe: Recipe) -> Fit:
+def _train(model: Density, data: Data, epochs: int, lr: float, recipe: FitRecipe) -> Fit:
     """Train with Adam. Its history has the likelihood of the examples as each epoch saw them; NaN ends it."""
     begun, history = time.perf_counter(), []
     notes = {}
     trainer = density.Trainer(model, data.train, lr=lr, batch=recipe.batch, seed=recipe.seed)
     for epoch in range(epochs):
         try:
-            found = trainer.epoch()
+            likelihood = trainer.epoch()
         except FloatingPointError:  # the parameters are those before the step that was not finite
             notes = {"diverged_in_epoch": epoch}
             break
-        history.append([round(time.perf_counter() - begun, 3), found])
+        history.append([round(time.perf_counter() - begun, 3), likelihood])
     return Fit(model, _count(model), history, notes)
 
 
@@ -257,8 +256,8 @@ def _count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def budget(dim: int, variant: Variant) -> int:
-    """The parameters of a structured variant, without making it."""
-    if variant.functions:
-        return _count(PlacedGaussian(dim, variant.rank, variant.functions, device="meta"))
-    return _count(LaplexGaussian(dim, variant.rank, variant.components, latent=latent_of(variant), device="meta"))
+def budget(dim: int, spec: DensitySpec) -> int:
+    """The parameters of a structured model, without making it."""
+    if spec.functions:
+        return _count(PlacedGaussian(dim, spec.rank, spec.functions, device="meta"))
+    return _count(LaplexGaussian(dim, spec.rank, spec.components, latent=_latent(spec), device="meta"))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from paper.methods.gaussian import matched_rank
 from paper.experiments import published, report
-from paper.experiments.density_runs import Variant, budget
+from paper.experiments.density_data import Data
+from paper.experiments.density_runs import RECIPE_FIELDS, DensitySpec, budget
 from paper.experiments.published import Likelihood
+from paper.experiments.record import Experiment
 from paper.experiments.report import Panel, Point, Section
+from paper.methods.gaussian import matched_rank
 
 POINTS = 8  # of a curve over seconds
 METHODS = {
@@ -36,10 +37,10 @@ PAPER = ("paper: likelihood", "paper: closure, %")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A variant and the result of its run."""
+class DensityResult:
+    """What was fitted, and the result of its run."""
 
-    variant: Variant
+    spec: DensitySpec
     result: dict[str, Any]
 
     @property
@@ -50,7 +51,7 @@ class Cell:
     @property
     def title(self) -> str:
         """What was fitted, in words; the rank has a column of its own."""
-        one = self.variant
+        one = self.spec
         size = f"q = {one.functions}" if one.functions else f"I = {one.components}" if one.components else ""
         ridge = f"ridge {self.result['ridge']:.3g}" if "ridge" in self.result else ""
         still = "no jumps" if one.functions and not one.jump else ""
@@ -66,48 +67,36 @@ class Cell:
         return f"{self.val:,.0f}" + (f" ({part} %)" if part else "")
 
 
-@dataclass(frozen=True)
-class Page:
-    """What all tables need to know."""
-
-    name: str
-    dim: int
-    counts: tuple[int, int, int]  # of train, validation and test images
-    rounds: int  # of EM; 0 where nothing was fitted by it
-    rank: int  # of the models with components, whose budgets dense ones are matched to
-    device: str
-    quick: bool
-
-
-def write(results: Path, page: Page, cells: Sequence[Cell], starts: Sequence[Cell]) -> None:
-    """The tables and the plot beside the file of results; ``starts`` are the cells of the study of starts."""
-    title = f"Gaussian densities of {page.name}, n = {page.dim:,}"
-    title += ", a quick look: too short to compare methods" if page.quick else ""
-    sections = [_models(page, cells)]
+def write(experiment: Experiment[Any, Data], results: Sequence[DensityResult], starts: Sequence[DensityResult]) -> None:
+    """The tables and the plot beside the file of results; ``starts`` are the results of the study of starts."""
+    title = f"Gaussian densities of {experiment.options.name}, n = {experiment.data.dim:,}"
+    title += ", a quick look: too short to compare methods" if experiment.options.quick else ""
+    sections = [_models(experiment, results)]
     if starts:
         sections.append(_starts(starts))
-    report.write_sections(results, title, sections, _panels(cells))
+    report.write(experiment.record.path, title, sections, _panels(results))
 
 
 # --- Tables ----------------------------------------------------------------------------------------------------------
 
 
-def _models(page: Page, cells: Sequence[Cell]) -> Section:
-    tested = page.counts[2] > 0
+def _models(experiment: Experiment[Any, Data], results: Sequence[DensityResult]) -> Section:
+    tested = experiment.data.test is not None
     header = [*COLUMNS, *(("test", "closure, %") if tested else ()), *MORE, *PAPER]
-    lines = [_line(page, cell, tested) for cell in cells]
-    return Section(header, lines, _notes(page), "Models")
+    dim, rank = experiment.data.dim, experiment.options.rank
+    lines = [_line(one, published_figure(dim, rank, one.spec), tested) for one in results]
+    rounds = experiment.options.rounds if any("rounds" in RECIPE_FIELDS[one.spec.method] for one in results) else 0
+    return Section(header, lines, _notes(experiment.data, rounds), "Models")
 
 
-def _line(page: Page, cell: Cell, tested: bool) -> list[str]:
-    result = cell.result
-    paper = _published(page, cell.variant)
+def _line(one: DensityResult, paper: Likelihood | None, tested: bool) -> list[str]:
+    result = one.result
     figures = [_likelihood(result["val"]), closure(result["val"])]
     if tested:
         figures += [_likelihood(result["test"]), closure(result["test"])]
     return [
-        cell.title,
-        f"{cell.variant.rank or result['rank']:,}",
+        one.title,
+        f"{one.spec.rank or result['rank']:,}",
         f"{result['parameters']:,}",
         *figures,
         f"{result['val']['bits_per_dim']:.3f}",
@@ -129,33 +118,36 @@ def closure(part: dict[str, Any]) -> str:
     return "" if part["closure"] is None else f"{100 * part['closure']:.1f}"
 
 
-def _published(page: Page, variant: Variant) -> Likelihood | None:
-    """The paper's figure for the same budget: q functions have the values a pixel of q - 1 components with phases."""
-    of = {"em": "laplex", "em-adam": "laplex", "adam": "laplex"}.get(variant.method, variant.method)
-    if of == "empirical":
+def published_figure(dim: int, rank: int, spec: DensitySpec) -> Likelihood | None:
+    """The paper's figure for the same budget: q functions have the values per pixel of q - 1 components with phases.
+
+    Args:
+        dim: values of an image.
+        rank: of the models with components, whose budgets dense ones are matched to.
+        spec: our model.
+    """
+    method = {"em": "laplex", "em-adam": "laplex", "adam": "laplex"}.get(spec.method, spec.method)
+    if method == "empirical":
         same = [0]
-    elif page.rank != published.DENSITY_RANK:
+    elif rank != published.DENSITY_RANK:
         same = []
-    elif of == "laplex":
-        alike = variant.rank == page.rank - page.rank % max(variant.functions, 1)  # q divides the rank of EM
-        same = [variant.components or variant.functions - 1] if alike else []
+    elif method == "laplex":
+        same_rank = spec.rank == rank - rank % max(spec.functions, 1)  # q divides the rank of EM
+        same = [spec.components or spec.functions - 1] if same_rank else []
     else:
-        same = [number for number in (1, 2, 3) if _dense_rank(page, number) == variant.rank]
-    found = (one for one in published.densities(page.dim).models if one.method == of and one.components in same)
-    return next(found, None)
+        budgets = {number: budget(dim, DensitySpec("adam", rank, components=number)) for number in (1, 2, 3)}
+        same = [number for number, count in budgets.items() if matched_rank(count, dim) == spec.rank]
+    models = published.densities(dim).models
+    return next((one for one in models if one.method == method and one.components in same), None)
 
 
-def _dense_rank(page: Page, components: int) -> int:
-    return matched_rank(budget(page.dim, Variant("adam", page.rank, components=components)), page.dim)
-
-
-def _notes(page: Page) -> list[str]:
-    train, val, test = page.counts
-    rounds = f", by EM in {page.rounds} rounds" if page.rounds else ""
-    paper = published.densities(page.dim)
-    counted = "beyond the data" if page.device != "cpu" else "of the process so far, the data included"
+def _notes(data: Data, rounds: int) -> list[str]:
+    train, val, test = (0 if one is None else len(one) for one in (data.train, data.val, data.test))
+    fitted = f"{train:,} images were fitted" + (f", by EM in {rounds} rounds" if rounds else "")
+    paper = published.densities(data.dim)
+    counted = "beyond the data" if data.device.type != "cpu" else "of the process so far, the data included"
     return [
-        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {train:,} images were fitted{rounds}. "
+        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {fitted}. "
         f"The ridge of the empirical Gaussian was chosen on {val:,} validation images"
         + (f"; {test:,} test images chose nothing. " if test else ", and nothing else. ")
         + "Closure is the likelihood over that of the empirical Gaussian, where that is positive. Bits and RMSE (of "
@@ -166,23 +158,22 @@ def _notes(page: Page) -> list[str]:
         "counted as n (r + 1) + r, as the paper does.",
         f"The paper's figures are {paper.name} (n = {paper.dim:,}; {paper.source}): other images, so that closures can "
         "be compared and likelihoods cannot. Its LAPLEX model with I components stands beside Adam with I components, "
-        "and beside EM with q = I + 1 functions, which has as many values a pixel; its dense models stand beside those "
-        "with the parameters of the same I.",
+        "and beside EM with q = I + 1 functions, which has as many values per pixel; its dense models stand beside "
+        "those with the parameters of the same I.",
     ]
 
 
-def _starts(cells: Sequence[Cell]) -> Section:
-    """One line a start; columns with and without jumps, pixels as they are and permuted."""
+def _starts(results: Sequence[DensityResult]) -> Section:
+    """One line per start; columns with and without jumps, pixels as they are and permuted."""
     columns = [(jump, permuted) for permuted in (False, True) for jump in (True, False)]
-    found = {(one.variant.start, one.variant.jump, one.variant.permuted): one for one in cells}
+    shown = {(one.spec.start, one.spec.jump, one.spec.permuted): one.shown for one in results}
     header = ["start"]
     for jump, permuted in columns:
         header.append(("permuted pixels" if permuted else "pixels as they are") + ("" if jump else ", no jumps"))
     lines = []
-    for start in dict.fromkeys(one.variant.start for one in cells):
-        them = [found.get((start, *column)) for column in columns]
-        lines.append([PLACES[start], *("" if one is None else one.shown for one in them)])
-    first = cells[0].variant
+    for start in dict.fromkeys(one.spec.start for one in results):
+        lines.append([PLACES[start], *(shown.get((start, *column), "") for column in columns)])
+    first = results[0].spec
     notes = [
         f"EM with q = {first.functions} and rank {first.rank:,}: the log-likelihood of validation images, and its "
         "closure. Without jumps a pixel keeps the place that it started from. The tree knows the train images and no "
@@ -194,26 +185,26 @@ def _starts(cells: Sequence[Cell]) -> Section:
 # --- The plot --------------------------------------------------------------------------------------------------------
 
 
-def _panels(cells: Sequence[Cell]) -> list[Panel]:
+def _panels(results: Sequence[DensityResult]) -> list[Panel]:
     sizes: dict[str, list[Point]] = {}
     times: dict[str, list[Point]] = {}
     level = None
-    for cell in cells:
-        if cell.variant.method == "empirical":
-            level = Point(cell.result["parameters"], cell.val)
+    for one in results:
+        spec, point = one.spec, Point(one.result["parameters"], one.val)
+        if spec.method == "empirical":
+            level = point
             continue
-        one = cell.variant
-        kind = METHODS[one.method] + (f", q = {one.functions}" if one.functions else "")
-        sizes.setdefault(kind, []).append(Point(cell.result["parameters"], cell.val))
-        if cell.variant.method in ("em", "adam", "diagonal"):  # more curves would hide each other
-            times[f"{cell.title}, rank {cell.variant.rank}"] = _thinned(cell.result["history"])
+        kind = METHODS[spec.method] + (f", q = {spec.functions}" if spec.functions else "")
+        sizes.setdefault(kind, []).append(point)
+        if spec.method in ("em", "adam", "diagonal"):  # more curves would hide each other
+            times[f"{one.title}, rank {spec.rank}"] = _thin(one.result["history"])
     panels = [Panel(("parameters", "validation log-likelihood"), sizes, level, ticks=_ticks(sizes))]
     if times:
         panels.append(Panel(("seconds", "train log-likelihood"), times, ticks=_ticks(times)))
     return panels
 
 
-def _thinned(history: Sequence[Sequence[float]]) -> list[Point]:
+def _thin(history: Sequence[Sequence[float]]) -> list[Point]:
     """Some points of a history, the last one included, about evenly spaced on a logarithmic axis.
 
     What lies far below the end is left out: the first rounds would take most of the plot.
@@ -227,8 +218,9 @@ def _thinned(history: Sequence[Sequence[float]]) -> list[Point]:
 
 def _ticks(curves: dict[str, list[Point]]) -> list[float]:
     """1, 2 and 5 times powers of ten within the curves, and one outside on either side."""
-    found = [point.x for points in curves.values() for point in points]
-    powers = range(math.floor(math.log10(min(found))) - 1, math.ceil(math.log10(max(found))) + 1)
+    places = [point.x for points in curves.values() for point in points]
+    low, high = min(places), max(places)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     steps = [digit * 10.0**power for power in powers for digit in (1, 2, 5)]
-    below, above = ([one for one in steps if one <= min(found)], [one for one in steps if one >= max(found)])
-    return [*below[-1:], *(one for one in steps if min(found) < one < max(found)), *above[:1]]
+    below, above = [one for one in steps if one <= low], [one for one in steps if one >= high]
+    return [*below[-1:], *(one for one in steps if low < one < high), *above[:1]]

@@ -15,7 +15,6 @@ command that was stopped goes on with the first shard that is missing.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import shutil
@@ -37,6 +36,8 @@ from laplex import _progress
 from laplex._writing import replaced
 from paper.experiments.data import Array, Listing, Source, decoder, listed_splits, tell_skipped
 from paper.experiments.networks import DEFAULT, MODELS, WHERE, Network, load
+from paper.experiments.options import at_least_one, option
+from paper.experiments.record import Target
 from paper.experiments.training import ROWS, accuracy
 
 ABOUT = "What enters the head of a frozen image network of torchvision, written for `heads` and `compress`."
@@ -46,8 +47,19 @@ SHARD = 8192  # images; an interruption loses at most so many
 AHEAD = 4  # batches decoded while the network computes; more would only take memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `features` can be asked."""
+
+    model: str = option(" or ".join(MODELS))
+    data: str = option("folders train and val, with one folder per class", metavar="DIR")
+    weights: str = option("state dict of the network; those of torchvision if not given", DEFAULT, metavar="FILE.pth")
+    batch: int = option("images at once", BATCH, metavar="B")
+    side: int = option("of the images", SIDE, metavar="S")
+
+
 @dataclass(frozen=True)
-class Study:
+class Extraction:
     """A network, the images, and where their features go."""
 
     network: Network
@@ -57,8 +69,7 @@ class Study:
     path: Path
     key: str
     batch: int
-    device: str
-    fresh: bool
+    target: Target
 
     @property
     def shards(self) -> Path:
@@ -66,38 +77,26 @@ class Study:
         return self.path.with_suffix(".shards")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that this experiment has beside the common ones."""
-    parser.add_argument("--model", required=True, help=" or ".join(MODELS))
-    parser.add_argument("--data", required=True, metavar="DIR", help="folders train and val, with one folder a class")
-    about = "state dict of the network; those of torchvision if not given"
-    parser.add_argument("--weights", default=DEFAULT, metavar="FILE.pth", help=about)
-    parser.add_argument("--batch", type=int, default=BATCH, metavar="B", help=f"images at once; {BATCH} if not given")
-    parser.add_argument("--side", type=int, default=SIDE, metavar="S", help=f"of the images; {SIDE} if not given")
-
-
-def prepare(given: argparse.Namespace) -> Study:
+def prepare(options: Options, target: Target) -> Extraction:
     """Check the options, list the images and load the network; ValueError or ImportError, and nothing is written."""
-    if given.model not in MODELS:
-        raise ValueError(f"--model must be one of {', '.join(MODELS)}, got {given.model!r}")
-    for name in ("batch", "side"):
-        if getattr(given, name) < 1:
-            raise ValueError(f"--{name} must be at least 1, got {getattr(given, name)}")
-    if given.model == "maxvit_t" and given.side % WINDOWS:
-        raise ValueError(f"--side must be a multiple of {WINDOWS} for maxvit_t, got {given.side}")
-    root = Path(given.data)
+    if options.model not in MODELS:
+        raise ValueError(f"--model must be one of {', '.join(MODELS)}, got {options.model!r}")
+    at_least_one(options, "batch", "side")
+    if options.model == "maxvit_t" and options.side % WINDOWS:
+        raise ValueError(f"--side must be a multiple of {WINDOWS} for maxvit_t, got {options.side}")
+    root = Path(options.data)
     train, test = listed_splits(root)
-    network = load(given.model, given.weights, given.side)
+    network = load(options.model, options.weights, options.side)
     splits = {"train": train, "test": test}
-    key = _key(given.model, network, root, splits)
-    path = Path(given.out) / f"{given.model}-{root.resolve().name}.npz"
-    if path.exists() and _key_of(path) != key and not given.fresh:
+    key = _key(options.model, network, root, splits)
+    path = target.out / f"{options.model}-{root.resolve().name}.npz"
+    if path.exists() and _stored_key(path) != key and not target.fresh:
         raise ValueError(
             f"--out: {path} holds features of other images, weights or sides; move it away, or replace it with --fresh"
         )
     square = decoder(WHERE, network.covered)
     folders = {"train": root / "train", "test": root / "val"}
-    return Study(network, splits, folders, square, path, key, given.batch, given.device, given.fresh)
+    return Extraction(network, splits, folders, square, path, key, options.batch, target)
 
 
 def _key(model: str, network: Network, root: Path, splits: dict[str, Listing]) -> str:
@@ -110,7 +109,7 @@ def _key(model: str, network: Network, root: Path, splits: dict[str, Listing]) -
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
-def _key_of(path: Path) -> str | None:
+def _stored_key(path: Path) -> str | None:
     """The key of a finished file or shard; None where there is none."""
     try:
         with np.load(path) as file:
@@ -122,43 +121,43 @@ def _key_of(path: Path) -> str | None:
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
-def run(study: Study) -> int:
+def run(extraction: Extraction) -> int:
     """Every shard that is missing; then one file of all."""
-    if study.fresh:
-        shutil.rmtree(study.shards, ignore_errors=True)
-    elif _key_of(study.path) == study.key:
-        print(f"{study.path} is complete; --fresh makes it again")
+    if extraction.target.fresh:
+        shutil.rmtree(extraction.shards, ignore_errors=True)
+    elif _stored_key(extraction.path) == extraction.key:
+        print(f"{extraction.path} is complete; --fresh makes it again")
         return 0
-    study.shards.mkdir(exist_ok=True)
-    study.network.to(study.device)
+    extraction.shards.mkdir(exist_ok=True)
+    extraction.network.to(extraction.target.device)
     try:
-        parts = {split: _computed(study, split) for split in study.splits}
-        arrays = _joined(study, parts)
+        parts = {split: _computed(extraction, split) for split in extraction.splits}
+        arrays = _joined(extraction, parts)
     except ValueError as error:
         print(f"python -m paper experiment features: {error}", file=sys.stderr)
         return 1
-    with replaced(study.path) as file:
+    with replaced(extraction.path) as file:
         np.savez(file, **arrays)
-    shutil.rmtree(study.shards)
-    print(f"wrote {study.path}")
+    shutil.rmtree(extraction.shards)
+    print(f"wrote {extraction.path}")
     return 0
 
 
-def _computed(study: Study, split: str) -> list[Path]:
+def _computed(extraction: Extraction, split: str) -> list[Path]:
     """The shards of a split, all of them finished."""
-    sources = study.splits[split].sources
+    sources = extraction.splits[split].sources
     paths = []
     pool = ThreadPoolExecutor()
     try:
         with _progress.bar(f"laplex: {split} images", None) as told:
             for first in range(0, len(sources), SHARD):
-                path = study.shards / f"{split}-{first:09}.npz"
+                path = extraction.shards / f"{split}-{first:09}.npz"
                 paths.append(path)
                 part = sources[first : first + SHARD]
-                if _key_of(path) == study.key:
+                if _stored_key(path) == extraction.key:
                     told(first + len(part), len(sources))
                 else:
-                    arrays = _shard(study, pool, part, partial(_tell, told, first, len(sources)))
+                    arrays = _shard(extraction, pool, part, partial(_tell, told, first, len(sources)))
                     with replaced(path) as file:
                         np.savez(file, **arrays)
     finally:
@@ -171,30 +170,30 @@ def _tell(told: _progress.Progress, before: int, of: int, done: int) -> None:
 
 
 def _shard(
-    study: Study, pool: ThreadPoolExecutor, sources: list[Source], told: Callable[[int], None]
+    extraction: Extraction, pool: ThreadPoolExecutor, sources: list[Source], told: Callable[[int], None]
 ) -> dict[str, Any]:
     """The features x (rows, width) and labels y (rows,) of the images that can be read, and the names of the others."""
-    width = study.network.layers[0].in_features
+    width = extraction.network.layers[0].in_features
     rows: list[Array] = [np.zeros((0, width), np.float16)]
     read: list[bool] = []
-    for squares in _decoded(study, pool, sources):
+    for squares in _decoded(extraction, pool, sources):
         good = [square for square in squares if square is not None]
         if good:
-            rows.append(_rows(study, np.stack(good)))
+            rows.append(_rows(extraction, np.stack(good)))
         for square in squares:
             read.append(square is not None)
             told(len(read))
     labels = [one.label for one, good in zip(sources, read, strict=True) if good]
     skipped = [one.name for one, good in zip(sources, read, strict=True) if not good]
     arrays = {"x": np.concatenate(rows), "y": np.array(labels, np.int64), "skipped": np.array(skipped, np.str_)}
-    return arrays | {"key": study.key}
+    return arrays | {"key": extraction.key}
 
 
-def _decoded(study: Study, pool: ThreadPoolExecutor, sources: list[Source]) -> Iterator[list[Array | None]]:
+def _decoded(extraction: Extraction, pool: ThreadPoolExecutor, sources: list[Source]) -> Iterator[list[Array | None]]:
     """Batches of squares, None for an image that cannot be read; threads decode the next batches meanwhile."""
     waiting: deque[list[Any]] = deque()
-    for first in range(0, len(sources), study.batch):
-        waiting.append([pool.submit(study.square, one) for one in sources[first : first + study.batch]])
+    for first in range(0, len(sources), extraction.batch):
+        waiting.append([pool.submit(extraction.square, one) for one in sources[first : first + extraction.batch]])
         if len(waiting) > AHEAD:
             yield [one.result() for one in waiting.popleft()]
     for batch in waiting:
@@ -202,9 +201,9 @@ def _decoded(study: Study, pool: ThreadPoolExecutor, sources: list[Source]) -> I
 
 
 @torch.no_grad()
-def _rows(study: Study, squares: Array) -> Array:
+def _rows(extraction: Extraction, squares: Array) -> Array:
     """The features of a batch (rows, width) float16."""
-    found = study.network.features(torch.from_numpy(squares).to(study.device)).half()
+    found = extraction.network.features(torch.from_numpy(squares).to(extraction.target.device)).half()
     if not found.isfinite().all():
         raise ValueError(
             f"{WHERE}: `--weights` must give features that float16 can hold, got NaN or infinity; check the weights"
@@ -216,9 +215,9 @@ def _rows(study: Study, squares: Array) -> Array:
 # --- The file --------------------------------------------------------------------------------------------------------
 
 
-def _joined(study: Study, parts: dict[str, list[Path]]) -> dict[str, Any]:
+def _joined(extraction: Extraction, parts: dict[str, list[Path]]) -> dict[str, Any]:
     """The arrays of the file; warnings name images that could not be read."""
-    arrays: dict[str, Any] = {"key": study.key, "classes": np.array(study.splits["train"].classes)}
+    arrays: dict[str, Any] = {"key": extraction.key, "classes": np.array(extraction.splits["train"].classes)}
     skipped: list[str] = []
     for split, paths in parts.items():
         shards = []
@@ -227,11 +226,11 @@ def _joined(study: Study, parts: dict[str, list[Path]]) -> dict[str, Any]:
                 shards.append({name: file[name] for name in ("x", "y", "skipped")})
         arrays |= {f"{name}_{split}": np.concatenate([shard[name] for shard in shards]) for name in ("x", "y")}
         missing = tuple(str(name) for shard in shards for name in shard["skipped"])
-        tell_skipped(WHERE, study.folders[split], missing, len(study.splits[split].sources))
+        tell_skipped(WHERE, extraction.folders[split], missing, len(extraction.splits[split].sources))
         skipped += missing
-    arrays |= {"skipped": np.array(skipped, np.str_)} | _head(study.network)
-    arrays["importance"] = _importance(study, torch.from_numpy(arrays["x_train"]))
-    _tell_own(study, torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"]))
+    arrays |= {"skipped": np.array(skipped, np.str_)} | _head(extraction.network)
+    arrays["importance"] = _importance(extraction, torch.from_numpy(arrays["x_train"]))
+    _tell_own(extraction, torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"]))
     return arrays
 
 
@@ -246,17 +245,19 @@ def _head(network: Network) -> dict[str, Array]:
 
 
 @torch.no_grad()
-def _importance(study: Study, x: Tensor) -> Array:
+def _importance(extraction: Extraction, x: Tensor) -> Array:
     """The mean square of what enters the last layer (in,), for features x (rows, width); at least a millionth of it."""
-    before = study.network.head[:-1]
-    squares = sum(before(part.to(study.device).float()).double().square().sum(0) for part in x.split(ROWS))
+    before = extraction.network.head[:-1]
+    squares = sum(before(part.to(extraction.target.device).float()).double().square().sum(0) for part in x.split(ROWS))
     mean = squares / len(x)
     least: Array = mean.clamp_min(1e-6 * float(mean.mean())).float().cpu().numpy()
     return least
 
 
-def _tell_own(study: Study, x: Tensor, y: Tensor) -> None:
+def _tell_own(extraction: Extraction, x: Tensor, y: Tensor) -> None:
     """How good the network's own head is, where the folders are the classes that it was trained on."""
-    if study.network.layers[-1].out_features == len(study.splits["test"].classes):
-        reached = accuracy(study.network.head, x.to(study.device).float(), y.to(study.device))
+    if extraction.network.layers[-1].out_features == len(extraction.splits["test"].classes):
+        reached = accuracy(
+            extraction.network.head, x.to(extraction.target.device).float(), y.to(extraction.target.device)
+        )
         print(f"the network's own head: {100 * reached:.2f} % of {len(y):,} test images")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paper.methods.heads import Count
 from paper.experiments import published, report
-from paper.experiments.report import Point
+from paper.experiments.report import Panel, Point, Section
+from paper.methods.heads import Count
 
 HEADER = ("method", "start", "r", "size", "trained", "stored", "learning rate", "validation %", "test %")
 AT_END = " (end of grid)"
@@ -33,7 +33,7 @@ ELSEWHERE = (
 
 
 @dataclass(frozen=True)
-class Row:
+class HeadResult:
     """A head, and what it reached: fractions, over so many seeds."""
 
     method: str
@@ -54,17 +54,25 @@ class Row:
         """The test accuracy in percent."""
         return report.percent(self.test, self.deviation, self.seeds, self.diverged)
 
+    @property
+    def line(self) -> str:
+        """What is printed when it is measured."""
+        start = "" if self.start == "random" else f", {self.start}"
+        rank = "" if self.rank is None else f", r = {self.rank}"
+        return f"{self.method}{start}{rank}: lr {self.lr:g}, test {self.shown}"
 
-def write(results: Path, name: str, recipe: str, rows: list[Row], *, quick: bool = False) -> None:
+
+def write(results: Path, name: str, recipe: str, rows: list[HeadResult], *, quick: bool = False) -> None:
     """The table and the plot beside the file of results; a quick look is named so in both."""
     curves, level = _curves(rows)
     title = f"Heads on {name}, recipe {recipe}" + (", a quick look: too short to compare methods" if quick else "")
-    report.write(results, title, _page(recipe, rows), ("parameters", "test accuracy, %"), curves, level)
+    panel = Panel(("parameters", "test accuracy, %"), curves, level)
+    report.write(results, title, [_section(recipe, rows)], [panel])
 
 
-def chosen(rows: Sequence[Row]) -> list[Row]:
+def chosen(rows: Sequence[HeadResult]) -> list[HeadResult]:
     """For each method and rank the start that is best on validation rows."""
-    best: dict[tuple[str, int | None], Row] = {}
+    best: dict[tuple[str, int | None], HeadResult] = {}
     for row in rows:
         key = row.method, row.rank
         if key not in best or row.val > best[key].val:
@@ -72,15 +80,15 @@ def chosen(rows: Sequence[Row]) -> list[Row]:
     return list(best.values())
 
 
-def _page(recipe: str, rows: list[Row]) -> tuple[list[str], list[list[str]], list[str]]:
-    """The header, the rows by rank, and the notes."""
+def _section(recipe: str, rows: list[HeadResult]) -> Section:
+    """The table, with rows by rank, and its notes."""
     networks = [f"paper, {network}" for network in published.NETWORKS]
     best = chosen(rows)
     lines = [_line(row, row in best) for row in sorted(rows, key=lambda row: (row.rank or 0, rows.index(row)))]
-    return [*HEADER, *networks], lines, [TUNED if recipe == "tuned" else PAPER, CHOSEN, ELSEWHERE]
+    return Section([*HEADER, *networks], lines, [TUNED if recipe == "tuned" else PAPER, CHOSEN, ELSEWHERE])
 
 
-def _line(row: Row, best: bool) -> list[str]:
+def _line(row: HeadResult, best: bool) -> list[str]:
     rank, size = ("", "") if row.rank is None else (str(row.rank), str(row.size))
     cells = [row.method, row.start, rank, size, f"{row.parameters.trained:,}", f"{row.parameters.stored:,}"]
     cells += [f"{row.lr:g}{AT_END if row.at_end else ''}", f"{100 * row.val:.1f}"]
@@ -89,8 +97,8 @@ def _line(row: Row, best: bool) -> list[str]:
     return cells + ["" if one is None else f"{one.accuracy:.2f} ± {one.deviation:.2f}" for one in figures]
 
 
-def _curves(rows: list[Row]) -> tuple[dict[str, list[Point]], Point | None]:
-    """Test accuracy over parameters, one curve a method, each with its best start; and the full head."""
+def _curves(rows: list[HeadResult]) -> tuple[dict[str, list[Point]], Point | None]:
+    """Test accuracy over parameters, one curve per method, each with its best start; and the full head."""
     curves: dict[str, list[Point]] = {}
     level = None
     for row in chosen(rows):

@@ -12,8 +12,10 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -21,29 +23,59 @@ from typing import Any
 import torch
 import torch.multiprocessing
 
-from paper.experiments.record import Record
+from paper.experiments.record import Experiment
 
 PATIENCE = 10.0  # seconds in which a job may finish what it is writing; then it is killed
 LONGEST = 4000  # characters of a job's error, from its end
 
-Work = Callable[[int, int], None]  # of the number of the job, from 0, and the number of jobs
+Work = Callable[[int, int], object]  # of the number of the job, from 0, and the number of jobs
 
 
 class JobError(RuntimeError):
     """A job failed; the message says why."""
 
 
-def into_record(record: Record, work: Work, count: int) -> None:
-    """Run ``work(job, count)``, which writes its runs into ``record.part(job)``, and gather them in the record.
+def measure_all(
+    experiment: Experiment[Any, Any],
+    measure: Callable[[Experiment[Any, Any], Any], Any],
+    candidates: Sequence[Any],
+    count: int = 1,
+) -> list[Any]:
+    """The results of all candidates, with a line on stderr for each that is new.
 
-    Parts that an earlier command left are gathered first. With a count of 1 that is all, and the caller does the work.
+    Args:
+        experiment: runs that its record has are not repeated; those that an earlier command left in parts are gathered.
+        measure: what makes a candidate's result, which has a ``line`` to print.
+        candidates: what is measured.
+        count: processes that share the work. Each writes its runs into a part of the record.
     """
-    record.absorb()
+    experiment.record.absorb()
+    count = min(count, len(candidates))
     if count > 1:
         try:
-            side_by_side(work, count)
+            side_by_side(partial(_measure_share, experiment, measure, candidates), count)
         finally:
-            record.absorb()
+            experiment.record.absorb()
+    return _measure_share(experiment, measure, candidates, 0, 1)
+
+
+def _measure_share(
+    experiment: Experiment[Any, Any],
+    measure: Callable[[Experiment[Any, Any], Any], Any],
+    candidates: Sequence[Any],
+    job: int,
+    count: int,
+) -> list[Any]:
+    """What one of ``count`` jobs measures."""
+    if count > 1:
+        experiment = replace(experiment, record=experiment.record.part(job))
+    results = []
+    for number, candidate in list(enumerate(candidates, 1))[job::count]:
+        before = len(experiment.record)
+        results.append(measure(experiment, candidate))
+        if len(experiment.record) > before:
+            print(f"[{number}/{len(candidates)}] {results[-1].line}", file=sys.stderr, flush=True)
+    return results
 
 
 def side_by_side(work: Work, count: int) -> None:

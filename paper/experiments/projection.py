@@ -6,7 +6,6 @@ validation images choose nothing: the weight decay of a head on frozen features 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterator
@@ -15,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paper.experiments import jobs, projection_tables
+from paper.experiments import jobs, projection_tables, record
 from paper.experiments.data import Images, image_parts, image_splits
 from paper.experiments.flat_images import FlatImages, flattened
-from paper.experiments.options import among, at_least_one, file_name, words
-from paper.experiments.projection_maps import METHODS, TRAINED, VARIANTS, Maps, Variant, stored
-from paper.experiments.projection_tables import Cell
+from paper.experiments.options import among, at_least_one, file_name, option, words
+from paper.experiments.projection_maps import METHODS, PROJECTIONS, TRAINED, Maps, Projection, stored
+from paper.experiments.projection_tables import ProjectionResult
 from paper.experiments.projection_training import HeadRecipe, JointRecipe, frozen_run, joint_parameters, joint_run
-from paper.experiments.record import Record
+from paper.experiments.record import Target
 
 ABOUT = "Accuracy of flattened images after a projection to few numbers, frozen or trained with the head."
 WIDTHS, QUICK_WIDTHS = (25, 50, 100, 250, 500, 750, 1000), (25, 100)
@@ -35,128 +34,97 @@ RECIPES = {
     "trained-placed": JointRecipe(lr=1e-3, epochs=40),
     "trained-dense": JointRecipe(lr=1e-4, epochs=10),
 }
+FOLDER = "a folder with train and val, or with *train*.npz and *val*.npz; with --train, the validation images"
 
 
-@dataclass(frozen=True)
-class Study:
-    """Everything that decides which runs there are."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What `projection` can be asked."""
 
-    name: str
-    data: FlatImages
-    record: Record
-    widths: tuple[int, ...]
-    seeds: int
-    methods: tuple[str, ...]
-    quick: bool = False
-    jobs: int = 1
-
-
-# --- Options ---------------------------------------------------------------------------------------------------------
+    data: str = option(FOLDER, metavar="PATH")
+    train: tuple[str, ...] = option("packed .npz files, or folders, of train images", (), metavar="FILE")
+    name: str = option("of the data, for titles and file names; that of --data if not given", "")
+    side: int = option("of the square images", SIDE, metavar="PIXELS")
+    widths: tuple[int, ...] = option(f"of the projections; {words(WIDTHS)} if not given", (), metavar="M")
+    seeds: int | None = option(f"runs of each projection; {SEEDS} if not given", None, metavar="N")
+    methods: tuple[str, ...] = option("projections that are compared", METHODS, metavar="NAME")
+    quick: bool = option("few widths, seeds and epochs: to see that it works", False)
+    jobs: int = option("processes that share the device", 1, metavar="N")
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that this experiment has beside the common ones."""
-    folder = "a folder with train and val, or with *train*.npz and *val*.npz; with --train, the validation images"
-    parser.add_argument("--data", required=True, metavar="PATH", help=folder)
-    parser.add_argument("--train", nargs="+", metavar="FILE", help="packed .npz files, or folders, of train images")
-    parser.add_argument("--name", help="of the data, for titles and file names; that of --data if not given")
-    parser.add_argument("--side", type=int, default=SIDE, metavar="PIXELS", help="of the square images")
-    widths = f"of the projections; {words(WIDTHS)} if not given"
-    parser.add_argument("--widths", type=int, nargs="+", metavar="M", help=widths)
-    parser.add_argument("--seeds", type=int, metavar="N", help=f"runs of each projection; {SEEDS} if not given")
-    parser.add_argument("--methods", nargs="+", default=METHODS, metavar="NAME", help="projections that are compared")
-    parser.add_argument("--quick", action="store_true", help="few widths, seeds and epochs: to see that it works")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that share the device")
+Experiment = record.Experiment[Options, FlatImages]
+Candidate = tuple[Projection, int]  # and its width m
 
 
-def prepare(given: argparse.Namespace) -> Study:
+def prepare(options: Options, target: Target) -> Experiment:
     """Check the options and read the images; ValueError where something is wrong, and nothing is written."""
-    widths = given.widths or (QUICK_WIDTHS if given.quick else WIDTHS)
-    seeds = (QUICK_SEEDS if given.quick else SEEDS) if given.seeds is None else given.seeds
-    for option, values in (("widths", widths), ("seeds", [seeds]), ("side", [given.side]), ("jobs", [given.jobs])):
-        at_least_one(option, values)
-    among("methods", given.methods, METHODS)
-    name = file_name(given.name or Path(given.data).resolve().stem)
-    stem = f"projection-{name}" + ("-quick" if given.quick else "")
-    record = Record(Path(given.out) / f"{stem}.json", "projection", device=given.device, fresh=given.fresh)
-    data = flattened(*_images(given), given.device)
-    if set(given.methods) == {"pca"} and min(widths) > data.most_components:
+    at_least_one(options, "widths", "seeds", "side", "jobs")
+    among("methods", options.methods, METHODS)
+    options = replace(
+        options,
+        name=file_name(options.name or Path(options.data).resolve().stem),
+        widths=tuple(sorted(set(options.widths or (QUICK_WIDTHS if options.quick else WIDTHS)))),
+        seeds=options.seeds or (QUICK_SEEDS if options.quick else SEEDS),
+    )
+    results = target.record("projection", f"projection-{options.name}" + ("-quick" if options.quick else ""))
+    data = flattened(*_images(options), target.device)
+    if set(options.methods) == {"pca"} and min(options.widths) > data.most_components:
         raise ValueError(
             f"--widths must have one of at most {data.most_components}, the number of principal components, for pca "
-            f"alone, got {words(widths)}"
+            f"alone, got {words(options.widths)}"
         )
-    study = Study(name, data, record, tuple(sorted(set(widths))), seeds, tuple(given.methods), given.quick)
-    return replace(study, jobs=given.jobs)
+    return Experiment(options, data, results)
 
 
-def _images(given: argparse.Namespace) -> tuple[Images, Images]:
+def _images(options: Options) -> tuple[Images, Images]:
     """The train and the validation images that the options name."""
-    path = Path(given.data)
-    if given.train is not None:
-        return image_parts([Path(file) for file in given.train], [path], given.side)
+    path = Path(options.data)
+    if options.train:
+        return image_parts([Path(file) for file in options.train], [path], options.side)
     if not path.is_dir():
         raise ValueError(
             f"--data must be a folder with train and validation images, got {path}; for one file of validation images "
             "give the train files, too, with --train"
         )
-    return image_splits(path, given.side)
+    return image_splits(path, options.side)
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
 
 
-def run(study: Study) -> int:
+def run(experiment: Experiment) -> int:
     """Every run that the record lacks; then the tables and the plot."""
-    maps = Maps(study.data, max(study.widths))
-    wanted = list(_wanted(study))
-    count = min(study.jobs, len(wanted))
-    if count > 1:
-        maps.prepare({variant.method for variant, _ in wanted})  # once for all jobs
-    jobs.into_record(study.record, partial(_share, study, maps, wanted), count)
-    cells = _measured(study, maps, list(enumerate(wanted, 1)), len(wanted))
-    projection_tables.write(study.record.path, study.name, cells, quick=study.quick)
+    options = experiment.options
+    maps = Maps(experiment.data, max(options.widths))
+    candidates = list(_candidates(experiment))
+    if min(options.jobs, len(candidates)) > 1:
+        maps.prepare({projection.method for projection, _ in candidates})  # once for all jobs
+    results = jobs.measure_all(experiment, partial(measure, maps), candidates, options.jobs)
+    projection_tables.write(experiment.record.path, options.name, results, quick=options.quick)
     return 0
 
 
-def _share(study: Study, maps: Maps, wanted: list[tuple[Variant, int]], job: int, of: int) -> None:
-    """What one of so many jobs measures; its runs go into a file of its own."""
-    numbered = list(enumerate(wanted, 1))[job::of]
-    _measured(replace(study, record=study.record.part(job)), maps, numbered, len(wanted))
-
-
-def _measured(study: Study, maps: Maps, wanted: list[tuple[int, tuple[Variant, int]]], of: int) -> list[Cell]:
-    """The cells that are wanted, with a line for each that is new."""
-    cells = []
-    for number, (variant, width) in wanted:
-        before = len(study.record)
-        cell = measure(study, maps, variant, width)
-        cells.append(cell)
-        regime = "trained" if variant.method in TRAINED else "frozen"
-        if len(study.record) > before:
-            told = f"[{number}/{of}] {regime} {variant}, m = {width}: {cell.shown} %"
-            print(told, file=sys.stderr, flush=True)
-    return cells
-
-
-def _wanted(study: Study) -> Iterator[tuple[Variant, int]]:
+def _candidates(experiment: Experiment) -> Iterator[Candidate]:
     """What to measure."""
-    for variant in (one for one in VARIANTS if one.method in study.methods):
-        for width in study.widths:
-            if variant.method == "pca" and width > study.data.most_components:
-                told = f"skipped: PCA, m = {width}: the images have {study.data.most_components} principal components"
-                print(told, file=sys.stderr)
+    most = experiment.data.most_components
+    for projection in (one for one in PROJECTIONS if one.method in experiment.options.methods):
+        for width in experiment.options.widths:
+            if projection.method == "pca" and width > most:
+                print(f"skipped: PCA, m = {width}: the images have {most} principal components", file=sys.stderr)
             else:
-                yield variant, width
+                yield projection, width
 
 
-def measure(study: Study, maps: Maps, variant: Variant, width: int) -> Cell:
+def measure(maps: Maps, experiment: Experiment, candidate: Candidate) -> ProjectionResult:
     """Run all seeds of a projection at one width."""
-    data, trained = study.data, variant.method in TRAINED
-    results = [(_joint if trained else _frozen)(study, maps, variant, width, seed) for seed in range(study.seeds)]
+    (projection, width), data = candidate, experiment.data
+    trained = projection.method in TRAINED
+    reach = _joint if trained else _frozen
+    results = [reach(experiment, maps, candidate, seed) for seed in range(experiment.options.seeds or SEEDS)]
     values = [result["val"] for result in results]
-    numbers = stored(variant, data.width, width)
-    return Cell(
-        variant=variant,
+    numbers = stored(projection, data.width, width)
+    return ProjectionResult(
+        projection=projection,
         width=width,
         numbers=joint_parameters(numbers, width, data.classes) if trained else numbers,
         val=statistics.fmean(values),
@@ -168,25 +136,27 @@ def measure(study: Study, maps: Maps, variant: Variant, width: int) -> Cell:
     )
 
 
-def _frozen(study: Study, maps: Maps, variant: Variant, width: int, seed: int) -> dict[str, Any]:
-    recipe = HeadRecipe(steps=QUICK_STEPS) if study.quick else HeadRecipe()
+def _frozen(experiment: Experiment, maps: Maps, candidate: Candidate, seed: int) -> dict[str, Any]:
+    recipe = HeadRecipe(steps=QUICK_STEPS) if experiment.options.quick else HeadRecipe()
 
     def compute() -> dict[str, Any]:
-        return frozen_run(study.data, *maps.features(variant, width, seed), recipe, seed)
+        return frozen_run(experiment.data, *maps.features(*candidate, seed), recipe, seed)
 
-    return study.record.run(_settings(study, variant, width, seed) | asdict(recipe), compute)
+    return experiment.record.run(_settings(experiment, candidate, seed) | asdict(recipe), compute)
 
 
-def _joint(study: Study, maps: Maps, variant: Variant, width: int, seed: int) -> dict[str, Any]:
-    recipe = RECIPES[variant.method]
-    if study.quick:
+def _joint(experiment: Experiment, maps: Maps, candidate: Candidate, seed: int) -> dict[str, Any]:
+    projection, width = candidate
+    recipe = RECIPES[projection.method]
+    if experiment.options.quick:
         recipe = replace(recipe, epochs=QUICK_EPOCHS)
 
     def compute() -> dict[str, Any]:
-        return joint_run(maps.trainable(variant, width, seed), width, study.data, recipe, seed)
+        return joint_run(maps.trainable(projection, width, seed), width, experiment.data, recipe, seed)
 
-    return study.record.run(_settings(study, variant, width, seed) | asdict(recipe), compute)
+    return experiment.record.run(_settings(experiment, candidate, seed) | asdict(recipe), compute)
 
 
-def _settings(study: Study, variant: Variant, width: int, seed: int) -> dict[str, Any]:
-    return {"data": study.data.digest, **asdict(variant), "width": width, "seed": seed}
+def _settings(experiment: Experiment, candidate: Candidate, seed: int) -> dict[str, Any]:
+    projection, width = candidate
+    return {"data": experiment.data.digest, **asdict(projection), "width": width, "seed": seed}

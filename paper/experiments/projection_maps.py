@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from laplex import seriate
-from paper.methods.sketch import CountSketch, principal_components
+from laplex.nn import LaplexProjection
 from paper.experiments.flat_images import ROWS, FlatImages
 from paper.experiments.training import seeded
-from laplex.nn import LaplexProjection
+from paper.methods.sketch import CountSketch, principal_components
 
 TAUS = (0.01, 0.05, 0.1, 0.5, 1.0)
 PLACED_TAU = 0.002
@@ -43,7 +43,7 @@ TITLES = {
 
 
 @dataclass(frozen=True)
-class Variant:
+class Projection:
     """A projection; ``tau`` is that of LAPLEX, None for the others and for 1 / m."""
 
     method: str  # one of METHODS
@@ -52,10 +52,10 @@ class Variant:
     signs: bool = False
 
     def __str__(self) -> str:
-        with_ = " and ".join(name for name, on in (("phases", self.phase), ("signs", self.signs)) if on)
+        extras = " and ".join(name for name, on in (("phases", self.phase), ("signs", self.signs)) if on)
         tau = "1/m" if self.tau is None else f"{self.tau:g}"
         has_tau = self.method.endswith(("laplex", "placed"))
-        parts = [TITLES[self.method], f"tau = {tau}" if has_tau else "", f"with {with_}" if with_ else ""]
+        parts = [TITLES[self.method], f"tau = {tau}" if has_tau else "", f"with {extras}" if extras else ""]
         return ", ".join(part for part in parts if part)
 
     @property
@@ -64,28 +64,28 @@ class Variant:
         return self.method not in ("placed", "pca", "trained-placed")
 
 
-VARIANTS = (
-    Variant("countsketch"),
-    *(Variant("laplex", tau, phase, signs) for tau in TAUS for phase in (False, True) for signs in (False, True)),
-    Variant("placed", PLACED_TAU),
-    Variant("placed"),
-    Variant("pca"),
-    Variant("gaussian"),
-    Variant("trained-laplex", 0.1),
-    Variant("trained-placed", 0.01),
-    Variant("trained-dense"),
+PROJECTIONS = (
+    Projection("countsketch"),
+    *(Projection("laplex", tau, phase, signs) for tau in TAUS for phase in (False, True) for signs in (False, True)),
+    Projection("placed", PLACED_TAU),
+    Projection("placed"),
+    Projection("pca"),
+    Projection("gaussian"),
+    Projection("trained-laplex", 0.1),
+    Projection("trained-placed", 0.01),
+    Projection("trained-dense"),
 )
 
 
-def stored(variant: Variant, d: int, m: int) -> int:
+def stored(projection: Projection, d: int, m: int) -> int:
     """The numbers that a projection from d to m stores. A Gaussian one is drawn again from its seed."""
-    if variant.method == "gaussian":
+    if projection.method == "gaussian":
         return 1
-    if variant.method == "countsketch":
+    if projection.method == "countsketch":
         return 2 * d
-    if variant.method in ("pca", "trained-dense"):
+    if projection.method in ("pca", "trained-dense"):
         return m * d + m
-    return (d + m) * (2 if variant.phase else 1) + (d if variant.signs else 0) + 1
+    return (d + m) * (2 if projection.phase else 1) + (d if projection.signs else 0) + 1
 
 
 class Maps:
@@ -99,7 +99,7 @@ class Maps:
     def __init__(self, data: FlatImages, widest: int) -> None:
         self.data = data
         self._components = min(widest, data.most_components)
-        self._kept: tuple[tuple[Variant, int], tuple[Tensor, Tensor]] | None = None
+        self._last: tuple[tuple[Projection, int], tuple[Tensor, Tensor]] | None = None
 
     @cached_property
     def places(self) -> Tensor:
@@ -121,56 +121,56 @@ class Maps:
             _ = self.components
 
     @torch.no_grad()
-    def features(self, variant: Variant, m: int, seed: int) -> tuple[Tensor, Tensor]:
-        """All train and all validation images, projected by a frozen variant: (rows, m) each."""
-        if not variant.random and self._kept is not None and self._kept[0] == (variant, m):
-            return self._kept[1]
-        if variant.method == "gaussian":
-            found = self._gaussian(m, seed)
+    def features(self, projection: Projection, m: int, seed: int) -> tuple[Tensor, Tensor]:
+        """All train and all validation images, projected by a frozen one: (rows, m) each."""
+        if not projection.random and self._last is not None and self._last[0] == (projection, m):
+            return self._last[1]
+        if projection.method == "gaussian":
+            features = self._gaussian(m, seed)
         else:
-            project, splits = self.frozen(variant, m, seed), (self.data.train, self.data.val)
+            project, splits = self.frozen(projection, m, seed), (self.data.train, self.data.val)
             train, val = (
                 torch.cat([project(self.data.normalised(rows)) for rows in split.pixels.split(ROWS)])
                 for split in splits
             )
-            found = train, val
-        if not variant.random:  # serves the other seeds
-            self._kept = (variant, m), found
-        return found
+            features = train, val
+        if not projection.random:  # serves the other seeds
+            self._last = (projection, m), features
+        return features
 
-    def frozen(self, variant: Variant, m: int, seed: int) -> Callable[[Tensor], Tensor]:
+    def frozen(self, projection: Projection, m: int, seed: int) -> Callable[[Tensor], Tensor]:
         """A frozen projection of normalised images (rows, d) to (rows, m); the Gaussian one has no such form."""
         generator = torch.Generator().manual_seed(seed)
-        if variant.method == "countsketch":
+        if projection.method == "countsketch":
             return CountSketch(self.data.width, m, generator=generator, device=self.data.device)
-        if variant.method == "pca":
+        if projection.method == "pca":
             bias = self.components.bias[:m]
             return partial(nn.functional.linear, weight=self.components.weight[:m], bias=bias)
-        return self._laplex(variant, m, generator)
+        return self._laplex(projection, m, generator)
 
-    def trainable(self, variant: Variant, m: int, seed: int) -> nn.Module:
+    def trainable(self, projection: Projection, m: int, seed: int) -> nn.Module:
         """A projection to train, at its start."""
-        if variant.method == "trained-dense":
+        if projection.method == "trained-dense":
             with seeded(seed):
                 return nn.Linear(self.data.width, m).to(self.data.device)
-        return self._laplex(variant, m, torch.Generator().manual_seed(seed))
+        return self._laplex(projection, m, torch.Generator().manual_seed(seed))
 
-    def _laplex(self, variant: Variant, m: int, generator: torch.Generator) -> LaplexProjection:
-        made = LaplexProjection(
+    def _laplex(self, projection: Projection, m: int, generator: torch.Generator) -> LaplexProjection:
+        layer = LaplexProjection(
             self.data.width,
             m,
-            tau=variant.tau,
-            phase=variant.phase,
-            signs=variant.signs,
-            trainable=variant.method in TRAINED,
+            tau=projection.tau,
+            phase=projection.phase,
+            signs=projection.signs,
+            trainable=projection.method in TRAINED,
             generator=generator,
             device=self.data.device,
         )
-        if variant.method.endswith("placed"):
+        if projection.method.endswith("placed"):
             with torch.no_grad():  # as LaplexProjection.place, which would seriate again for every width
-                made.b.copy_(self.places)
-                made.a.copy_((torch.arange(m, dtype=torch.float64) + 0.5) / m)
-        return made
+                layer.b.copy_(self.places)
+                layer.a.copy_((torch.arange(m, dtype=torch.float64) + 0.5) / m)
+        return layer
 
     def _gaussian(self, m: int, seed: int) -> tuple[Tensor, Tensor]:
         """Products with normal numbers of variance 1 / m, drawn in blocks, so that d x m numbers never exist."""

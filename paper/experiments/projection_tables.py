@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paper.experiments import published, report
-from paper.experiments.projection_maps import FROZEN, TITLES, TRAINED, Variant
+from paper.experiments.projection_maps import FROZEN, TITLES, TRAINED, Projection
 from paper.experiments.report import Panel, Point, Section
 
 ACCURACY = "Accuracy on the validation images in percent, the mean and the standard deviation over seeds. "
@@ -28,10 +28,10 @@ OF_TRAINED = (
 
 
 @dataclass(frozen=True)
-class Cell:
+class ProjectionResult:
     """What a projection reached at one width: fractions, over so many seeds."""
 
-    variant: Variant
+    projection: Projection
     width: int
     numbers: int
     val: float
@@ -47,47 +47,53 @@ class Cell:
         flattered = "" if self.best is None else f" ({100 * self.best:.1f})"
         return report.percent(self.val, self.deviation, self.seeds, self.diverged) + flattered
 
+    @property
+    def line(self) -> str:
+        """What is printed when it is measured."""
+        regime = "trained" if self.projection.method in TRAINED else "frozen"
+        return f"{regime} {self.projection}, m = {self.width}: {self.shown} %"
 
-def write(results: Path, name: str, cells: Sequence[Cell], *, quick: bool = False) -> None:
+
+def write(path: Path, name: str, results: Sequence[ProjectionResult], *, quick: bool = False) -> None:
     """The tables and the plot beside the file of results; a quick look is named so in both."""
     title = f"Projections of {name}" + (", a quick look: too short to compare methods" if quick else "")
     sections, panels = [], []
     for heading, methods, notes in (("Frozen", FROZEN, OF_FROZEN), ("Trained with the head", TRAINED, OF_TRAINED)):
-        own = [cell for cell in cells if cell.variant.method in methods]
+        own = [result for result in results if result.projection.method in methods]
         if own:
             sections.append(_section(heading, own, notes))
             panels.append(Panel(("width m", "validation accuracy, %"), _curves(own), title=heading))
-    report.write_sections(results, title, sections, panels)
+    report.write(path, title, sections, panels)
 
 
-def _section(heading: str, cells: Sequence[Cell], notes: Sequence[str]) -> Section:
-    """One line a variant, and below the last one of each tau the line of the paper."""
-    widths = sorted({cell.width for cell in cells})
-    best = {width: max(cell.val for cell in cells if cell.width == width) for width in widths}
-    variants = list(dict.fromkeys(cell.variant for cell in cells))
+def _section(heading: str, results: Sequence[ProjectionResult], notes: Sequence[str]) -> Section:
+    """One line per projection, and below the last one of each tau the line of the paper."""
+    widths = sorted({result.width for result in results})
+    best = {width: max(result.val for result in results if result.width == width) for width in widths}
+    projections = list(dict.fromkeys(result.projection for result in results))
     lines = []
-    for index, variant in enumerate(variants):
-        lines.append(_line([cell for cell in cells if cell.variant == variant], widths, best))
-        following = variants[index + 1] if index + 1 < len(variants) else None
-        if following is None or _published_as(following) != _published_as(variant):
-            lines += _paper_line(variant, widths)
+    for index, projection in enumerate(projections):
+        lines.append(_line([result for result in results if result.projection == projection], widths, best))
+        following = projections[index + 1] if index + 1 < len(projections) else None
+        if following is None or _published_as(following) != _published_as(projection):
+            lines += _paper_line(projection, widths)
     return Section(["projection", "numbers", *(f"m = {width}" for width in widths)], lines, notes, heading)
 
 
-def _line(cells: list[Cell], widths: list[int], best: dict[int, float]) -> list[str]:
-    found = {cell.width: f"**{cell.shown}**" if cell.val == best[cell.width] else cell.shown for cell in cells}
-    least, most = min(cell.numbers for cell in cells), max(cell.numbers for cell in cells)
+def _line(results: list[ProjectionResult], widths: list[int], best: dict[int, float]) -> list[str]:
+    shown = {one.width: f"**{one.shown}**" if one.val == best[one.width] else one.shown for one in results}
+    least, most = min(result.numbers for result in results), max(result.numbers for result in results)
     numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return [str(cells[0].variant), numbers, *(found.get(width, "") for width in widths)]
+    return [str(results[0].projection), numbers, *(shown.get(width, "") for width in widths)]
 
 
-def _published_as(variant: Variant) -> tuple[str, float | None]:
+def _published_as(projection: Projection) -> tuple[str, float | None]:
     """The key of the paper's figures: it names a tau for frozen projections only."""
-    return variant.method, variant.tau if variant.method in FROZEN else None
+    return projection.method, projection.tau if projection.method in FROZEN else None
 
 
-def _paper_line(variant: Variant, widths: list[int]) -> list[list[str]]:
-    method, tau = _published_as(variant)
+def _paper_line(projection: Projection, widths: list[int]) -> list[list[str]]:
+    method, tau = _published_as(projection)
     figures = published.projection(method, tau)
     if not any(width in figures for width in widths):
         return []
@@ -95,14 +101,14 @@ def _paper_line(variant: Variant, widths: list[int]) -> list[list[str]]:
     return [[f"paper: {title}", "", *(str(figures.get(width, "")) for width in widths)]]
 
 
-def _curves(cells: Sequence[Cell]) -> dict[str, list[Point]]:
-    """Accuracy over m, one curve a method: at each m its variant that is best on held-out rows."""
-    best: dict[tuple[str, int], Cell] = {}
-    for cell in cells:
-        key = cell.variant.method, cell.width
-        if key not in best or (cell.held or 0.0) > (best[key].held or 0.0):
-            best[key] = cell
+def _curves(results: Sequence[ProjectionResult]) -> dict[str, list[Point]]:
+    """Accuracy over m, one curve per method: at each m its projection that is best on held-out rows."""
+    best: dict[tuple[str, int], ProjectionResult] = {}
+    for result in results:
+        key = result.projection.method, result.width
+        if key not in best or (result.held or 0.0) > (best[key].held or 0.0):
+            best[key] = result
     curves: dict[str, list[Point]] = {}
-    for (method, width), cell in best.items():
-        curves.setdefault(TITLES[method], []).append(Point(width, 100 * cell.val, 100 * cell.deviation))
+    for (method, width), result in best.items():
+        curves.setdefault(TITLES[method], []).append(Point(width, 100 * result.val, 100 * result.deviation))
     return curves

@@ -1,4 +1,4 @@
-"""Runs of `python -m paper experiment projection`: linear heads on frozen features, and projections trained with their head."""
+"""Runs of `projection`: linear heads on frozen features, and projections trained with their head."""
 
 from __future__ import annotations
 

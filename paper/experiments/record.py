@@ -22,15 +22,18 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from laplex._writing import locked, write_whole
 from laplex.testing import commit, describe
 
 Settings = dict[str, Any]
 Result = dict[str, Any]
+Options = TypeVar("Options")
+Data = TypeVar("Data")
 
 
 class Record:
@@ -153,6 +156,27 @@ class Record:
             f"paper.experiments.Record: `path` must be a results file of the experiment {self.experiment!r}, got "
             f"{self.path}, {why}; nothing was changed: move the file away, or start over with --fresh"
         )
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Options, Data]):
+    """Everything that decides which runs there are, and where they are kept."""
+
+    options: Options  # checked, with a value for each that was left out
+    data: Data  # on the device
+    record: Record
+
+
+class Target(NamedTuple):
+    """The folder for results, the device that computes them, and whether earlier results are forgotten."""
+
+    out: Path
+    device: str = "cpu"
+    fresh: bool = False
+
+    def record(self, experiment: str, stem: str) -> Record:
+        """The record of an experiment in the file ``stem``.json."""
+        return Record(self.out / f"{stem}.json", experiment, device=self.device, fresh=self.fresh)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Point(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A table with one paragraph a note below it; a page of several sections gives each a heading."""
+    """A table with one paragraph per note below it; a page of several sections gives each a heading."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -29,7 +29,7 @@ class Section(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Curves over a logarithmic x, one a method; ``level`` is a horizontal line for comparison."""
+    """Curves over a logarithmic x, one per method; ``level`` is a horizontal line for comparison."""
 
     labels: tuple[str, str]  # of x and y
     curves: dict[str, list[Point]]
@@ -46,13 +46,8 @@ def percent(mean: float, deviation: float, seeds: int, diverged: int) -> str:
     return f"{100 * mean:.1f}{spread}{lost}"
 
 
-def markdown(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """A page: the title, the table, and one paragraph a note."""
-    return page(title, [Section(header, rows, notes)])
-
-
 def page(title: str, sections: Sequence[Section]) -> str:
-    """A page with one table a section."""
+    """A page with one table per section."""
     parts = [f"# {title}"]
     for section in sections:
         lines = [list(section.header), ["---"] * len(section.header), *map(list, section.rows)]
@@ -62,26 +57,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(
-    results: Path,
-    title: str,
-    page: tuple[Sequence[str], Sequence[Sequence[str]], Sequence[str]],
-    labels: tuple[str, str],
-    curves: dict[str, list[Point]],
-    level: Point | None,
-) -> None:
-    """One table and one plot beside the file of results.
-
-    Args:
-        results: the JSON file; the others have its name with .md and .png.
-        title: of both.
-        page: the header, the rows and the notes of the table.
-        labels, curves, level: of the plot, see :class:`Panel`.
-    """
-    write_sections(results, title, [Section(*page)], [Panel(labels, curves, level)])
-
-
-def write_sections(results: Path, title: str, sections: Sequence[Section], panels: Sequence[Panel]) -> None:
+def write(results: Path, title: str, sections: Sequence[Section], panels: Sequence[Panel]) -> None:
     """The tables and the plot beside the file of results; without matplotlib the tables alone, and it is said why."""
     text = results.with_name(f"{results.stem}.md")
     write_whole(text, page(title, sections))

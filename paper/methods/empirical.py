@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paper.methods.gaussian import DenseFactorGaussian, parts, spectrum, spread_blocks
 from laplex.density._examples import Examples
 from laplex.density._factor import Capacitance, FactorGaussian, Statistics
+from paper.methods.gaussian import DenseFactorGaussian, parts, spectrum, spread_blocks
 
 LEAST = 1e-10  # of the largest variance: directions below it are rounding
 RIDGES = (1e-4, 10.0, 577)  # from and to, in mean variances of a feature, and how many: 2 % apart

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paper.experiments.data import Features
-from paper.experiments.methods import Heads, Variant
+from paper.experiments.head_methods import HeadMethod, Heads
 from paper.experiments.training import PAPER, PAPER_FULL, ROWS, Recipe, scaled, train
 from paper.methods.heads import count, size_for_budget
 from paper.reproduce._measure import FULL, QUICK, Effort, Settings
@@ -21,7 +21,7 @@ from paper.reproduce._measure import FULL, QUICK, Effort, Settings
 RANKS, QUICK_RANKS = (4, 8, 16), (4,)
 SEEDS = {QUICK: 1, "usual": 1, FULL: 5}
 QUICK_EPOCHS = 2
-VARIANTS = (Variant("laplex", "reseated"), Variant("low-rank", "svd"), Variant("laplex"), Variant("low-rank"))
+VARIANTS = tuple(HeadMethod(*one) for one in (("laplex", "reseated"), ("low-rank", "svd"), ("laplex",), ("low-rank",)))
 
 
 class Watched(nn.Module):
@@ -62,24 +62,24 @@ def points(data: Features, effort: Effort) -> list[Settings]:
         for rank in QUICK_RANKS if effort.level == QUICK else RANKS:
             for variant in VARIANTS:
                 found.append(_settings(data, variant, rank, seed, effort))
-        found.append(_settings(data, Variant("full"), 0, seed, effort))
+        found.append(_settings(data, HeadMethod("full"), 0, seed, effort))
     return found
 
 
-def _settings(data: Features, variant: Variant, rank: int, seed: int, effort: Effort) -> Settings:
+def _settings(data: Features, variant: HeadMethod, rank: int, seed: int, effort: Effort) -> Settings:
     epochs = QUICK_EPOCHS if effort.level == QUICK else PAPER.epochs
     found = {"data": data.digest, "method": variant.method, "start": variant.start, "rank": rank}
     return found | {"epochs": epochs, "floor": _recipe(data, variant).floor, "seed": seed}
 
 
-def _recipe(data: Features, variant: Variant) -> Recipe:
+def _recipe(data: Features, variant: HeadMethod) -> Recipe:
     """The paper's, with rates for as many rows as there are."""
     return scaled(PAPER_FULL if variant.method == "full" else PAPER, len(data.train[1]))
 
 
 def compute(data: Features, settings: Settings) -> dict[str, Any]:
     """Losses before the first epoch and after each, and the accuracies at the end."""
-    variant, rank, seed = Variant(settings["method"], settings["start"]), settings["rank"], settings["seed"]
+    variant, rank, seed = HeadMethod(settings["method"], settings["start"]), settings["rank"], settings["seed"]
     recipe = replace(_recipe(data, variant), epochs=settings["epochs"])
     head = Watched(
         Heads(data).make(variant, _size(data, variant, rank), seed), data, -(-len(data.train[1]) // recipe.batch)
@@ -89,7 +89,7 @@ def compute(data: Features, settings: Settings) -> dict[str, Any]:
     return {**head.losses, "accuracy": reached}
 
 
-def _size(data: Features, variant: Variant, rank: int) -> int:
+def _size(data: Features, variant: HeadMethod, rank: int) -> int:
     """The size that the parameters of LAPLEX of this rank allow."""
     if variant.method == "full":
         return 0

@@ -1,9 +1,10 @@
-"""The commands of `python -m paper` as functions of their arguments."""
+"""The commands of `python -m paper` as functions of their arguments, and features with a known answer."""
 
 import functools
 
 import pytest
 
+from made_features import write_features
 from paper.__main__ import main
 
 
@@ -25,3 +26,9 @@ def paper_command(capsys):
 def command(paper_command):
     """`python -m paper experiment`."""
     return functools.partial(paper_command, "experiment")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Features with a known answer."""
+    return write_features(tmp_path_factory.mktemp("data") / "made.npz")

@@ -8,12 +8,12 @@ import torch
 from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, kl_divergence
 
 from helpers import error
-from paper.methods import gaussian as gaussian_module
-from paper.methods.empirical import EmpiricalGaussian, empirical
-from paper.methods.gaussian import DenseFactorGaussian, LowRankGaussian, matched_rank, ppca, ppca_parameters
 from laplex.density import Examples
 from laplex.density import _moments as moments_module
 from laplex.density._moments import welford
+from paper.methods import gaussian as gaussian_module
+from paper.methods.empirical import EmpiricalGaussian, empirical
+from paper.methods.gaussian import DenseFactorGaussian, LowRankGaussian, matched_rank, ppca, ppca_parameters
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 dtypes = pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-9)], ids=str)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from paper.commands import experiment
-from paper.experiments import compress
 from laplex.nn import LaplexLinear
+from paper import experiments
+from paper.experiments import compress
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -108,7 +108,7 @@ BAD_HEADS = {
     "an empty W": ({"W": W[:0]}, "`W` must have the shape (out, in), got (0, 4);"),
     "another bias": (
         {"W": W, "b": W[0]},
-        "`b` must have the shape (3,), for `W` (3, 4), got (4,); give one number a row",
+        "`b` must have the shape (3,), for `W` (3, 4), got (4,); give one number per row",
     ),
     "another importance": (
         {"W": W, "importance": W[:, 0]},
@@ -135,7 +135,7 @@ def test_a_bad_head_is_refused_and_nothing_is_written(case, tmp_path, command):
 def test_experiments_are_listed(command):
     status, output, _ = command("--list")
     assert status == 0
-    assert [line.split()[0] for line in output.splitlines()] == list(experiment.EXPERIMENTS)
+    assert [line.split()[0] for line in output.splitlines()] == list(experiments.NAMES)
     status, output, _ = command()
     assert status == 2
     assert "--list" in output
@@ -158,7 +158,7 @@ REFUSED = {
     ): "python -m paper experiment heads: `path` must be a readable .npz file, got nowhere",
     ("compress", "--ranks", "0"): "--ranks must be at least 1, got 0",
     ("compress", "--sweeps", "0"): "--sweeps must be at least 1, got 0",
-    ("compress", "--weight", "nowhere.npz"): "argument --weight: not allowed with argument --data",
+    ("compress", "--weight", "nowhere.npz"): "--weight or --data must be given, and not both",
 }
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from paper.methods.gaussian import matched_rank
 from laplex.density import PlacedGaussian
+from paper import __main__ as paper
 from paper.experiments import density, density_data, density_runs, density_tables, published
-from paper.experiments.density_runs import Variant
+from paper.experiments.density_runs import DensitySpec
+from paper.experiments.record import Target
+from paper.methods.gaussian import matched_rank
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -45,15 +47,9 @@ def sources(root):
 @pytest.fixture(scope="module")
 def finished(files, tmp_path_factory):
     """The folder of a run of everything, and its results by method and rank."""
-    from laplex import cli
-
     out = tmp_path_factory.mktemp("out")
-    arguments = ["laplex", "experiment", "density", *sources(files), "--out", out, *SMALL, *TRAINED]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", [str(one) for one in arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    assert ended.value.code == 0
+    arguments = ["experiment", "density", *sources(files), "--out", out, *SMALL, *TRAINED]
+    assert paper.main([str(one) for one in arguments]) == 0
     return out
 
 
@@ -108,22 +104,16 @@ def test_a_diagonal_latent_covariance_has_fewer_parameters_and_learns(finished):
 
 
 def test_few_of_the_images_are_fitted_and_the_held_out_ones_stay(files, tmp_path):
-    given = density_options("--data", files / "train.npy", "--hold-out", 40, "--train-count", 30, "--out", tmp_path)
-    few = density.prepare(given).data
+    def prepared(count):
+        options = density.Options(data=(str(files / "train.npy"),), hold_out=40, train_count=count)
+        return density.prepare(options, Target(tmp_path)).data
+
+    few = prepared(30)
     for count in (1, N):
-        given.train_count = count
         with pytest.raises(ValueError, match=f"--train-count must be from 2 to 200, the images to fit, got {count}"):
-            density.prepare(given)
-    given.train_count = None
+            prepared(count)
     assert len(few.train) == 30
-    assert few.val.values.equal(density.prepare(given).data.val.values)
-
-
-def density_options(*given):
-    """The options as `python -m paper experiment density` reads them."""
-    from laplex.cli import options
-
-    return options.parser().parse_args(["experiment", "density", *map(str, given)])
+    assert few.val.values.equal(prepared(None).val.values)
 
 
 def test_figures_of_a_run(finished):
@@ -202,14 +192,14 @@ def test_a_second_run_repeats_nothing(finished, files, command, monkeypatch):
     def never(*_):
         raise AssertionError("a finished run was repeated")
 
-    monkeypatch.setattr(density, "measured", never)
+    monkeypatch.setattr(density, "measure", never)
     status, _, told = command("density", *sources(files), "--out", finished, *SMALL, *TRAINED)
     assert status == 0, told
     assert ((finished / "density-line.json").read_text(), (finished / "density-line.md").read_text()) == before
 
 
 def test_an_interruption_keeps_what_is_finished(files, tmp_path, command, monkeypatch):
-    real, count = density.measured, []
+    real, count = density.measure, []
 
     def interrupted(*arguments):
         count.append(arguments)
@@ -219,7 +209,7 @@ def test_an_interruption_keeps_what_is_finished(files, tmp_path, command, monkey
 
     chosen = ("--methods", "ppca", "--dense-ranks", 2, 3, "--device", "cpu")
     given = ("density", *sources(files), "--out", tmp_path, *chosen)
-    monkeypatch.setattr(density, "measured", interrupted)
+    monkeypatch.setattr(density, "measure", interrupted)
     assert command(*given)[0] == 130
     assert len(results(tmp_path)) == 2
     assert command(*given)[0] == 0
@@ -253,11 +243,11 @@ def test_what_is_held_out_is_the_same_every_time():
 def test_a_gpu_is_warmed_up_once_for_all_starts(files, monkeypatch):
     values, fitted = torch.from_numpy(np.load(files / "train.npy")), []
     data = density_data.Data(density_data.Split(values[:50], values[50:60], values[:0]), None, "cpu")
-    monkeypatch.setitem(density_runs.FITS, "em", lambda data, variant, recipe: fitted.append((variant, recipe)))
+    monkeypatch.setitem(density_runs.FITS, "em", lambda data, spec, recipe: fitted.append((spec, recipe)))
     for _ in range(2):
-        density_runs._warm_up(data, Variant("em", 20, functions=1, start="raster", jump=True), density_runs.SHORT)
-    ((variant, recipe),) = fitted
-    assert (variant.start, recipe.rounds, recipe.epochs) == ("raster", 1, 1)
+        density_runs._warm_up(data, DensitySpec("em", 20, functions=1, start="raster", jump=True), density_runs.SHORT)
+    ((spec, recipe),) = fitted
+    assert (spec.start, recipe.rounds, recipe.epochs) == ("raster", 1, 1)
 
 
 def test_a_fit_that_diverges_says_so(files, tmp_path, command, monkeypatch):
@@ -289,19 +279,18 @@ def test_a_negative_ceiling_closes_nothing(tmp_path, command):
 
 
 def test_the_paper_s_figure_is_that_of_the_same_budget():
-    page = density_tables.Page("x", 307_200, (9469, 500, 0), 40, 1000, "cpu", False)
     expected = {
-        Variant("em", 1000, functions=2): 198_549,
-        Variant("em", 999, functions=3): 229_607,
-        Variant("em", 1000, functions=4): 238_578,
-        Variant("adam", 1000, components=2): 229_607,
-        Variant("low-rank", 11): 66_107,
-        Variant("empirical"): 315_549,
+        DensitySpec("em", 1000, functions=2): 198_549,
+        DensitySpec("em", 999, functions=3): 229_607,
+        DensitySpec("em", 1000, functions=4): 238_578,
+        DensitySpec("adam", 1000, components=2): 229_607,
+        DensitySpec("low-rank", 11): 66_107,
+        DensitySpec("empirical"): 315_549,
     }
-    for variant, figure in expected.items():
-        assert density_tables._published(page, variant).log_likelihood == figure
-    for variant in (Variant("em", 2000, functions=2), Variant("em", 1000, functions=1), Variant("ppca", 40)):
-        assert density_tables._published(page, variant) is None
+    for spec, figure in expected.items():
+        assert density_tables.published_figure(307_200, 1000, spec).log_likelihood == figure
+    for spec in (DensitySpec("em", 2000, functions=2), DensitySpec("em", 1000, functions=1), DensitySpec("ppca", 40)):
+        assert density_tables.published_figure(307_200, 1000, spec) is None
     assert published.densities(2_000_000).name.startswith("DIV2K")
 
 

@@ -11,9 +11,9 @@ import time
 import pytest
 import torch
 
+from made_images import SIDE, write_files
 from paper.experiments import jobs
 from paper.experiments.record import Record
-from made_images import SIDE, write_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -175,15 +175,17 @@ def test_jobs_give_the_results_of_one_process_and_go_on_with_another_number(file
 
 def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, command, monkeypatch):
     def failing(work, count):
-        study = work.args[0]
-        study.record.part(0).run({"seed": 0}, lambda: {"test": 1.0})
+        experiment = work.args[0]
+        experiment.record.part(0).run({"seed": 0}, lambda: {"test": 1.0})
         raise jobs.JobError(f"job 1 of {count} failed: no memory")
 
     monkeypatch.setattr(jobs, "side_by_side", failing)
     options = ("--methods", "low-rank", "--ranks", 2, "--quick", "--device", "cpu", "--name", "tiny", "--jobs", 8)
     status, output, told = command("heads", "--data", file, "--out", tmp_path, *options)
     assert (status, output) == (1, "")
-    assert told == "python -m paper experiment heads: job 1 of 2 failed: no memory\n"  # there are two starts, so two jobs
+    assert (
+        told == "python -m paper experiment heads: job 1 of 2 failed: no memory\n"
+    )  # there are two starts, so two jobs
     assert os.listdir(tmp_path) == ["heads-tiny-tuned-quick.json"]
     assert list(results(tmp_path / "heads-tiny-tuned-quick.json").values()) == [{"test": 1.0}]
 

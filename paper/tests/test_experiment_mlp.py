@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from paper.methods.heads import LAYERS, METHODS, count
-from paper.experiments.data import features
-from paper.experiments.methods import VARIANTS, Heads, Variant
 from laplex.nn import LaplexLinear
 from made_features import CLASSES, WIDTH
+from paper.experiments.data import features
+from paper.experiments.head_methods import HEAD_METHODS, HeadMethod, Heads
+from paper.methods.heads import LAYERS, METHODS, count
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -20,7 +20,7 @@ QUICK = ("--quick", "--device", "cpu", "--name", "tiny")
 @pytest.mark.parametrize("method", LAYERS)
 def test_two_layers_of_a_method_with_a_tanh_between_them(method, file):
     data = features(file)
-    made = Heads(data, WIDTH).make(Variant(method), 3, 0)
+    made = Heads(data, WIDTH).make(HeadMethod(method), 3, 0)
     first, activation, last = made
     assert type(first) is type(last)
     assert isinstance(activation, nn.Tanh)
@@ -33,7 +33,7 @@ def test_two_layers_of_a_method_with_a_tanh_between_them(method, file):
 
 def test_a_seed_draws_both_layers(file):
     made = Heads(features(file), WIDTH)
-    one, same, other = (made.make(Variant("laplex"), 2, seed) for seed in (0, 0, 1))
+    one, same, other = (made.make(HeadMethod("laplex"), 2, seed) for seed in (0, 0, 1))
     assert isinstance(one[0], LaplexLinear)
     assert torch.equal(one[0].a, same[0].a)
     assert not torch.equal(one[0].a, other[0].a)
@@ -44,9 +44,9 @@ def test_heads_of_two_layers_have_their_own_results(file, tmp_path, command):
     arguments = ("heads", "--data", file, "--out", tmp_path, "--ranks", 2, "--head", "mlp", *QUICK)
     status, _, told = command(*arguments)
     assert status == 0, told
-    deep = [variant for variant in VARIANTS if variant.deep]
+    deep = [variant for variant in HEAD_METHODS if variant.deep]
     assert [variant.method for variant in deep] == list(LAYERS)
-    for variant in VARIANTS:
+    for variant in HEAD_METHODS:
         line = f"skipped: {variant}: there is no head of two layers of this kind\n"
         assert (line in told) == (variant not in deep)
     page = (tmp_path / "heads-tiny-tuned-quick-mlp.md").read_text()

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
+from made_images import CLASSES, SIDE, D, load_files, pack, unpack, write_files
 from paper.experiments import projection, projection_maps, projection_tables, published
 from paper.experiments.data import Images
 from paper.experiments.flat_images import flattened
-from paper.experiments.projection_maps import VARIANTS, Maps, Variant
-from paper.experiments.projection_tables import Cell
+from paper.experiments.projection_maps import PROJECTIONS, Maps, Projection
+from paper.experiments.projection_tables import ProjectionResult
 from paper.experiments.projection_training import HeadRecipe, JointRecipe, fit_heads, frozen_run, joint_run
-from made_images import CLASSES, SIDE, D, load_files, pack, unpack, write_files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,7 +71,7 @@ def test_validation_images_choose_nothing(data, monkeypatch):
 
 
 def test_features_of_any_scale_give_the_same_head_and_zeros_do_no_harm(data, maps):
-    train, val = maps.features(Variant("placed"), 4, 0)
+    train, val = maps.features(Projection("placed"), 4, 0)
     train, val = (torch.cat([one, torch.zeros(len(one), 1)], 1) for one in (train, val))
     scale = torch.tensor([2.0**-7, 1.0, 2.0**5, 2.0**7, 1.0])
     recipe = HeadRecipe(steps=30)
@@ -85,7 +85,7 @@ def test_pixels_placed_from_the_data_keep_more_than_random_places(data, maps):
     def reached(variant):
         return frozen_run(data, *maps.features(variant, 8, 0), HeadRecipe(), 0)["val"]
 
-    placed, random = reached(Variant("placed")), reached(Variant("laplex", 0.1))
+    placed, random = reached(Projection("placed")), reached(Projection("laplex", 0.1))
     assert placed > 0.8
     assert placed > random + 0.1
 
@@ -95,13 +95,13 @@ def test_pixels_placed_from_the_data_keep_more_than_random_places(data, maps):
 )
 def test_projections_are_trained_with_the_head(method, tau, data, maps):
     recipe = JointRecipe(lr=projection.RECIPES[method].lr, epochs=25)
-    made = maps.trainable(Variant(method, tau), 8, 0)
+    made = maps.trainable(Projection(method, tau), 8, 0)
     before = [value.detach().clone() for value in made.parameters()]
     found = joint_run(made, 8, data, recipe, 0)
     assert found["val"] > 0.7
     assert not found["diverged"]
     assert all(not torch.equal(one, other) for one, other in zip(before, made.parameters(), strict=True))
-    again = joint_run(maps.trainable(Variant(method, tau), 8, 0), 8, data, recipe, 0)
+    again = joint_run(maps.trainable(Projection(method, tau), 8, 0), 8, data, recipe, 0)
     assert again == found
 
 
@@ -124,13 +124,13 @@ def test_projection_runs_every_method_and_goes_on_where_it_stopped(folder, tmp_p
     assert output.count("wrote ") == 2
     page = (tmp_path / "new" / "projection-tiny-quick.md").read_text()
     assert page.startswith("# Projections of tiny, a quick look: too short to compare methods\n")
-    assert all(f"| {variant} |" in page for variant in VARIANTS)
+    assert all(f"| {variant} |" in page for variant in PROJECTIONS)
     assert "| projection | numbers | m = 3 | m = 5 |" in page
     assert f"| LAPLEX, placed, tau = 1/m | {D + 4} to {D + 6} |" in page
-    assert f"[{2 * len(VARIANTS)}/{2 * len(VARIANTS)}] trained dense, m = 5: " in told
+    assert f"[{2 * len(PROJECTIONS)}/{2 * len(PROJECTIONS)}] trained dense, m = 5: " in told
     assert (tmp_path / "new" / "projection-tiny-quick.png").read_bytes().startswith(b"\x89PNG")
     runs = json.loads((tmp_path / "new" / "projection-tiny-quick.json").read_text())["runs"]
-    assert len(runs) == 2 * len(VARIANTS)
+    assert len(runs) == 2 * len(PROJECTIONS)
     assert {run["settings"].get("epochs") for run in runs} == {2, None}
 
     def never(*_):
@@ -181,7 +181,10 @@ REFUSED = {
     ("--methods", "pca", "lda"): "--methods must be among countsketch, laplex, placed, .*got 'lda'",
     ("--name", "a/b"): "--name must consist of letters",
     ("--data", "nowhere"): "--data must be a folder with train and validation images, got nowhere; for one file of",
-    ("--train", "nowhere.npz"): "python -m paper experiment projection: `path` must be a readable .npz file, got nowhere.npz",
+    (
+        "--train",
+        "nowhere.npz",
+    ): "python -m paper experiment projection: `path` must be a readable .npz file, got nowhere.npz",
 }
 
 
@@ -220,11 +223,11 @@ def test_too_few_and_equal_images_are_refused():
 
 
 def cell(method, width, val, tau=None, held=0.5, **others):
-    variant = Variant(method, tau, phase=others.pop("phase", False))
-    return Cell(variant, width, 1000 + width, val, 0.01, 5, held, **others)
+    variant = Projection(method, tau, phase=others.pop("phase", False))
+    return ProjectionResult(variant, width, 1000 + width, val, 0.01, 5, held, **others)
 
 
-CELLS = [
+RESULTS = [
     cell("countsketch", 25, 0.30, best=0.31),
     cell("laplex", 25, 0.20, 0.1, held=0.6),
     cell("laplex", 25, 0.25, 0.1, held=0.5, phase=True),
@@ -236,7 +239,7 @@ CELLS = [
 
 
 def test_the_tables_have_the_paper_s_figures_beside_ours(tmp_path):
-    projection_tables.write(tmp_path / "p.json", "some", CELLS)
+    projection_tables.write(tmp_path / "p.json", "some", RESULTS)
     page = (tmp_path / "p.md").read_text()
     assert page.splitlines()[:12] == [
         "# Projections of some",
@@ -259,7 +262,7 @@ def test_the_tables_have_the_paper_s_figures_beside_ours(tmp_path):
 
 
 def test_curves_have_one_line_a_method_chosen_on_held_out_rows():
-    curves = projection_tables._curves(CELLS[:5])
+    curves = projection_tables._curves(RESULTS[:5])
     assert set(curves) == {"CountSketch", "LAPLEX, random", "LAPLEX, placed"}
     assert [(point.x, round(point.y)) for point in curves["LAPLEX, random"]] == [(25, 20), (30, 15)]
 

@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 import laplex
-from paper.methods.sketch import principal_components
+from laplex.nn import LaplexProjection
+from made_images import CLASSES, D, load_files, write_files
 from paper.experiments import flat_images, projection_maps
 from paper.experiments.data import Images
 from paper.experiments.flat_images import flattened
-from paper.experiments.projection_maps import METHODS, TRAINED, VARIANTS, Maps, Variant, stored
+from paper.experiments.projection_maps import METHODS, PROJECTIONS, TRAINED, Maps, Projection, stored
 from paper.experiments.projection_training import joint_parameters
-from laplex.nn import LaplexProjection
-from made_images import CLASSES, D, load_files, write_files
+from paper.methods.sketch import principal_components
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -76,7 +76,7 @@ def test_the_digest_tells_pixels_and_classes_apart(data):
 # --- Projections -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", PROJECTIONS, ids=str)
 def test_stored_numbers_are_those_of_the_modules(variant, maps, data):
     width = 6
     told = stored(variant, D, width)
@@ -99,10 +99,10 @@ def test_trained_numbers_are_those_of_the_net(data):
     assert joint_parameters(100, 6, CLASSES) == 100 + sum(value.numel() for value in rest.parameters())
 
 
-FROZEN_VARIANTS = [one for one in VARIANTS if one.method not in TRAINED]
+FROZEN_PROJECTIONS = [one for one in PROJECTIONS if one.method not in TRAINED]
 
 
-@pytest.mark.parametrize("variant", FROZEN_VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", FROZEN_PROJECTIONS, ids=str)
 def test_features_depend_on_the_seed_where_the_projection_is_random(variant, maps):
     first, again, other = (maps.features(variant, 5, seed) for seed in (0, 0, 1))
     assert [one.shape for one in first] == [(400, 5), (400, 5)]
@@ -112,27 +112,29 @@ def test_features_depend_on_the_seed_where_the_projection_is_random(variant, map
 
 
 def test_every_variant_has_a_name_of_its_own():
-    frozen = [str(one) for one in VARIANTS if one.method not in TRAINED]
+    frozen = [str(one) for one in PROJECTIONS if one.method not in TRAINED]
     assert len(set(frozen)) == len(frozen) == 25
-    assert str(Variant("laplex", 0.1, True, True)) == "LAPLEX, random, tau = 0.1, with phases and signs"
-    assert str(Variant("placed")) == "LAPLEX, placed, tau = 1/m"
-    assert str(Variant("pca")) == "PCA"
-    assert {one.method for one in VARIANTS} == set(METHODS) == set(projection_maps.TITLES)
+    assert str(Projection("laplex", 0.1, True, True)) == "LAPLEX, random, tau = 0.1, with phases and signs"
+    assert str(Projection("placed")) == "LAPLEX, placed, tau = 1/m"
+    assert str(Projection("pca")) == "PCA"
+    assert {one.method for one in PROJECTIONS} == set(METHODS) == set(projection_maps.TITLES)
 
 
 def test_frozen_laplex_is_the_dense_definition(maps, data):
-    found = maps.frozen(Variant("laplex", 0.05, True, True), 7, 3)
+    found = maps.frozen(Projection("laplex", 0.05, True, True), 7, 3)
     kernel = laplex.reference.kernel(
         found.a.double(), found.b.double(), 0.05, phi=found.phi.double(), psi=found.psi.double()
     )
     x = data.normalised(data.val.pixels)
     want = (x.double() * found.signs) @ kernel.mT
     torch.testing.assert_close(
-        maps.features(Variant("laplex", 0.05, True, True), 7, 3)[1].double(), want, rtol=1e-4, atol=1e-3
+        maps.features(Projection("laplex", 0.05, True, True), 7, 3)[1].double(), want, rtol=1e-4, atol=1e-3
     )
 
 
-@pytest.mark.parametrize("variant", [Variant("placed", 0.002), Variant("placed"), Variant("trained-placed", 0.01)])
+@pytest.mark.parametrize(
+    "variant", [Projection("placed", 0.002), Projection("placed"), Projection("trained-placed", 0.01)]
+)
 def test_placed_projections_are_those_of_place(variant, maps, data):
     found = maps._laplex(variant, 9, torch.Generator())
     want = LaplexProjection(D, 9, tau=variant.tau).place(data.normalised(data.train.pixels[data.rest]))
@@ -151,7 +153,7 @@ def test_places_are_blind_to_the_order_of_pixels(data):
 
 def test_the_gaussian_projection_is_a_matrix_of_normal_numbers_drawn_in_blocks(maps, data, monkeypatch):
     monkeypatch.setattr(projection_maps, "COLUMNS", 100)
-    train, val = maps.features(Variant("gaussian"), 8, 4)
+    train, val = maps.features(Projection("gaussian"), 8, 4)
     generator = torch.Generator().manual_seed(4)
     matrix = torch.cat([torch.randn(min(100, D - first), 8, generator=generator) for first in range(0, D, 100)])
     torch.testing.assert_close(val, data.normalised(data.val.pixels) @ matrix / 8**0.5, rtol=1e-4, atol=1e-4)
@@ -162,5 +164,5 @@ def test_the_gaussian_projection_is_a_matrix_of_normal_numbers_drawn_in_blocks(m
 def test_components_of_a_smaller_width_are_the_first_ones(maps, data):
     rows = data.normalised(data.train.pixels[data.rest])
     want = principal_components(rows, 5)(data.normalised(data.val.pixels))
-    torch.testing.assert_close(maps.features(Variant("pca"), 5, 0)[1], want, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(maps.features(Projection("pca"), 5, 0)[1], want, rtol=1e-4, atol=1e-3)
     assert data.most_components == 359

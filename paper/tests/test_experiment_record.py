@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import laplex
+from laplex.testing import _machine as machine
 from paper.experiments import record
 from paper.experiments.record import Record
 
@@ -167,14 +168,14 @@ def test_a_damaged_file_is_named_and_left_alone(text, tmp_path):
 
 def test_the_commit_is_that_of_laplex_and_of_no_other_checkout(monkeypatch):
     answers = {"ls-files": "__init__.py", "rev-parse": "abc", "status": ""}
-    monkeypatch.setattr(record, "_git", lambda folder, name, *_: answers[name])
-    assert record.commit() == "abc"
+    monkeypatch.setattr(machine, "_git", lambda folder, name, *_: answers[name])
+    assert machine.commit() == "abc"
     answers["status"] = " M _plan.py"
-    assert record.commit() == "abc+"
+    assert machine.commit() == "abc+"
     answers["ls-files"] = None
-    assert record.commit() is None
+    assert machine.commit() is None
 
 
 def test_without_git_there_is_no_commit(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert record.commit() is None
+    assert machine.commit() is None

@@ -37,7 +37,7 @@ def test_laplex_is_exact_and_float32_inputs_are_not_rounded_again():
     assert all(torch.equal(one.float().double(), one) for one in given)
     want = rff.truth(given)
     for dtype, most in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
-        found = rff.of_laplex(given, dtype)
+        found = rff.laplex_outcome(given, dtype)
         assert found.value.dtype == dtype
         assert max(rff.errors(found, want).values()) < most
 
@@ -45,7 +45,7 @@ def test_laplex_is_exact_and_float32_inputs_are_not_rounded_again():
 def test_values_converge_with_the_number_of_features():
     given = rff.inputs(60, "cpu")
     want = rff.truth(given)
-    reached = [rff.errors(rff.of_features(given, count, 0), want)["value"] for count in (16, 65536)]
+    reached = [rff.errors(rff.features_outcome(given, count, 0), want)["value"] for count in (16, 65536)]
     assert reached[1] < 0.05 < reached[0]
 
 
@@ -68,14 +68,14 @@ def test_the_command_writes_table_and_plot_and_goes_on_where_it_stopped(tmp_path
     def never(*_):
         raise AssertionError("a finished run was repeated")
 
-    for name in ("truth", "of_features", "of_laplex"):
+    for name in ("truth", "features_outcome", "laplex_outcome"):
         monkeypatch.setattr(rff, name, never)
     assert command("rff", "--out", tmp_path / "new", *SMALL)[0] == 0
     assert (tmp_path / "new" / "rff.md").read_text() == page
 
 
 def test_without_options_the_features_are_the_paper_s():
-    assert rff.MOST.bit_length() == 12  # 1, 2, 4, ..., 2048
+    assert rff.Options().features == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
     assert set(published.RFF_VALUES) == {1, 16, 2048}
 
 

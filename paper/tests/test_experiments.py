@@ -8,16 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from laplex import cli
-from paper.methods.heads import METHODS, Count, count
-from paper.experiments import head_tables, heads, published, report, training
-from paper.experiments.data import features
-from paper.experiments.head_tables import Row
-from paper.experiments.methods import VARIANTS, Heads, Variant, discriminant_head
-from paper.experiments.record import Record
-from paper.experiments.training import Recipe, train
 from laplex.nn import LaplexLinear
 from made_features import CLASSES, WIDTH
+from paper.experiments import head_tables, heads, published, report, training
+from paper.experiments.data import features
+from paper.experiments.head_methods import HEAD_METHODS, HeadMethod, Heads, discriminant_head
+from paper.experiments.head_tables import HeadResult
+from paper.experiments.record import Record
+from paper.experiments.training import Recipe, train
+from paper.methods.heads import METHODS, Count, count
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -58,7 +57,7 @@ def test_a_seed_decides_a_run(file):
     expected = torch.rand(3)
     torch.manual_seed(1)
     made = Heads(data)
-    runs = [train(made.make(Variant("laplex"), 2, seed), data, Recipe(1e-2, 2, 64), seed) for seed in (0, 0, 1)]
+    runs = [train(made.make(HeadMethod("laplex"), 2, seed), data, Recipe(1e-2, 2, 64), seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1]
     assert runs[0]["loss"] != runs[2]["loss"]
     assert torch.equal(torch.rand(3), expected)  # the user's random numbers are not touched
@@ -92,7 +91,7 @@ def test_accuracy_counts_rows_over_blocks(monkeypatch):
 # --- Methods ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", HEAD_METHODS, ids=str)
 def test_every_variant_has_the_parameters_it_is_counted_with(variant, file):
     data = features(file).standardised()
     made = Heads(data)
@@ -109,7 +108,7 @@ def test_every_variant_has_the_parameters_it_is_counted_with(variant, file):
 
 def test_phases_of_a_start_from_the_data_can_move(file):
     data = features(file).standardised()
-    head = Heads(data).make(Variant("laplex-phased", "singular"), 2, 0)
+    head = Heads(data).make(HeadMethod("laplex-phased", "singular"), 2, 0)
     nn.functional.cross_entropy(head(data.train[0]), data.train[1]).backward()
     assert head.phi.grad.abs().max() > 0
 
@@ -146,9 +145,9 @@ def test_heads_runs_every_method_and_goes_on_where_it_stopped(file, tmp_path, co
     page = (tmp_path / "new" / "heads-tiny-tuned-quick.md").read_text()
     assert page.startswith("# Heads on tiny, recipe tuned, a quick look: too short to compare methods\n")
     assert all(f"| {method} |" in page for method in METHODS)
-    assert f"[{len(VARIANTS)}/{len(VARIANTS)}]" in told
+    assert f"[{len(HEAD_METHODS)}/{len(HEAD_METHODS)}]" in told
     runs = json.loads((tmp_path / "new" / "heads-tiny-tuned-quick.json").read_text())["runs"]
-    assert len(runs) == 3 * len(VARIANTS)  # the seed of the chosen rate is the one that chose it
+    assert len(runs) == 3 * len(HEAD_METHODS)  # the seed of the chosen rate is the one that chose it
     assert all(run["settings"]["epochs"] == 3 for run in runs)
 
     def never(*_):
@@ -158,7 +157,7 @@ def test_heads_runs_every_method_and_goes_on_where_it_stopped(file, tmp_path, co
     assert command(*arguments)[0] == 0
     assert (tmp_path / "new" / "heads-tiny-tuned-quick.md").read_text() == page
     with pytest.raises(AssertionError, match="repeated"):
-        heads.run(heads.prepare(cli.options.parser().parse_args(["experiment", *map(str, arguments), "--fresh"])))
+        command(*arguments, "--fresh")
 
 
 def test_ctrl_c_keeps_finished_runs(file, tmp_path, command, monkeypatch):
@@ -174,7 +173,10 @@ def test_ctrl_c_keeps_finished_runs(file, tmp_path, command, monkeypatch):
     arguments = ("heads", "--data", file, "--out", tmp_path, "--methods", "full", *QUICK)
     status, output, told = command(*arguments)
     assert (status, output) == (130, "")
-    assert "python -m paper experiment heads: interrupted; finished runs are kept, and the same command goes on" in told
+    assert (
+        "python -m paper experiment heads: interrupted; finished runs are kept, and the same command resumes from there"
+        in told
+    )
     assert len(json.loads((tmp_path / "heads-tiny-tuned-quick.json").read_text())["runs"]) == 2
     assert command(*arguments)[0] == 0
     assert len(count_) == 4
@@ -210,8 +212,9 @@ def test_the_learning_rate_is_the_best_on_validation_rows(file, tmp_path, monkey
 
     monkeypatch.setattr(heads, "train", known)
     data = features(file).standardised()
-    study = heads.Study("tiny", data, Record(tmp_path / "r.json", "heads"), (2,), 2, METHODS, "tuned", quick=True)
-    row = heads.measure(study, Heads(data), Variant("seeded"), 2, 4)
+    options = heads.Options(data=str(file), seeds=2, quick=True)
+    experiment = heads.Experiment(options, data, Record(tmp_path / "r.json", "heads"))
+    row = heads.measure(Heads(data), experiment, (HeadMethod("seeded"), 2, 4))
     assert (row.lr, row.at_end, row.val, row.seeds) == (1e-2, False, 0.7, 2)
     assert (row.test, row.deviation) == (pytest.approx(0.7), pytest.approx(0.02**0.5))
     assert row.shown == "70.0 ± 14.1"
@@ -222,7 +225,7 @@ def test_the_learning_rate_is_the_best_on_validation_rows(file, tmp_path, monkey
 
 def row(method, start, rank, val, test=0.5, **others):
     known = {"size": 2, "parameters": Count(1000 * (rank or 9), 1200), "lr": 0.01, "at_end": False, "deviation": 0.01}
-    return Row(method, start, rank, val=val, test=test, **(known | {"seeds": 5} | others))
+    return HeadResult(method, start, rank, val=val, test=test, **(known | {"seeds": 5} | others))
 
 
 ROWS = [
@@ -288,4 +291,4 @@ def test_published_figures_are_found_by_network_method_and_rank():
 
 
 def test_a_cell_may_hold_a_bar():
-    assert report.markdown("T", ["a"], [["x|y"]], ["N."]) == "# T\n\n| a |\n| --- |\n| x\\|y |\n\nN.\n"
+    assert report.page("T", [report.Section(["a"], [["x|y"]], ["N."])]) == "# T\n\n| a |\n| --- |\n| x\\|y |\n\nN.\n"

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from laplex.nn import LaplexLinear
 from paper.methods import heads
 from paper.methods.heads import (
     KroneckerSum,
@@ -14,7 +15,6 @@ from paper.methods.heads import (
     count,
     size_for_budget,
 )
-from laplex.nn import LaplexLinear
 
 IN, OUT = 24, 10
 MAKERS = {

@@ -17,6 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from laplex.nn import LaplexLinear
+from laplex.nn._start import discriminant
+from paper.experiments.data import Features
+from paper.experiments.training import seeded
 from paper.methods.heads import (
     LAYERS,
     KroneckerSum,
@@ -25,14 +29,10 @@ from paper.methods.heads import (
     PCAHead,
     SeededProjectionHead,
 )
-from paper.experiments.data import Features
-from paper.experiments.training import seeded
-from laplex.nn import LaplexLinear
-from laplex.nn._start import discriminant
 
 
 @dataclass(frozen=True)
-class Variant:
+class HeadMethod:
     """A method, one of ``paper.methods.heads.METHODS``, and its start."""
 
     method: str
@@ -47,20 +47,20 @@ class Variant:
         return self.method in LAYERS and self.start == "random"
 
 
-VARIANTS = (
-    Variant("full"),
-    Variant("laplex"),
-    Variant("laplex", "singular"),
-    Variant("laplex", "reseated"),
-    Variant("laplex-phased"),
-    Variant("laplex-phased", "singular"),
-    Variant("low-rank"),
-    Variant("low-rank", "svd"),
-    Variant("kronecker"),
-    Variant("seeded"),
-    Variant("laplex-projection"),
-    Variant("pca"),
-    Variant("pca-stored"),
+HEAD_METHODS = (
+    HeadMethod("full"),
+    HeadMethod("laplex"),
+    HeadMethod("laplex", "singular"),
+    HeadMethod("laplex", "reseated"),
+    HeadMethod("laplex-phased"),
+    HeadMethod("laplex-phased", "singular"),
+    HeadMethod("low-rank"),
+    HeadMethod("low-rank", "svd"),
+    HeadMethod("kronecker"),
+    HeadMethod("seeded"),
+    HeadMethod("laplex-projection"),
+    HeadMethod("pca"),
+    HeadMethod("pca-stored"),
 )
 
 
@@ -72,17 +72,17 @@ class Heads:
 
     def __init__(self, data: Features, hidden: int | None = None) -> None:
         self._data, self._hidden = data, hidden
-        self._found: dict[tuple[Variant, int], nn.Module] = {}
+        self._found: dict[tuple[HeadMethod, int], nn.Module] = {}
 
-    def make(self, variant: Variant, size: int, seed: int) -> nn.Module:
+    def make(self, method: HeadMethod, size: int, seed: int) -> nn.Module:
         """A new head on the device of the data; ``seed`` decides what is random about it."""
         with seeded(seed):
-            if variant.start == "random" and not variant.method.startswith("pca"):
-                return self._random(variant.method, size, seed).to(self._data.train[0].device)
-        if (variant, size) not in self._found:
+            if method.start == "random" and not method.method.startswith("pca"):
+                return self._random(method.method, size, seed).to(self._data.train[0].device)
+        if (method, size) not in self._found:
             with seeded(0):
-                self._found[variant, size] = self._fitted(variant, size)
-        made = copy.deepcopy(self._found[variant, size])
+                self._found[method, size] = self._fitted(method, size)
+        made = copy.deepcopy(self._found[method, size])
         if isinstance(made, PCAHead):
             with seeded(seed):
                 made.head.reset_parameters()
@@ -99,14 +99,14 @@ class Heads:
             return SeededProjectionHead(*shape, size, seed)
         return LaplexProjectionHead(*shape, size)
 
-    def _fitted(self, variant: Variant, size: int) -> nn.Module:
+    def _fitted(self, method: HeadMethod, size: int) -> nn.Module:
         x, y = self._data.train
-        if variant.method.startswith("pca"):
+        if method.method.startswith("pca"):
             return PCAHead(x, self._data.classes, size)
-        if variant.start == "singular":
-            return self._singular(variant.method, size)
+        if method.start == "singular":
+            return self._singular(method.method, size)
         dense = discriminant_head(x, y, self._data.classes)
-        if variant.start == "svd":
+        if method.start == "svd":
             moments = self._data.moments
             return LowRankLinear.from_weight(dense.weight.detach(), size, dense.bias.detach(), moments=moments)
         return LaplexLinear.from_linear(dense, size, importance=self._data.moments)
