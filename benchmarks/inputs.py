@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import Baseline
 from benchmarks.problems import Row, Size
 from laplex import testing
 from laplex.testing import Problem
+from paper.methods.products import Baseline
 
 NARROW = 0.01  # the span of narrow anchors
 OFFSET = 1e4

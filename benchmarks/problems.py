@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from benchmarks.baselines import BASELINES
 from laplex.testing import Budget
+from paper.methods.products import BASELINES
 
 Anchors = Literal["normal", "narrow", "offset", "in order"]
 Mode = Literal[

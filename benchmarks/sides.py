@@ -9,13 +9,12 @@ from torch import Tensor
 
 import laplex
 from benchmarks import solves
-from benchmarks.baselines import BASELINES, Baseline
-from benchmarks.baselines import layer as layers
 from benchmarks.inputs import suited_to, symmetric
 from benchmarks.problems import OURS, SOLVES, Side
 from benchmarks.runnable import Runnable
 from laplex import testing
 from laplex.testing import Problem
+from paper.methods.products import BASELINES, Baseline, dense
 
 PHASED_ROWS = 16  # of a phased Gram matrix looked at
 LAYER_COLUMNS = 256  # of a layer's gradient for x looked at
@@ -158,7 +157,7 @@ def _baseline(side: Side, problem: Problem) -> Runnable:
 
 def _trained_layer(problem: Problem) -> Runnable:
     """Gradients of nn.Linear for x and its weight; the one for x is judged, since K has it too."""
-    layer = layers.make(problem.a, problem.b, float(problem.tau))
+    layer = dense.layer(problem.a, problem.b, float(problem.tau))
     x = problem.x.detach().requires_grad_()
 
     def error(got: tuple[Tensor, ...]) -> float:

@@ -5,13 +5,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import BASELINES
-from benchmarks.baselines.celerite import DIAG
 from benchmarks.inputs import suited_to
 from benchmarks.problems import Side
 from benchmarks.runnable import Runnable
 from laplex import GramOperator, LaplaceOperator
 from laplex.testing import Problem
+from paper.methods.products import BASELINES
+from paper.methods.products.celerite import DIAG
 
 
 def build(side: Side, problem: Problem) -> Runnable:

@@ -3,8 +3,7 @@
 heads         layers of equal parameters: low rank, Kronecker sums, projections with a dense head
 sketch        projections: CountSketch, Gaussian, principal components
 rff           random Fourier features of the Laplace kernel
-toeplitz      products with evenly spaced anchors by FFT
-logcumsumexp  products in the log domain: the paper's portable path
+products      products K x: dense, Toeplitz-FFT, celerite2, KeOps, the paper's portable path, and yardsticks
 gaussian      densities with a dense factor: trained low rank, probabilistic PCA
 empirical     the full empirical Gaussian with a ridge
 """

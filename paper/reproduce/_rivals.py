@@ -14,7 +14,7 @@ from torch import Tensor
 
 import laplex
 from laplex._backends import planner
-from paper.methods import logcumsumexp, toeplitz
+from paper.methods.products import logcumsumexp, toeplitz
 from paper.reproduce._problems import Problem, gradient_errors, gram_errors, on_grid, product_errors
 
 LAPLEX, KEPT, SCANNED, DENSE = "laplex", "laplex, plan kept", "laplex, asked to scan", "dense"

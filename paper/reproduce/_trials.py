@@ -9,7 +9,7 @@ from torch import Tensor
 
 import laplex
 from laplex import reference
-from paper.methods import toeplitz
+from paper.methods.products import toeplitz
 from paper.reproduce._problems import Problem, draw, errors, on_grid
 from paper.reproduce._rivals import FFT, LAPLEX, TOEPLITZ
 

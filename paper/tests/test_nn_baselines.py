@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from helpers import error, oracle
-from paper.methods import rff, toeplitz
+from paper.methods import rff
+from paper.methods.products import toeplitz
 from paper.methods.sketch import CountSketch, gaussian, principal_components
 
 

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from benchmarks.baselines import BASELINES, Baseline
 from benchmarks.inputs import suited_to
 from laplex import LaplaceOperator, reference, testing
 from laplex.testing import Problem
+from paper.methods.products import BASELINES, Baseline
 
 EXACT = [
     name

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 
@@ -38,3 +39,15 @@ def prepare(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
         return x @ kernel.mT
 
     return apply
+
+
+def layer(a: Tensor, b: Tensor, tau: float) -> torch.nn.Linear:
+    """`torch.nn.Linear` with the weight K(a, b) and no bias: the dense layer that a `laplex.linear` replaces."""
+    linear = torch.nn.Linear(len(b), len(a), bias=False, device="meta", dtype=a.dtype)
+    linear.weight = torch.nn.Parameter(form(a, b, tau))
+    return linear
+
+
+def prepare_layer(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
+    """Form the weight, which inference keeps."""
+    return layer(a, b, tau).requires_grad_(False)

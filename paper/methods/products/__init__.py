@@ -1,4 +1,4 @@
-"""What laplex is compared with: one small file each, one shape. `paper.methods` has those that experiments share.
+"""Products K x that laplex is compared with, all with one signature.
 
 Every baseline is a function ``prepare(a, b, tau) -> apply``: ``prepare`` does what may be kept between calls (a
 matrix, the kernel's FFT, an order), and ``apply(x)`` maps x (batch, k) to y (batch, n). Timing ``apply`` alone gives
@@ -15,8 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from benchmarks.baselines import celerite, copy, dense, fft, keops, layer
-from paper.methods import logcumsumexp, toeplitz
+from paper.methods.products import celerite, dense, keops, logcumsumexp, toeplitz, yardsticks
 
 Apply = Callable[[Tensor], Tensor]
 Prepare = Callable[[Tensor, Tensor, float], Apply]
@@ -42,7 +41,7 @@ BASELINES: dict[str, Baseline] = {
     "dense": Baseline(dense.prepare, "dense", keeps="K formed before"),
     "dense-autograd": Baseline(dense.prepare_differentiable, "dense"),
     "dense-gram": Baseline(dense.prepare_gram, "dense", keeps="K formed before", computes="gram"),
-    "nn.Linear": Baseline(layer.prepare, "torch.nn.Linear", keeps="weight formed before"),
+    "nn.Linear": Baseline(dense.prepare_layer, "torch.nn.Linear", keeps="weight formed before"),
     "toeplitz": Baseline(toeplitz.prepare, "Toeplitz-FFT", keeps="kernel's FFT kept", anchors="grid"),
     "logcumsumexp": Baseline(logcumsumexp.prepare, "logcumsumexp", keeps="order kept"),
     "celerite2": Baseline(
@@ -67,10 +66,12 @@ BASELINES: dict[str, Baseline] = {
         needs="celerite2",
     ),
     "keops": Baseline(keops.prepare, "KeOps", keeps="formula compiled", needs="pykeops"),
-    "fft": Baseline(fft.prepare, "one torch.fft.fft", yardstick=True),
-    "fft-complex": Baseline(fft.prepare, "one torch.fft.fft of complex64", yardstick=True, dtype=torch.complex64),
-    "copy": Baseline(copy.prepare, "x.clone()", yardstick=True),
-    "copy-into": Baseline(copy.prepare_into, "x copied into memory at hand", yardstick=True),
+    "fft": Baseline(yardsticks.prepare_fft, "one torch.fft.fft", yardstick=True),
+    "fft-complex": Baseline(
+        yardsticks.prepare_fft, "one torch.fft.fft of complex64", yardstick=True, dtype=torch.complex64
+    ),
+    "copy": Baseline(yardsticks.prepare_copy, "x.clone()", yardstick=True),
+    "copy-into": Baseline(yardsticks.prepare_copy_into, "x copied into memory at hand", yardstick=True),
 }
 
 __all__ = ["BASELINES", "Apply", "Baseline", "Prepare"]
