@@ -27,7 +27,7 @@ MOST_AT_ONCE = 1 << 24  # scores, rows x places
 
 
 class Seats(NamedTuple):
-    """What :func:`reseat` found for each row."""
+    """The result of :func:`reseat`, for each row."""
 
     places: Tensor  # (n,)
     weights: Tensor  # (n,)
@@ -60,7 +60,7 @@ def reseat(
         moments: M, the metric of the columns: (k,) for a diagonal one, or (k, k), symmetric, positive; None for ones.
 
     Returns:
-        Seats: each row's best place, its weight there, and the gain: by how much the squared error falls from that
+        Seats: each row's best place, its weight there, and the gain: by how much the squared error is below that
         without the row.
 
     Example:
@@ -74,16 +74,16 @@ def reseat(
     target = target.to(torch.promote_types(target.dtype, b.dtype))
     mass = _moments_at(places, b, tau, moments)
     rows = max(1, MOST_AT_ONCE // len(places))
-    found = []
+    blocks = []
     for first in range(0, max(len(target), 1), rows):  # at least one block, even if it is empty
         block = target[first : first + rows]
         w = weight[first : first + rows, None] if isinstance(weight, Tensor) and weight.dim() else weight
-        found.append(best_of(linear(block, places, b, tau), mass, w))
-    index, weights, gains = (torch.cat(parts) for parts in zip(*found, strict=True))
+        blocks.append(best_places(linear(block, places, b, tau), mass, w))
+    index, weights, gains = (torch.cat(parts) for parts in zip(*blocks, strict=True))
     return Seats(places[index], weights, gains)
 
 
-def best_of(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def best_places(score: Tensor, mass: Tensor, weight: float | Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Index, weight and gain of the best of the columns of ``score`` (rows, s)."""
     if weight is None:
         size, index = (score.abs() * mass.rsqrt()).max(1)  # its square, the gain, may overflow or be lost
@@ -98,8 +98,8 @@ def _moments_at(places: Tensor, b: Tensor, tau: float | Tensor, moments: Tensor 
         ones = torch.ones_like(b) if moments is None else moments.to(b.dtype)
         mass = linear(ones, places, b, tau / 2)
     else:
-        at = kernel(places, b, tau)
-        mass = (at @ moments.to(b.dtype) * at).sum(1)
+        rows = kernel(places, b, tau)
+        mass = (rows @ moments.to(b.dtype) * rows).sum(1)
     return mass.clamp_min(torch.finfo(b.dtype).tiny)  # a place far from all columns explains nothing
 
 

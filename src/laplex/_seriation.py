@@ -90,7 +90,7 @@ def _check(where: str, data: Tensor, coordinates: object, leaf: object) -> None:
 
 
 def _principal_coordinates(data: Tensor, coordinates: int, generator: torch.Generator) -> Tensor:
-    """The features in their leading principal coordinates: (d, r), float64 for such data, else float32.
+    """The features in their leading principal coordinates: (d, r), float64 if the data are, else float32.
 
     Of the standardised data S (N, d), the smaller one of S S^T and S^T S is decomposed. The sign of a coordinate is the
     one that makes its sum of cubes positive; it must not depend on the order of the features.
@@ -114,7 +114,7 @@ def _principal_coordinates(data: Tensor, coordinates: int, generator: torch.Gene
 def _leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """About the ``count`` leading eigenvalues and eigenvectors of a positive semidefinite matrix, the largest first.
 
-    Large matrices by subspace iteration, because a whole decomposition for 3000 samples takes longer than all else.
+    Large matrices by subspace iteration: a complete decomposition for 3000 samples would take longer than all else.
     Eigenvectors near the last one are then mixed with those beyond it, which moves no feature far.
     """
     size, width = len(matrix), count + SPARE
@@ -144,14 +144,14 @@ def _scaling(data: Tensor) -> tuple[Tensor, Tensor]:
     """The mean of every feature and the factor that gives it length 1, in float64; 0 for a constant feature."""
     means, factors = [], []
     for block in _blocks(data):
-        given = data[:, block]
-        mean = given.mean(0, dtype=torch.float64)
+        columns = data[:, block]
+        mean = columns.mean(0, dtype=torch.float64)
         if not bool(torch.isfinite(mean).all()):
             raise ValueError(_checks.not_finite("laplex.seriate", "data"))
-        low, high = given.aminmax(dim=0)  # a rounded mean would leave a constant feature some length
+        low, high = columns.aminmax(dim=0)  # a rounded mean would leave a constant feature some length
         means.append(mean)
         size = low.abs().maximum(high.abs()).double()  # without it squares of 1e200 or 1e-200 would leave float64
-        factor = 1 / ((given - mean) / size).norm(dim=0) / size
+        factor = 1 / ((columns - mean) / size).norm(dim=0) / size
         factors.append(torch.where((low == high) | factor.isinf(), 0.0, factor))
     return torch.cat(means), torch.cat(factors)
 
@@ -201,21 +201,21 @@ def _sort_each(
     points: Tensor, order: Tensor, starts: np.ndarray, sizes: np.ndarray, start: Tensor
 ) -> tuple[Tensor, np.ndarray]:
     """The order with each set sorted along its leading direction, and the means of the sets."""
-    made, r = order.clone(), points.shape[1]
+    new_order, r = order.clone(), points.shape[1]
     means = np.empty((len(sizes), r), dtype=np.float64)
     for size in np.unique(sizes):  # one size or two
         sets = np.flatnonzero(sizes == size)
-        for some in np.array_split(sets, max(1, len(sets) * int(size) * r // BLOCK)):
-            first = torch.as_tensor(starts[some], device=order.device)
-            at = first[:, None] + torch.arange(int(size), device=order.device)  # (sets, size)
-            features = order[at]
+        for block in np.array_split(sets, max(1, len(sets) * int(size) * r // BLOCK)):
+            first = torch.as_tensor(starts[block], device=order.device)
+            index = first[:, None] + torch.arange(int(size), device=order.device)  # (sets, size)
+            features = order[index]
             centred = points[features]
             mean = centred.mean(1, keepdim=True)
             centred -= mean
             along = _along_leading_direction(centred, start).argsort(dim=1, stable=True)
-            made[at] = features.gather(1, along)
-            means[some] = mean[:, 0].double().cpu().numpy()
-    return made, means
+            new_order[index] = features.gather(1, along)
+            means[block] = mean[:, 0].double().cpu().numpy()
+    return new_order, means
 
 
 def _along_leading_direction(centred: Tensor, start: Tensor) -> Tensor:
@@ -246,19 +246,19 @@ def _walk(tree: _Tree) -> Tensor:
     stack: list[tuple[int, int, np.ndarray | None]] = [(0, 0, None)]  # a level, a set, and the mean of what follows it
     while stack:
         level, i, ahead = stack.pop()
-        two = tree.ends[i] if level == bottom else tree.means[level + 1][2 * i : 2 * i + 2]
-        backwards = _way(last, two[1], two[0], ahead) < _way(last, two[0], two[1], ahead)
+        ends = tree.ends[i] if level == bottom else tree.means[level + 1][2 * i : 2 * i + 2]
+        backwards = _way(last, ends[1], ends[0], ahead) < _way(last, ends[0], ends[1], ahead)
         first, second = (1, 0) if backwards else (0, 1)
         if level == bottom:
             features = order[tree.starts[i] : tree.starts[i + 1]]
             placed.append(features[::-1] if backwards else features)
-            last = two[second]
+            last = ends[second]
         else:  # the one that is put on the stack last is taken next
-            stack += [(level + 1, 2 * i + second, ahead), (level + 1, 2 * i + first, two[second])]
+            stack += [(level + 1, 2 * i + second, ahead), (level + 1, 2 * i + first, ends[second])]
     return torch.from_numpy(np.concatenate(placed))
 
 
 def _way(last: np.ndarray | None, first: np.ndarray, second: np.ndarray, ahead: np.ndarray | None) -> float:
     """How far it is from what was placed last to the first of two sets, and from the second to what follows."""
-    to, on = (0.0 if end is None else float(np.linalg.norm(end - it)) for end, it in ((last, first), (ahead, second)))
-    return to + on
+    steps = (last, first), (second, ahead)
+    return sum(float(np.linalg.norm(end - start)) for start, end in steps if start is not None and end is not None)

@@ -188,8 +188,8 @@ def test_tied_weights_and_subclasses_are_left_alone():
     assert [row.name for row in table] == ["free"]
     assert {row.name: row.why for row in table.left} == {
         "head": "it shares parameters with another module",
-        "table.weight": "it belongs to Embedding, which is no nn.Linear",
-        "special.weight": "it belongs to Special, which is a subclass",
+        "table.weight": "it belongs to Embedding, which is not an nn.Linear",
+        "special.weight": "it belongs to Special, which is a subclass of nn.Linear",
     }
 
 

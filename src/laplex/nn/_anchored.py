@@ -1,4 +1,4 @@
-"""What all modules with anchors share: anchors are never kept in half precision, and frozen ones are sorted once."""
+"""What all modules with anchors share: anchors are never in half precision, and frozen ones are sorted once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laplex._plan import Plan
 
 
 class Anchored(nn.Module):
-    """A module whose floating-point tensors stay in float32 or float64, and which may keep a plan."""
+    """A module whose floating-point tensors stay in float32 or float64, and which keeps a plan of frozen anchors."""
 
     _plan: Plan | None
 
@@ -26,7 +26,7 @@ class Anchored(nn.Module):
 
     def _product(self, x: Tensor, a: Tensor, b: Tensor, tau: Tensor, **rest: Any) -> Tensor:
         """The product of :func:`laplex.linear`, with a plan where the anchors are frozen."""
-        plan = self._plan_of_frozen(a, b)
+        plan = self._frozen_plan(a, b)
         if plan is None:
             return linear(x, a, b, tau, **rest)
         try:
@@ -35,8 +35,8 @@ class Anchored(nn.Module):
             self._plan = plan = Plan(a, b)
             return linear(x, a, b, tau, plan=plan, **rest)
 
-    def _plan_of_frozen(self, a: Tensor, b: Tensor) -> Plan | None:
-        """The order of anchors that are not trained, found again when they change; None where it is of no use.
+    def _frozen_plan(self, a: Tensor, b: Tensor) -> Plan | None:
+        """The plan of anchors that are not trained, built again when they change; None where it would not help.
 
         Trained anchors have another order at every step. In a graph values are not known. A CUDA graph sorts for
         itself: it would need this plan as long as it lives, and building one waits.
@@ -60,15 +60,14 @@ class Anchored(nn.Module):
         self._plan = None
 
         def not_to_half(tensor: Tensor) -> Tensor:
-            made = fn(tensor)
-            half = made.is_floating_point() and made.dtype.itemsize < 4
-            return tensor.to(made.device, torch.float32) if half else made
+            converted = fn(tensor)
+            half = converted.is_floating_point() and converted.dtype.itemsize < 4
+            return tensor.to(converted.device, torch.float32) if half else converted
 
         super()._apply(not_to_half, recurse)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """Loading as every module does it."""
         self._plan = None  # it has weak references to the anchors, and torch cannot swap tensors that have any
         super()._load_from_state_dict(*args, **kwargs)
 
@@ -79,3 +78,9 @@ class Anchored(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
+
+
+def uniform(like: Tensor, generator: torch.Generator | None, dtype: torch.dtype | None = None) -> Tensor:
+    """Random numbers in [0, 1) of a tensor's shape, on its device, drawn where the generator is."""
+    device = like.device if generator is None else generator.device
+    return torch.rand(like.shape, generator=generator, device=device, dtype=dtype or like.dtype).to(like.device)

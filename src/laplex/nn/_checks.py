@@ -8,14 +8,14 @@ from torch import Tensor, nn
 
 def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of parameters: anchors are never kept in half precision."""
-    wanted = torch.get_default_dtype() if dtype is None else dtype
-    if not wanted.is_floating_point:
+    dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not dtype.is_floating_point:
         raise TypeError(f"{where}: `dtype` must be a floating-point type, got {dtype}; use torch.float32")
-    return wanted if wanted.itemsize >= 4 else torch.float32
+    return dtype if dtype.itemsize >= 4 else torch.float32
 
 
 def length_in(where: str, tau: float, dtype: torch.dtype) -> float:
-    """A length scale beside which anchors of this dtype have all their digits, even those much closer than tau."""
+    """A length scale for which anchors of this dtype have all their digits, even those much closer than tau."""
     info = torch.finfo(dtype)
     low, high = info.tiny / info.eps, info.max * info.eps
     if not low <= tau <= high:
@@ -62,7 +62,7 @@ def real_values(where: str, name: str, value: Tensor) -> None:
         raise ValueError(f"{where}: `{name}` must hold numbers, got a tensor on the meta device; load it first")
 
 
-def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
+def importances(where: str, importance: Tensor | None, columns: int) -> None:
     """How much each column matters, or the second moments of all: finite, not negative on the diagonal, not all 0."""
     if importance is None:
         return
@@ -73,8 +73,8 @@ def importance_of(where: str, importance: Tensor | None, columns: int) -> None:
             "of x^2, or of x x^T, over the inputs"
         )
     real_values(where, "importance", importance)
-    of_columns = importance if importance.dim() == 1 else importance.diagonal()
-    if not bool((of_columns >= 0).all() & importance.isfinite().all() & (of_columns > 0).any()):
+    diagonal = importance if importance.dim() == 1 else importance.diagonal()
+    if not bool((diagonal >= 0).all() & importance.isfinite().all() & (diagonal > 0).any()):
         raise ValueError(f"{where}: `importance` must be finite, not negative, and not 0 everywhere; clamp it")
     if importance.dim() == 2:
         _second_moments(where, importance)
@@ -84,18 +84,8 @@ def _second_moments(where: str, importance: Tensor) -> None:
     """A symmetric matrix without negative eigenvalues, beyond what rounding and few examples leave."""
     scaled = importance.double() / importance.diagonal().double().max()
     if not torch.allclose(scaled, scaled.T):
-        raise ValueError(f"{where}: `importance` must be symmetric, got another; the mean of x x^T is")
+        raise ValueError(f"{where}: `importance` must be symmetric, got one that is not; the mean of x x^T is")
     trace = scaled.diagonal().sum()
     slack = 1e-5 * trace * torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
     if int(torch.linalg.cholesky_ex(scaled + slack).info) != 0:
         raise ValueError(f"{where}: `importance` must have no negative eigenvalue, got one; x x^T has none")
-
-
-def unphased(where: str, layer: object) -> None:
-    """A layer of kernels without phases."""
-    from laplex.nn._linear import LaplexLinear
-
-    if not isinstance(layer, LaplexLinear):
-        raise TypeError(f"{where}: `layer` must be a LaplexLinear, got {type(layer).__name__}; pass one")
-    if layer.phi is not None:
-        raise ValueError(f"{where}: `layer` must have no phases, got some; a place is searched for without them")

@@ -9,19 +9,19 @@ With E = W - sum over r of w_r K_r and a metric C of the columns, the error is  
 If C is the mean of x x^T over the layer's inputs, this is the squared error of the layer's results. Its diagonal alone
 is cheaper, since then columns do not act on each other and move all at once.
 
-Jumps are to places of a grid. Next to an optimum they raise the error a little, and that is of use: it shakes anchors
-from where they lean on one another. So keep the best state that was seen.
+Jumps are to places of a grid. Next to an optimum they raise the error a little, and that is useful: it shakes anchors
+loose where they lean on one another. So a fit takes snapshots, and returns to the best of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex._reseat import best_of, reseat
+from laplex._reseat import best_places, reseat
 from laplex.nn import _descent as descent
 from laplex.reference import kernel
 
@@ -29,57 +29,55 @@ if TYPE_CHECKING:
     from laplex.nn._linear import LaplexLinear
 
 PLACES = 1024  # on the line, for each kernel
-COLUMNS_AT_ONCE = 8  # in a metric that is no diagonal
+COLUMNS_AT_ONCE = 8  # in a metric that is not diagonal
 CANCELLING = 10.0  # times the energy of W in that of its parts: then no kernel can move alone
 MARGIN = 1.0  # of the line beyond the outermost anchors, in units of tau
 
 
-class Best(NamedTuple):
-    """What a fit would go back to."""
+class Snapshot(NamedTuple):
+    """What a fit has reached."""
 
-    residual: float
+    residual: float  # the share of the energy that is left
     a: Tensor
     b: Tensor
     mix: Tensor
 
+    @torch.no_grad()
+    def write_to(self, layer: LaplexLinear) -> None:
+        """Give a layer these anchors and weights."""
+        for parameter, value in ((layer.a, self.a), (layer.b, self.b), (layer.mix, self.mix)):
+            parameter.copy_(value)
+
 
 class Fit:
-    """The state of a fit: anchors, weights, the kernels they form, and what is left of the weight."""
+    """The state of a fit: anchors, the kernels they form, their weights, and what is left of the target."""
 
-    def __init__(self, weight: Tensor, metric: Tensor, layer: LaplexLinear) -> None:
-        """``metric`` is (k,) or (k, k)."""
+    def __init__(self, target: Tensor, metric: Tensor, layer: LaplexLinear) -> None:
+        """From a layer's anchors; ``metric`` is (k,) or (k, k)."""
         self.a, self.b = layer.a.detach().clone(), layer.b.detach().clone()
         self.tau = layer.tau.detach()
-        self.target = weight
+        self.target = target
         self.draws = fixed_draws()
-        self.damping = [weight.new_full((size,), descent.FIRST) for size in weight.shape]
-        self.form()
+        self.damping = [target.new_full((size,), descent.FIRST) for size in target.shape]
+        self.kernels = kernel(self.a, self.b, self.tau)  # (r, n, k)
         self.measure_by(metric)
 
     def measure_by(self, metric: Tensor) -> None:
-        """Go on with another metric."""
+        """Continue with another metric."""
         self.metric = metric
         self.energy = float((self.times_metric(self.target) * self.target).sum())
         self.solve_mix()
 
-    def kernel(self, r: int) -> Tensor:
-        """Kernel r (n, k), formed."""
-        return kernel(self.a[r], self.b[r], self.tau[r])
-
-    def form(self) -> None:
-        """All kernels (r, n, k)."""
-        self.kernels = torch.stack([self.kernel(r) for r in range(len(self.a))])
-
     def times_metric(self, rows: Tensor) -> Tensor:
         """Rows (..., k) times the metric."""
-        return rows * self.metric if self.metric.dim() == 1 else rows @ self.metric
+        return descent.times_metric(rows, self.metric)
 
     def residual(self) -> float:
         """The share of the energy that is left."""
         return float((self.times_metric(self.left) * self.left).sum()) / self.energy if self.energy else 0.0
 
     def solve_mix(self) -> None:
-        """All weights by least squares, with a trace of a ridge: two kernels may be alike."""
+        """All weights by least squares, with a trace of a ridge: two kernels may be equal."""
         rows, weighted = self.kernels.flatten(1), self.times_metric(self.kernels).flatten(1)
         normal, right = (weighted @ rows.T).double(), (weighted @ self.target.flatten()).double()
         ridge = 1e-6 * normal.diagonal().mean() * torch.eye(len(normal), dtype=normal.dtype, device=normal.device)
@@ -87,7 +85,7 @@ class Fit:
         self.left = self.target - torch.tensordot(self.mix, self.kernels, 1)
 
     def sweep(self, order: Iterable[int]) -> None:
-        """Seat the kernels in this order, then find all weights."""
+        """Seat the kernels in this order, then solve for all weights."""
         for r in order:
             self.seat(r)
         self.solve_mix()
@@ -102,7 +100,7 @@ class Fit:
             self.b[r] = reseat(rest.T, self.a[r], line, tau, weight=self.mix[r]).places
         else:
             self.seat_columns(r, rest, line)
-        self.kernels[r] = self.kernel(r)
+        self.kernels[r] = kernel(self.a[r], self.b[r], tau)
         weighted = self.times_metric(self.kernels[r])
         self.mix[r] = (weighted * rest).sum() / (weighted * self.kernels[r]).sum()
         self.left = rest - self.mix[r] * self.kernels[r]
@@ -113,18 +111,23 @@ class Fit:
         With E what is left and d_j the sum of |C_jl| over the columns l that move together, the error is at most that
         of columns that are free of each other, with targets  w K_j + (E C)_j / d_j  and importances d_j; so it falls.
         """
-        weight, at = self.mix[r], kernel(self.a[r], line, self.tau[r])  # (n, places)
-        mass = at.square().sum(0)
-        formed = self.kernel(r)
+        weight, candidates = self.mix[r], kernel(self.a[r], line, self.tau[r])  # (n, places)
+        mass = candidates.square().sum(0)
+        formed = kernel(self.a[r], self.b[r], self.tau[r])
         pull = self.times_metric(rest - weight * formed)  # E C
-        for few in shuffled(len(self.b[r]), self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
-            together = self.metric[few][:, few].abs().sum(1).clamp_min(torch.finfo(mass.dtype).tiny)
-            target = weight * formed[:, few] + pull[:, few] / together
-            index, _, _ = best_of(target.T @ at, mass, weight)
-            change = at[:, index] - formed[:, few]
-            formed[:, few] += change
-            pull -= weight * change @ self.metric[few]
-            self.b[r, few] = line[index]
+        for columns, importance in self.groups_of_columns():
+            target = weight * formed[:, columns] + pull[:, columns] / importance
+            index, _, _ = best_places(target.T @ candidates, mass, weight)
+            change = candidates[:, index] - formed[:, columns]
+            formed[:, columns] += change
+            pull -= weight * change @ self.metric[columns]
+            self.b[r, columns] = line[index]
+
+    def groups_of_columns(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Columns that move together, in random order, and their importances d_j."""
+        tiny = torch.finfo(self.metric.dtype).tiny
+        for columns in shuffled(self.b.shape[1], self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
+            yield columns, self.metric[columns][:, columns].abs().sum(1).clamp_min(tiny)
 
     def cancels(self) -> bool:
         """Whether the kernels are much larger than their sum."""
@@ -133,44 +136,41 @@ class Fit:
 
     def slide(self) -> None:
         """All kernels together: the places of rows, then of columns, then all weights."""
-        held = descent.Kernels(self.b, self.tau, self.mix)
-        self.a, self.left, self.damping[0] = descent.slide(self.left, self.a, held, self.metric, self.damping[0])
-        held = descent.Kernels(self.a, self.tau, self.mix)
+        columns = descent.Side(self.b, self.tau, self.mix)
+        self.a, self.left, self.damping[0] = descent.slide(self.left, self.a, columns, self.metric, self.damping[0])
+        rows, ones = descent.Side(self.a, self.tau, self.mix), torch.ones_like(self.left[:, 0])
         if self.metric.dim() == 1:
-            alike = torch.ones_like(self.left[:, 0])
-            self.b, _, self.damping[1] = descent.slide(self.left.T, self.b, held, alike, self.damping[1])
+            self.b, _, self.damping[1] = descent.slide(self.left.T, self.b, rows, ones, self.damping[1])
         else:
-            self.slide_columns(held)
-        self.form()
+            self.slide_columns(rows, ones)
+        self.kernels = kernel(self.a, self.b, self.tau)
         self.solve_mix()
 
-    def slide_columns(self, held: descent.Kernels) -> None:
+    def slide_columns(self, rows: descent.Side, ones: Tensor) -> None:
         """The columns, a few at a time, as in :meth:`seat_columns`."""
-        alike, pull = torch.ones_like(self.left[:, 0]), self.times_metric(self.left)  # E C
-        for few in shuffled(self.b.shape[1], self.draws).to(self.b.device).split(COLUMNS_AT_ONCE):
-            together = self.metric[few][:, few].abs().sum(1).clamp_min(torch.finfo(pull.dtype).tiny)
-            left = (pull[:, few] / together).T
-            self.b[:, few], after, self.damping[1][few] = descent.slide(
-                left, self.b[:, few], held, alike, self.damping[1][few]
-            )
-            pull -= (left - after).T @ self.metric[few]
+        pull = self.times_metric(self.left)  # E C
+        for columns, importance in self.groups_of_columns():
+            left = (pull[:, columns] / importance).T
+            places, after, damping = descent.slide(left, self.b[:, columns], rows, ones, self.damping[1][columns])
+            self.b[:, columns], self.damping[1][columns] = places, damping
+            pull -= (left - after).T @ self.metric[columns]
 
-    def best(self) -> Best:
+    def snapshot(self) -> Snapshot:
         """The state as it is."""
-        return Best(self.residual(), self.a.clone(), self.b.clone(), self.mix.clone())
+        return Snapshot(self.residual(), self.a.clone(), self.b.clone(), self.mix.clone())
 
-    def go_back(self, best: Best) -> None:
-        """Be as one was."""
-        _, self.a, self.b, self.mix = best
-        self.form()
+    def return_to(self, snapshot: Snapshot) -> None:
+        """Restore an earlier state."""
+        _, self.a, self.b, self.mix = snapshot
+        self.kernels = kernel(self.a, self.b, self.tau)
         self.left = self.target - torch.tensordot(self.mix, self.kernels, 1)
 
     def line(self, r: int) -> Tensor:
         """The places that kernel r's anchors may take."""
-        both = torch.cat([self.a[r], self.b[r]])
+        anchors = torch.cat([self.a[r], self.b[r]])
         margin = MARGIN * float(self.tau[r])
-        low, high = float(both.min()) - margin, float(both.max()) + margin
-        return torch.linspace(low, high, PLACES, dtype=both.dtype, device=both.device)
+        low, high = float(anchors.min()) - margin, float(anchors.max()) + margin
+        return torch.linspace(low, high, PLACES, dtype=anchors.dtype, device=anchors.device)
 
 
 def fixed_draws() -> torch.Generator:

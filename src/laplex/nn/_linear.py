@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from laplex._checks.counts import positive, whole
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
+from laplex.nn import _search as search
 from laplex.nn import _start as start
 from laplex.nn._anchored import Anchored
 from laplex.reference import kernel
@@ -35,7 +36,7 @@ class LaplexLinear(Anchored):
     :func:`laplex.nn.parameter_groups` gives them a rate of their own.
 
     The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
-    are kept in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
+    are in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
     any precision are accepted, and the result has that of the input. Autocast works as with nn.Linear.
 
     While its anchors are frozen (``requires_grad_(False)``), a layer keeps their sorted order between calls. On CUDA it
@@ -91,22 +92,22 @@ class LaplexLinear(Anchored):
         self.in_features = whole(where, "in_features", in_features)
         self.out_features = whole(where, "out_features", out_features)
         self.kernels = whole(where, "kernels", kernels)
-        like: dict[str, Any] = {"device": device, "dtype": checks.at_least_single(where, dtype)}
-        first = 1.0 if tau is None else positive(where, "tau", tau, "None")
-        self._first_tau = checks.length_in(where, first, like["dtype"])
+        dtype = checks.at_least_single(where, dtype)
+        length = 1.0 if tau is None else positive(where, "tau", tau, "None")
+        self._first_tau = checks.length_in(where, length, dtype)
 
-        def made(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape, **like))
+        def empty(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
 
-        self.a, self.b = made(kernels, out_features), made(kernels, in_features)
-        self.mix = made(kernels)
-        self.phi = made(kernels, out_features) if phase else None
-        self.psi = made(kernels, in_features) if phase else None
-        self.bias = made(out_features) if bias else None
+        self.a, self.b = empty(kernels, out_features), empty(kernels, in_features)
+        self.mix = empty(kernels)
+        self.phi = empty(kernels, out_features) if phase else None
+        self.psi = empty(kernels, in_features) if phase else None
+        self.bias = empty(out_features) if bias else None
         if train_tau:
-            self.log_tau = made(kernels)
+            self.log_tau = empty(kernels)
         else:
-            self.register_buffer("fixed_tau", torch.empty((kernels,), **like))
+            self.register_buffer("fixed_tau", empty(kernels).data)
         self.train_tau = train_tau
         self.reset_parameters()
 
@@ -154,18 +155,18 @@ class LaplexLinear(Anchored):
     # --- from and to dense layers -------------------------------------------------------------------------------------
 
     def init_from(self, target: start.Target) -> Self:
-        """Start from a dense weight, or from examples, instead of from nothing. The bias becomes 0.
+        """Start from a dense weight, or from examples, instead of at random. The bias becomes 0.
 
         Kernel i gets its anchors from the i-th left and right singular vectors: rows that a direction tells apart start
-        far from each other on the line, rows that it does not start together. From a weight, which may be that of a
-        hidden layer, anchors lie on even grids in the order of the vectors' entries, and signs alternate: a kernel of
-        negative weight has its columns in the opposite order. From examples, for a head, anchors lie at the entries
-        themselves, and all weights are positive.
+        far from each other on the line, and rows that it does not tell apart start together. From a weight, which may
+        be that of a hidden layer, anchors lie on even grids in the order of the vectors' entries, and signs alternate:
+        a kernel of negative weight has its columns in the opposite order. From examples, for a head, anchors lie at the
+        entries themselves, and all weights are positive.
 
         Args:
             target: a weight (out_features, in_features), or a pair of examples x (N, in_features) and their class
                 labels y (N,), from which a linear discriminant's weight is found in closed form. A list of such pairs,
-                or a ``DataLoader`` that gives them, is taken as one.
+                or a ``DataLoader`` that yields them, counts as one.
 
         Returns:
             The layer.
@@ -195,18 +196,16 @@ class LaplexLinear(Anchored):
             kernels: how many.
             importance: C. Best is the mean of x x^T over the layer's inputs, (in_features, in_features): then the error
                 of the *results* is minimised. The mean of x_j^2 alone, (in_features,), is cheaper. None for ones.
-            sweeps: how often all kernels are fitted in turns. More fit better, and take longer.
-            progress: told how many sweeps are done; None shows a bar.
+            sweeps: how often all kernels are fitted in turn. More fit better, and take longer.
+            progress: called with the number of sweeps done and their total; None shows a bar.
         """
-        from laplex.nn import _search as search
-
         checks.is_linear("laplex.nn.LaplexLinear.from_linear", layer)
         like: dict[str, Any] = {"device": layer.weight.device, "dtype": layer.weight.dtype}
-        made = cls(layer.in_features, layer.out_features, layer.bias is not None, kernels=kernels, **like)
-        search.fit(made, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
-        if layer.bias is not None and made.bias is not None:
-            made.bias.data.copy_(layer.bias.detach())
-        return made
+        new = cls(layer.in_features, layer.out_features, layer.bias is not None, kernels=kernels, **like)
+        search.fit(new, layer.weight.detach(), importance=importance, sweeps=sweeps, progress=progress)
+        if new.bias is not None:
+            new.bias.data.copy_(layer.bias.detach())
+        return new
 
     def to_dense(self) -> Tensor:
         """W (out_features, in_features), differentiable: the same as ``weight``."""
@@ -215,11 +214,11 @@ class LaplexLinear(Anchored):
     def to_linear(self) -> nn.Linear:
         """The dense layer with the same weight and bias."""
         like: dict[str, Any] = {"device": self.a.device, "dtype": self.a.dtype}
-        made = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
-        made.weight.data.copy_(self.weight.detach())
+        dense = nn.Linear(self.in_features, self.out_features, self.bias is not None, **like)
+        dense.weight.data.copy_(self.weight.detach())
         if self.bias is not None:
-            made.bias.data.copy_(self.bias.detach())
-        return made
+            dense.bias.data.copy_(self.bias.detach())
+        return dense
 
     # --- old files, in which ``mix`` is called ``weight`` and ``kernels`` is called ``rank`` -------------------------
 

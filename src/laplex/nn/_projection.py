@@ -11,7 +11,7 @@ from torch.nn import Parameter
 from laplex import _checks
 from laplex._checks.counts import positive, whole
 from laplex._seriation import seriate
-from laplex.nn._anchored import Anchored
+from laplex.nn._anchored import Anchored, uniform
 from laplex.nn._checks import at_least_single, length_in
 from laplex.nn.routing import Routing, routing_of
 
@@ -28,7 +28,7 @@ class LaplexProjection(Anchored):
 
     Frozen (the default): anchors, phases and log_tau are buffers, and the order of the anchors is kept between calls
     until they change. (On CUDA writes through ``.data`` are not seen: write under ``torch.no_grad()`` instead.) It is
-    no part of ``state_dict``, copies and pickles, which build it again. Trainable: the same tensors are parameters.
+    not part of ``state_dict``, copies and pickles, which build it again. Trainable: the same tensors are parameters.
     Both have the same ``state_dict``, so that one can be loaded into the other.
 
     Args:
@@ -83,15 +83,15 @@ class LaplexProjection(Anchored):
         self._first_tau = length_in(where, length, dtype)
         self.trainable = trainable
 
-        def made(*shape: int) -> Tensor:
+        def empty(*shape: int) -> Tensor:
             return torch.empty(shape, device=device, dtype=dtype)
 
-        self._keep("a", made(self.out_features))
-        self._keep("b", made(self.in_features))
-        self._keep("log_tau", made())
-        self._keep("phi", made(self.out_features) if phase else None)
-        self._keep("psi", made(self.in_features) if phase else None)
-        self.register_buffer("signs", made(self.in_features).to(torch.int8) if signs else None)
+        self._keep("a", empty(self.out_features))
+        self._keep("b", empty(self.in_features))
+        self._keep("log_tau", empty())
+        self._keep("phi", empty(self.out_features) if phase else None)
+        self._keep("psi", empty(self.in_features) if phase else None)
+        self.register_buffer("signs", empty(self.in_features).to(torch.int8) if signs else None)
         self.reset_parameters(generator)
 
     @torch.no_grad()
@@ -103,23 +103,17 @@ class LaplexProjection(Anchored):
         Args:
             generator: of the random numbers; None uses torch's own.
         """
-
-        def uniform(like: Tensor, span: float = 1.0) -> Tensor:
-            drawn_on = like.device if generator is None else generator.device
-            drawn = torch.rand(like.shape, generator=generator, device=drawn_on, dtype=self.a.dtype)
-            return (span * drawn).to(like.device)
-
         for anchors in (self.a, self.b):
-            anchors.copy_(uniform(anchors))
+            anchors.copy_(uniform(anchors, generator))
         self.log_tau.fill_(math.log(self._first_tau))
         for phases in (self.phi, self.psi):
             if phases is not None:
-                phases.copy_(uniform(phases, 2 * math.pi))
+                phases.copy_(2 * math.pi * uniform(phases, generator))
         if self.signs is not None:
-            self.signs.copy_(2 * (uniform(self.signs) < 0.5) - 1)
+            self.signs.copy_(2 * (uniform(self.signs, generator, self.a.dtype) < 0.5) - 1)
 
     def _keep(self, name: str, value: Tensor | None) -> None:
-        """Register a tensor: as a parameter if it is trained, else as a buffer."""
+        """Register a tensor: a parameter if it is trained, else a buffer."""
         if self.trainable:
             self.register_parameter(name, None if value is None else Parameter(value))
         else:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from laplex._checks.counts import whole
-from laplex.nn import _checks as checks
-from laplex.nn._fitting import Fit
-
-if TYPE_CHECKING:
-    from laplex.nn._linear import LaplexLinear
+from laplex.nn._fitting import Fit, Snapshot
+from laplex.nn._linear import LaplexLinear
 
 STEPS = (3.0, 10.0, 30.0, 100.0)
 
@@ -44,32 +40,41 @@ def reseat_step(
         The loss before and after.
     """
     where = "laplex.nn.reseat_step"
-    checks.unphased(where, layer)
+    _check_layer(where, layer)
     whole(where, "sweeps", sweeps)
     _check_steps(where, steps)
     before, gradient, importance = _gradient(where, layer, loss)
     if not 0 < float(importance.mean()) < math.inf:
         return before, before  # the layer was given zeros, or nothing: no place is better than another
-    weight = layer.to_dense().detach()
-    kept = [parameter.detach().clone() for parameter in (layer.a, layer.b, layer.mix)]
-    best, found = before, kept
+    weight = layer.weight.detach()
+    first = best = Snapshot(0.0, *(parameter.detach().clone() for parameter in (layer.a, layer.b, layer.mix)))
+    lowest = before
     try:
         for step in steps:
             target = weight - step * gradient / importance.clamp_min(1e-6 * float(importance.mean()))
-            state = _fitted(layer, target, importance, sweeps, kept)
-            _put(layer, [state.a, state.b, state.mix])
+            first.write_to(layer)
+            snapshot = _fit(layer, target, importance, sweeps)
+            snapshot.write_to(layer)
             with torch.no_grad():
-                now = float(loss())
-            if now < best:
-                best, found = now, [state.a, state.b, state.mix]
-    finally:  # if the loss raises, too, the layer is the best so far
-        _put(layer, found)
-    return before, best
+                after = float(loss())
+            if after < lowest:
+                lowest, best = after, snapshot
+    finally:  # even if the loss raises, the layer is the best so far
+        best.write_to(layer)
+    return before, lowest
+
+
+@torch.no_grad()
+def _fit(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int) -> Snapshot:
+    state = Fit(target, importance / importance.mean(), layer)
+    for _ in range(sweeps):
+        state.sweep(range(layer.kernels))
+    return state.snapshot()
 
 
 def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tuple[float, Tensor, Tensor]:
     """The loss, its gradient in W, and the mean of x^2 over what the layer was given."""
-    weight = layer.to_dense().detach().requires_grad_()
+    weight = layer.weight.detach().requires_grad_()
     squares: list[Tensor] = []
     counts: list[int] = []
 
@@ -91,8 +96,15 @@ def _gradient(where: str, layer: LaplexLinear, loss: Callable[[], Tensor]) -> tu
         if replaced is not None:
             layer.forward = replaced  # type: ignore[method-assign]
     if gradient is None:
-        raise ValueError(_not_of_the_layer(where))
+        raise ValueError(_independent(where))
     return float(total.detach()), gradient, sum(squares, torch.zeros_like(layer.b[0])) / max(sum(counts), 1)
+
+
+def _check_layer(where: str, layer: object) -> None:
+    if not isinstance(layer, LaplexLinear):
+        raise TypeError(f"{where}: `layer` must be a LaplexLinear, got {type(layer).__name__}; pass one")
+    if layer.phi is not None:
+        raise ValueError(f"{where}: `layer` must have no phases, got some; a place is searched for without them")
 
 
 def _check_loss(where: str, total: object) -> None:
@@ -100,10 +112,10 @@ def _check_loss(where: str, total: object) -> None:
         got = f"shape {tuple(total.shape)}" if isinstance(total, Tensor) else type(total).__name__
         raise TypeError(f"{where}: `loss` must return a tensor of one element, got {got}; return its mean")
     if not total.requires_grad:
-        raise ValueError(_not_of_the_layer(where))
+        raise ValueError(_independent(where))
 
 
-def _not_of_the_layer(where: str) -> str:
+def _independent(where: str) -> str:
     return (
         f"{where}: `loss` must be computed from the layer, got one that does not depend on it, or not differentiably; "
         "call the layer in it, outside of torch.no_grad() and torch.inference_mode()"
@@ -111,21 +123,6 @@ def _not_of_the_layer(where: str) -> str:
 
 
 def _check_steps(where: str, steps: object) -> None:
-    given = steps if isinstance(steps, Sequence) and not isinstance(steps, str) else [steps]
-    if given is not steps or not all(isinstance(step, (int, float)) and math.isfinite(step) for step in given):
+    values = steps if isinstance(steps, Sequence) and not isinstance(steps, str) else [None]
+    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
         raise ValueError(f"{where}: `steps` must be a sequence of finite numbers, got {steps!r}; leave it out")
-
-
-@torch.no_grad()
-def _fitted(layer: LaplexLinear, target: Tensor, importance: Tensor, sweeps: int, kept: list[Tensor]) -> Fit:
-    _put(layer, kept)
-    state = Fit(target, importance / importance.mean(), layer)
-    for _ in range(sweeps):
-        state.sweep(range(layer.kernels))
-    return state
-
-
-@torch.no_grad()
-def _put(layer: LaplexLinear, values: list[Tensor]) -> None:
-    for parameter, value in zip((layer.a, layer.b, layer.mix), values, strict=True):
-        parameter.copy_(value)

@@ -7,8 +7,8 @@ for a few sweeps, and the best is continued:
                                                          best for heads, whose weights have no small rank
     kernels that are products, in two groups             best for weights that are nearly of low rank (``_simplices``)
 
-If the metric is a matrix, the first are searched in its diagonal, which is cheaper, and the best two of them, and the
-products, in the whole of it.
+If the metric is a matrix, the first are searched in its diagonal, which is cheaper, and then the best two of them and
+the products in the matrix itself.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from laplex import _autocast
 from laplex._checks.counts import whole
 from laplex._progress import bar
 from laplex.nn import _checks as checks
-from laplex.nn import _start as start
-from laplex.nn._fitting import Best, Fit, fixed_draws, shuffled
+from laplex.nn import _start as starts
+from laplex.nn._fitting import Fit, Snapshot, fixed_draws, shuffled
 from laplex.nn._simplices import two_simplices
 
 if TYPE_CHECKING:
@@ -39,9 +39,9 @@ FIRST_SWEEPS = 5  # of each start
 FINALISTS = 2  # of the starts in the diagonal of a metric
 SLIDES = 2  # after a sweep, where kernels cancel
 LAST_SLIDES = 20
-FEWEST_PRODUCTS = 4  # kernels: fewer make no two groups
+FEWEST_PRODUCTS = 4  # kernels: fewer do not make two groups
 
-Put = Callable[[], None]  # puts a layer where a fit may start
+Start = Callable[[], None]  # moves the layer's anchors to where a fit may start
 
 
 @torch.no_grad()
@@ -53,109 +53,104 @@ def fit(
     where = "laplex.nn.LaplexLinear.from_linear"
     checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
     whole(where, "sweeps", sweeps)
-    checks.importance_of(where, importance, layer.in_features)
+    checks.importances(where, importance, layer.in_features)
     metric, diagonal = _metrics(layer, importance)
     scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32
     target = (weight.double() / scale).to(layer.a)
-    with bar("laplex: fitting", progress) as tell:
-        best = _Search(layer, target, sweeps, tell).run(metric, diagonal)
-    for parameter, found in ((layer.a, best.a), (layer.b, best.b), (layer.mix, best.mix.double() * scale)):
-        parameter.copy_(found)
+    with bar("laplex: fitting", progress) as report:
+        best = _Search(layer, target, sweeps, report).run(metric, diagonal)
+    best._replace(mix=best.mix.double() * scale).write_to(layer)
     layer.fit_residual, layer.svd_residual = best.residual, _svd_residual(target, metric, layer.kernels)
 
 
 class _Search:
-    """One fit. The layer serves to make starts in."""
+    """One fit. Starts are made in the layer, from which a fit reads them."""
 
-    def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, tell: Progress) -> None:
-        self.layer, self.target, self.sweeps, self.tell = layer, target, sweeps, tell
+    def __init__(self, layer: LaplexLinear, target: Tensor, sweeps: int, report: Progress) -> None:
+        self.layer, self.target, self.sweeps, self.report = layer, target, sweeps, report
         self.draws, self.count, self.total = fixed_draws(), itertools.count(1), 0
 
-    def run(self, metric: Tensor, diagonal: Tensor) -> Best:
-        """The best that is found from all starts."""
+    def run(self, metric: Tensor, diagonal: Tensor) -> Snapshot:
+        """The best fit from all starts."""
         singular, products = self.singular(diagonal), self.products(metric)
         first = min(FIRST_SWEEPS, self.sweeps)
         if metric.dim() == 1:
             self.total = (len(singular) + len(products)) * first + self.sweeps - first
-            best = self.best_of((self.started(put, metric) for put in singular + products), first)
+            best = self.best_fit(singular + products, metric, first)
             self.improve(best, self.sweeps - first)
         else:
-            few = -(-self.sweeps // 4)
-            self.total = len(singular) * first + (min(FINALISTS, len(singular)) + len(products) + 1) * few
-            tried = sorted((self.in_diagonal(put, metric, diagonal, first) for put in singular), key=_residual)
-            finalists = [partial(self.put, each) for each in tried[:FINALISTS]]
-            best = self.best_of((self.started(put, metric) for put in finalists + products), few)
-            self.improve(best, few)
+            last = -(-self.sweeps // 4)
+            self.total = len(singular) * first + (min(FINALISTS, len(singular)) + len(products) + 1) * last
+            reached = sorted(
+                (self.fit_in_diagonal(start, metric, diagonal, first) for start in singular), key=_residual
+            )
+            finalists: list[Start] = [partial(snapshot.write_to, self.layer) for snapshot in reached[:FINALISTS]]
+            best = self.best_fit(finalists + products, metric, last)
+            self.improve(best, last)
         self.descend(best)
-        return best.best()
+        return best.snapshot()
 
-    def in_diagonal(self, put: Put, metric: Tensor, diagonal: Tensor, sweeps: int) -> Best:
+    def fit_in_diagonal(self, start: Start, metric: Tensor, diagonal: Tensor, sweeps: int) -> Snapshot:
         """What sweeps in the diagonal of a metric reach in the metric."""
-        state = self.improve(self.started(put, diagonal), sweeps)
+        state = self.fit_from(start, diagonal, sweeps)
         state.measure_by(metric)
-        return state.best()
+        return state.snapshot()
 
-    def put(self, best: Best) -> None:
-        self.layer.a.copy_(best.a)
-        self.layer.b.copy_(best.b)
+    def fit_from(self, start: Start, metric: Tensor, sweeps: int) -> Fit:
+        start()
+        return self.improve(Fit(self.target, metric, self.layer), sweeps)
 
-    def started(self, put: Put, metric: Tensor) -> Fit:
-        put()
-        return Fit(self.target, metric, self.layer)
-
-    def best_of(self, states: Iterable[Fit], sweeps: int) -> Fit:
-        return min((self.improve(state, sweeps) for state in states), key=Fit.residual)
+    def best_fit(self, candidates: Iterable[Start], metric: Tensor, sweeps: int) -> Fit:
+        return min((self.fit_from(start, metric, sweeps) for start in candidates), key=Fit.residual)
 
     def improve(self, state: Fit, sweeps: int) -> Fit:
-        """Sweeps, from which the best state is kept."""
-        best = state.best()
+        """Sweeps, of which the best state is kept."""
+        best = state.snapshot()
         for _ in range(sweeps):
             state.sweep(shuffled(self.layer.kernels, self.draws).tolist())
             for _ in range(SLIDES if state.metric.dim() == 2 or state.cancels() else 0):
                 state.slide()
-            best = min(best, state.best(), key=_residual)
-            self.tell(next(self.count), self.total)
-        state.go_back(best)
+            best = min(best, state.snapshot(), key=_residual)
+            self.report(next(self.count), self.total)
+        state.return_to(best)
         return state
 
     def descend(self, state: Fit) -> None:
         """The last slides, while they lower the error."""
-        best = state.best()
+        best = state.snapshot()
         for _ in range(LAST_SLIDES):
             state.slide()
             if state.residual() >= best.residual:
                 break
-            best = state.best()
-        state.go_back(best)
+            best = state.snapshot()
+        state.return_to(best)
 
-    def singular(self, diagonal: Tensor) -> list[Put]:
+    def singular(self, diagonal: Tensor) -> list[Start]:
         """Starts at singular vectors, where there are enough of them."""
         layer, kernels = self.layer, self.layer.kernels
         if kernels > min(self.target.shape):
-            return [partial(start.interlaced, layer, self.draws)] * ORDERS
+            return [partial(starts.interlaced, layer, self.draws)] * ORDERS
         left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
-        lengths = [start.SHORTEST * length for length in LENGTHS]
-        grids: list[Put] = [
-            partial(start.in_their_order, layer, left.T[:kernels], right[:kernels], one) for one in lengths
-        ]
+        vectors, lengths = (left.T[:kernels], right[:kernels]), [starts.SHORTEST * length for length in LENGTHS]
+        grids: list[Start] = [partial(starts.in_their_order, layer, *vectors, length) for length in lengths]
         return grids * (ORDERS if kernels > 1 else 1)
 
-    def products(self, metric: Tensor) -> list[Put]:
+    def products(self, metric: Tensor) -> list[Start]:
         """A start at kernels that are products, where there are enough of them."""
         layer, target = self.layer, self.target
         if not FEWEST_PRODUCTS <= layer.kernels <= min(target.shape):
             return []
 
-        def put() -> None:
+        def start() -> None:
             a, b = two_simplices(target.double(), metric.double(), layer.kernels, self.draws)
             layer.a.copy_(a * layer.tau[:, None])
             layer.b.copy_(b * layer.tau[:, None])
 
-        return [put]
+        return [start]
 
 
-def _residual(best: Best) -> float:
-    return best.residual
+def _residual(snapshot: Snapshot) -> float:
+    return snapshot.residual
 
 
 def _metrics(layer: LaplexLinear, importance: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from laplex.nn import _checks as checks
+from laplex.nn._anchored import uniform
 
 if TYPE_CHECKING:
     from laplex.nn._linear import LaplexLinear
@@ -43,7 +44,7 @@ SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; be
 SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
 LENGTH_OF_A_KERNEL = 3.0  # of the line, for each kernel; see above
 PHASES = 0.5  # radians; of a start in which the places say more than the phases
-ALIKE = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
+ROUNDING = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
 JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 
@@ -71,30 +72,25 @@ def balanced(like: Tensor) -> Tensor:
 @torch.no_grad()
 def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
     """Even grids in random order, balanced signs, and results with the variance that those of nn.Linear have."""
-
-    def uniform(like: Tensor) -> Tensor:
-        drawn_on = like.device if draws is None else draws.device
-        return torch.rand(like.shape, generator=draws, device=drawn_on, dtype=like.dtype).to(like.device)
-
     n, k, tau, length = layer.out_features, layer.in_features, layer.tau[:, None], line_length(layer)
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
-        places = uniform(anchors).argsort(1)
+        places = uniform(anchors, draws).argsort(1)
         if anchors is layer.a and layer.phi is None:
-            places = _tied(places, uniform(anchors) < 1 - length**2 / k)
+            places = _tied(places, uniform(anchors, draws) < 1 - length**2 / k)
         places = places + 0.5
         # Of two sides the shorter has one anchor in each of its cells, and every cell holds an anchor of the longer.
         # So the shorter may move within its cells, and all pairs stay disjoint.
         if size <= other:
-            places = places + JITTER * (2 * uniform(anchors) - 1)
+            places = places + JITTER * (2 * uniform(anchors, draws) - 1)
         anchors.copy_((places / size - 0.5) * length * tau)
     for phases in (layer.phi, layer.psi):
         if phases is not None:
-            phases.copy_(math.pi * (2 * uniform(phases) - 1))
+            phases.copy_(math.pi * (2 * uniform(phases, draws) - 1))
     large = 1 / math.sqrt(3 * k * layer.kernels * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
     layer.mix.copy_(large * balanced(layer.mix))
     if layer.bias is not None:
-        layer.bias.copy_((2 * uniform(layer.bias) - 1) / math.sqrt(k))
+        layer.bias.copy_((2 * uniform(layer.bias, draws) - 1) / math.sqrt(k))
 
 
 def _tied(places: Tensor, chosen: Tensor) -> Tensor:
@@ -163,16 +159,16 @@ def _examples_in(where: str, target: object) -> tuple[Tensor, Tensor]:
         raise TypeError(
             f"{where}: `target` must be a weight, a pair (x, y) or batches of such pairs, got {type(target).__name__}"
         )
-    given = list(target)
-    one = isinstance(target, Sequence) and bool(given) and not any(isinstance(part, list | tuple) for part in given)
-    batches = [given] if one else given
+    parts = list(target)
+    is_pair = isinstance(target, Sequence) and bool(parts) and not any(isinstance(part, list | tuple) for part in parts)
+    batches = [parts] if is_pair else parts
     for batch in batches:
         if not isinstance(batch, list | tuple) or len(batch) != 2:
             got = f"{len(batch)} values" if isinstance(batch, list | tuple) else type(batch).__name__
             raise ValueError(f"{where}: `target` must be a weight or a pair (x, y), or batches of them, got {got}")
     if not batches:
         raise ValueError(f"{where}: `target` must have at least one batch, got none; a loader is read to its end")
-    if one:
+    if is_pair:
         return batches[0][0], batches[0][1]
     x, y = ([torch.as_tensor(part) for part in side] for side in zip(*batches, strict=True))
     return torch.cat(x), torch.cat(y)
@@ -187,8 +183,8 @@ def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
     for anchors, vectors in ((layer.a, left), (layer.b, right)):
         deviation = vectors.std(1, keepdim=True, correction=0)
         level = vectors - vectors.mean(1, keepdim=True)
-        alike = deviation <= ALIKE * vectors.abs().amax(1, keepdim=True)
-        anchors.copy_(torch.where(alike, 0.0, level / deviation) * SPREAD * layer.tau[:, None])
+        constant = deviation <= ROUNDING * vectors.abs().amax(1, keepdim=True)
+        anchors.copy_(torch.where(constant, 0.0, level / deviation) * SPREAD * layer.tau[:, None])
     layer.mix.fill_(1 / math.sqrt(3 * layer.in_features * layer.kernels * _mean_decay(2 * SHORTEST)))
 
 
@@ -211,7 +207,7 @@ def in_their_order(layer: LaplexLinear, left: Tensor, right: Tensor, length: flo
 
 def _ranks(vectors: Tensor) -> Tensor:
     """The place of each entry in its vector (kernels, n), from 0.5 to n - 0.5; equal entries share theirs."""
-    slack = ALIKE * vectors.abs().amax(1, keepdim=True)
+    slack = ROUNDING * vectors.abs().amax(1, keepdim=True)
     vectors = vectors.contiguous()
     ordered = vectors.sort(1).values
     below = torch.searchsorted(ordered, vectors - slack)

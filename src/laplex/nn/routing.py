@@ -159,7 +159,7 @@ def universal(weight: Tensor) -> Replicas:
     """Any dense matrix as a routing of scaled replicas of the inputs: W = K diag(scale) R.
 
     Every entry W_ij that is not 0 has one replica of input j, scaled by W_ij and placed at the anchor of output i. This
-    shows what the family contains; with all m k entries it is no fast way to multiply.
+    shows what the family contains; with all m k entries it is not a fast way to multiply.
 
     Args:
         weight (m, k): float32 or float64.
@@ -212,25 +212,25 @@ def routing_of(
     entry = decay
     if phi is not None and psi is not None:
         finite = (_checks.finite_phase(where, name, phase) for name, phase in (("phi", phi), ("psi", psi)))
-        of_row, of_column = (phase.detach().double() for phase in finite)
-        entry = decay * torch.cos(of_row[row] - of_column[:, None])
+        row_phase, column_phase = (phase.detach().double() for phase in finite)
+        entry = decay * torch.cos(row_phase[row] - column_phase[:, None])
     size, best = entry.abs().max(1, keepdim=True)  # (k, 1)
-    kept = size > 0.5
+    strong = size > 0.5
     others = entry.abs().scatter(1, best, 0.0).amax(1)
-    bound = torch.where(kept, 1 - size, size)[:, 0].maximum(others).maximum(beyond)
-    sign = torch.where(kept, entry.gather(1, best).sign(), 0.0)
+    bound = torch.where(strong, 1 - size, size)[:, 0].maximum(others).maximum(beyond)
+    sign = torch.where(strong, entry.gather(1, best).sign(), 0.0)
     return Routing(row.gather(1, best)[:, 0], sign[:, 0], len(a), bound)
 
 
 def _window(a: Tensor, b: Tensor, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The two rows on each side of every column, (k, 4), their decays, and a bound (k,) of all decays beyond them."""
     n, (ascending, rows) = len(a), a.sort()
-    at = torch.searchsorted(ascending, b)[:, None] + torch.arange(-2, 2, device=a.device)
-    row = rows[at.clamp(0, n - 1)]
+    seat = torch.searchsorted(ascending, b)[:, None] + torch.arange(-2, 2, device=a.device)
+    row = rows[seat.clamp(0, n - 1)]
     decay = torch.exp(-(a[row] - b[:, None]).abs() / tau)
-    decay = torch.where((at >= 0) & (at < n), decay, 0.0)
-    left = torch.where(at[:, 0] > 0, decay[:, 0], 0.0)
-    right = torch.where(at[:, 3] < n - 1, decay[:, 3], 0.0)
+    decay = torch.where((seat >= 0) & (seat < n), decay, 0.0)
+    left = torch.where(seat[:, 0] > 0, decay[:, 0], 0.0)
+    right = torch.where(seat[:, 3] < n - 1, decay[:, 3], 0.0)
     return row, decay, left.maximum(right)
 
 
