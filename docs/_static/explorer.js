@@ -261,6 +261,10 @@ const Explorer = (() => {
       svg("rect", { class: "value", y: 6, height: side - 13 }, group);
       return group;
     });
+    for (const [name, x, y] of [["x", left - 12, top - zero + 4], ["y", left + SIZE * side + 34, top - 6]]) {
+      svg("text", { x, y, "text-anchor": "middle", "font-weight": 600 }, drawing).textContent = name;
+    }
+    svg("line", { x1: left, x2: left + SIZE * side, y1: top - zero, y2: top - zero, class: "axis" }, drawing);
     const rank = (values, index) => (state.sorted
       ? values.filter((value, other) => value < values[index] || (value === values[index] && other < index)).length
       : index);
@@ -270,7 +274,7 @@ const Explorer = (() => {
 
     return (steps) => {
       const y = product(steps.slice(0, state.step));
-      const most = Math.max(2, ...product(steps).map(Math.abs));
+      const most = Math.max(1, ...product(steps).map(Math.abs));
       for (const i of indices) {
         shift(rows[i], 0, rank(state.a, i));
         const width = (Math.abs(y[i]) / most) * 30;
@@ -286,7 +290,7 @@ const Explorer = (() => {
       const [value, strength] = [entry(i, j), Math.abs(entry(i, j))];
       shift(group, rank(state.b, j), rank(state.a, i));
       set(group, { class: `cell of-${value < 0 ? "b" : "a"}` });
-      group.classList.toggle("strong", strength > 0.5);
+      group.classList.toggle("strong", strength > 0.65);
       group.classList.toggle("now", Boolean(state.cell) && state.cell[0] === i && state.cell[1] === j);
       group.style.setProperty("--strength", `${(100 * strength).toFixed(1)}%`);
       group.children[1].textContent = strength < 0.005 ? (value === 0 ? "0" : "") : minus(value.toFixed(2));
@@ -295,7 +299,7 @@ const Explorer = (() => {
 
   // --- The page ---
 
-  const drawings = [line(), matrix()];
+  const drawings = [matrix(), line()]; // the line measures the page, and so would start the transitions of the matrix
 
   function draw() {
     const steps = sweeps();

@@ -1,10 +1,10 @@
-"""The page of `python -m paper report`: one HTML file with all results, their plots and pictures, and an explorer of a small K.
+"""The page of `python -m paper report`: one HTML file with all results, their plots and pictures.
 
 It needs nothing else: style, scripts, data and pictures are inside, and its policy forbids a browser to fetch anything.
 
     _page_markup.py   text to HTML, escaped; numbers
     _page_entry.py    the section of one entry; _page_origin.py, where it ran
-    page/             the style and the scripts, plain CSS and JavaScript, and the HTML of the explorer
+    page/             the style and the scripts, plain CSS and JavaScript
 """
 
 from __future__ import annotations
@@ -22,12 +22,8 @@ from paper.report.entry_section import SIGNS, PlotNumber, anchor, badge, section
 
 TITLE = "LAPLEX: the paper's results and ours"
 PARTS = Path(__file__).parent / "page"
-STYLES = ("report.css", "entry.css", "explorer.css")
-SCRIPTS = (  # in the order in which they use each other
-    "scales.js", "plot.js", "plot_hover.js", "report.js",
-    "kernel.js", "explorer_state.js", "explorer_words.js",
-    "explorer_line.js", "explorer_matrix.js", "explorer_product.js", "explorer.js",
-)  # fmt: skip
+STYLES = ("report.css", "entry.css")
+SCRIPTS = ("scales.js", "plot.js", "plot_hover.js", "report.js")  # in the order in which they use each other
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 MEANINGS = {
     "exceeded": "ours is better by more than the entry's criterion asks for",
@@ -47,7 +43,7 @@ def to_html(outcomes: Sequence[Outcome]) -> str:
 
     groups = _grouped(outcomes)
     sections = [_group(name, group, plot_number) for name, group in groups.items()]
-    main = tag("main", *sections, tag("p", "No entry matches.", id="none-matches", hidden=True), _part("explorer.html"))
+    main = tag("main", *sections, tag("p", "No entry matches.", id="none-matches", hidden=True))
     data = tag("script", embedded_json([asdict(plot) for plot in plots]), type="application/json", id="plot-data")
     body = tag(
         "body", _header(outcomes), tag("div", _contents(groups), main, class_="columns"), _footer(), data, _scripts()
@@ -101,10 +97,10 @@ def _header(outcomes: Sequence[Outcome]) -> Markup:
     return tag(
         "header",
         tag("h1", TITLE),
-        tag("p", prose(_summary(outcomes)), " ", tag("a", "Try a small K yourself", href="#explorer"), "."),
+        tag("p", prose(_summary(outcomes))),
         _filters(counts),
         _machines(outcomes),
-        tag("noscript", tag("p", "Plots, filters and the explorer need JavaScript; the values are in the tables.")),
+        tag("noscript", tag("p", "Plots and filters need JavaScript; the values are in the tables.")),
     )
 
 
@@ -155,7 +151,6 @@ def _contents(groups: dict[str, list[Outcome]]) -> Markup:
     for name, outcomes in groups.items():
         items = [tag("li", _content(outcome), data_entry=anchor(outcome)) for outcome in outcomes]
         lists.append(tag("section", tag("h3", tag("a", name, href=f"#group-{slug(name)}")), tag("ul", *items)))
-    lists.append(tag("section", tag("h3", tag("a", "Explorer", href="#explorer"))))
     inner = tag("details", tag("summary", "Contents"), *lists, open=True)
     return tag("nav", inner, aria_label="Contents", id="contents")
 

@@ -1,4 +1,4 @@
-"""A real headless Chromium, driven by Selenium, for the page of `python -m paper report`."""
+"""A real headless Chromium, driven by Selenium, for the report and for the front page of the documentation."""
 
 import base64
 import io
