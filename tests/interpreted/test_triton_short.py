@@ -150,5 +150,4 @@ def test_offsets_of_64_bits_where_they_are_needed(name, monkeypatch):
     (h, m, k), n, far = SIZES[name]
     strides = (m * k, k, 1), (m * n, n, 1)
     shapes = (h, m, k), strides[0], (h, m, n), strides[1], strides[1], torch.float32
-    made = schedule.schedule(schedule.Form(*shapes, True, False, False, False, False, False, 1))
-    assert made.far == far
+    assert schedule.schedule(schedule.ScanProblem(*shapes)).tiling.far == far

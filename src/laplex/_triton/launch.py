@@ -39,6 +39,15 @@ class Launch(NamedTuple):
     numbers: tuple[Any, ...]
 
 
+class Setup(NamedTuple):
+    """A launch but for its program and its tensors: what follows from sizes and dtypes alone."""
+
+    grid: Grid
+    numbers: tuple[int, ...]
+    flags: tuple[Any, ...]
+    warps: int = 4
+
+
 class Recorder(Protocol):
     """Takes note of launches."""
 

@@ -30,19 +30,35 @@ def program(
     """
 
     def declare(function: Callable[..., Any]) -> Any:
-        names = [name for name, each in inspect.signature(function).parameters.items() if each.annotation is each.empty]
-        given = names[names.index(numbers) :]
-        strides = [name for name in given if name.endswith(STRIDE)]
+        parameters = inspect.signature(function).parameters
+        names = [name for name, each in parameters.items() if each.annotation is each.empty]
+        flags = [name for name in parameters if name not in names and name != "EARLY"]  # which ``launch`` decides
+        names = names[names.index(numbers) :]
+        strides = [name for name in names if name.endswith(STRIDE)]
         known = {PADDED, *strides, *divisible}
-        made: Any = triton.jit(
+        declared: Any = triton.jit(
             function,
-            do_not_specialize=[name for name in given if name not in known],
+            do_not_specialize=[name for name in names if name not in known],
             do_not_specialize_on_alignment=[*callers, *strides],
         )
-        made.strides, made.divisible = ([given.index(name) for name in those] for those in (strides, divisible))
-        return made
+        declared.numbers, declared.flags = names, flags
+        declared.strides, declared.divisible = ([names.index(name) for name in those] for those in (strides, divisible))
+        return declared
 
     return declare
+
+
+def by_name(program: Any, **values: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    """Numbers and flags, given by the names of a program's parameters, in the order in which ``launch`` takes them."""
+    if unknown := values.keys() - {*program.numbers, *program.flags}:
+        raise TypeError(f"{program.__name__} has no {', '.join(sorted(unknown))}")
+    return tuple([values[name] for name in program.numbers]), tuple([values[name] for name in program.flags])
+
+
+def strides_by_name(**strides: tuple[int, ...]) -> dict[str, int]:
+    """Strides of tensors (batch, rows, columns) by the names of a program's parameters: x_batch, x_row, x_col."""
+    axes = "batch", "row", "col"
+    return {f"{name}_{axis}": stride for name, given in strides.items() for axis, stride in zip(axes, given)}
 
 
 def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[object, ...]:

@@ -43,6 +43,14 @@ class Joined(NamedTuple):
     position: Tensor  # (h, 1, padded), or (h, 1, 0) if it is to be gathered again and checked
     place_of: Tensor  # places of rows and columns, or (h, 1, 0)
 
+    @property
+    def is_checked(self) -> bool:
+        return self.position.shape[-1] == 0
+
+    @property
+    def has_places(self) -> bool:
+        return self.place_of.shape[-1] > 0
+
 
 def joined(order: Order) -> Joined:
     """The order of targets and sources."""

@@ -6,7 +6,7 @@ and graphs can be captured.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,15 +17,15 @@ from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
-from laplex._triton.launch import launch, power, step
+from laplex._triton.launch import Setup, launch, step
 from laplex._triton.order.launch import Joined, joined, places, refreshed
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.replay import replayed
 from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.schedule import Form, Schedule, schedule, worth_adjacent_rows
-from laplex._triton.short.launch import Weighted, reads_table, spread, stage, unstage
+from laplex._triton.scan.schedule import Carry, ScanProblem, schedule, worth_adjacent_rows
+from laplex._triton.short.launch import reads_table, spread, stage, unstage
 from laplex._triton.short.programs import reduce_rows_program
 
 
@@ -36,7 +36,7 @@ class Operands(NamedTuple):
     out: Tensor  # (h, m, n), even sums
     other: Tensor  # (h, m, n), odd sums, or their weights; anything if neither is wanted
     odd: bool  # odd sums are wanted, or pulled
-    pull: bool  # ``other`` holds weights: their products with the odd sums are summed over rows
+    pull: bool = False  # ``other`` holds weights: their products with the odd sums are summed over rows
     adjacent: int = 1  # rows of x that lie adjacent in memory
 
 
@@ -51,16 +51,16 @@ def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple
     if degree:
         distance_sums(rows, matrix, out, other if odd else None)
     elif reads_table(rows.shape[-1], out.shape[-1], out.numel()):
-        spread(rows, matrix, out, Weighted(other, is_odd=True) if odd else None)
+        spread(rows, matrix, out, odd=other if odd else None)
     elif not worth_adjacent_rows((*rows.shape[:2], out.shape[-1], rows.shape[-1]), joined(matrix.order).in_order):
-        scan_tiles(matrix, Operands(rows, out, other, odd, False))
+        scan_tiles(matrix, Operands(rows, out, other, odd))
     else:
-        beside = adjacent_empty(out)
-        beside_odd = adjacent_empty(other) if odd else beside
-        scan_tiles(matrix, Operands(adjacent(rows), beside, beside_odd, odd, False, tuning.ROWS_ADJACENT))
-        copy(beside, out)
+        sums = adjacent_empty(out)
+        odd_sums = adjacent_empty(other) if odd else sums
+        scan_tiles(matrix, Operands(adjacent(rows), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
+        copy(sums, out)
         if odd:
-            copy(beside_odd, other)
+            copy(odd_sums, other)
     return even, odd_part
 
 
@@ -102,91 +102,78 @@ def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: boo
     """
     (h, m, k), n = x.shape, out.shape[-1]
     if reads_table(k, n, out.numel()):
-        pulled, parts = spread(x, matrix, out, Weighted(weights, is_odd=False, pull=True, to_tau=to_tau))
+        pulled, parts = spread(x, matrix, out, weights=weights, pull=True, to_tau=to_tau)
         return pulled, parts if to_tau else None
     if not worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order):
-        return scan_tiles(matrix, Operands(x, out, weights, True, True)), None
-    beside = adjacent(weights)  # the sums take the place of the weights, which are read before
-    pulled = scan_tiles(matrix, Operands(adjacent(x), beside, beside, True, True, tuning.ROWS_ADJACENT))
-    copy(beside, out)
+        return scan_tiles(matrix, Operands(x, out, weights, odd=True, pull=True)), None
+    sums = adjacent(weights)  # the sums take the place of the weights, which are read before
+    operands = Operands(adjacent(x), sums, sums, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT)
+    pulled = scan_tiles(matrix, operands)
+    copy(sums, out)
     return pulled, None
 
 
 def _tau_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
     """What adds up to tau_bar, (h, parts): from the table of the short side's sums if x has it, else from tiles."""
     if reads_table(x.shape[-1], g.shape[-1], g.numel()):
-        return spread(x, matrix, None, Weighted(g, is_odd=False, to_tau=True))[1]
+        return spread(x, matrix, None, weights=g, to_tau=True)[1]
     return tau_parts(g, x, matrix.mT)
 
 
 def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
     """The launches over tiles: fill even and odd sums; with ``pull`` return what is pulled, (h, n)."""
-    x, out, other, odd, pull, beside = operands
+    x, out, other, odd, pull, rows_adjacent = operands
     order = joined(matrix.order)
-    first, in_order, entry, position, place_of = order
-    checked, placed = position.shape[-1] == 0, place_of.shape[-1] > 0
-    how = first, in_order, checked, odd, pull, placed, beside
-    plan = schedule(Form(x.shape, x.stride(), out.shape, out.stride(), other.stride(), x.dtype, *how))
-    if checked:
-        position = refreshed(order, matrix, plan.far, plan.tile, plan.warps)
+    plan = schedule(
+        ScanProblem(
+            x.shape, x.stride(), out.shape, out.stride(), other.stride(), x.dtype,
+            first=order.first, in_order=order.in_order, checked=order.is_checked, placed=order.has_places,
+            odd=odd, pull=pull, adjacent=rows_adjacent,
+        )
+    )  # fmt: skip
+    cut, position = plan.tiling, order.position
+    if order.is_checked:
+        position = refreshed(order, matrix, cut.far, cut.tile, cut.warps)
     (h, m, k), n = x.shape, out.shape[-1]
     scratch = x.new_empty((plan.scratch,), dtype=torch.float64)
-    merged_x = x.new_empty((h, m, padded(n + k))) if plan.staged else x
-    tensors: tuple[Tensor, ...] = x, merged_x, matrix.tau, entry, position, scratch
-    if plan.staged == "rows":
-        _reduce_by_rows(tensors, order, plan)
-    else:
-        launch(programs.reduce_program, plan.grid, tensors, *plan.reduce, plan.warps)
-    if plan.carried:
-        _carry(scratch, matrix.tau, (h, m), plan.tiles, (plan.exact, odd, first))
-    pulled = matrix.target.new_empty((h, plan.row_blocks, n)) if pull else scratch
-    tensors = merged_x, other, entry, position, scratch, merged_x if plan.unstaged else out, pulled
-    sizes, flags = plan.scan
-    for spans, together, at_once in plan.spans:
-        grid = -(-plan.tiles // together), *plan.grid[1:]
-        launch(programs.scan_program, grid, tensors, sizes, (*flags, spans, together, at_once), plan.warps)
-    if plan.unstaged:
-        unstage(merged_x, place_of.view(h, -1)[:, 0 if first else k :], out)
+    merged_x = x.new_empty((h, m, padded(n + k))) if cut.staged else x
+    tensors: tuple[Tensor, ...] = x, merged_x, matrix.tau, order.entry, position, scratch
+    _launch(programs.reduce_program, tensors, plan.reduce)
+    if cut.staged == "rows":
+        stage(x, _places(order, n, k), merged_x, n if order.first else 0)
+        _launch(reduce_rows_program, tensors[1:], plan.reduce_rows)
+    if plan.carry is not None:
+        _carry(scratch, matrix.tau, plan.carry)
+    pulled = matrix.target.new_empty((h, cut.row_blocks, n)) if pull else scratch
+    tensors = merged_x, other, order.entry, position, scratch, merged_x if cut.unstaged else out, pulled
+    for setup in plan.scans:
+        _launch(programs.scan_program, tensors, setup)
+    if cut.unstaged:
+        unstage(merged_x, order.place_of.view(h, -1)[:, 0 if order.first else k :], out)
     if not pull:
         return out
-    return pulled[:, 0] if plan.row_blocks == 1 else block_sum(pulled)
+    return pulled[:, 0] if cut.row_blocks == 1 else block_sum(pulled)
 
 
-def _reduce_by_rows(tensors: tuple[Tensor, ...], order: Joined, plan: Schedule) -> None:
-    """What ``reduce_program`` gives, for many sources and rows, and x in the merged order with adjacent rows."""
-    x, merged_x, tau, entry, position, scratch = tensors
-    h, m, k = x.shape
-    sizes, flags = plan.reduce
-    (_, merged, length, tiles, *_), (exact, odd, first, in_order, *_) = sizes, flags
-    grid = tiles, 1, h
-    launch(programs.reduce_program, grid, tensors, (0, *sizes[1:]), flags, plan.warps)  # no rows: the ends alone
-    place_of = order.place_of
-    if place_of.shape[-1] == 0:
-        n_rows, n_cols = (merged - k, k) if first else (k, merged - k)
-        (place_of,) = from_anchors("places", lambda: (places(entry, n_rows, n_cols),))
-    stage(x, place_of, merged_x, merged - k if first else 0)
-    rows = min(power(m), 32)
-    how = exact, odd, first, in_order, plan.far, plan.tile, tuning.REDUCE_POINTS, rows
-    grid = tiles * -(-m // rows), h, 1
-    given = merged_x, tau, entry, position, scratch
-    launch(reduce_rows_program, grid, given, (m, merged, length, tiles, m), how, 4)
+def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:
+    launch(program, setup.grid, tensors, setup.numbers, setup.flags, setup.warps)
 
 
-def _carry(scratch: Tensor, tau: Tensor, rows: tuple[int, int], tiles: int, flags: tuple[bool, bool, bool]) -> None:
-    """Add to the scratch memory the sums left and right of every tile, for (h, m) rows."""
-    h, m = rows
-    at_once = tuning.CARRIED_AT_ONCE
-    group, groups = step(tiles, at_once, 2, 4), -(-tiles // at_once)
-    warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
-    by_tiles, most = groups <= tuning.GROUPS_BY_TILES, at_once * tuning.GROUPS_BY_TILES
-    others, count = scratch, tiles
-    if not by_tiles:
-        others, count = scratch.new_empty((2 * h * groups + 3 * h * m * groups,)), groups
-        grid, sizes = (groups * m, h, 1), (m, tiles, groups)
-        launch(carry_programs.group_program, grid, (scratch, tau, others), sizes, (*flags, group), warps)
-    lanes = 1 if groups == 1 else step(count, most, 2, 4) if by_tiles else step(count, max(power(count), most), 8, 128)
-    grid, how = (groups * m * 2, h, 1), (*flags, group, lanes, by_tiles)
-    launch(carry_programs.carry_program, grid, (scratch, tau, others), (m, tiles, groups, count), how, warps)
+def _places(order: Joined, n: int, k: int) -> Tensor:
+    """The places of rows and columns, for n targets and k sources."""
+    if order.has_places:
+        return order.place_of
+    sides = (n, k) if order.first else (k, n)
+    return from_anchors("places", lambda: (places(order.entry, *sides),))[0]
+
+
+def _carry(scratch: Tensor, tau: Tensor, plan: Carry) -> None:
+    """Add to the scratch memory the sums left and right of every tile."""
+    others = scratch
+    if plan.groups is not None:
+        others = scratch.new_empty((plan.scratch,))
+        _launch(carry_programs.group_program, (scratch, tau, others), plan.groups)
+    _launch(carry_programs.carry_program, (scratch, tau, others), plan.carry)
 
 
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
@@ -214,10 +201,10 @@ def _pullback_in_parts(
     tau = matrix.tau
     odd_rows = odd_x.reshape(tau.numel(), -1, odd_x.shape[-1]) if odd_x.numel() else g.new_empty((tau.numel(), 1, 0))
     rows = flat_rows(g, tau), flat_rows(x, tau), odd_rows
-    made = [
+    pulled = [
         pullback(*(tensor[part] for tensor in rows), of_part, to_tau=to_tau) for part, of_part in batch_parts(matrix)
     ]
-    x_bar, t_bar, s_bar, tau_bar = (torch.cat(parts) for parts in zip(*made, strict=True))
+    x_bar, t_bar, s_bar, tau_bar = (torch.cat(parts) for parts in zip(*pulled, strict=True))
     t_bar = t_bar.reshape(*matrix.target.shape[:-1], t_bar.shape[-1])
     tau_bar = tau_bar.reshape(tau.shape if to_tau else (0,))
     return x_bar.reshape(x.shape), t_bar, s_bar.reshape(matrix.source.shape), tau_bar

@@ -193,115 +193,100 @@ def scan_program(
     """
     if EARLY:
         follow()
-    start = tl.program_id(0) * TILES
-    if TILES == 1:
-        _scan_tile(
-            start, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-            x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col, rows_each,
-            EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE, ONE_ROW, SPANS,
-            ROWS_AT_ONCE,
-        )  # fmt: skip
-    else:
-        batch = tl.program_id(2).to(tl.int64)
-        tile = start + tl.arange(0, TILES)
-        ends = scratch + batch * 2 * tiles + tile
-        first, last = tl.load(ends, mask=tile < tiles, other=0.0), tl.load(ends + tiles, mask=tile < tiles, other=0.0)
-        is_narrow = (last - first) * tl.load(scratch + rate_at + batch) <= NARROW
-        if tl.min(is_narrow.to(tl.int32), 0) == 0:
-            for step in range(tl.minimum(TILES, tiles - start)):
-                _scan_tile(
-                    start + step, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles,
-                    rate_at, x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col,
-                    rows_each, EXACT, ODD, PULL, FIRST, IN_ORDER, STAGED, UNSTAGED, SPARSE, FAR, CARRY, ONE_BATCH, TILE,
-                    ONE_ROW, SPANS, ROWS_AT_ONCE,
-                )  # fmt: skip
-
-
-@triton.jit
-def _scan_tile(
-    tile, x, odd_or_weights, entry, position, scratch, even, pull, m, n, merged, padded, tiles, rate_at,
-    x_batch, x_row, x_col, even_batch, even_row, even_col, odd_batch, odd_row, odd_col, rows_each,
-    EXACT: tl.constexpr, ODD: tl.constexpr, PULL: tl.constexpr, FIRST: tl.constexpr, IN_ORDER: tl.constexpr,
-    STAGED: tl.constexpr, UNSTAGED: tl.constexpr, SPARSE: tl.constexpr, FAR: tl.constexpr, CARRY: tl.constexpr,
-    ONE_BATCH: tl.constexpr, TILE: tl.constexpr, ONE_ROW: tl.constexpr, SPANS: tl.constexpr, ROWS_AT_ONCE: tl.constexpr,
-):  # fmt: skip
-    """``scan_program`` for one tile."""
     row_block = tl.program_id(1)
     batch = tl.zeros([], tl.int64) if ONE_BATCH else tl.program_id(2).to(tl.int64)
+    batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
     rate = tl.load(scratch + rate_at + batch)
-    ends = scratch + batch * 2 * tiles + tile
-    first, last = tl.load(ends), tl.load(ends + tiles)
-    span = (last - first) * rate
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     position += batch * padded
     STRICT: tl.constexpr = ODD and SPANS == "narrow"
     MIRRORED: tl.constexpr = STRICT and FIRST  # then tied sources come before their target
-    place = places(tile, FAR, TILE, 4 if ROWS_AT_ONCE == 1 else 8, MIRRORED)
-    start = tile.to(place.dtype) * TILE
-    p = load_points(position, place, place < padded, not MIRRORED)
-    is_target, t_index, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER, MIRRORED)
-    wanted = True
-    if SPANS != "all":
-        wanted = (span <= NARROW) == (SPANS == "narrow")
-    if SPARSE:
-        wanted &= tl.max(tl.max(is_target.to(tl.int32), 1), 0) > 0
-    if wanted:
-        inside = place < merged
-        p = tl.where(inside, p, last.to(p.dtype))
-        SUM: tl.constexpr = tl.float64 if EXACT or (ODD and not STRICT) else tl.float32  # see "Ties"
-        down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # without meaning, and not used, if wide
-        down, up, low, high = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
-        p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
-        p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-        carry_weights = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
-        ties = ()
-        if ODD:
-            same = _same_beside(position, p, place, start, merged, FIRST, TILE, MIRRORED).to(tl.int32)
-            ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
-        batches = tl.zeros([], tl.int64) + 1 if ONE_BATCH else tl.num_programs(2).to(tl.int64)
-        pulled = tl.zeros(p.shape, tl.float64)
-        begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
-        for row_start in range(begin, end, ROWS_AT_ONCE):
-            x_index = place if STAGED != "" else s_index
-            x_mask = (place < padded) if STAGED == "places" else is_source
-            X_CONTIGUOUS: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
-            rows = load_rows(x + batch * x_batch, row_start, x_index, x_mask, x_row, x_col, ROWS_AT_ONCE, X_CONTIGUOUS)
-            other = odd_or_weights + batch * odd_batch
-            if PULL:
-                weights = load_rows(other, row_start, t_index, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
-            evens, odds = (), ()
-            for r in tl.static_range(ROWS_AT_ONCE):
-                v = rows[r].to(SUM)
-                row = tl.minimum(tl.zeros([], tl.int64) + row_start + r, m - 1)
-                totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles
-                carried = carried_to(totals, batches * m * tiles, tile, tiles, carry_weights, ODD, FIRST, CARRY)
-                even_sums, odd_sums = row_sums(
-                    v, p, inside, span, (first, last, p_left, p_right), (down, up, low, high), ties, carried, rate,
-                    EXACT, ODD, FIRST, SPANS,
-                )  # fmt: skip
-                evens += (even_sums.to(even.dtype.element_ty),)  # type: ignore[assignment]
+    X_CONTIGUOUS: tl.constexpr = not MIRRORED and (IN_ORDER or STAGED != "")
+    Y_CONTIGUOUS: tl.constexpr = IN_ORDER or (UNSTAGED and not MIRRORED)
+    SUM: tl.constexpr = tl.float64 if EXACT or (ODD and not STRICT) else tl.float32  # see "Ties"
+    start = tl.program_id(0) * TILES
+    for step in range(_tiles_here(scratch + batch * 2 * tiles, start, tiles, rate, TILES)):
+        tile = start + step
+        ends = scratch + batch * 2 * tiles + tile
+        first, last = tl.load(ends), tl.load(ends + tiles)
+        span = (last - first) * rate
+        place = places(tile, FAR, TILE, 4 if ROWS_AT_ONCE == 1 else 8, MIRRORED)
+        p = load_points(position, place, place < padded, not MIRRORED)
+        is_target, t_index, is_source, s_index = entries_at(entry, place, merged, padded, FIRST, IN_ORDER, MIRRORED)
+        wanted = True
+        if SPANS != "all":
+            wanted = (span <= NARROW) == (SPANS == "narrow")
+        if SPARSE:
+            wanted &= tl.max(tl.max(is_target.to(tl.int32), 1), 0) > 0
+        if wanted:
+            inside = place < merged
+            p = tl.where(inside, p, last.to(p.dtype))
+            down, up, low, high = narrow_powers(p, first, rate, span, EXACT)  # without meaning, and not used, if wide
+            powers = down.to(SUM), up.to(SUM), low.to(SUM), high.to(SUM)
+            p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
+            p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
+            carry_weights = weights_of_tiles(ends, tile, tiles, first, last, p_left, p_right, rate, EXACT, CARRY)
+            ties = ()
+            if ODD:
+                same = _same_as_neighbour(position, p, place, tile, merged, FIRST, TILE, MIRRORED).to(tl.int32)
+                ties = ties_of_tile(p, same, first, last, p_left, p_right, rate, FIRST, STRICT, EXACT)
+            pulled = tl.zeros(p.shape, tl.float64)
+            begin, end = rows_of(row_block, rows_each, m, ONE_ROW)
+            for row_start in range(begin, end, ROWS_AT_ONCE):
+                x_index = place if STAGED != "" else s_index
+                x_mask = (place < padded) if STAGED == "places" else is_source
+                x_here = x + batch * x_batch
+                rows = load_rows(x_here, row_start, x_index, x_mask, x_row, x_col, ROWS_AT_ONCE, X_CONTIGUOUS)
+                other = odd_or_weights + batch * odd_batch
                 if PULL:
-                    products = weights[r].to(tl.float64) * odd_sums.to(tl.float64)
-                    pulled += tl.where(row_start + r < m, products, 0.0)  # memory of rows beyond m holds anything
-                elif ODD:
-                    odds += (odd_sums.to(odd_or_weights.dtype.element_ty),)  # type: ignore[assignment]
-            y_mask, y_index = ((place < padded), place) if UNSTAGED else (is_target, t_index)
-            Y_CONTIGUOUS: tl.constexpr = IN_ORDER or (UNSTAGED and not MIRRORED)
-            out = even + batch * even_batch
-            store_rows(out, row_start, y_index, evens, y_mask, even_row, even_col, ROWS_AT_ONCE, Y_CONTIGUOUS)
-            if ODD and not PULL:
-                store_rows(other, row_start, t_index, odds, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
-        if PULL:
-            pull += (batch * tl.num_programs(1) + row_block) * n
-            tl.store(pull + flat(t_index), flat(pulled * (rate * LN_2)), mask=flat(is_target))
+                    weights = load_rows(other, row_start, t_index, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
+                evens, odds = (), ()
+                for r in tl.static_range(ROWS_AT_ONCE):
+                    row = tl.minimum(tl.zeros([], tl.int64) + row_start + r, m - 1)
+                    totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles
+                    carried = carried_to(totals, batches * m * tiles, tile, tiles, carry_weights, ODD, FIRST, CARRY)
+                    even_sums, odd_sums = row_sums(
+                        rows[r].to(SUM), p, inside, span, (first, last, p_left, p_right), powers, ties, carried, rate,
+                        EXACT, ODD, FIRST, SPANS,
+                    )  # fmt: skip
+                    evens += (even_sums.to(even.dtype.element_ty),)  # type: ignore[assignment]
+                    if PULL:
+                        products = weights[r].to(tl.float64) * odd_sums.to(tl.float64)
+                        pulled += tl.where(row_start + r < m, products, 0.0)  # memory of rows beyond m holds anything
+                    elif ODD:
+                        odds += (odd_sums.to(odd_or_weights.dtype.element_ty),)  # type: ignore[assignment]
+                y_mask, y_index = ((place < padded), place) if UNSTAGED else (is_target, t_index)
+                y_here = even + batch * even_batch
+                store_rows(y_here, row_start, y_index, evens, y_mask, even_row, even_col, ROWS_AT_ONCE, Y_CONTIGUOUS)
+                if ODD and not PULL:
+                    store_rows(other, row_start, t_index, odds, is_target, odd_row, odd_col, ROWS_AT_ONCE, IN_ORDER)
+            if PULL:
+                pull_here = pull + (batch * tl.num_programs(1) + row_block) * n
+                tl.store(pull_here + flat(t_index), flat(pulled * (rate * LN_2)), mask=flat(is_target))
 
 
 @triton.jit
-def _same_beside(position, p, place, start, merged, FIRST: tl.constexpr, TILE: tl.constexpr, MIRRORED: tl.constexpr):
+def _tiles_here(ends, start, tiles, rate, TILES: tl.constexpr):
+    """How many tiles from ``start`` on a program scans: one, or, if it has several, all of them unless none is wide."""
+    if TILES == 1:
+        return 1
+    else:
+        tile = start + tl.arange(0, TILES)
+        first = tl.load(ends + tile, mask=tile < tiles, other=0.0)
+        last = tl.load(ends + tiles + tile, mask=tile < tiles, other=0.0)
+        all_narrow = tl.min(((last - first) * rate <= NARROW).to(tl.int32), 0)
+        return tl.where(all_narrow != 0, 0, tl.minimum(TILES, tiles - start))
+
+
+@triton.jit
+def _same_as_neighbour(
+    position, p, place, tile, merged, FIRST: tl.constexpr, TILE: tl.constexpr, MIRRORED: tl.constexpr
+):  # fmt: skip
     """Whether a point has the position of its neighbour in the tile on the side of tied sources: right if FIRST."""
-    beside = place + 1 if FIRST else place - 1
-    in_tile = (beside >= start) & (beside < tl.minimum(start + TILE, merged))
-    return in_tile & (load_points(position, beside, in_tile, not MIRRORED) == p)
+    start = tile.to(place.dtype) * TILE
+    neighbour = place + 1 if FIRST else place - 1
+    in_tile = (neighbour >= start) & (neighbour < tl.minimum(start + TILE, merged))
+    return in_tile & (load_points(position, neighbour, in_tile, not MIRRORED) == p)
 
 
 @program(numbers="m", callers=("g", "odd", "tau", "out"))

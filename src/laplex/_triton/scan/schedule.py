@@ -10,13 +10,17 @@ import torch
 from laplex._scan.order import padded
 from laplex._scan.results import LAUNCH_AXIS
 from laplex._triton import tuning
-from laplex._triton.launch import power, step
+from laplex._triton.launch import Setup, power, step
+from laplex._triton.program import by_name, strides_by_name
+from laplex._triton.scan.carry import carry_program, group_program
+from laplex._triton.scan.programs import reduce_program, scan_program
+from laplex._triton.short.programs import reduce_rows_program
 
 # With fewer tiles, powers and sums of float32 data are float64, as on the CPU; it costs little there.
 PRECISE_TILES = 64
 
 
-class Form(NamedTuple):
+class ScanProblem(NamedTuple):
     """What a schedule depends on."""
 
     x: tuple[int, ...]  # (h, m, k)
@@ -25,32 +29,47 @@ class Form(NamedTuple):
     out_strides: tuple[int, ...]
     other_strides: tuple[int, ...]  # of the odd sums, or of their weights
     dtype: torch.dtype
-    first: bool  # targets come before sources where they tie
-    in_order: bool
-    checked: bool  # the order is checked against the anchors
-    odd: bool
-    pull: bool
-    placed: bool  # the order holds the places of targets and sources
-    adjacent: int  # rows of x that lie adjacent in memory
+    first: bool = True  # targets come before sources where they tie
+    in_order: bool = False
+    checked: bool = False  # the order is checked against the anchors
+    odd: bool = False
+    pull: bool = False
+    placed: bool = False  # the order holds the places of targets and sources
+    adjacent: int = 1  # rows of x that lie adjacent in memory
 
 
-class Schedule(NamedTuple):
-    """The launches of a product."""
+class Tiling(NamedTuple):
+    """How the merged order and the rows of x are cut. It decides the numbers and flags that all launches share."""
 
-    tiles: int
-    tile: int  # points
+    tile: int  # points of a program
+    rows: int  # of x, of a program
     warps: int
+    tiles: int
     row_blocks: int
     exact: bool
-    far: bool  # offsets need 64 bits
+    carry: int  # lanes in which a program adds up the sums of all tiles; 1: a launch of its own does
     staged: str  # how x is copied into the merged order: "" not, "places" row by row, "rows" with adjacent rows
     unstaged: bool  # y is written over x in the merged order, and gathered out of it
-    grid: tuple[int, int, int]
+    far: bool  # offsets need 64 bits
+
+
+class Carry(NamedTuple):
+    """The launches between the two that visit all tiles."""
+
+    groups: Setup | None  # of group_program, which reduces groups of very many tiles
+    scratch: int  # float64 numbers that it fills
+    carry: Setup
+
+
+class ScanSchedule(NamedTuple):
+    """The launches of a product."""
+
+    tiling: Tiling
     scratch: int  # float64 numbers: ends, totals and carries of every tile, and the rates
-    carried: bool  # by a launch of its own
-    spans: tuple[tuple[str, int, int], ...]  # launches of scan_program: which tiles, tiles a program, rows an access
-    reduce: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of reduce_program
-    scan: tuple[tuple[int, ...], tuple[Any, ...]]  # sizes and flags of scan_program, without the spans
+    reduce: Setup  # of reduce_program; if x is staged in rows it finds only the ends of tiles,
+    reduce_rows: Setup  # and reduce_rows_program their sums
+    carry: Carry | None
+    scans: tuple[Setup, ...]  # of scan_program: of all tiles, or of the narrow and of the wide ones
 
 
 def tiling(merged: int, m: int, h: int, sparse: bool, adjacent: int) -> tuple[int, int, int]:
@@ -68,12 +87,57 @@ def tiling(merged: int, m: int, h: int, sparse: bool, adjacent: int) -> tuple[in
     return tile, rows, 2 if small or one_row else 1
 
 
-def _spans(tiles: int, programs: int, adjacent: int) -> tuple[tuple[str, int, int], ...]:
-    """Launches of scan_program. Those for wide tiles look at several each; should all be wide, there are enough."""
-    if programs <= tuning.SPANS_TOGETHER and adjacent == 1:
-        return (("all", 1, 1),)
-    together = step(min(-(-programs // tuning.SPANS_TOGETHER), tiles), tuning.WIDE_TOGETHER, 4, 16, 64)
-    return ("narrow", 1, adjacent), ("wide", together, 1)
+@functools.lru_cache(maxsize=1024)
+def schedule(problem: ScanProblem) -> ScanSchedule:
+    (h, m, k), n = problem.x, problem.out[-1]
+    length, cut = padded(n + k), _tiling(problem)
+    ends, totals = 2 * h * cut.tiles, h * m * cut.tiles
+    rate_at = ends + (8 if problem.odd else 6) * totals
+    sizes = {"m": m, "merged": n + k, "padded": length, "tiles": cut.tiles}
+    flags: dict[str, Any] = {"EXACT": cut.exact, "ODD": problem.odd, "FIRST": problem.first}
+    carry = None
+    if cut.carry == 1:
+        carry = _carry(h, m, cut.tiles, flags)
+    flags |= {"IN_ORDER": problem.in_order, "FAR": cut.far, "TILE": cut.tile}
+    in_rows = min(power(m), 32)
+    staged = by_name(reduce_rows_program, **sizes, rows=m, **flags, POINTS=tuning.REDUCE_POINTS, ROWS=in_rows)
+    sizes |= {"rate_at": rate_at, "rows_each": cut.rows}
+    flags |= {"ONE_BATCH": h == 1, "ONE_ROW": cut.rows == 1}
+    return ScanSchedule(
+        tiling=cut,
+        scratch=rate_at + h,
+        reduce=_reduce(problem, cut, sizes, flags),
+        reduce_rows=Setup((cut.tiles * -(-m // in_rows), h, 1), *staged),
+        carry=carry,
+        scans=tuple(_scans(problem, cut, sizes, flags)),
+    )
+
+
+def _tiling(problem: ScanProblem) -> Tiling:
+    (h, m, k), n = problem.x, problem.out[-1]
+    length = padded(n + k)
+    tile, rows, warps = tiling(n + k, m, h, _is_sparse(problem), problem.adjacent)
+    tiles = -(-(n + k) // tile)
+    staged = _staging(problem, length + tile < 2**31)
+    x_step = {"rows": m, "places": 1, "": problem.x_strides[2]}[staged]
+    reach = k * problem.x_strides[2], length * x_step, n * problem.out_strides[2], n * problem.other_strides[2]
+    return Tiling(
+        tile=tile,
+        rows=rows,
+        warps=warps,
+        tiles=tiles,
+        row_blocks=-(-m // rows),
+        exact=problem.dtype == torch.float64 or tiles < PRECISE_TILES,
+        carry=1 if tiles > tuning.CARRIED_BY_TILES else carried_lanes(tiles),
+        staged=staged,
+        unstaged=problem.placed and staged == "places" and not problem.odd,
+        far=max(length + tile, *reach) >= 2**31,
+    )
+
+
+def _is_sparse(problem: ScanProblem) -> bool:
+    """Whether most tiles hold no target."""
+    return problem.x[-1] >= tuning.SHORT_AXIS_RATIO * problem.out[-1]
 
 
 def carried_lanes(tiles: int) -> int:
@@ -81,63 +145,72 @@ def carried_lanes(tiles: int) -> int:
     return 32 if tiles <= 32 else 64 if tiles < PRECISE_TILES else max(power(tiles), 128)
 
 
-@functools.lru_cache(maxsize=1024)
-def schedule(form: Form) -> Schedule:
-    (h, m, k), n = form.x, form.out[-1]
-    merged, length = n + k, padded(n + k)
-    sparse = k >= tuning.SHORT_AXIS_RATIO * n  # most tiles hold no target
-    tile, rows, warps = tiling(merged, m, h, sparse, form.adjacent)
-    tiles, row_blocks = -(-merged // tile), -(-m // rows)
-    exact = form.dtype == torch.float64 or tiles < PRECISE_TILES
-    channels = 3 if form.odd else 2
-    rate_at = 2 * h * tiles + (2 * channels + 2) * h * m * tiles
-    carry = 1 if tiles > tuning.CARRIED_BY_TILES else carried_lanes(tiles)
-    staged = _staging(form, sparse, length + tile < 2**31)
-    skips = sparse and tiles * row_blocks * h >= tuning.PROGRAMS_WANTED  # fewer run all at once: none would wait
-    unstaged = form.placed and staged == "places" and not form.odd
-    in_places, in_rows = (m * length, length, 1), (length * m, 1, m)
-    out_strides = in_places if unstaged else form.out_strides
-    x_strides = {"rows": in_rows, "places": in_places, "": form.x_strides}[staged]
-    reach = k * form.x_strides[2], length * x_strides[2], n * form.out_strides[2], n * form.other_strides[2]
-    far = max(length + tile, *reach) >= 2**31
-    how, alone = (form.first, form.in_order), h == 1
-    return Schedule(
-        tiles=tiles,
-        tile=tile,
-        warps=warps,
-        row_blocks=row_blocks,
-        exact=exact,
-        far=far,
-        staged=staged,
-        unstaged=unstaged,
-        grid=(tiles, row_blocks, h),
-        scratch=rate_at + h,
-        carried=carry == 1,
-        spans=_spans(tiles, tiles * row_blocks * h, form.adjacent),
-        reduce=(
-            (m, merged, length, tiles, rate_at, *form.x_strides, rows),
-            (exact, form.odd, *how, staged == "places", form.checked, alone, far, tile, rows == 1, form.adjacent),
-        ),
-        scan=(
-            (m, n, merged, length, tiles, rate_at, *x_strides, *out_strides, *form.other_strides, rows),
-            (exact, form.odd, form.pull, *how, staged, unstaged, skips, far, carry, alone, tile, rows == 1),
-        ),
-    )
-
-
-def _staging(form: Form, sparse: bool, near: bool) -> str:
+def _staging(problem: ScanProblem, near: bool) -> str:
     """How x is copied into the merged order; ``near``: places fit 32 bits."""
-    h, m, k = form.x
-    if h * m * k * form.dtype.itemsize <= tuning.GATHERED_TWICE:
+    h, m, k = problem.x
+    if h * m * k * problem.dtype.itemsize <= tuning.GATHERED_TWICE:
         return ""
-    if sparse and m >= tuning.ROWS_STAGED and near:
+    if _is_sparse(problem) and m >= tuning.ROWS_STAGED and near:
         return "rows"
-    return "places" if not form.in_order and form.adjacent == 1 else ""
+    return "places" if not problem.in_order and problem.adjacent == 1 else ""
 
 
-def worth_adjacent_rows(form: tuple[int, int, int, int], in_order: bool) -> bool:
+def _reduce(problem: ScanProblem, cut: Tiling, sizes: dict[str, int], flags: dict[str, Any]) -> Setup:
+    h = problem.x[0]
+    numbers = sizes | strides_by_name(x=problem.x_strides)
+    in_rows = cut.staged == "rows"
+    if in_rows:
+        numbers["m"] = 0  # no rows: the ends alone
+    more = {"STAGED": cut.staged == "places", "CHECKED": problem.checked, "ROWS_AT_ONCE": problem.adjacent}
+    grid = cut.tiles, 1 if in_rows else cut.row_blocks, h
+    return Setup(grid, *by_name(reduce_program, **numbers, **flags, **more), cut.warps)
+
+
+def _scans(problem: ScanProblem, cut: Tiling, sizes: dict[str, int], flags: dict[str, Any]) -> list[Setup]:
+    """Launches of scan_program. Those for wide tiles look at several each; should all be wide, there are enough."""
+    (h, m, _), length = problem.x, sizes["padded"]
+    in_places, in_rows = (m * length, length, 1), (length * m, 1, m)
+    strides = strides_by_name(
+        x={"rows": in_rows, "places": in_places, "": problem.x_strides}[cut.staged],
+        even=in_places if cut.unstaged else problem.out_strides,
+        odd=problem.other_strides,
+    )
+    programs = cut.tiles * cut.row_blocks * h
+    skips = _is_sparse(problem) and programs >= tuning.PROGRAMS_WANTED  # fewer run all at once: none would wait
+    flags = flags | {"PULL": problem.pull, "STAGED": cut.staged, "UNSTAGED": cut.unstaged}
+    flags |= {"SPARSE": skips, "CARRY": cut.carry}
+    spans = [("all", 1, 1)]
+    if programs > tuning.SPANS_TOGETHER or problem.adjacent > 1:
+        most = min(-(-programs // tuning.SPANS_TOGETHER), cut.tiles)
+        spans = [("narrow", 1, problem.adjacent), ("wide", step(most, tuning.WIDE_TOGETHER, 4, 16, 64), 1)]
+    setups = []
+    for span, together, at_once in spans:
+        more = {"SPANS": span, "TILES": together, "ROWS_AT_ONCE": at_once}
+        arguments = by_name(scan_program, **sizes, n=problem.out[-1], **strides, **flags, **more)
+        setups.append(Setup((-(-cut.tiles // together), cut.row_blocks, h), *arguments, cut.warps))
+    return setups
+
+
+def _carry(h: int, m: int, tiles: int, flags: dict[str, bool]) -> Carry:
+    """Launches that add to the scratch memory the sums left and right of every tile, for m rows of h matrices."""
+    at_once = tuning.CARRIED_AT_ONCE
+    group, groups = step(tiles, at_once, 2, 4), -(-tiles // at_once)
+    warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
+    by_tiles, most = groups <= tuning.GROUPS_BY_TILES, at_once * tuning.GROUPS_BY_TILES
+    count = tiles if by_tiles else groups
+    sizes = {"m": m, "tiles": tiles, "groups": groups}
+    grouping = None
+    if not by_tiles:
+        grouping = Setup((groups * m, h, 1), *by_name(group_program, **sizes, **flags, GROUP=group), warps)
+    lanes = 1 if groups == 1 else step(count, most, 2, 4) if by_tiles else step(count, max(power(count), most), 8, 128)
+    more = {"GROUP": group, "OTHERS": lanes, "BY_TILES": by_tiles}
+    carry = Setup((groups * m * 2, h, 1), *by_name(carry_program, **sizes, count=count, **flags, **more), warps)
+    return Carry(grouping, 2 * h * groups + 3 * h * m * groups, carry)
+
+
+def worth_adjacent_rows(problem: tuple[int, int, int, int], in_order: bool) -> bool:
     """Whether two transposing copies are repaid, for (h, m, n, k): rows fill the GPU and are not in order anyway."""
-    h, m, n, k = form
+    h, m, n, k = problem
     row_blocks = -(-m // (2 * tuning.ROWS_ADJACENT))
     fits = m >= tuning.ROWS_ADJACENT and row_blocks <= LAUNCH_AXIS
     fills = -(-(n + k) // tuning.TILE_ADJACENT) * row_blocks * h >= tuning.ADJACENT_FROM

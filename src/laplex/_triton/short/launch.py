@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,29 +12,29 @@ from laplex._triton.recording import call, from_anchors
 from laplex._triton.short import programs
 
 
-class Weighted(NamedTuple):
-    """A tensor beside the even sums, and what it is for."""
-
-    tensor: Tensor  # (h, m, n)
-    is_odd: bool  # the odd sums, to be filled; else weights
-    pull: bool = False  # sum the weights times the odd sums over rows
-    to_tau: bool = False  # sum the weights times the sums weighted by distance
-
-
 def reads_table(sources: int, targets: int, sums: int) -> bool:
     """Whether a table of the sums at few sources pays, for ``sums`` sums at all targets and rows."""
     long = targets >= tuning.SHORT_AXIS_RATIO * sources
     return long and sources <= tuning.TABLE_SOURCES and sums >= tuning.TABLE_FROM
 
 
-def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | None) -> tuple[Tensor, Tensor]:
-    """Few sources, many targets: fill even (h, m, n) and odd sums.
+def spread(
+    x: Tensor,
+    matrix: Matrix,
+    even: Tensor | None,
+    *,
+    odd: Tensor | None = None,
+    weights: Tensor | None = None,
+    pull: bool = False,
+    to_tau: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Few sources, many targets: fill even and odd sums, (h, m, n) each; or reduce those of weights (h, m, n).
 
-    Returned are what is pulled, (h, n), and what adds up to tau_bar, (h, programs); they mean nothing unless they are
-    asked for. No order is needed: the sources are sorted here, and every target finds its place among them.
+    Returned are what is pulled, (h, n), the sum over rows of weights times odd sums, and what adds up to tau_bar,
+    (h, programs); they mean nothing unless they are asked for. No order is needed: the sources are sorted here, and
+    every target finds its place among them.
     """
     (h, m, k), n = x.shape, matrix.target.shape[-1]
-    _, is_odd, pull, to_tau = beside or Weighted(x, False)
     target, position, order, fault = from_anchors("sources and fault", lambda: sources_of(matrix, h))
     exact = x.dtype == torch.float64
     degree = h * 2 * k * m  # sums in the table; as many weighted by distance come behind them
@@ -50,11 +48,11 @@ def spread(x: Tensor, matrix: Matrix, even: Tensor | None, beside: Weighted | No
     grid = -(-n // targets), h, 1
     pulled = target.new_empty((h, n)) if pull else fault
     stretch = target.new_empty((h, grid[0]), dtype=torch.float64) if to_tau else fault
-    given = [part.reshape(h, m, n) for part in (even, None if beside is None else beside.tensor) if part is not None]
-    out, other = given[0], given[-1]  # one stands in for the other if that is not wanted; it is not touched then
+    outputs = [part.reshape(h, m, n) for part in (even, odd, weights) if part is not None]
+    out, other = outputs[0], outputs[-1]  # one stands in for the other if that is not wanted; it is not touched then
     tensors = target, position, matrix.tau, table, out, other, pulled, stretch
     sizes = m, n, k, m, k.bit_length() + 1, degree, *out.stride(), *other.stride()
-    flags = exact, even is not None, is_odd or pull, pull, to_tau, targets, rows
+    flags = exact, even is not None, odd is not None or pull, pull, to_tau, targets, rows
     launch(programs.spread_program, grid, tensors, sizes, flags, 4)
     return pulled, stretch
 
