@@ -12,22 +12,31 @@ EMPTY := build/empty
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check docs dist format bench-cpu bench-gpu tables clean
+.PHONY: help install demo report test test-browser test-gpu check docs dist format bench-cpu bench-gpu tables clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 install: $(INSTALLED) ## create .venv and install laplex into it, editable, with its C++ core
-demo: $(INSTALLED) ## laplex.linear beside torch.nn.Linear, a density of photographs, and the report, in three minutes
+demo: $(INSTALLED) ## laplex.linear compared with torch.nn.Linear, a density of photographs, and the report, in three minutes
 	$(BIN)/laplex bench
 	$(BIN)/laplex fit bundled:train --validation bundled:val --rank 600 --functions 4 --out $(DEMO) --fresh
 	$(BIN)/laplex inpaint $(DEMO)/model.safetensors bundled:val --mask half --out $(DEMO)/inpainted.png
 	$(BIN)/python -m paper report --out $(DEMO)/report.html
 	@echo "laplex: look at report.html, samples.png, reconstructions.png, inpainted.png and places.png in $(DEMO)"
 
+report: $(INSTALLED) ## the paper's claims, and what became of them, as one page: laplex-report.html
+	$(BIN)/python -m paper report
+
 test: $(INSTALLED) ## the tests, on all cores; TEST_FLAGS=-n0 for one process
-	@echo "laplex: the tests take six or seven minutes on two cores"
+	@echo "laplex: the tests take about five minutes on two cores"
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TEST_FLAGS)
+
+test-browser: $(INSTALLED) ## the tests of pages in Chromium
+	$(BIN)/python -m pytest -n auto --dist loadfile -m browser $(TEST_FLAGS)
+
+test-gpu: ## the tests that need a GPU; without .venv, by a PYTHON with torch, triton and pytest
+	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) tests/gpu/run.py $(TEST_FLAGS)
 
 check: $(INSTALLED) ## lint, formatting and types, and the documentation builds
 	$(BIN)/ruff check .
@@ -76,5 +85,5 @@ $(TOOLS): constraints.txt
 
 $(INSTALLED): $(TOOLS) pyproject.toml constraints.txt CMakeLists.txt $(wildcard csrc/*)
 	@echo "laplex: building and installing"
-	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench,experiments,docs]'
+	@$(PIP_INSTALL) --no-build-isolation --config-settings=build-dir=build/editable -e '.[dev,cli,bench,images,sklearn,docs]'
 	@touch $@

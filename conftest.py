@@ -40,8 +40,15 @@ def pytest_xdist_auto_num_workers(config):
     return 0 if torch.cuda.is_available() else None
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config, items):
-    """Tests marked `gpu` are not there without one; `-m gpu` runs them alone. What takes longest begins first."""
+    """Tests marked `gpu` are not there without one; `-m gpu` runs them alone. What takes longest begins first.
+
+    What uses the browser is marked so, and runs by `-m browser` only.
+    """
+    for item in items:
+        if "browser" in item.fixturenames:
+            item.add_marker("browser")
     if not torch.cuda.is_available():
         items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))

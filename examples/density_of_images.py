@@ -1,4 +1,4 @@
-"""A Gaussian over photographs, fitted by EM, then sampled from and conditioned. It needs laplex[experiments].
+"""A Gaussian over photographs, fitted by EM, then sampled from and conditioned. It needs laplex[images].
 
 Writes samples and inpainted photographs as a PNG file into a folder: a temporary one if none is given.
 Run it: python examples/density_of_images.py [folder]

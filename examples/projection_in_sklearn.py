@@ -1,4 +1,4 @@
-"""A projection of features to few, in a scikit-learn pipeline, beside PCA. It needs laplex[experiments].
+"""A projection of features to few, in a scikit-learn pipeline, beside PCA. It needs laplex[sklearn].
 
 Run it: python examples/projection_in_sklearn.py
 """

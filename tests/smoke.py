@@ -4,6 +4,7 @@ import subprocess
 import sys
 from importlib import import_module, resources
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ import torch
 import laplex
 
 CHECKOUT = Path(__file__).parents[1].resolve()
-FILES = ("py.typed", "density/photographs.npz", "reproduce/page/report.css", "reproduce/page/report.js")
+FILES = ("py.typed", "density/photographs.npz")
 
 
 def main() -> None:
@@ -20,6 +21,8 @@ def main() -> None:
     import_module("laplex._core")  # the compiled core is in the wheel
     for name in FILES:
         assert resources.files("laplex").joinpath(name).is_file(), f"{name} is missing"
+    for name in ("paper", "benchmarks"):
+        assert find_spec(name) is None, f"{name} belongs to the checkout, not into the wheel"
 
     torch.manual_seed(0)
     a, b, x = torch.randn(300, requires_grad=True), torch.randn(200), torch.randn(4, 200)
@@ -34,7 +37,7 @@ def main() -> None:
     assert bool(model.log_prob(examples.values).isfinite().all())
 
     laplex_command = [sys.executable, "-m", "laplex"]
-    for arguments in (["--version"], ["doctor"], ["reproduce", "--list"]):
+    for arguments in (["--version"], ["doctor"], ["fit", "--help"]):
         subprocess.run([*laplex_command, *arguments], check=True, stdout=subprocess.DEVNULL)
     print(f"laplex {laplex.__version__}: the installed wheel works")
 

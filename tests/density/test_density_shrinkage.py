@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from test_density_em import smooth
 
 from helpers import error
 from laplex import density
@@ -13,6 +12,7 @@ from laplex.density._em import em_round
 from laplex.density._places import Line
 from laplex.density._shrinkage import EXAMPLES_OF_A_PATTERN, shrinkage, shrunk
 from laplex.reference import kernel
+from test_density_em import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FEW, MANY = EXAMPLES_OF_A_PATTERN - 1, 10**6  # examples: for no pattern at all, and for the most

@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from test_density_em import smooth
 
 from laplex import density
 from paper.methods.gaussian import LowRankGaussian
+from test_density_em import smooth
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODELS = {

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from test_density import VARIANTS, model_of
-from test_density_em import smooth
 
 from helpers import error
 from laplex import density
 from laplex.density._em import em_round
+from test_density import VARIANTS, model_of
+from test_density_em import smooth
 
 pytestmark = pytest.mark.gpu
 variants = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
