@@ -2,13 +2,13 @@
 
     heads        accuracy of classification heads against their parameters: head_methods, head_tables
     compress     a trained weight replaced by LAPLEX, and by its truncated SVD
-    projection   flattened images projected to few numbers, then a linear head: flat_images, projection_maps,
-                 projection_training, projection_tables
+    projection   flattened images projected to few numbers, then a linear head: projection_maps, projection_training,
+                 projection_tables
     density      likelihoods of Gaussians over flattened images: density_data, density_runs, density_tables
     rff          errors of random Fourier features against their number
     features     what enters the head of a frozen image network: networks
 
-What they share: options (of the command line), data (features and images), training (one run of a head), record
+What they share: options (of the command line), data (features), images, training (one run of a head), record
 (results in a JSON file that grows run by run), jobs (processes side by side), report (tables and plots), published
 (the paper's own figures).
 """

@@ -1,13 +1,6 @@
-"""Data that the user brings: features of a frozen network, packed images, and folders of images.
+"""Features of a frozen network, in an .npz file that the user brings: x_train, y_train, x_test, y_test, x_val, y_val.
 
-    features(file)            x_train, y_train, x_test, y_test and, if there, x_val, y_val of an .npz file
-    images(source, side)      an .npz file of packed JPEGs (keys jpeg, off, y, classes), or root/CLASS/*.jpg
-    listed_splits(root)       the images of image_splits, not decoded: there may be more than memory holds
-    image_splits(root, side)  root/train/CLASS/*.JPEG and root/val/CLASS/*.JPEG, as ImageNette is distributed, or packed
-                              files *train*.npz and *val*.npz
-    image_parts(train, val, side)  the same from sources that are named one by one
-
-Features are float16 or float32 in the file and float32 here. Images are RGB, uint8, resized and cropped at the centre.
+They are float16 or float32 in the file and float32 here. The validation split may be missing.
 """
 
 from __future__ import annotations
@@ -22,11 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laplex import _images, _progress
-from laplex._images import NAMED, SUFFIXES, decoded
-from laplex._images import Array as Array
-from laplex._images import decoder as decoder
-from laplex._images import tell_skipped as tell_skipped
+from laplex._images import Array
 
 HELD_OUT = 10  # one training row in so many serves as validation where the file has no validation split
 
@@ -193,153 +182,3 @@ def digest(path: Path) -> str:
     """The first 16 hexadecimal digits of a file's SHA-256."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-# --- Images ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Images:
-    """Labelled images: pixels (count, side, side, 3) uint8, y (count,) int64 into ``classes``."""
-
-    pixels: Tensor
-    y: Tensor
-    classes: tuple[str, ...]
-    skipped: tuple[str, ...]  # the images that could not be read
-
-
-@dataclass(frozen=True)
-class Source(_images.Source):
-    """Where one image comes from, and its label."""
-
-    label: int
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Labelled images that are not decoded; labels are into ``classes``."""
-
-    sources: list[Source]
-    classes: tuple[str, ...]
-
-
-def images(source: str | Path, side: int, *, progress: _progress.Progress | None = None) -> Images:
-    """All images of a packed .npz file, or of a folder with one folder a class.
-
-    Args:
-        source: the file or the folder.
-        side: the side of the squares; images are resized to cover it and cropped at the centre.
-        progress: told how many are decoded, and of how many; None shows a bar.
-    """
-    where, source = "paper.experiments.data.images", Path(source)
-    if side < 1:
-        raise ValueError(f"{where}: `side` must be at least 1, got {side}; give the pixels of a side, such as 224")
-    sources, classes = _listed(where, source)
-    pixels, read = decoded(sources, decoder(where, side), progress)
-    skipped = tuple(one.name for one, good in zip(sources, read, strict=True) if not good)
-    tell_skipped(where, source, skipped, len(sources))
-    labels = np.array([one.label for one in sources], np.int64)
-    return Images(torch.from_numpy(pixels), torch.from_numpy(labels[read]), classes, skipped)
-
-
-def image_splits(root: str | Path, side: int, *, progress: _progress.Progress | None = None) -> tuple[Images, Images]:
-    """The train and the validation images under a folder, of the same classes."""
-    where, root = "paper.experiments.data.image_splits", Path(root)
-    train, val = (_parts(where, root, name) for name in ("train", "val"))
-    return image_parts(train, val, side, progress=progress)
-
-
-def image_parts(
-    train: Sequence[Path], val: Sequence[Path], side: int, *, progress: _progress.Progress | None = None
-) -> tuple[Images, Images]:
-    """The train and the validation images, each out of one or several sources for :func:`images`, of the same classes.
-
-    Args:
-        train, val: files or folders.
-        side, progress: see :func:`images`.
-    """
-    paths = [*train, *val]
-    loaded = [images(path, side, progress=progress) for path in paths]
-    for path, one in zip(paths[1:], loaded[1:], strict=True):
-        _same_classes("paper.experiments.data.image_parts", path, one, loaded[0])
-    return _joined(loaded[: len(train)]), _joined(loaded[len(train) :])
-
-
-def _joined(loaded: list[Images]) -> Images:
-    """Sources of one split as one."""
-    if len(loaded) == 1:
-        return loaded[0]  # no second copy of what may be gigabytes
-    pixels, y = (torch.cat([getattr(one, name) for one in loaded]) for name in ("pixels", "y"))
-    return Images(pixels, y, loaded[0].classes, tuple(name for one in loaded for name in one.skipped))
-
-
-def _same_classes(where: str, path: Path, got: Images | Listing, want: Images | Listing) -> None:
-    if got.classes != want.classes:
-        odd = sorted(set(got.classes) ^ set(want.classes)) or ["the same ones in another order"]
-        raise ValueError(
-            f"{where}: `train` and `val` must have the same classes in every part, got {len(got.classes)} in {path} "
-            f"and {len(want.classes)} in the first part (they differ in: {', '.join(odd[:NAMED])}); make them alike"
-        )
-
-
-def _in_folder(where: str, root: Path) -> tuple[list[Source], tuple[str, ...]]:
-    folders = sorted(path for path in root.iterdir() if path.is_dir())
-    sources = [
-        Source(str(path), path.read_bytes, label)
-        for label, folder in enumerate(folders)
-        for path in sorted(folder.iterdir())
-        if path.suffix.lower() in SUFFIXES
-    ]
-    if not sources:
-        raise ValueError(
-            f"{where}: `source` must be a folder with one folder of images a class, got {root}, which has none; "
-            f"put images ({', '.join(SUFFIXES)}) into folders named by class"
-        )
-    return sources, tuple(folder.name for folder in folders)
-
-
-def _packed(where: str, path: Path) -> tuple[list[Source], tuple[str, ...]]:
-    arrays = read_npz(where, path, ("jpeg", "off", "y", "classes"))
-    data, ends, labels, classes = (arrays[name] for name in ("jpeg", "off", "y", "classes"))
-    if len(ends) != len(labels) + 1 or len(labels) == 0:
-        raise ValueError(
-            f"{where}: `off` must have one entry more than the {len(labels)} of `y`, got {len(ends)}; image i is "
-            "jpeg[off[i]:off[i + 1]]"
-        )
-    if labels.min() < 0 or labels.max() >= len(classes):
-        raise ValueError(
-            f"{where}: `y` must be from 0 to {len(classes) - 1}, an index into `classes`, got {labels.min()} to "
-            f"{labels.max()}; name every class"
-        )
-    pieces = zip(ends[:-1].tolist(), ends[1:].tolist(), labels.tolist(), strict=True)
-    sources = [
-        Source(f"{path}[{index}]", data[begin:end].tobytes, label) for index, (begin, end, label) in enumerate(pieces)
-    ]
-    return sources, tuple(str(name) for name in classes)
-
-
-def _listed(where: str, source: Path) -> tuple[list[Source], tuple[str, ...]]:
-    return _in_folder(where, source) if source.is_dir() else _packed(where, source)
-
-
-def listed_splits(root: str | Path) -> tuple[Listing, Listing]:
-    """The train and the validation images under a folder, of the same classes: as :func:`image_splits` finds them."""
-    where, root = "paper.experiments.data.listed_splits", Path(root)
-    parts = {name: _parts(where, root, name) for name in ("train", "val")}
-    listings = {part: Listing(*_listed(where, part)) for some in parts.values() for part in some}
-    first = listings[parts["train"][0]]
-    for part, listing in listings.items():
-        _same_classes(where, part, listing, first)
-    train, val = ([one for part in some for one in listings[part].sources] for some in parts.values())
-    return Listing(train, first.classes), Listing(val, first.classes)
-
-
-def _parts(where: str, root: Path, name: str) -> list[Path]:
-    """The folder, or the packed files, of a split."""
-    parts = [root / name] if (root / name).is_dir() else sorted(root.glob(f"*{name}*.npz"))
-    if not parts:
-        raise ValueError(
-            f"{where}: `root` must hold folders train and val, or files *train*.npz and *val*.npz, got {root}, "
-            f"which has no {name}; for a folder without splits use paper.experiments.data.images"
-        )
-    return parts

@@ -33,8 +33,9 @@ import torch
 from torch import Tensor
 
 from laplex import _progress
+from laplex._images import Array, decoder, tell_skipped
 from laplex._writing import replaced
-from paper.experiments.data import Array, Listing, Source, decoder, listed_splits, tell_skipped
+from paper.experiments.images import Listing, Source, listings, split_paths
 from paper.experiments.networks import DEFAULT, MODELS, WHERE, Network, load
 from paper.experiments.options import at_least_one, option
 from paper.experiments.record import Target
@@ -64,7 +65,6 @@ class Extraction:
 
     network: Network
     splits: dict[str, Listing]
-    folders: dict[str, Path]  # of the splits, for messages
     square: Callable[[Source], Array | None]
     path: Path
     key: str
@@ -85,7 +85,7 @@ def prepare(options: Options, target: Target) -> Extraction:
     if options.model == "maxvit_t" and options.side % WINDOWS:
         raise ValueError(f"--side must be a multiple of {WINDOWS} for maxvit_t, got {options.side}")
     root = Path(options.data)
-    train, test = listed_splits(root)
+    train, test = listings(*split_paths(root))
     network = load(options.model, options.weights, options.side)
     splits = {"train": train, "test": test}
     key = _key(options.model, network, root, splits)
@@ -95,8 +95,7 @@ def prepare(options: Options, target: Target) -> Extraction:
             f"--out: {path} holds features of other images, weights or sides; move it away, or replace it with --fresh"
         )
     square = decoder(WHERE, network.covered)
-    folders = {"train": root / "train", "test": root / "val"}
-    return Extraction(network, splits, folders, square, path, key, options.batch, target)
+    return Extraction(network, splits, square, path, key, options.batch, target)
 
 
 def _key(model: str, network: Network, root: Path, splits: dict[str, Listing]) -> str:
@@ -226,7 +225,7 @@ def _joined(extraction: Extraction, parts: dict[str, list[Path]]) -> dict[str, A
                 shards.append({name: file[name] for name in ("x", "y", "skipped")})
         arrays |= {f"{name}_{split}": np.concatenate([shard[name] for shard in shards]) for name in ("x", "y")}
         missing = tuple(str(name) for shard in shards for name in shard["skipped"])
-        tell_skipped(WHERE, extraction.folders[split], missing, len(extraction.splits[split].sources))
+        tell_skipped(WHERE, extraction.splits[split].path, missing, len(extraction.splits[split].sources))
         skipped += missing
     arrays |= {"skipped": np.array(skipped, np.str_)} | _head(extraction.network)
     arrays["importance"] = _importance(extraction, torch.from_numpy(arrays["x_train"]))

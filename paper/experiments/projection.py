@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paper.experiments import jobs, projection_tables, record
-from paper.experiments.data import Images, image_parts, image_splits
-from paper.experiments.flat_images import FlatImages, flattened
+from paper.experiments.images import FlatImages, Listing, decode, flatten, listings, split_paths
 from paper.experiments.options import among, at_least_one, file_name, option, words
 from paper.experiments.projection_maps import METHODS, PROJECTIONS, TRAINED, Maps, Projection, stored
 from paper.experiments.projection_tables import ProjectionResult
@@ -67,7 +66,8 @@ def prepare(options: Options, target: Target) -> Experiment:
         seeds=options.seeds or (QUICK_SEEDS if options.quick else SEEDS),
     )
     results = target.record("projection", f"projection-{options.name}" + ("-quick" if options.quick else ""))
-    data = flattened(*_images(options), target.device)
+    train, val = (decode(listing, options.side) for listing in _listings(options))
+    data = flatten(train, val, target.device)
     if set(options.methods) == {"pca"} and min(options.widths) > data.most_components:
         raise ValueError(
             f"--widths must have one of at most {data.most_components}, the number of principal components, for pca "
@@ -76,17 +76,17 @@ def prepare(options: Options, target: Target) -> Experiment:
     return Experiment(options, data, results)
 
 
-def _images(options: Options) -> tuple[Images, Images]:
+def _listings(options: Options) -> tuple[Listing, Listing]:
     """The train and the validation images that the options name."""
     path = Path(options.data)
     if options.train:
-        return image_parts([Path(file) for file in options.train], [path], options.side)
+        return listings([Path(file) for file in options.train], [path])
     if not path.is_dir():
         raise ValueError(
             f"--data must be a folder with train and validation images, got {path}; for one file of validation images "
             "give the train files, too, with --train"
         )
-    return image_splits(path, options.side)
+    return listings(*split_paths(path))
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from laplex import seriate
 from laplex.nn import LaplexProjection
-from paper.experiments.flat_images import ROWS, FlatImages
+from paper.experiments.images import ROWS, FlatImages
 from paper.experiments.training import seeded
 from paper.methods.sketch import CountSketch, principal_components
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from paper.experiments.flat_images import ROWS, FlatImages
+from paper.experiments.images import ROWS, FlatImages
 from paper.experiments.training import seeded
 
 # --- Heads on frozen features ----------------------------------------------------------------------------------------

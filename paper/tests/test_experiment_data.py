@@ -2,14 +2,13 @@
 
 import io
 import re
-import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from paper.experiments import data
+from paper.experiments import data, images
 
 
 def arrays(rows=40, width=6, classes=4):
@@ -162,14 +161,14 @@ def jpeg(color, size=(20, 12), mode="RGB"):
     return buffer.getvalue()
 
 
-def packed(path, images, labels, classes, changes=None):
-    ends = np.cumsum([0, *map(len, images)])
+def packed(path, files, labels, classes, changes=None):
     content = {
-        "jpeg": np.frombuffer(b"".join(images), np.uint8),
-        "off": ends,
+        "jpeg": np.frombuffer(b"".join(files), np.uint8),
+        "off": np.cumsum([0, *map(len, files)]),
         "y": np.array(labels),
         "classes": classes,
     }
+    path.parent.mkdir(exist_ok=True)
     np.savez(path, **{name: value for name, value in (content | (changes or {})).items() if value is not None})
     return path
 
@@ -182,16 +181,24 @@ def folder(root, classes=("cat", "dog"), each=2, suffix=".jpg"):
     return root
 
 
+def decoded(path, side=8, **options):
+    """The images of one source."""
+    return images.decode(images.listings([path], [path])[0], side, **options)
+
+
+def splits(root):
+    return images.listings(*images.split_paths(root))
+
+
 def test_a_folder_of_classes(tmp_path):
     root = folder(tmp_path / "images", suffix=".JPEG")
     (root / "cat" / "notes.txt").write_text("no image")
     (root / "readme.txt").write_text("no class")
     steps = []
-    loaded = data.images(root, 8, progress=lambda done, total: steps.append((done, total)))
+    loaded = decoded(root, progress=lambda done, total: steps.append((done, total)))
     assert loaded.classes == ("cat", "dog")
     assert (loaded.pixels.shape, loaded.pixels.dtype) == ((4, 8, 8, 3), torch.uint8)
     assert loaded.y.tolist() == [0, 0, 1, 1]
-    assert loaded.skipped == ()
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (loaded.pixels[3, 4, 4].int() - torch.tensor([200, 100, 0])).abs().max() < 8  # JPEG rounds
 
@@ -202,13 +209,11 @@ def test_images_are_cropped_at_the_centre_after_the_shorter_side_fits(tmp_path):
     (tmp_path / "a").mkdir()
     Image.fromarray(wide).save(tmp_path / "a" / "wide.png")
     Image.fromarray(wide.transpose(1, 0, 2)).save(tmp_path / "a" / "tall.png")
-    pixels = data.images(tmp_path, 20).pixels
-    assert pixels[:, 3:17, 3:17].min() > 250
+    assert decoded(tmp_path, 20).pixels[:, 3:17, 3:17].min() > 250
 
 
 def test_grey_images_become_rgb(tmp_path):
-    path = packed(tmp_path / "p.npz", [jpeg(90, mode="L"), jpeg((10, 20, 30))], [0, 1], ["grey", "colour"])
-    loaded = data.images(path, 8)
+    loaded = decoded(packed(tmp_path / "p.npz", [jpeg(90, mode="L"), jpeg((10, 20, 30))], [0, 1], ["grey", "colour"]))
     assert loaded.classes == ("grey", "colour")
     assert loaded.y.tolist() == [0, 1]
     assert loaded.pixels[0].unique().tolist() == [90]
@@ -218,64 +223,56 @@ def test_unreadable_images_are_named_counted_and_skipped(tmp_path):
     root = folder(tmp_path / "images", each=8)
     for index in range(6):
         (root / "cat" / f"{index}.jpg").write_bytes(jpeg((0, 0, 0))[:40] if index % 2 else b"")
-    with pytest.warns(
-        UserWarning, match=r"images: 6 of 16 images cannot be read and are skipped: .*0.jpg.*4.jpg, \.\.\."
-    ):
-        loaded = data.images(root, 8)
-    assert len(loaded.y) == len(loaded.pixels) == 10
+    message = r"images: 6 of 16 images cannot be read and are skipped: .*0.jpg.*4.jpg, \.\.\."
+    with pytest.warns(UserWarning, match=message):
+        loaded = decoded(root)
+    assert len(loaded.pixels) == 10
     assert torch.bincount(loaded.y).tolist() == [2, 8]
-    assert loaded.skipped == tuple(str(root / "cat" / f"{index}.jpg") for index in range(6))
 
 
-def test_splits_of_folders_and_of_packed_files(tmp_path):
+def test_splits_of_folders_and_of_packed_files_are_listed_without_decoding(tmp_path):
     for name in ("train", "val"):
         folder(tmp_path / "tree" / name, each=3)
-    train, val = data.image_splits(tmp_path / "tree", 8)
-    assert (len(train.y), len(val.y), train.classes) == (6, 6, ("cat", "dog"))
-    (tmp_path / "files").mkdir()
+    (tmp_path / "tree" / "val" / "cat" / "0.jpg").write_bytes(b"no image")
+    train, val = splits(tmp_path / "tree")
+    assert (len(train.sources), len(val.sources), val.classes) == (6, 6, ("cat", "dog"))
+    assert [one.label for one in val.sources] == [0, 0, 0, 1, 1, 1]
+    assert val.sources[0].read() == b"no image"
     for name, color in (("train0", 10), ("train1", 20), ("val", 30)):
         packed(tmp_path / "files" / f"some_{name}.npz", [jpeg((color,) * 3)], [1], ["cat", "dog"])
-    train, val = data.image_splits(tmp_path / "files", 8)
+    train, val = (images.decode(one, 8) for one in splits(tmp_path / "files"))
     assert [int(one.float().mean()) for one in train.pixels] == [10, 20]
     assert (train.y.tolist(), val.y.tolist()) == ([1, 1], [1])
 
 
 def test_splits_must_have_the_same_classes(tmp_path):
     folder(tmp_path / "train")
-    with pytest.raises(
-        ValueError, match=r"image_splits: `root` must hold folders train and val, or files .*, got .* no val;"
-    ):
-        data.image_splits(tmp_path, 8)
+    message = r"images: `root` must hold folders train and val, or files .*, got .* no val;"
+    with pytest.raises(ValueError, match=message):
+        splits(tmp_path)
     folder(tmp_path / "val", classes=("cat", "fox"))
     message = r"`train` and `val` must have the same classes in every part, got 2 in .*val and 2 in .*: dog, fox\)"
     with pytest.raises(ValueError, match=message):
-        data.image_splits(tmp_path, 8)
+        splits(tmp_path)
     for name in ("some_train0", "some_train1", "some_val0"):
-        (tmp_path / "x").mkdir(exist_ok=True)
         order = ["cat", "dog"] if name.endswith("0") else ["dog", "cat"]
         packed(tmp_path / "x" / f"{name}.npz", [jpeg(0, mode="L")], [0], order)
     with pytest.raises(ValueError, match="they differ in: the same ones in another order"):
-        data.image_splits(tmp_path / "x", 8)
+        splits(tmp_path / "x")
 
 
 def test_bad_sources_of_images_are_named(tmp_path):
-    where = "paper.experiments.data.images: "
-    with pytest.raises(ValueError, match=where + "`side` must be at least 1, got 0; give the pixels"):
-        data.images(tmp_path, 0)
-    with pytest.raises(
-        ValueError, match=where + "`source` must be a folder with one folder of images a class, got .* none;"
-    ):
-        data.images(tmp_path, 8)
+    where = "paper.experiments.images: "
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="a folder with one folder of images a class"):
-        data.images(tmp_path, 8)
+    message = "`source` must be a folder with one folder of images per class, got .* none;"
+    with pytest.raises(ValueError, match=where + message):
+        decoded(tmp_path)
     (tmp_path / "empty" / "broken.jpg").write_bytes(b"broken")
-    with pytest.raises(
-        ValueError, match=where + "`source` must have images that can be read, got .* all 1 fail; .*broken.jpg"
-    ):
-        data.images(tmp_path, 8)
+    message = "`source` must have images that can be read, got .* all 1 fail; .*broken.jpg"
+    with pytest.raises(ValueError, match=where + message):
+        decoded(tmp_path)
     with pytest.raises(ValueError, match=where + "`path` must be a readable .npz file, got .*nowhere"):
-        data.images(tmp_path / "nowhere", 8)
+        decoded(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
@@ -288,39 +285,5 @@ def test_bad_sources_of_images_are_named(tmp_path):
 )
 def test_bad_packed_files_are_named(changes, message, tmp_path):
     path = packed(tmp_path / "p.npz", [jpeg(0, mode="L")] * 2, [0, 1], ["cat", "dog"], changes)
-    with pytest.raises(ValueError, match="paper.experiments.data.images: " + message):
-        data.images(path, 8)
-
-
-def test_images_without_pillow_name_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    folder_ = tmp_path / "images" / "cat"
-    folder_.mkdir(parents=True)
-    (folder_ / "0.jpg").write_bytes(b"")
-    with pytest.raises(ImportError, match=r"images need Pillow, which is missing; pip install pillow"):
-        data.images(tmp_path / "images", 8)
-
-
-def test_splits_are_listed_without_decoding(tmp_path):
-    for name in ("train", "val"):
-        folder(tmp_path / "tree" / name, each=3)
-    (tmp_path / "tree" / "val" / "cat" / "0.jpg").write_bytes(b"no image")
-    train, val = data.listed_splits(tmp_path / "tree")
-    assert (len(train.sources), len(val.sources), val.classes) == (6, 6, ("cat", "dog"))
-    assert [one.label for one in val.sources] == [0, 0, 0, 1, 1, 1]
-    assert val.sources[0].read() == b"no image"
-    (tmp_path / "files").mkdir()
-    for name in ("train0", "train1", "val"):
-        packed(tmp_path / "files" / f"some_{name}.npz", [jpeg((9, 9, 9))], [1], ["cat", "dog"])
-    train, val = data.listed_splits(tmp_path / "files")
-    assert (len(train.sources), len(val.sources), train.classes) == (2, 1, ("cat", "dog"))
-
-
-def test_listed_splits_must_have_the_same_classes(tmp_path):
-    where = "paper.experiments.data.listed_splits: "
-    folder(tmp_path / "train")
-    with pytest.raises(ValueError, match=where + "`root` must hold folders train and val, .* which has no val;"):
-        data.listed_splits(tmp_path)
-    packed(tmp_path / "some_val.npz", [jpeg((9, 9, 9))], [1], ["cat", "fox"])
-    with pytest.raises(ValueError, match=where + r".* must have the same classes in every part, .* dog, fox\)"):
-        data.listed_splits(tmp_path)
+    with pytest.raises(ValueError, match="paper.experiments.images: " + message):
+        decoded(path)

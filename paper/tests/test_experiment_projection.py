@@ -9,8 +9,7 @@ from torch import nn
 
 from made_images import CLASSES, SIDE, D, load_files, pack, unpack, write_files
 from paper.experiments import projection, projection_maps, projection_tables, published
-from paper.experiments.data import Images
-from paper.experiments.flat_images import flattened
+from paper.experiments.images import Images, flatten
 from paper.experiments.projection_maps import PROJECTIONS, Maps, Projection
 from paper.experiments.projection_tables import ProjectionResult
 from paper.experiments.projection_training import HeadRecipe, JointRecipe, fit_heads, frozen_run, joint_run
@@ -210,13 +209,13 @@ def test_parts_with_other_classes_are_refused(folder, tmp_path, command):
 
 def test_too_few_and_equal_images_are_refused():
     def made(count):
-        return Images(torch.zeros(count, 2, 2, 3, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64), ("a",), ())
+        return Images(torch.zeros(count, 2, 2, 3, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64), ("a",))
 
-    where = "paper.experiments.flattened: `train` must have "
+    where = "paper.experiments.images: `train` must have "
     with pytest.raises(ValueError, match=where + "10 images of some class, got fewer of every class; one in ten"):
-        flattened(made(9), made(2), "cpu")
+        flatten(made(9), made(2), "cpu")
     with pytest.raises(ValueError, match=where + "images that differ, got equal ones; check the files"):
-        flattened(made(20), made(2), "cpu")
+        flatten(made(20), made(2), "cpu")
 
 
 # --- Tables ----------------------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from torch import nn
 import laplex
 from laplex.nn import LaplexProjection
 from made_images import CLASSES, D, load_files, write_files
-from paper.experiments import flat_images, projection_maps
-from paper.experiments.data import Images
-from paper.experiments.flat_images import flattened
+from paper.experiments import images, projection_maps
+from paper.experiments.images import FlatImages, FlatSplit, Images, flatten
 from paper.experiments.projection_maps import METHODS, PROJECTIONS, TRAINED, Maps, Projection, stored
 from paper.experiments.projection_training import joint_parameters
 from paper.methods.sketch import principal_components
@@ -47,11 +46,11 @@ def test_sums_over_blocks_are_exact(monkeypatch):
     pixels = torch.randint(256, (41, 5), dtype=torch.uint8)
     pixels[:, 2] = 200  # constant
     for rows in (1, 8, 256):
-        monkeypatch.setattr(flat_images, "ROWS", rows)
-        mean, deviation = flat_images._moments(pixels)
+        monkeypatch.setattr(images, "ROWS", rows)
+        mean, deviation = images._moments(pixels)
         torch.testing.assert_close(mean, pixels.double().mean(0).float())
         assert deviation == pytest.approx(float(pixels.double().var(0, correction=0).mean().sqrt()), rel=1e-12)
-    assert flat_images._moments(pixels[:, 2:3])[1] == 0
+    assert images._moments(pixels[:, 2:3])[1] == 0
 
 
 def test_a_tenth_of_the_train_rows_of_each_class_is_held_out(data):
@@ -65,9 +64,9 @@ def test_the_digest_tells_pixels_and_classes_apart(data):
         pixels[0, 0, 0, 0] = pixel
         y = torch.zeros(20, dtype=torch.int64)
         y[1] = label
-        return Images(pixels, y, ("a", "b"), ())
+        return Images(pixels, y, ("a", "b"))
 
-    found = [flattened(made(), made(*other), "cpu").digest for other in ((), (), (8,), (7, 1))]
+    found = [flatten(made(), made(*other), "cpu").digest for other in ((), (), (8,), (7, 1))]
     assert found[0] == found[1]
     assert len(set(found)) == 3
     assert re.fullmatch("[0-9a-f]{16}", data.digest)
@@ -146,8 +145,8 @@ def test_placed_projections_are_those_of_place(variant, maps, data):
 
 def test_places_are_blind_to_the_order_of_pixels(data):
     order = torch.randperm(D, generator=torch.Generator().manual_seed(5))
-    split = flat_images.Split(data.train.pixels[:, order], data.train.y)
-    shuffled = Maps(flat_images.FlatImages(split, data.val, data.held, data.rest, data.mean, 1.0, CLASSES, ""), 4)
+    split = FlatSplit(data.train.pixels[:, order], data.train.y)
+    shuffled = Maps(FlatImages(split, data.val, data.held, data.rest, data.mean, 1.0, CLASSES, ""), 4)
     assert (shuffled.places - Maps(data, 4).places[order]).abs().median() < 1e-3
 
 

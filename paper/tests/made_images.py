@@ -5,8 +5,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from paper.experiments.data import image_splits
-from paper.experiments.flat_images import flattened
+from paper.experiments.images import decode, flatten, listings, split_paths
 
 SIDE, CLASSES = 12, 4
 D = SIDE * SIDE * 3  # pixel values of an image
@@ -65,4 +64,5 @@ def write_files(root):
 
 def load_files(root):
     """Its images, flattened."""
-    return flattened(*image_splits(root, SIDE, progress=lambda done, total: None), "cpu")
+    train, val = (decode(one, SIDE, progress=lambda *_: None) for one in listings(*split_paths(root)))
+    return flatten(train, val, "cpu")
