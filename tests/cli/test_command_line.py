@@ -14,10 +14,9 @@ import pytest
 
 import laplex
 from laplex import cli
-from laplex.cli import completion, density, doctor, options, packages
+from laplex.cli import commands, completion, doctor, packages
 from laplex.cli.parsing import Formatter, as_command, default_text, did_you_mean
 from laplex.density._starts import NAMED_PLACES
-from paper.reproduce import NAMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,7 +52,6 @@ QUICK = {
     "no command": ((), 2),
     "version": (("--version",), 0),
     "help of a command": (("fit", "--help"), 0),
-    "help of the longest": (("reproduce", "--help"), 0),
     "a mistake": (("docter",), 2),
     "a missing option": (("fit", "folder"), 2),
 }
@@ -74,12 +72,6 @@ def test_a_command_that_runs_has_all_of_laplex():
     assert "pass" in done.stdout
 
 
-def test_experiments_are_found_before_laplex_is_imported():
-    done = started("experiment", "rff", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "--size N" in done.stdout
-
-
 def test_the_script_of_an_install_is_this_command():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["scripts"] == {"laplex": "_laplex_command:main"}
@@ -87,44 +79,33 @@ def test_the_script_of_an_install_is_this_command():
 
 
 def test_what_is_copied_for_quick_help_is_still_the_same():
-    assert density.PLACES == NAMED_PLACES
+    assert commands.PLACES == NAMED_PLACES
 
 
 # --- help -------------------------------------------------------------------------------------------------------------
 
-PARSERS = dict(completion._commands(options.parser(), "laplex"))
+PARSERS = {"": commands.parser(), **completion.commands_of(commands.parser())}
 # Without these options nothing is done, or the data say it.
-NOTHING = {
-    "--json",
-    "--files",
-    "--validation",
-    "--hold-out",
-    "--components",
-    "--side",
-    "--channels",
-    "--weight",
-    "--data",
-}
-NOTHING |= {"--train", "--train-count", "--val", "--val-count", "--out"}
+NOTHING = {"--json", "--files", "--validation", "--hold-out", "--components", "--side", "--channels", "--out"}
 
 
-@pytest.mark.parametrize("path", PARSERS)
-def test_help_tells_what_is_taken_if_an_option_is_not_given(path):
-    for action in PARSERS[path]._actions:
+@pytest.mark.parametrize("name", PARSERS)
+def test_help_states_every_default(name):
+    for action in PARSERS[name]._actions:
         shown = Formatter("laplex")._get_help_string(action)
         name = next(iter(action.option_strings), "")
         default = default_text(action)
         if default:
-            assert f"{default} if not given" in shown or "those of torchvision if not given" in shown, (name, shown)
+            assert f"{default} if not given" in shown, (name, shown)
             assert shown.count("if not given") == 1
         elif name.startswith("--") and action.nargs != 0 and not action.required:
             assert "if not given" in shown or name in NOTHING, (name, shown)
 
 
 def test_every_option_of_every_command_has_help():
-    for path, parser in PARSERS.items():
+    for name, parser in PARSERS.items():
         for action in parser._actions:
-            assert action.help or isinstance(action, argparse._SubParsersAction), (path, action.option_strings)
+            assert action.help or isinstance(action, argparse._SubParsersAction), (name, action.option_strings)
 
 
 def test_defaults_are_shown_as_a_user_writes_them(command):
@@ -137,24 +118,21 @@ def test_defaults_are_shown_as_a_user_writes_them(command):
 def test_auto_is_the_device_that_there_is(monkeypatch):
     for available, expected in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr("torch.cuda.is_available", lambda available=available: available)
-        assert options.parser().parse_args(["bench"]).device == expected
-        assert options.parser().parse_args(["bench", "--device", "auto"]).device == expected
-    assert options.parser().parse_args(["bench", "--device", "cuda:7"]).device == "cuda:7"
+        assert commands.parser().parse_args(["bench"]).device == expected
+        assert commands.parser().parse_args(["bench", "--device", "auto"]).device == expected
+    assert commands.parser().parse_args(["bench", "--device", "cuda:7"]).device == "cuda:7"
 
 
 # --- misspelt words ---------------------------------------------------------------------------------------------------
 
 MISSPELT = {
     ("docter",): "did you mean doctor?",
-    ("reprodcue", "--quick"): "did you mean reproduce?",
+    ("reconstrcut", "--out", "x.png"): "did you mean reconstruct?",
     ("bench", "--rwos", "3"): "laplex bench: error: unrecognized arguments: --rwos 3; did you mean --rows for --rwos?",
     ("fit", "x", "--out", "y", "--rank", "2", "--chanels=3"): "--chanels=3; did you mean --channels for --chanels?",
     ("fit", "x", "--sdie", "8"): "are required: --out, --rank; did you mean --side for --sdie?",
     ("fit", "x", "--out", "y", "--rank", "2", "--places", "rastr"): "did you mean raster?",
-    ("reproduce", "runtim"): "got 'runtim'; did you mean runtime?",
-    ("experiment", "head"): "did you mean heads?",
-    ("experiment", "heads", "--data", "x", "--out", "y", "--methods", "laplx"): "got 'laplx'; did you mean laplex?",
-    ("bench", "--dtype", "float23"): "got 'float23'; did you mean float32?",
+    ("bench", "--dtype", "float23"): "did you mean float32?",
     ("completion", "bahs"): "did you mean bash?",
 }
 
@@ -170,7 +148,7 @@ def test_misspelt_words_are_answered_with_what_may_be_meant(words, command, tmp_
 
 
 def test_other_words_are_answered_without_a_guess(command):
-    for words in (("xyz",), ("bench", "--xyz"), ("bench", "extra"), ("reproduce", "xyz"), ("bench", "--row", "3")):
+    for words in (("xyz",), ("bench", "--xyz"), ("bench", "extra"), ("bench", "--row", "3")):
         assert "did you mean" not in command(*words)[2]
     assert did_you_mean("xyz", ("doctor",)) == ""
 
@@ -212,7 +190,6 @@ SAID = {
     ("fit", "nowhere", *FIT): "laplex fit: DATA must be a folder of images",
     ("fit", "pictures", "--side", "100000", "--channels", "3", *FIT): "laplex fit: --side must make images of at most",
     ("sample", "nowhere", "--out", "x.png"): "laplex sample: MODEL must be",
-    ("experiment", "density", "--data", "pictures", "--hold-out", "1", "--out", "o"): "density: --side must be given",
 }
 
 
@@ -253,15 +230,13 @@ PACKAGES = {
     "samples": (("sample", "x", "--out", "x.png"), "laplex sample: it needs safetensors and pillow, which are missing"),
     "a filling": (("inpaint", "x", "y", "--out", "x.png"), "it needs safetensors and pillow"),
     "numbers": (("evaluate", "x", "y.npy"), "it needs safetensors, which is missing; pip install safetensors\n"),
-    "features": (("experiment", "features", "--model", "swin_t", "--data", "x", "--out", "y"),
-                 "python -m paper experiment features: it needs torchvision and pillow, which are missing; pip install"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_one_message_names_all_packages_that_are_missing(name, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    without(monkeypatch, "safetensors", "PIL", "matplotlib", "torchvision")
+    without(monkeypatch, "safetensors", "PIL", "matplotlib")
     words, message = PACKAGES[name]
     status, _, told = command(*words)
     assert status == 2
@@ -272,20 +247,15 @@ def test_one_message_names_all_packages_that_are_missing(name, command, tmp_path
 
 def test_what_only_draws_is_not_needed(monkeypatch):
     without(monkeypatch, "matplotlib")
-    for name in packages.NEEDS:
-        if name != "experiment features":
-            packages.refuse(name, ["."])
-
-
-def test_every_command_that_needs_packages_is_there():
-    assert {f"laplex {name}" for name in packages.NEEDS} <= set(PARSERS)
+    for name in ("fit", "sample", "reconstruct", "inpaint", "evaluate"):
+        packages.refuse(name, ".")
 
 
 # --- the TAB key ------------------------------------------------------------------------------------------------------
 
 COMPLETED = {
     ("fi",): "fit",
-    ("re",): "reconstruct reproduce report",
+    ("re",): "reconstruct",
     ("fit", ""): "",  # a file: bash takes its own
     ("fit", "folder", "--s"): "--side --seed",
     ("fit", "folder", "--places", ""): " ".join(NAMED_PLACES),
@@ -293,9 +263,6 @@ COMPLETED = {
     ("bench", "--json", ""): "",
     ("bench", "--device", "c"): "cpu cuda",
     ("bench", "--dtype", "float3"): "float32",
-    ("experiment", ""): "heads compress projection density rff features",
-    ("experiment", "heads", "--rec"): "--recipe",
-    ("reproduce", "runtime", "gr"): "gram",
     ("completion", ""): "bash zsh",
     ("--v",): "--version",
 }
@@ -317,7 +284,7 @@ def test_tab_completes_commands_options_and_names(command):
 
 def test_the_script_has_all_names(command):
     script = command("completion", "bash")[1]
-    assert all(name in script for name in (*NAMES, *(path.removeprefix("laplex ") for path in PARSERS)))
+    assert all(name in script for name in PARSERS)
     zsh = command("completion", "zsh")[1]
     assert zsh.endswith(script)
     assert "bashcompinit" in zsh
@@ -325,7 +292,7 @@ def test_the_script_has_all_names(command):
 
 # --- readers that leave -----------------------------------------------------------------------------------------------
 
-GONE = {("doctor",): cli.CLOSED, ("experiment", "--list"): cli.CLOSED, ("fit", "--help"): 0, ("bench", "--rows"): 2}
+GONE = {("doctor",): cli.CLOSED, ("fit", "--help"): 0, ("bench", "--rows"): 2}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes of Windows are other ones")
@@ -350,10 +317,10 @@ def test_an_output_that_is_closed_from_the_start_is_no_error():
 
 
 def test_ctrl_c_ends_any_command_without_a_traceback(command, monkeypatch):
-    def interrupted():
+    def interrupted(options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(doctor, "examine", interrupted)
+    monkeypatch.setattr(doctor, "run", interrupted)
     assert command("doctor") == (130, "", "\nlaplex doctor: interrupted\n")
 
 
@@ -368,7 +335,5 @@ def test_the_install_takes_the_versions_that_are_tested():
 
 def test_the_page_of_commands_names_all(command):
     page = (ROOT / "docs/reference/command-line.md").read_text(encoding="utf-8")
-    commands = {path.split()[1] for path in PARSERS if " " in path}
-    named = set(re.findall(r"`(?:laplex )?(\w+)`", page))
-    assert commands <= named
+    assert set(PARSERS) - {""} <= set(re.findall(r"`(?:laplex )?(\w+)`", page))
     assert laplex.__version__ in command("--version")[1]

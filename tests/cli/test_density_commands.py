@@ -201,7 +201,7 @@ def test_data_of_another_size_are_refused(laplex, path, tmp_path):
             out = () if command == "evaluate" else ("--out", tmp_path / "x.png")
             status, output, told = laplex(command, path, tmp_path / name, *out, *CPU)
             assert (status, output) == (2, "")
-            expected = f"DATA must have {DIM} (6 x 6 x 3) numbers an example, as the model has, got {numbers} in "
+            expected = f"DATA must have {DIM} (6 x 6 x 3) numbers per example, as the model has, got {numbers} in "
             assert told.startswith(f"laplex {command}: {expected}")
     assert not (tmp_path / "x.png").exists()
 
@@ -233,7 +233,7 @@ def test_one_image_for_a_model_of_rectangles(laplex, grids, tmp_path):
     Image.fromarray(drawn(1)[0]).save(tmp_path / "square.png")
     status, _, told = laplex("reconstruct", tmp_path, tmp_path / "square.png", "--out", tmp_path / "r.png", *CPU)
     assert status == 2
-    assert "DATA must have 72 (4 x 6 x 3) numbers an example, as the model has, got 108 (6 x 6 x 3) in " in told
+    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 108 (6 x 6 x 3) in " in told
 
 
 def test_a_disk_that_cannot_be_written_is_told(laplex, path, tmp_path, monkeypatch):
@@ -263,7 +263,7 @@ def test_images_of_another_shape_are_refused(laplex, tmp_path):
     np.save(tmp_path / "turned.npy", drawn(5)[:, :, :4])  # 6 x 4
     status, _, told = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "turned.npy", *CPU)
     assert status == 2
-    assert "DATA must have 72 (4 x 6 x 3) numbers an example, as the model has, got 72 (6 x 4 x 3) in " in told
+    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 72 (6 x 4 x 3) in " in told
 
 
 REFUSED = {
@@ -339,7 +339,7 @@ def test_ctrl_c_writes_nothing(laplex, path, tmp_path, monkeypatch):
 
     monkeypatch.setattr(density_commands, "samples", interrupted)
     status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
-    assert (status, told) == (130, "\nlaplex sample: interrupted; nothing was written\n")
+    assert (status, told) == (130, "\nlaplex sample: interrupted; nothing was replaced\n")
     assert os.listdir(tmp_path) == []
 
 

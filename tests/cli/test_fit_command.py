@@ -163,14 +163,6 @@ def test_without_pillow_the_numbers_are_there(laplex, data, tmp_path, monkeypatc
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def test_without_safetensors_nothing_is_begun(laplex, data, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    status, _, told = laplex("fit", data, "--out", tmp_path / "fitted", *SMALL)
-    missing = "--out: files of models need safetensors, which is missing; pip install safetensors"
-    assert (status, told) == (2, f"laplex fit: {missing}\n")
-    assert not (tmp_path / "fitted").exists()
-
-
 REFUSED = {
     ("--rank", 7): "--rank must be a multiple of --functions, and at least twice as large, got 7 and 2; use --rank 6",
     ("--rank", 2): "--rank must be a multiple of --functions, and at least twice as large, got 2 and 2; use --rank 4",
@@ -270,7 +262,7 @@ def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert status == 1
-    assert "laplex fit: cannot go on ([Errno 28] No space left on device)" in told
+    assert "laplex fit: cannot continue ([Errno 28] No space left on device)" in told
 
 
 def test_a_checkpoint_of_another_fit_is_refused(laplex, data, tmp_path):

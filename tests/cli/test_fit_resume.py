@@ -171,7 +171,7 @@ def test_a_disk_that_is_full_when_the_fit_is_interrupted(laplex, data, uninterru
         status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 1
     assert told.endswith(
-        "laplex fit: cannot go on ([Errno 28] No space left on device); the same command resumes from the checkpoint\n"
+        "laplex fit: cannot continue ([Errno 28] No space left on device); the same command resumes from the checkpoint\n"
     )
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0

@@ -1,4 +1,4 @@
-"""`laplex bench`: laplex.linear beside torch.nn.Linear of the same shape, on this machine.
+"""`laplex bench`: laplex.linear against torch.nn.Linear of the same shape, on this machine.
 
 Both layers multiply by the same matrix K, so both have the same right answer. It is checked first, against the
 definition in float64 on some random rows; a layer that is wrong is not timed.
@@ -6,6 +6,7 @@ definition in float64 on some random rows; a layer that is wrong is not timed.
 
 import argparse
 import json
+import math
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -15,7 +16,8 @@ from pathlib import Path
 import torch
 
 from laplex import testing
-from laplex.cli.layers import BACKWARD, FORWARD, KEPT, check, laplex_calls, linear_calls
+from laplex.cli.layers import BACKWARD, FORWARD, PLANNED, check, laplex_calls, linear_calls
+from laplex.cli.machine import refuse_device
 from laplex.cli.tables import Table, show
 
 # The largest relative error of an answer that is right and only rounded.
@@ -54,80 +56,118 @@ class Result:
     fault: bool = False  # laplex was wrong, or failed
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Measure every shape, print the table and write the file; after Ctrl-C, of what was finished."""
+    try:
+        refuse(options)
+    except ValueError as error:
+        print(f"laplex bench: {error}", file=sys.stderr)
+        return 2
     results: list[Result] = []
-    status, shapes, noise = 0, _shapes(given), testing.busy()
+    status, shapes, noise = 0, _shapes(options), testing.busy()
     try:
         for count, shape in enumerate(shapes, 1):
             print(f"[{count}/{len(shapes)}] {shape} ... ", end="", file=sys.stderr, flush=True)
             start = time.perf_counter()
-            results.append(measure(shape, given))
+            results.append(measure(shape, options))
             print(f"{time.perf_counter() - start:.1f} s", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         print("\nlaplex bench: interrupted; this is what was finished", file=sys.stderr)
         status = 130
-    _write(given, results)
+    _write(options, results)
     if results:
-        _print(given, results, noise)
+        _print(options, results, noise)
     return status or int(any(result.fault for result in results))
 
 
-def _shapes(given: argparse.Namespace) -> tuple[Shape, ...]:
+def refuse(options: argparse.Namespace) -> None:
+    """Raise ValueError where the options make no sense, before anything is measured."""
+    if (options.rows is None) != (options.cols is None):
+        raise ValueError("--rows and --cols go together: a layer has both")
+    if options.batch is not None and options.rows is None:
+        raise ValueError("--batch goes with --rows and --cols: the usual shapes have their own")
+    for name in ("rows", "cols", "batch"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be at least 1, got {value}")
+    for name in ("tau", "memory"):
+        value = getattr(options, name)
+        if not 0 < value < math.inf:
+            raise ValueError(f"--{name} must be positive and finite, got {value:g}")
+    refuse_device(options.device)
+    if options.json is not None:
+        try:
+            Path(options.json).open("a").close()
+        except OSError as error:
+            raise ValueError(f"--json: cannot write {options.json} ({error.strerror or error})") from None
+
+
+def _shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
     """The user's own; or two hidden layers, a classifier's head, an image of 224 x 224 x 3, and one too large."""
-    if given.rows is not None:
-        return (Shape(given.cols, given.rows, given.batch or BATCH),)
-    large = 1 << (18 if given.device == "cpu" else 20)
+    if options.rows is not None:
+        return (Shape(options.cols, options.rows, options.batch or BATCH),)
+    large = 1 << (18 if options.device == "cpu" else 20)
     usual = Shape(64, 64, 128), Shape(768, 1000, 128), Shape(4096, 4096, 64), Shape(150_528, 1000, 64)
     return *usual, Shape(large, large, 8)
 
 
-def measure(shape: Shape, given: argparse.Namespace) -> Result:
+def measure(shape: Shape, options: argparse.Namespace) -> Result:
     """One shape. What does not fit, or fails, is noted; the shapes after it still count."""
-    own, dense = (1 + given.phase) * (shape.rows + shape.cols), shape.rows * shape.cols
+    own, dense = (1 + options.phase) * (shape.rows + shape.cols), shape.rows * shape.cols
     result = Result(shape, {"laplex": own, "nn.Linear": dense})
     try:
-        _fill(result, given)
+        _fill(result, options)
     except RuntimeError as error:  # most often: out of memory
         result.note, result.fault = f"failed: {str(error).splitlines()[0]}", True
     return result
 
 
-def _fill(result: Result, given: argparse.Namespace) -> None:
+def _fill(result: Result, options: argparse.Namespace) -> None:
     """Check, then time."""
-    shape, dtype = result.shape, getattr(torch, given.dtype)
-    options = {"tau": given.tau, "phases": given.phase, "device": given.device, "dtype": dtype}
-    problem = testing.draw(shape.rows, shape.cols, rows=shape.batch, **options)
+    shape, dtype = result.shape, getattr(torch, options.dtype)
+    problem = testing.draw(
+        shape.rows,
+        shape.cols,
+        rows=shape.batch,
+        tau=options.tau,
+        phases=options.phase,
+        device=options.device,
+        dtype=dtype,
+    )
     layers = {"laplex": laplex_calls(problem)}
     needs = 2e-9 * result.numbers["nn.Linear"] * dtype.itemsize
-    if needs <= given.memory:
+    if needs <= options.memory:
         layers["nn.Linear"] = linear_calls(problem)
     else:
-        result.note = f"nn.Linear skipped: weight and gradient take {needs:.3g} GB, and --memory is {given.memory:g}"
+        result.note = f"nn.Linear skipped: weight and gradient take {needs:.3g} GB, and --memory is {options.memory:g}"
     for name, calls in layers.items():
         result.errors[name], worst = check(problem, calls)
-        if not worst <= BOUNDS[given.dtype]:
+        if not worst <= BOUNDS[options.dtype]:
             result.note, result.fault = f"{name} is wrong here (error {worst:.1e}): nothing was timed", True
             return
     timed = {(layer, name): call for layer, own in layers.items() for name, call in own.items()}
-    times = testing.interleave(timed, given.device, testing.Budget(min_s=SECONDS / len(timed)))
+    times = testing.interleave(timed, options.device, testing.Budget(min_s=SECONDS / len(timed)))
     result.seconds = {layer: {name: times[layer, name].median for name in own} for layer, own in layers.items()}
 
 
-def _write(given: argparse.Namespace, results: list[Result]) -> None:
+def _write(options: argparse.Namespace, results: list[Result]) -> None:
     """The figures, with all that they depend on, where --json asks for them."""
-    if given.json is None:
+    if options.json is None:
         return
-    about = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": testing.describe(given.device)}
-    asked = {"dtype": given.dtype, "tau": given.tau, "phase": given.phase}
-    content = about | asked | {"results": [asdict(result) for result in results]}
-    Path(given.json).write_text(json.dumps(content, indent=1) + "\n")
+    content = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": testing.describe(options.device),
+        "dtype": options.dtype,
+        "tau": options.tau,
+        "phase": options.phase,
+        "results": [asdict(result) for result in results],
+    }
+    Path(options.json).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _print(given: argparse.Namespace, results: list[Result], noise: str) -> None:
-    title = (
-        f"laplex.linear beside torch.nn.Linear: {given.dtype}, {given.device}, torch threads: {torch.get_num_threads()}"
-    )
+def _print(options: argparse.Namespace, results: list[Result], noise: str) -> None:
+    setting = f"{options.dtype}, {options.device}, torch threads: {torch.get_num_threads()}"
+    title = f"laplex.linear against torch.nn.Linear: {setting}"
     show(Table(title, HEADER, [line for result in results for line in _lines(result)]))
     notes = [f"{result.shape}: {result.note}" for result in results if result.note]
     print("", *notes, NOTES, *filter(None, [noise]), sep="\n")
@@ -139,8 +179,8 @@ def _lines(result: Result) -> list[tuple[str, ...]]:
     held, theirs = result.numbers["laplex"], result.numbers["nn.Linear"]
     numbers = f"{held:,}", f"{theirs:,}", compared(held, theirs, "fewer", "more")
     lines: list[tuple[str, ...]] = [(str(result.shape), "numbers held", *numbers)]
-    for name in (KEPT, FORWARD, BACKWARD):
-        pair = ours.get(name), dense.get(FORWARD if name == KEPT else name)
+    for name in (PLANNED, FORWARD, BACKWARD):
+        pair = ours.get(name), dense.get(FORWARD if name == PLANNED else name)
         lines.append(("", name, *map(scaled, pair), compared(*pair, "faster", "slower")))
     errors = [f"{result.errors[name]:.1e}" if name in result.errors else "-" for name in ("laplex", "nn.Linear")]
     return [*lines, ("", "largest error", *errors, "")]

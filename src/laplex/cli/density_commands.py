@@ -9,14 +9,15 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from laplex._writing import write_whole
-from laplex.cli import density_data
+from laplex.cli import packages
 from laplex.cli.checkpoint import CHECKPOINT, MODEL
+from laplex.cli.density_data import LoadedModel, for_model
 from laplex.cli.machine import refuse_device, refuse_seed
 from laplex.cli.masks import mask
 from laplex.cli.parsing import as_command
@@ -30,33 +31,25 @@ HEADER = ("examples", "count", "log-likelihood", "standard error", "bits per dim
 ACROSS = 8  # images in a row of a grid
 
 
-class Loaded(NamedTuple):
-    """A model on its device, the shape of its images, if they are images, and what a step of 1 in its data was."""
-
-    model: Model
-    shape: Shape | None
-    units: str | None
-
-
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """The command: 2 where options, model or data are refused, 130 after Ctrl-C."""
     commands = {"sample": _sample, "reconstruct": _reconstruct, "inpaint": _inpaint, "evaluate": _evaluate}
+    left = "nothing was replaced" if getattr(options, "files", None) is None else "files that are there are complete"
     try:
-        refuse_device(given.device)
-        refuse_seed(getattr(given, "seed", 0))  # not all of them draw
-        commands[given.command](given)
+        packages.refuse(options.command, getattr(options, "data", None))  # `sample` has none
+        refuse_device(options.device)
+        refuse_seed(getattr(options, "seed", 0))  # not all commands draw
+        commands[options.command](options)
     except (ValueError, TypeError, ImportError) as error:
-        print(f"laplex {given.command}: {as_command(error)}", file=sys.stderr)
+        print(f"laplex {options.command}: {as_command(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # nobody reads the output any more
         raise
     except OSError as error:
-        done = "nothing was replaced" if getattr(given, "files", None) is None else "what is there is complete"
-        print(f"laplex {given.command}: cannot write ({error}); {done}", file=sys.stderr)
+        print(f"laplex {options.command}: cannot write ({error}); {left}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        done = "nothing was written" if getattr(given, "files", None) is None else "files that are there are complete"
-        print(f"\nlaplex {given.command}: interrupted; {done}", file=sys.stderr)
+        print(f"\nlaplex {options.command}: interrupted; {left}", file=sys.stderr)
         return 130
     return 0
 
@@ -64,53 +57,56 @@ def run(given: argparse.Namespace) -> int:
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
-def _sample(given: argparse.Namespace) -> None:
-    model, shape, _ = _for_picture(given)
-    _write(given, samples(model, given.count, given.seed), shape)
+def _sample(options: argparse.Namespace) -> None:
+    loaded, shape = _for_picture(options)
+    _write(options, samples(loaded.model, options.count, options.seed), shape)
 
 
-def _reconstruct(given: argparse.Namespace) -> None:
-    model, shape, units = _for_picture(given)
-    x = _examples(given, model, shape, units)
-    _write(given, {"images": x, "reconstructions": model.reconstruct(x)}, shape)
+def _reconstruct(options: argparse.Namespace) -> None:
+    loaded, shape = _for_picture(options)
+    x = _examples(options, loaded)
+    _write(options, {"images": x, "reconstructions": loaded.model.reconstruct(x)}, shape)
 
 
-def _inpaint(given: argparse.Namespace) -> None:
-    if given.samples < 0:
-        raise ValueError(f"--samples must be at least 0, got {given.samples}")
-    model, shape, units = _for_picture(given)
-    known = mask(given.mask, shape, given.seed).to(model.mean.device)
-    x = _examples(given, model, shape, units)
-    seen = torch.where(known, x, torch.full_like(x, 0.5))
+def _inpaint(options: argparse.Namespace) -> None:
+    if options.samples < 0:
+        raise ValueError(f"--samples must be at least 0, got {options.samples}")
+    loaded, shape = _for_picture(options)
+    model = loaded.model
+    known = mask(options.mask, shape, options.seed).to(model.mean.device)
+    x = _examples(options, loaded)
+    masked = torch.where(known, x, torch.full_like(x, 0.5))
     filled = model.inpaint(known, x)
-    drawn = fillings(model, known, filled, given.samples, given.seed) if given.samples else {}
-    _write(given, {"images": x, "what is given": seen, "filled": filled} | drawn, shape)
+    draws = fillings(model, known, filled, options.samples, options.seed) if options.samples else {}
+    _write(options, {"images": x, "what is given": masked, "filled": filled} | draws, shape)
 
 
-def _evaluate(given: argparse.Namespace) -> None:
-    if given.json is not None:
-        _refuse_file("--json", Path(given.json))
-    model, shape, units = _loaded(given)
-    values = density_data.for_model(given.command, given.data, density_data.Wanted(model.dim, shape, units))
-    examples = Examples(values, given.device, mean=model.mean)
-    found = evaluations(model, {given.data: examples})
-    show(evaluation_table(f"{type(model).__name__} of {given.model}", found))
-    if given.json is not None:
-        content = {"model": given.model, "evaluation": found, "machine": describe(given.device)}
-        write_whole(Path(given.json), json.dumps(content, indent=1) + "\n")
+def _evaluate(options: argparse.Namespace) -> None:
+    if options.json is not None:
+        _refuse_file("--json", Path(options.json))
+    loaded = _load(options)
+    figures = evaluations(loaded.model, {options.data: for_model(options.command, options.data, loaded)})
+    show(evaluation_table(f"{type(loaded.model).__name__} of {options.model}", figures))
+    if options.json is not None:
+        content = {"model": options.model, "evaluation": figures, "machine": describe(options.device)}
+        write_whole(Path(options.json), json.dumps(content, indent=1) + "\n")
 
 
 # --- what `laplex fit` shows, too -------------------------------------------------------------------------------------
 
 
 def evaluations(model: Model, examples: Mapping[str, Examples | None]) -> dict[str, dict[str, Any]]:
-    """What the model is worth on examples that are there, under their names; one example has no standard error."""
-    there = {name: one for name, one in examples.items() if one is not None}
-    found = {name: {"count": len(one)} | evaluate(model, one)._asdict() for name, one in there.items()}
-    return {name: one if one["count"] > 1 else one | {"standard_error": None} for name, one in found.items()}
+    """How well the model describes examples, by their names; one example has no standard error."""
+    figures: dict[str, dict[str, Any]] = {}
+    for name, values in examples.items():
+        if values is not None:
+            figures[name] = {"count": len(values)} | evaluate(model, values)._asdict()
+            if len(values) == 1:
+                figures[name]["standard_error"] = None
+    return figures
 
 
-def evaluation_table(title: str, found: Mapping[str, Mapping[str, Any]]) -> Table:
+def evaluation_table(title: str, figures: Mapping[str, Mapping[str, Any]]) -> Table:
     """One line for each of :func:`evaluations`."""
     rows: list[tuple[str, ...]] = [
         (
@@ -121,7 +117,7 @@ def evaluation_table(title: str, found: Mapping[str, Mapping[str, Any]]) -> Tabl
             f"{one['bits_per_dim']:.4f}",
             f"{one['rmse']:.4f}",
         )
-        for name, one in found.items()
+        for name, one in figures.items()
     ]
     return Table(title, HEADER, rows)
 
@@ -141,11 +137,11 @@ def fillings(model: Model, known: Tensor, filled: Tensor, count: int, seed: int)
 
     Examples ``filled`` (m, n) have their means there, as from ``inpaint``.
     """
-    given = model.condition(known, filled[0][known])  # its covariance is that of every example
+    rest = model.condition(known, filled[0][known])  # its covariance is that of every example
     drawn = {}
-    for label, draw in (("", given.rsample), (" without noise", given.signal)):
+    for label, draw in (("", rest.rsample), (" without noise", rest.signal)):
         with _seeded(model, seed):
-            apart = draw((count, len(filled))) - given.mean
+            apart = draw((count, len(filled))) - rest.mean
         for number, one in enumerate(apart, 1):
             drawn[number, label] = filled.clone()
             drawn[number, label][:, ~known] += one
@@ -171,9 +167,9 @@ def in_rows(images: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
 # --- models, examples, files ------------------------------------------------------------------------------------------
 
 
-def _loaded(given: argparse.Namespace) -> Loaded:
-    model, about = files.load(_model_file(given.model), given.device)
-    return Loaded(model.requires_grad_(False), about["shape"], about.get("units"))
+def _load(options: argparse.Namespace) -> LoadedModel:
+    model, about = files.load(_model_file(options.model), options.device)
+    return LoadedModel(model.requires_grad_(False), about["shape"], about.get("units"))
 
 
 def _model_file(name: str) -> Path:
@@ -190,43 +186,41 @@ def _model_file(name: str) -> Path:
     )
 
 
-def _for_picture(given: argparse.Namespace) -> tuple[Model, Shape, str | None]:
-    if given.count < 1:
-        raise ValueError(f"--count must be at least 1, got {given.count}")
-    if given.out is None and given.files is None:
+def _for_picture(options: argparse.Namespace) -> tuple[LoadedModel, Shape]:
+    if options.count < 1:
+        raise ValueError(f"--count must be at least 1, got {options.count}")
+    if options.out is None and options.files is None:
         raise ValueError(
             "--out FILE.png or --files FOLDER must be given: one picture of all images, or a file for each"
         )
-    if given.out is not None:
-        if Path(given.out).suffix.lower() != ".png":
-            raise ValueError(f"--out must end with .png, got {given.out}; --files takes a folder")
-        _refuse_file("--out", Path(given.out))
-    if given.files is not None:
-        refuse_folder("--files", given.files)
-    model, shape, units = _loaded(given)
-    if shape is None:
+    if options.out is not None:
+        if Path(options.out).suffix.lower() != ".png":
+            raise ValueError(f"--out must end with .png, got {options.out}; --files takes a folder")
+        _refuse_file("--out", Path(options.out))
+    if options.files is not None:
+        refuse_folder("--files", options.files)
+    loaded = _load(options)
+    if loaded.shape is None:
         raise ValueError(
-            f"MODEL must be of images, got {given.model}, which was fitted to numbers without a height and a width; "
+            f"MODEL must be of images, got {options.model}, which was fitted to numbers without a height and a width; "
             "fit it again with --side"
         )
-    return model, shape, units
+    return loaded, loaded.shape
 
 
-def _examples(given: argparse.Namespace, model: Model, shape: Shape, units: str | None) -> Tensor:
+def _examples(options: argparse.Namespace, loaded: LoadedModel) -> Tensor:
     """The first examples (count, n), in the units of the model; no others are read."""
-    wanted = density_data.Wanted(model.dim, shape, units)
-    values = density_data.for_model(given.command, given.data, wanted, given.count)
-    return Examples(values, given.device, mean=model.mean).some(slice(None))
+    return for_model(options.command, options.data, loaded, options.count).some(slice(None))
 
 
-def _write(given: argparse.Namespace, images: Mapping[str, Tensor], shape: Shape) -> None:
+def _write(options: argparse.Namespace, images: Mapping[str, Tensor], shape: Shape) -> None:
     """Images (m, n) under their labels, as one picture, as files, or both."""
-    if given.out is not None:
-        pictures.grid(given.out, in_rows(images), shape)
-        print(f"wrote {given.out}")
-    if given.files is not None:
-        Path(given.files).mkdir(parents=True, exist_ok=True)
-        written = pictures.separate(given.files, images, shape)
+    if options.out is not None:
+        pictures.grid(options.out, in_rows(images), shape)
+        print(f"wrote {options.out}")
+    if options.files is not None:
+        Path(options.files).mkdir(parents=True, exist_ok=True)
+        written = pictures.separate(options.files, images, shape)
         print(f"wrote {written[0]} to {written[-1].name}, {len(written)} files")
 
 

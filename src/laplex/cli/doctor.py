@@ -1,13 +1,13 @@
 """`laplex doctor`: what is installed, which backends can run, and whether their answers are right."""
 
-from dataclasses import dataclass
+import argparse
 from itertools import product
 
 import torch
 
 import laplex
 from laplex import testing
-from laplex.cli.tables import Table
+from laplex.cli.tables import Table, show
 
 SHAPES = ((300, 200, 3), (2000, 50, 2), (1500, 1500, 1))  # (n, k, batch): both ways to scan, and no power of two
 TAU = 1.0
@@ -15,27 +15,21 @@ BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-13}
 HEADER = ("backend", "device", "dtype", "worst relative error", "verdict")
 
 
-@dataclass(frozen=True)
-class Findings:
-    """What to show, and whether every check passed."""
-
-    tables: list[Table]
-    healthy: bool
-
-
-def examine() -> Findings:
-    """Look at everything; a few seconds."""
+def run(options: argparse.Namespace) -> int:
+    """Look at everything, which takes a few seconds, and show it; 1 if a check failed."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     about = testing.describe(devices[-1])
     answers = laplex.backends.available()
     able = [(name, device) for name, device in product(answers, devices) if _runs(name, device)]
     checks = [_check(name, device, dtype) for (name, device), dtype in product(able, BOUNDS)]
-    tables = [
+    for table in (
         Table("This machine", ("what", "is"), [(name, str(value)) for name, value in about.items()]),
         Table("Backends", ("backend", "available"), list(answers.items())),
         Table("Products and gradients, against the definition in float64", HEADER, checks),
-    ]
-    return Findings(tables, all(verdict == "pass" for *_, verdict in checks))
+    ):
+        show(table)
+        print()
+    return int(any(verdict != "pass" for *_, verdict in checks))
 
 
 def _runs(backend: str, device: str) -> bool:

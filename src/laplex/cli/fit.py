@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from laplex._version import __version__
-from laplex.cli import density_data, signals, team
+from laplex.cli import density_data, packages, signals, team
 from laplex.cli.checkpoint import CHECKPOINT, LAST_GOOD, Keeper, Point
 from laplex.cli.density_commands import refuse_folder
 from laplex.cli.fit_report import report
@@ -26,52 +26,55 @@ from laplex.density import files
 LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C, 143 after kill."""
     with signals.raised():
         try:
-            refuse(given)
-            with team.joined(given.device) as us:
-                return _run(given, us)
+            packages.refuse("fit", options.data, options.validation)
+            refuse(options)
+            with team.joined(options.device) as processes:
+                return _run(options, processes)
         except (ValueError, TypeError, ImportError) as error:
-            return _told(as_command(error), 2)
+            return _say(as_command(error), 2)
         except torch.OutOfMemoryError:
-            return _told("the device has too little memory; give a smaller --rank or --batch", 1)
+            return _say("the device has too little memory; give a smaller --rank or --batch", 1)
         except BrokenPipeError:  # nobody reads the output any more
             raise
         except OSError as error:
-            return _told(f"cannot go on ({error}){_resumed(given)}", 1)
+            return _say(f"cannot continue ({error}){_resumed(options)}", 1)
         except KeyboardInterrupt as error:
-            return _told(f"interrupted{_resumed(given)}", _status(error))
+            return _say(f"interrupted{_resumed(options)}", _status(error))
 
 
-def _resumed(given: argparse.Namespace) -> str:
-    """How the fit is resumed, if there is a checkpoint."""
-    there = (Path(given.out) / CHECKPOINT).exists()
-    return f"; the same command{' without --fresh' if given.fresh else ''} resumes from the checkpoint" if there else ""
+def _resumed(options: argparse.Namespace) -> str:
+    """How to resume the fit, if there is a checkpoint."""
+    there = (Path(options.out) / CHECKPOINT).exists()
+    return (
+        f"; the same command{' without --fresh' if options.fresh else ''} resumes from the checkpoint" if there else ""
+    )
 
 
-def _run(given: argparse.Namespace, us: team.Team) -> int:
-    data = density_data.for_fit(given, us.device, quiet=not us.leads)
-    settings = _settings(given, us)
+def _run(options: argparse.Namespace, processes: team.Team) -> int:
+    data = density_data.for_fit(options, processes.device, quiet=not processes.leads)
+    settings = _settings(options, processes)
     _refuse_for(settings, data)
     known = asdict(settings) | {"laplex": __version__}
-    keeper = Keeper(Path(given.out), known, data.digest, given.every, writes=us.leads)
-    point = None if given.fresh else keeper.restore()
+    keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads)
+    point = None if options.fresh else keeper.restore()
     if point is not None:
-        settings = _continued(settings, point, given.out)
-    us.wait()  # before the checkpoint is replaced, all have read it
+        settings = _continued(settings, point, options.out)
+    processes.wait()  # all must have read the checkpoint before it is replaced
     keeper.folder.mkdir(parents=True, exist_ok=True)
-    job = Job(data, settings, keeper, us)
+    job = Job(data, settings, keeper, processes)
     try:
-        keeper.begin(fresh=given.fresh)
-        found = fitted(job, point)
-        if us.leads:
-            report(job, found)
+        keeper.begin(fresh=options.fresh)
+        result = fitted(job, point)
+        if processes.leads:
+            report(job, result)
     except DivergedError as error:
         return _diverged(job, error)
     except KeyboardInterrupt as error:
-        return _interrupted(given, job, error)
+        return _interrupted(options, job, error)
     except BaseException:
         keeper.save()
         raise
@@ -90,7 +93,7 @@ def _continued(settings: Settings, point: Point, folder: str) -> Settings:
             f"epochs; give --rounds {before} and more --epochs, another folder, or --fresh to start over"
         )
     if more:
-        _told(
+        _say(
             f"{folder} has a fit of {before} rounds: {more} more follow, without annealing; --fresh would anneal "
             f"{settings.rounds} rounds from the start",
             0,
@@ -98,14 +101,14 @@ def _continued(settings: Settings, point: Point, folder: str) -> Settings:
     return replace(settings, schedule=schedule)
 
 
-def _interrupted(given: argparse.Namespace, job: Job, error: KeyboardInterrupt) -> int:
+def _interrupted(options: argparse.Namespace, job: Job, error: KeyboardInterrupt) -> int:
     """Save what was reached. A second signal ends the process at once, and leaves the checkpoint as it was."""
     signals.end_at_once()
     if job.keeper.progress is None:
-        return _told(f"interrupted{_resumed(given)}", _status(error))
-    _told(f"interrupted after {job.keeper.progress}; saving a checkpoint (another Ctrl-C ends at once)", 0)
+        return _say(f"interrupted{_resumed(options)}", _status(error))
+    _say(f"interrupted after {job.keeper.progress}; saving a checkpoint (another Ctrl-C ends at once)", 0)
     job.keeper.save()
-    return _told(f"saved{_resumed(given)}", _status(error))
+    return _say(f"saved{_resumed(options)}", _status(error))
 
 
 def _status(error: KeyboardInterrupt) -> int:
@@ -113,84 +116,83 @@ def _status(error: KeyboardInterrupt) -> int:
 
 
 def _diverged(job: Job, error: DivergedError) -> int:
-    kept = "no round was finished"
+    left = "no round was finished"
     if error.model is not None and job.team.leads:
         path = job.keeper.folder / LAST_GOOD
         files.save(path, error.model, job.data.shape, units=job.data.units)
-        kept = f"the last good model is {path}"
+        left = f"the last good model is {path}"
     hint = "a smaller --lr and --fresh" if job.settings.epochs else "fewer --rounds and --fresh, or look at the data"
-    return _told(f"{error}; {kept}; try {hint}", 1) if job.team.leads else 1
+    return _say(f"{error}; {left}; try {hint}", 1) if job.team.leads else 1
 
 
-def _told(message: str, status: int) -> int:
-    if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail alike, and one says so
-        with suppress(OSError):  # a terminal that was closed; what is to be saved is saved all the same
+def _say(message: str, status: int) -> int:
+    if os.environ.get("RANK", "0") == "0":  # set by torchrun; all processes fail in the same way, and one says so
+        with suppress(OSError):  # a terminal that was closed; saving goes ahead
             print(f"laplex fit: {message}", file=sys.stderr)
     return status
 
 
-def _settings(given: argparse.Namespace, us: team.Team) -> Settings:
-    paper = given.components is not None
+def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
+    paper = options.components is not None
     return Settings(
-        rank=given.rank,
-        functions=None if paper else given.functions or 2,
-        components=given.components,
-        rounds=given.rounds,
-        schedule=given.rounds,
-        places=given.places or ("raster" if paper else "tree"),
-        jump=given.jump,
-        epochs=given.epochs,
-        lr=given.lr,
-        batch=given.batch,
-        seed=given.seed,
-        device=us.device.type,
-        processes=us.size,
+        rank=options.rank,
+        functions=None if paper else options.functions or 2,
+        components=options.components,
+        rounds=options.rounds,
+        schedule=options.rounds,
+        places=options.places or ("raster" if paper else "tree"),
+        jump=options.jump,
+        epochs=options.epochs,
+        lr=options.lr,
+        batch=options.batch,
+        seed=options.seed,
+        device=processes.device.type,
+        processes=processes.size,
     )
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 
-def refuse(given: argparse.Namespace) -> None:
+def refuse(options: argparse.Namespace) -> None:
     """Raise ValueError where the options make no sense, before anything is read."""
     for name, least in (("rank", 1), ("functions", 1), ("components", 1), ("rounds", 0), ("epochs", 0), ("batch", 1)):
-        value = getattr(given, name)
+        value = getattr(options, name)
         if value is not None and value < least:
             raise ValueError(f"--{name} must be at least {least}, got {value}")
-    if given.rounds == given.epochs == 0:
+    if options.rounds == options.epochs == 0:
         raise ValueError("--rounds and --epochs must not both be 0: nothing would be fitted")
-    if not 0 < given.lr < math.inf:
-        raise ValueError(f"--lr must be positive and finite, got {given.lr:g}")
-    if not 0 <= given.every < math.inf:
-        raise ValueError(f"--every must be 0 or more seconds, got {given.every:g}")
-    if given.side is not None and given.side < 1:
-        raise ValueError(f"--side must be at least 1, got {given.side}")
-    _refuse_model(given)
-    if given.validation is not None and given.hold_out is not None:
+    if not 0 < options.lr < math.inf:
+        raise ValueError(f"--lr must be positive and finite, got {options.lr:g}")
+    if not 0 <= options.every < math.inf:
+        raise ValueError(f"--every must be 0 or more seconds, got {options.every:g}")
+    if options.side is not None and options.side < 1:
+        raise ValueError(f"--side must be at least 1, got {options.side}")
+    _refuse_model(options)
+    if options.validation is not None and options.hold_out is not None:
         raise ValueError("--validation and --hold-out exclude each other: give one of them")
-    if given.hold_out is not None and not 0 < given.hold_out < 1:
-        raise ValueError(f"--hold-out must be between 0 and 1, got {given.hold_out:g}")
-    refuse_device(given.device)
-    refuse_seed(given.seed)
-    refuse_folder("--out", given.out)
-    files.require("--out")  # else it would be missed at the first checkpoint, after minutes
+    if options.hold_out is not None and not 0 < options.hold_out < 1:
+        raise ValueError(f"--hold-out must be between 0 and 1, got {options.hold_out:g}")
+    refuse_device(options.device)
+    refuse_seed(options.seed)
+    refuse_folder("--out", options.out)
 
 
-def _refuse_model(given: argparse.Namespace) -> None:
+def _refuse_model(options: argparse.Namespace) -> None:
     """The two kinds of models: EM fits one with functions, the paper's has components."""
-    if given.rank > LARGEST_RANK:
-        raise ValueError(f"--rank must be at most {LARGEST_RANK}, got {given.rank}: its matrices fill the memory")
-    if given.components is None:
-        functions = given.functions or 2
-        if given.rank % functions or given.rank < 2 * functions:
-            fits = max(given.rank // functions, 2) * functions
+    if options.rank > LARGEST_RANK:
+        raise ValueError(f"--rank must be at most {LARGEST_RANK}, got {options.rank}: its matrices fill the memory")
+    if options.components is None:
+        functions = options.functions or 2
+        if options.rank % functions or options.rank < 2 * functions:
+            fits = max(options.rank // functions, 2) * functions
             raise ValueError(
-                f"--rank must be a multiple of --functions, and at least twice as large, got {given.rank} and "
+                f"--rank must be a multiple of --functions, and at least twice as large, got {options.rank} and "
                 f"{functions}; use --rank {fits}"
             )
-    elif given.rounds:
-        raise ValueError(f"--components goes with --rounds 0, got --rounds {given.rounds}: EM fits --functions")
-    elif given.functions is not None or given.places not in (None, "raster"):
+    elif options.rounds:
+        raise ValueError(f"--components goes with --rounds 0, got --rounds {options.rounds}: EM fits --functions")
+    elif options.functions is not None or options.places not in (None, "raster"):
         raise ValueError("--components excludes --functions, and any --places but raster")
 
 

@@ -15,33 +15,33 @@ import torch
 from laplex._writing import write_whole
 from laplex.cli.checkpoint import MODEL, PICTURES, SUMMARY
 from laplex.cli.density_commands import ACROSS, evaluation_table, in_rows, samples
-from laplex.cli.fitting import Fitted, Job
+from laplex.cli.fitting import FitResult, Job
 from laplex.cli.tables import show
 from laplex.density import files, pictures
 from laplex.testing import commit, describe
 
 
-def report(job: Job, found: Fitted) -> None:
+def report(job: Job, result: FitResult) -> None:
     """Write everything, and then say where: what is said may have no reader any more."""
     folder, data = job.keeper.folder, job.data
     files.save(
-        folder / MODEL, found.model, data.shape, units=data.units, settings=asdict(job.settings), data=data.digest
+        folder / MODEL, result.model, data.shape, units=data.units, settings=asdict(job.settings), data=data.digest
     )
-    summary = _summary(job, found)
+    summary = _summary(job, result)
     write_whole(folder / SUMMARY, json.dumps(summary, indent=1) + "\n")
-    written = (MODEL, SUMMARY, *_draw(job, found))
+    written = (MODEL, SUMMARY, *_draw(job, result))
     show(evaluation_table(f"Fitted in {summary['seconds']:.1f} s", summary["evaluation"]))
     for name in written:
         print(f"wrote {folder / name}")
 
 
-def _summary(job: Job, found: Fitted) -> dict[str, Any]:
+def _summary(job: Job, result: FitResult) -> dict[str, Any]:
     data, last = job.data, job.keeper.log[-1]
     return {
         "settings": asdict(job.settings),
         "data": {"examples": len(data.train), "dim": data.train.dim, "shape": data.shape, "skipped": data.skipped},
-        "model": type(found.model).__name__,
-        "parameters": sum(one.numel() for one in found.model.parameters()),
+        "model": type(result.model).__name__,
+        "parameters": sum(one.numel() for one in result.model.parameters()),
         "seconds": last["seconds"],
         "evaluation": {name: last[name] for name in ("train", "validation") if name in last},
         "machine": describe(str(data.train.device)) | {"commit": commit()},
@@ -51,18 +51,18 @@ def _summary(job: Job, found: Fitted) -> dict[str, Any]:
 # --- Pictures ---------------------------------------------------------------------------------------------------------
 
 
-def _draw(job: Job, found: Fitted) -> list[str]:
+def _draw(job: Job, result: FitResult) -> list[str]:
     """The pictures that the data and the installed packages allow; their names."""
     folder, shape = job.keeper.folder, job.data.shape
     drawings: list[Callable[[Path], None]] = [
         lambda path: _likelihoods(job, path),
-        lambda path: _spectrum(found, path),
+        lambda path: _spectrum(result, path),
     ]
     if shape is not None:
         drawings += [
-            lambda path: pictures.grid(path, in_rows(samples(found.model, 16, job.settings.seed)), shape),
-            lambda path: _reconstructions(job, found, path),
-            lambda path: pictures.places(path, found.before, found.model.a, shape),
+            lambda path: pictures.grid(path, in_rows(samples(result.model, 16, job.settings.seed)), shape),
+            lambda path: _reconstructions(job, result, path),
+            lambda path: pictures.places(path, result.start, result.model.a, shape),
         ]
     drawn = []
     for name, draw in zip(PICTURES, drawings):
@@ -75,26 +75,26 @@ def _draw(job: Job, found: Fitted) -> list[str]:
     return drawn
 
 
-def _reconstructions(job: Job, found: Fitted, path: Path) -> None:
+def _reconstructions(job: Job, result: FitResult, path: Path) -> None:
     """Some examples that the fit did not see, if there are any, above what the model makes of them."""
     examples = job.data.validation or job.data.train
     x = examples.some(slice(0, ACROSS))
-    seen = "validation" if job.data.validation is not None else "train"
-    rows = [(f"{seen} images", x), ("reconstructions", found.model.reconstruct(x))]
+    part = "validation" if job.data.validation is not None else "train"
+    rows = [(f"{part} images", x), ("reconstructions", result.model.reconstruct(x))]
     pictures.grid(path, rows, job.data.shape)  # type: ignore[arg-type]  # called for images alone
 
 
 @torch.no_grad()
-def _spectrum(found: Fitted, path: Path) -> None:
-    """Of the covariance without the noise, and the mean variance of the noise beside it."""
-    gaussian = found.model.distribution()
+def _spectrum(result: FitResult, path: Path) -> None:
+    """Of the covariance without the noise, and the mean variance of the noise."""
+    gaussian = result.model.distribution()
     spread = gaussian.spectrum()
     noise = gaussian.noise.double().square().mean().expand_as(spread)
     pictures.spectrum(path, {"F F^T, fitted": spread, "noise of a feature, mean": noise})
 
 
 def _likelihoods(job: Job, path: Path) -> None:
-    """Over the seconds of the fit; a stage is a curve, and what it is worth at its end the last point of it."""
+    """Over the seconds of the fit; a stage is a curve, and its evaluation at the end is its last point."""
     curves: dict[str, list[tuple[float, float]]] = {}
     levels = {}
     for entry in job.keeper.log:
@@ -107,12 +107,12 @@ def _likelihoods(job: Job, path: Path) -> None:
 
 
 def _dips(log: list[dict[str, Any]]) -> dict[str, list[float]]:
-    """When annealing lowered the likelihood, in seconds, under what it did."""
-    found: dict[str, list[float]] = {}
+    """When annealing lowered the likelihood, in seconds, by what it did."""
+    dips: dict[str, list[float]] = {}
     rounds = [entry for entry in log if "round" in entry]
     for before, entry in pairwise(rounds):
         levelled, shortened = "levelled" in entry, entry.get("tau") != before.get("tau")
         if entry["log_likelihood"] < before["log_likelihood"] and (levelled or shortened):
-            what = "annealing: places levelled" if levelled else "annealing: tau shortened"
-            found.setdefault(what, []).append(entry["seconds"])
-    return found
+            change = "annealing: places levelled" if levelled else "annealing: tau shortened"
+            dips.setdefault(change, []).append(entry["seconds"])
+    return dips

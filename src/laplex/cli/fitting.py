@@ -54,11 +54,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """The model, and where its features were at the start (n,)."""
 
     model: Model
-    before: Tensor
+    start: Tensor
 
 
 class DivergedError(ArithmeticError):
@@ -69,17 +69,16 @@ class DivergedError(ArithmeticError):
         self.model = model
 
 
-def fitted(job: Job, point: Point | None) -> Fitted:
+def fitted(job: Job, point: Point | None) -> FitResult:
     """Fit, from ``point`` on if it is given."""
-    settings, at = job.settings, point.stage if point is not None else None
-    if at == "adam" and point is not None:
-        return _adam(job, Fitted(_blank(job), point.tree["before"]), point.tree)
-    if settings.components is None:
-        found = _em(job, None if point is None else point.tree)
+    if point is not None and point.stage == "adam":
+        return _adam(job, FitResult(_blank(job), point.tree["before"]), point.tree)
+    if job.settings.components is None:
+        result = _em(job, None if point is None else point.tree)
     else:
         model = _blank(job)
-        found = Fitted(model, model.a.detach().clone())
-    return _adam(job, found, None) if settings.epochs else found
+        result = FitResult(model, model.a.detach().clone())
+    return _adam(job, result, None) if job.settings.epochs else result
 
 
 def _blank(job: Job) -> Model:
@@ -101,28 +100,31 @@ def _blank(job: Job) -> Model:
 # --- EM ---------------------------------------------------------------------------------------------------------------
 
 
-def _em(job: Job, tree: dict[str, Any] | None) -> Fitted:
+def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
     settings, keeper, train = job.settings, job.keeper, job.data.train
     began = time.perf_counter() - keeper.seconds()
-    state, before = _started(job) if tree is None else _restored(job, tree)
     if tree is None:
-        _hold(job, state, before)
+        options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": job.data.shape}
+        state = start(train, settings.rank, places=settings.places, **options)
+        places = state.a.clone()
+        _hold(job, state, places)
+    else:
+        state, places = State(**tree["state"]).to(train.device), tree["before"]
     em = EM(train, state, settings.rounds, schedule=settings.schedule, jump=settings.jump, began=began)
-    with _progress_of(job, "EM") as told:
-        told(state.round, settings.rounds, "")
+    with _progress_bar(job, "EM") as show:
+        show(state.round, settings.rounds, "")
         for done in _rounds(em):
             levelled = {"levelled": True} if done.levelled else {}
-            seconds, likelihood = round(done.seconds, 3), done.log_likelihood
-            _note(job, "em", "round", done.round, seconds, likelihood, tau=done.tau, **levelled)
-            _hold(job, em.state, before)
-            note = _in_words(job, likelihood) + (", places levelled" if done.levelled else "")
-            told(em.state.round, settings.rounds, note)
+            entry = {"stage": "em", "round": done.round, "seconds": round(done.seconds, 3)}
+            note = _log(job, entry, done.log_likelihood, tau=done.tau, **levelled)
+            _hold(job, em.state, places)
+            show(em.state.round, settings.rounds, note + (", places levelled" if done.levelled else ""))
             if keeper.due() or em.state.round == settings.rounds:
                 keeper.save()
-    found = Fitted(em.model(), before)
+    result = FitResult(em.model(), places)
     if settings.rounds:
-        _finish(job, "em", settings.rounds, found.model)
-    return found
+        _finish(job, "em", settings.rounds, result.model)
+    return result
 
 
 def _rounds(em: EM) -> Iterator[Round]:
@@ -133,64 +135,52 @@ def _rounds(em: EM) -> Iterator[Round]:
         raise DivergedError(f"round {em.state.round + 1} of EM failed: {error}", model) from None
 
 
-def _started(job: Job) -> tuple[State, Tensor]:
-    settings, data = job.settings, job.data
-    options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": data.shape}
-    state = start(data.train, settings.rank, places=settings.places, **options)
-    return state, state.a.clone()
-
-
-def _hold(job: Job, state: State, before: Tensor) -> None:
+def _hold(job: Job, state: State, places: Tensor) -> None:
     progress = f"{state.round} of {job.settings.rounds} rounds"
-    job.keeper.reached("em", {"state": dict(vars(state)), "before": before}, progress)
-
-
-def _restored(job: Job, tree: dict[str, Any]) -> tuple[State, Tensor]:
-    values = {name: _moved(value, job) for name, value in tree["state"].items()}
-    return State(**values), tree["before"]
+    job.keeper.reached("em", {"state": dict(vars(state)), "before": places}, progress)
 
 
 # --- Adam -------------------------------------------------------------------------------------------------------------
 
 
-def _adam(job: Job, found: Fitted, tree: dict[str, Any] | None) -> Fitted:
-    settings, keeper, model = job.settings, job.keeper, found.model
+def _adam(job: Job, result: FitResult, tree: dict[str, Any] | None) -> FitResult:
+    settings, keeper, model = job.settings, job.keeper, result.model
     trainer = _trainer(job, model, tree)
     good = _copy_if_finite(job, model, None)
-    with _progress_of(job, "Adam") as told:
-        told(trainer.epochs, settings.epochs, "")
+    with _progress_bar(job, "Adam") as show:
+        show(trainer.epochs, settings.epochs, "")
         for epoch in range(trainer.epochs + 1, settings.epochs + 1):
             try:
                 likelihood = job.team.mean(trainer.epoch())
             except FAILURES as error:
                 raise DivergedError(f"epoch {epoch} of Adam failed: {error}", good) from None
-            _note(job, "adam", "epoch", epoch, keeper.seconds(), likelihood)
+            note = _log(job, {"stage": "adam", "epoch": epoch, "seconds": keeper.seconds()}, likelihood)
             good = _copy_if_finite(job, model, good)
-            told(epoch, settings.epochs, _in_words(job, likelihood))
-            state = {"model": dict(model.state_dict()), "trainer": trainer.state_dict(), "before": found.before}
-            state["order"] = _order(model)
+            show(epoch, settings.epochs, note)
+            state = {"model": dict(model.state_dict()), "trainer": trainer.state_dict(), "before": result.start}
+            state["order"] = _parameter_names(model)
             keeper.reached("adam", state, f"{epoch} of {settings.epochs} epochs", copied=True)
             if keeper.due() or epoch == settings.epochs:
                 keeper.save()
     _finish(job, "adam", settings.epochs, model)
-    return found
+    return result
 
 
 def _trainer(job: Job, model: Model, tree: dict[str, Any] | None) -> Trainer:
     """From the checkpoint on if there is one; each process of a team takes its share of every batch."""
-    settings, us = job.settings, job.team
+    settings, team = job.settings, job.team
     if tree is not None:
-        if tree["order"] != _order(model):  # Adam knows parameters by their numbers
+        if tree["order"] != _parameter_names(model):  # Adam knows parameters by their numbers
             raise ValueError("--out: the checkpoint is of a laplex with other parameters; --fresh starts over")
         model.load_state_dict(tree["model"])
-    share: dict[str, Any] = {"batch": settings.batch, "share": (us.rank, us.size)}
-    trainer = Trainer(us.together(model), job.data.train, lr=settings.lr, seed=settings.seed, **share)
+    share: dict[str, Any] = {"batch": settings.batch, "share": (team.rank, team.size)}
+    trainer = Trainer(team.together(model), job.data.train, lr=settings.lr, seed=settings.seed, **share)
     if tree is not None:
         trainer.load_state_dict(tree["trainer"])
     return trainer
 
 
-def _order(model: Model) -> list[str]:
+def _parameter_names(model: Model) -> list[str]:
     return [name for name, _ in model.named_parameters()]
 
 
@@ -199,41 +189,34 @@ def _copy_if_finite(job: Job, model: Model, other: Model | None) -> Model | None
     """A copy of the model if its likelihood is finite for some examples; else the other."""
     train = job.data.train
     try:
-        seen = model.log_prob(train.some(slice(0, job.settings.batch)))
+        likelihoods = model.log_prob(train.some(slice(0, job.settings.batch)))
     except FAILURES:
         return other
-    return copy.deepcopy(model) if bool(seen.isfinite().all()) else other
+    return copy.deepcopy(model) if bool(likelihoods.isfinite().all()) else other
 
 
-# --- what is told -----------------------------------------------------------------------------------------------------
+# --- what is shown and logged -----------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _progress_of(job: Job, what: str) -> Iterator[_progress.NotedProgress]:
+def _progress_bar(job: Job, title: str) -> Iterator[_progress.NotedProgress]:
     if job.team.leads:
-        with _progress.timed_bar(what) as told:
-            yield told
+        with _progress.timed_bar(title) as show:
+            yield show
     else:
         yield lambda done, total, note: None
 
 
-def _note(job: Job, stage: str, counted: str, count: int, seconds: float, likelihood: float, **more: Any) -> None:
-    entry = {"stage": stage, counted: count, "seconds": seconds, "log_likelihood": likelihood}
-    job.keeper.note(**entry, bits_per_dim=job.data.bits_per_dim(likelihood), **more)
-
-
-def _in_words(job: Job, likelihood: float) -> str:
-    return f"{job.data.bits_per_dim(likelihood):.3f} bits per dimension"
+def _log(job: Job, entry: dict[str, Any], likelihood: float, **more: Any) -> str:
+    """Add a line to the log; the likelihood in words."""
+    bits = job.data.train.bits_per_dim(likelihood)
+    job.keeper.note(**entry, log_likelihood=likelihood, bits_per_dim=bits, **more)
+    return f"{bits:.3f} bits per dimension"
 
 
 def _finish(job: Job, stage: str, count: int, model: Model) -> None:
-    """The end of a stage: what the model is worth."""
-    if not job.team.leads:
-        return
-    seconds = job.keeper.seconds()
-    found = evaluations(model, {"train": job.data.train, "validation": job.data.validation})
-    job.keeper.note(stage=stage, finished=count, seconds=seconds, **found)
-
-
-def _moved(value: Any, job: Job) -> Any:
-    return value.to(job.data.train.device) if isinstance(value, Tensor) else value
+    """At the end of a stage evaluate the model."""
+    if job.team.leads:
+        seconds = job.keeper.seconds()
+        figures = evaluations(model, {"train": job.data.train, "validation": job.data.validation})
+        job.keeper.note(stage=stage, finished=count, seconds=seconds, **figures)

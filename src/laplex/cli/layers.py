@@ -10,7 +10,7 @@ import laplex
 from laplex import testing
 from laplex.testing import Problem
 
-KEPT, FORWARD, BACKWARD = "forward, plan kept", "forward", "forward + backward"
+PLANNED, FORWARD, BACKWARD = "forward, plan kept", "forward", "forward + backward"
 CHECKED = 16  # rows of K, and as many columns for the gradients
 BLOCK = 1 << 22  # entries of K formed at once
 
@@ -28,7 +28,7 @@ def laplex_calls(problem: Problem) -> Calls:
         return torch.autograd.grad(laplex.linear(**trained), tuple(leaves.values()), problem.cotangent)
 
     return {
-        KEPT: lambda: (laplex.linear(**problem.arguments, plan=plan),),
+        PLANNED: lambda: (laplex.linear(**problem.arguments, plan=plan),),
         FORWARD: lambda: (laplex.linear(**problem.arguments),),
         BACKWARD: step,
     }

@@ -24,7 +24,8 @@ then its noise is inflated.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,6 +54,11 @@ class State:
     knots: Tensor  # (K,)
     tau: float
     round: int = 0  # how many came before
+
+    def to(self, device: torch.device | str) -> State:
+        """The same state on a device."""
+        tensors: dict[str, Any] = {name: one.to(device) for name, one in vars(self).items() if isinstance(one, Tensor)}
+        return replace(self, **tensors)
 
     @torch.no_grad()
     def model(self, mean: Tensor) -> PlacedGaussian:

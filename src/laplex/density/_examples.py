@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from laplex import _checks
 from laplex.density._moments import welford
 
 BLOCK = 1 << 26  # numbers that are float32 at a time
+DIGESTED = 1 << 26  # bytes that a thread hashes at a time
 LEAST_NOISE = 1e-4  # of the variance of a feature, and of the mean variance; without noise a likelihood has no bound
 
 
@@ -124,6 +127,16 @@ def examples_of(where: str, examples: object) -> None:
             f"{where}: `examples` must be a laplex.density.Examples, got {type(examples).__name__}; use "
             "laplex.density.Examples(values)"
         )
+
+
+def digest(values: Tensor) -> str:
+    """A hash of examples (N, n)."""
+    rows = max(1, DIGESTED // max(1, values[:1].nbytes))
+    with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
+        parts = pool.map(lambda part: hashlib.sha256(part.contiguous().numpy()).digest(), values.split(rows))
+        total = hashlib.sha256(b"".join(parts))
+    total.update(f"{values.dtype} {tuple(values.shape)}".encode())
+    return total.hexdigest()[:32]
 
 
 def _parts(count: int, few: int) -> list[slice]:
