@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from laplex.cli.density_data import digest
 from laplex.density import Examples
+from laplex.density._examples import digest
 from laplex.density.images import Pictures, Shape, load
 
 

@@ -170,9 +170,8 @@ def test_a_disk_that_is_full_when_the_fit_is_interrupted(laplex, data, uninterru
         patch.setattr(os, "fsync", lambda file: full() if calls else (calls.append(1), right(file)))  # after the log
         status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 1
-    assert told.endswith(
-        "laplex fit: cannot continue ([Errno 28] No space left on device); the same command resumes from the checkpoint\n"
-    )
+    reason = "cannot continue ([Errno 28] No space left on device)"
+    assert told.endswith(f"laplex fit: {reason}; the same command resumes from the checkpoint\n")
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
     same_fit(tmp_path, uninterrupted)
