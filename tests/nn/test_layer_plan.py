@@ -1,4 +1,4 @@
-"""The plan that ``laplex.nn.LaplexLinear`` keeps while its anchors are frozen: it is never stale, nor saved."""
+"""The plan that layers and projections keep while their anchors are frozen: it is never stale, nor saved."""
 
 import copy
 import pickle
@@ -12,10 +12,18 @@ from helpers import error
 from laplex.nn import LaplexLinear, LaplexProjection
 
 
+@pytest.fixture(params=[lambda: LaplexLinear(300, 200).requires_grad_(False), lambda: LaplexProjection(300, 200)])
+def make(request):
+    return request.param
+
+
 def dense(layer, x):
     """The definition, in float64."""
-    a, b, tau, mix = (each.detach().double() for each in (layer.a, layer.b, layer.tau, layer.mix))
-    return laplex.reference.linear(x.detach().double(), a, b, tau, weight=mix) + layer.bias.detach().double()
+    a, b, tau = (anchors.detach().double() for anchors in (layer.a, layer.b, layer.tau))
+    if isinstance(layer, LaplexProjection):
+        return laplex.reference.linear(x.detach().double(), a, b, tau)
+    y = laplex.reference.linear(x.detach().double(), a, b, tau, weight=layer.mix.detach().double())
+    return y + layer.bias.detach().double()
 
 
 def as_defined(layer, x):
@@ -23,8 +31,8 @@ def as_defined(layer, x):
     return error(layer(x), dense(layer, x))
 
 
-def test_a_frozen_layer_sorts_once():
-    layer, x = LaplexLinear(300, 200).requires_grad_(False), torch.randn(4, 300)
+def test_a_frozen_layer_sorts_once(make):
+    layer, x = make(), torch.randn(4, 300)
     first = layer(x)
     plan = layer._plan
     assert plan is not None
@@ -35,9 +43,9 @@ def test_a_frozen_layer_sorts_once():
     assert layer._plan is not plan
 
 
-def test_a_plan_is_no_part_of_the_state():
-    layer = LaplexLinear(30, 20).requires_grad_(False)
-    layer(torch.randn(30))
+def test_a_plan_is_not_part_of_the_state(make):
+    layer = make()
+    layer(torch.randn(300))
     assert layer._plan is not None
     assert "_plan" not in str(layer.state_dict().keys())
     assert copy.deepcopy(layer)._plan is None
@@ -55,10 +63,12 @@ def assigned_to_data(layer):
 
 
 def loaded(layer):
-    layer.load_state_dict(LaplexLinear(300, 200).state_dict(), assign=True)
+    layer.load_state_dict(type(layer)(300, 200).state_dict(), assign=True)
 
 
 def trained_by_a_fused_optimizer(layer):
+    if isinstance(layer, LaplexProjection):
+        pytest.skip("a frozen projection has no parameters")
     layer.requires_grad_(True)
     optimizer = torch.optim.SGD(layer.parameters(), lr=100.0, fused=True)
     layer(torch.randn(4, 300)).square().sum().backward()
@@ -67,8 +77,8 @@ def trained_by_a_fused_optimizer(layer):
 
 
 @pytest.mark.parametrize("change", [written_through_data, assigned_to_data, loaded, trained_by_a_fused_optimizer])
-def test_a_frozen_layer_follows_its_anchors(change):
-    layer, x = LaplexLinear(300, 200).requires_grad_(False), torch.randn(4, 300)
+def test_a_frozen_layer_follows_its_anchors(make, change):
+    layer, x = make(), torch.randn(4, 300)
     layer(x)
     assert layer._plan is not None
     change(layer)
@@ -99,16 +109,15 @@ def test_a_frozen_copy_that_follows_by_averages():
 
 
 def test_trained_anchors_have_no_plan():
-    layer = LaplexLinear(30, 20)
-    layer(torch.randn(30))
-    assert layer._plan is None
+    for layer in (LaplexLinear(30, 20), LaplexProjection(30, 20, trainable=True)):
+        layer(torch.randn(30))
+        assert layer._plan is None
 
 
-@pytest.mark.parametrize("make", [lambda: LaplexLinear(30, 20).requires_grad_(False), lambda: LaplexProjection(30, 20)])
 def test_tensors_can_be_swapped(make):
     """torch swaps them only where nothing refers to them, and a plan does."""
     layer = make()
-    layer(torch.randn(2, 30))
+    layer(torch.randn(2, 300))
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         layer.load_state_dict(make().state_dict())

@@ -13,7 +13,7 @@ from laplex.nn import LaplexLinear, replace_linear, reseat_step
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def quiet(done, of):
+def quiet(done, total):
     """No bar."""
 
 
@@ -122,50 +122,59 @@ def test_a_shared_bias_is_not_torn():
     assert model[1].bias is model[0].bias
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_an_encoder_of_torch_in_evaluation(masked):
-    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
-    model, x = nn.TransformerEncoder(part, 2), torch.randn(3, 5, 8)
-    replace_linear(model, kernels=2)
-    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
-    want = model(x, src_key_padding_mask=mask).detach()
-    with torch.no_grad():
-        got = model.eval()(x, src_key_padding_mask=mask)
-    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
+# --- encoders of torch, which in evaluation read the weights of their layers ------------------------------------------
+
+masked = pytest.mark.parametrize(
+    "mask", [None, torch.arange(5) >= torch.tensor([[5], [3], [4]])], ids=["all", "masked"]
+)
 
 
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=str)
-@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-def test_a_layer_put_into_an_encoder_by_hand(moment, masked, dtype, tolerance):
-    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
-    model = nn.TransformerEncoder(part, 2)
-    for layer in [part] if moment == "before" else model.layers:
-        layer.linear1, layer.linear2 = LaplexLinear(8, 16, kernels=2), LaplexLinear(16, 8, kernels=2)
-    model = (nn.TransformerEncoder(part, 2) if moment == "before" else model).to(dtype)
-    x = torch.randn(3, 5, 8, dtype=dtype)
-    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
-    want = model(x, src_key_padding_mask=mask).detach()
-    with torch.no_grad():
-        got = model.eval()(x, src_key_padding_mask=mask)
-    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= tolerance
-
-
-@pytest.mark.parametrize("masked", [False, True], ids=["plain", "masked"])
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_an_encoder_that_reads_the_weights_itself(masked):
-    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+def put_kernels_into(part):
     part.linear1, part.linear2 = LaplexLinear(8, 16, kernels=2), LaplexLinear(16, 8, kernels=2)
-    part.activation_relu_or_gelu = 1  # as torch sets it: its fast path is free again
-    model, x = nn.TransformerEncoder(part, 2), torch.randn(3, 5, 8)
-    mask = torch.arange(5) >= torch.tensor([[5], [3], [4]]) if masked else None
+
+
+def encoder_of(moment):
+    """Two encoder layers with layers of kernels, which were put in at this moment."""
+    part = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    if moment == "before":
+        put_kernels_into(part)
+    model = nn.TransformerEncoder(part, 2)
+    if moment == "replaced":
+        replace_linear(model, kernels=2)
+    if moment == "after":
+        for layer in model.layers:
+            put_kernels_into(layer)
+    return model
+
+
+def error_in_evaluation(model, mask, dtype=torch.float32):
+    x, shown = torch.randn(3, 5, 8, dtype=dtype), slice(None) if mask is None else ~mask
     want = model(x, src_key_padding_mask=mask).detach()
-    for layer in (layer for block in model.layers for layer in (block.linear1, block.linear2)):
-        layer.forward = None  # is not called
     with torch.no_grad():
-        got = model.eval()(x, src_key_padding_mask=mask)
-    assert error(got[~mask] if masked else got, want[~mask] if masked else want) <= 1e-5
+        return error(model.eval()(x, src_key_padding_mask=mask)[shown], want[shown])
+
+
+@masked
+@pytest.mark.parametrize("moment", ["replaced", "before", "after"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)], ids=str)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True", "ignore:The PyTorch API of nested tensors")
+def test_an_encoder_in_evaluation(moment, mask, dtype, tolerance):
+    assert error_in_evaluation(encoder_of(moment).to(dtype), mask, dtype) <= tolerance
+
+
+@masked
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True", "ignore:The PyTorch API of nested tensors")
+def test_an_encoder_on_its_fast_path(mask, monkeypatch):
+    model, forward = encoder_of("before"), LaplexLinear.forward
+
+    def trained_forward(self, x):
+        assert self.training
+        return forward(self, x)
+
+    monkeypatch.setattr(LaplexLinear, "forward", trained_forward)
+    for layer in model.layers:
+        layer.activation_relu_or_gelu = 1  # as torch sets it
+    assert error_in_evaluation(model, mask) <= 1e-5
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
@@ -271,16 +280,16 @@ def test_a_jump_lowers_the_loss():
 
 def test_a_layer_stays_as_it_is_where_no_jump_helps():
     layer, loss = stuck()
-    kept = copy.deepcopy(layer.state_dict())
+    state = copy.deepcopy(layer.state_dict())
     before, after = reseat_step(layer, loss, steps=(-1e3,))
     assert before == after
-    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+    assert all(torch.equal(state[name], value) for name, value in layer.state_dict().items())
 
 
 @pytest.mark.parametrize("good", [0, 1], ids=["at_once", "later"])
 def test_an_error_in_the_loss_leaves_the_layer_whole(good):
     layer, _ = stuck()
-    kept, calls = copy.deepcopy(layer.state_dict()), iter(range(9))
+    state, calls = copy.deepcopy(layer.state_dict()), iter(range(9))
 
     def broken():
         loss = layer(torch.randn(2, 10)).sum()
@@ -291,7 +300,7 @@ def test_an_error_in_the_loss_leaves_the_layer_whole(good):
     with pytest.raises(RuntimeError, match="no data"):
         reseat_step(layer, broken)
     assert "forward" not in vars(layer)
-    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+    assert all(torch.equal(state[name], value) for name, value in layer.state_dict().items())
 
 
 def test_a_forward_of_the_instance_is_kept():
@@ -311,11 +320,11 @@ def test_a_jump_with_inputs_of_other_dtypes(dtype):
 
 def test_a_layer_that_is_given_zeros_stays():
     layer, _ = stuck()
-    kept = copy.deepcopy(layer.state_dict())
+    state = copy.deepcopy(layer.state_dict())
     for x in (torch.zeros(5, 10), torch.zeros(0, 10)):
         before, after = reseat_step(layer, lambda x=x: layer(x).square().sum())
         assert before == after
-    assert all(torch.equal(kept[name], value) for name, value in layer.state_dict().items())
+    assert all(torch.equal(state[name], value) for name, value in layer.state_dict().items())
 
 
 def test_bad_losses():

@@ -89,10 +89,10 @@ def test_a_count_sketch_of_any_numbers_is_the_float64_sum_rounded():
 @BACKENDS
 def test_any_matrix_is_a_routing_of_replicas(backend, dtype):
     weight = dyadic(5, 8, dtype=dtype) * (torch.rand(5, 8) < 0.6)
-    made, x = universal(weight), dyadic(3, 8, dtype=dtype)
-    assert len(made.source) == int((weight != 0).sum())
-    assert torch.equal(made.linear(x), x @ weight.mT)
-    assert torch.equal(apply(x[:, made.source] * made.scale, made.anchors, backend), x @ weight.mT)
+    replicas, x = universal(weight), dyadic(3, 8, dtype=dtype)
+    assert len(replicas.source) == int((weight != 0).sum())
+    assert torch.equal(replicas.linear(x), x @ weight.mT)
+    assert torch.equal(apply(x[:, replicas.source] * replicas.scale, replicas.anchors, backend), x @ weight.mT)
 
 
 def test_replicas_carry_the_gradient_of_the_matrix():

@@ -18,9 +18,11 @@ from laplex._seriation import seriate
 from laplex.sklearn import LaplexTransformer
 
 
-@pytest.mark.parametrize("how", [{}, {"tau": 0.2, "places": "random", "phase": True, "signs": True}], ids=str)
-def test_scikit_learn_checks(how):
-    check_estimator(LaplexTransformer(3, random_state=1, **how), on_skip=None)  # what needs other packages is left out
+@pytest.mark.parametrize("options", [{}, {"tau": 0.2, "places": "random", "phase": True, "signs": True}], ids=str)
+def test_scikit_learn_checks(options):
+    check_estimator(
+        LaplexTransformer(3, random_state=1, **options), on_skip=None
+    )  # what needs other packages is left out
 
 
 def normal(samples=30, features=12, seed=0):
@@ -45,8 +47,8 @@ def test_places_are_those_of_seriate():
 
 @pytest.mark.parametrize("places", ["data", "random"])
 def test_random_state_decides(places):
-    X, how = normal(), {"places": places, "signs": True}
-    one, two, three = (LaplexTransformer(4, random_state=seed, **how).fit_transform(X) for seed in (3, 3, 4))
+    X, options = normal(), {"places": places, "signs": True}
+    one, two, three = (LaplexTransformer(4, random_state=seed, **options).fit_transform(X) for seed in (3, 3, 4))
     assert np.array_equal(one, two)
     assert not np.array_equal(one, three)
 
@@ -87,9 +89,9 @@ WRONG = {
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_errors(kind):
-    how, error, text = WRONG[kind]
+    options, error, text = WRONG[kind]
     with pytest.raises(error, match=re.escape("laplex.sklearn.LaplexTransformer: " + text)):
-        LaplexTransformer(**how).fit(normal())
+        LaplexTransformer(**options).fit(normal())
 
 
 MISSING = """
