@@ -4,7 +4,7 @@
     python -m benchmarks.markdown           the tables and the plot of the README, from the committed results
 
 `suites` and `suites_gpu` declare the rows, `paper.methods.products` holds what laplex is compared with, and `results/`
-the JSON behind every published figure. The suites need torch and numpy; celerite2 and matplotlib are used where installed.
+the JSON behind every published figure. The suites need torch and numpy; celerite2 and matplotlib are used if installed.
 Nothing here ships with the package, and only laplex's public names are imported, but by some scripts in `studies/`:
 those tune laplex's internal constants, so they must set them. `python -m benchmarks.compare` times two versions.
 """

@@ -46,8 +46,8 @@ def measure_import(row: Row) -> Result:
     after: list[float] = []
     for _ in range(PAIRS):
         torch_alone.append(float(_python(WITHOUT)))
-        whole, beyond = map(float, _python(WITH).split())
-        both.append(whole)
+        total, beyond = map(float, _python(WITH).split())
+        both.append(total)
         after.append(beyond)
     sides = {
         "import laplex, after torch": Measured(time=Times.summary(after)),

@@ -31,14 +31,14 @@ def draw(results: list[Result], caption: str) -> Figure:
     """One figure, whatever the suite."""
     measured = [result for result in results if result.value is not None]
     claims = [result for result in measured if result.bar is not None]
-    figure = _claims(claims, sweeps.of(measured)) if claims else _side_by_side(measured)
+    figure = _claims(claims, sweeps.all_panels(measured)) if claims else _side_by_side(measured)
     figure.suptitle(caption, fontsize=9, color=INK)
     return figure
 
 
 def draw_sweep(results: list[Result], row: str, caption: str) -> Figure:
     """The curves of one swept row: its times, and its peak memory where that was looked at."""
-    panels = sweeps.of([result for result in results if result.row == row])
+    panels = sweeps.all_panels([result for result in results if result.row == row])
     figure = Figure(figsize=(5.2 * len(panels), 4.4), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         _swept(axes, panel)
@@ -118,8 +118,8 @@ def _against_bars(axes: Axes, results: list[Result], title: str) -> None:
     if any(error is not None for *_, error in dense):
         _dots(axes, dense, COLORS["dense"], "dense float32")
     for place, result in enumerate(results):
-        at = _share(result, result.value), place
-        axes.annotate(value_of(result), at, (0, 5), textcoords="offset points", ha="center", fontsize=7)
+        point = _share(result, result.value), place
+        axes.annotate(value_of(result), point, (0, 5), textcoords="offset points", ha="center", fontsize=7)
     axes.axvline(1.0, color=INK, linewidth=1)
     axes.set(xscale="log", title=title)
     axes.set_yticks(range(len(results)), [_claim_name(result) for result in results], fontsize=8)

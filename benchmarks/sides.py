@@ -46,8 +46,8 @@ def _gram(side: Side, problem: Problem) -> Runnable:
     plan = laplex.Plan(a, b, backend=side.backend)
     if side.mode in ("phased", "phased forward+backward"):
         return _phased_gram(side, problem, plan.backend)
-    kept = plan if side.mode == "kept" else None
-    call = partial(laplex.gram, a, b, x, tau, plan=kept, backend=side.backend)
+    reused_plan = plan if side.mode == "kept" else None
+    call = partial(laplex.gram, a, b, x, tau, plan=reused_plan, backend=side.backend)
     return Runnable(call, problem, plan.backend, gram=True)
 
 
@@ -90,11 +90,11 @@ def _laplex(side: Side, problem: Problem) -> Runnable:
     if side.mode in ("kept", "symmetric", "graph"):
         plan = laplex.Plan(a, b)
         product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
-        return Runnable(_graph(product) if side.mode == "graph" else product, problem, which(x, a, b, plan=plan))
+        return Runnable(_graph(product) if side.mode == "graph" else product, problem, which(x, a, b, plan=reused_plan))
     leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
-    kept = laplex.Plan(a, b) if side.mode == "forward+backward" else None
-    backend = which(x, a, b, plan=kept)
-    product = partial(laplex.linear, x, a, b, tau, plan=kept, backend=side.backend)
+    reused_plan = laplex.Plan(a, b) if side.mode == "forward+backward" else None
+    backend = which(x, a, b, plan=reused_plan)
+    product = partial(laplex.linear, x, a, b, tau, plan=reused_plan, backend=side.backend)
     if side.mode == "forward+backward compiled":
         compiled = torch.compile(laplex.linear, fullgraph=True, dynamic=False)
         product = partial(compiled, x, a, b, tau, backend=side.backend)
@@ -145,12 +145,14 @@ def _baseline(side: Side, problem: Problem) -> Runnable:
     solves, tau = None if baseline.yardstick else problem, float(problem.tau)
     if side.mode == "forward+backward whole":
         leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (problem.x, problem.a, problem.b))
-        y = partial(_whole, baseline, x, a, b, tau)
+        y = partial(_prepare_and_apply, baseline, x, a, b, tau)
         return Runnable(lambda: torch.autograd.grad(y(), leaves, problem.cotangent), solves)
     gram = baseline.computes == "gram"
     if side.mode == "whole":
         return Runnable(
-            partial(_whole, baseline, problem.x, problem.a, problem.b, float(problem.tau)), solves, gram=gram
+            partial(_prepare_and_apply, baseline, problem.x, problem.a, problem.b, float(problem.tau)),
+            solves,
+            gram=gram,
         )
     return Runnable(partial(baseline.prepare(problem.a, problem.b, float(problem.tau)), problem.x), solves, gram=gram)
 
@@ -167,5 +169,5 @@ def _trained_layer(problem: Problem) -> Runnable:
     return Runnable(lambda: torch.autograd.grad(layer(x), (x, layer.weight), problem.cotangent), judge=error)
 
 
-def _whole(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
+def _prepare_and_apply(baseline: Baseline, x: Tensor, a: Tensor, b: Tensor, tau: float) -> Tensor:
     return baseline.prepare(a, b, tau)(x)

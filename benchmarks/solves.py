@@ -25,7 +25,7 @@ def build(side: Side, problem: Problem) -> Runnable:
             partial(kernel.solve, y, DIAG), judge=partial(_residual, kernel, y), backend=kernel.plan.backend
         )
     part = 10 if side.mode == "gram, a tenth" else 1
-    a, b, weight, y = (whole[..., : whole.shape[-1] // part] for whole in (*_sides(problem), problem.cotangent))
+    a, b, weight, y = (tensor[..., : tensor.shape[-1] // part] for tensor in (*_sides(problem), problem.cotangent))
     gram = LaplaceOperator(a, b, problem.tau).gram(weight)
     columns = y.mT.contiguous()
     return Runnable(

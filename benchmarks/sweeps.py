@@ -17,7 +17,7 @@ class Panel:
     curves: dict[str, list[tuple[int, float]]]  # by label
 
 
-def of(results: list[Result]) -> list[Panel]:
+def all_panels(results: list[Result]) -> list[Panel]:
     """The panels of a report: times of every sweep, and the peak memory where it was looked at."""
     rows = dict.fromkeys(result.row for result in results if result.bar is None and result.size is not None)
     swept = [[result for result in results if result.row == row] for row in rows]
@@ -42,9 +42,9 @@ def _panel(row: list[Result], *, memory: bool) -> Panel:
                 curves.setdefault(label, []).append((getattr(size, over), value))
     fixed = [f"{name} = {getattr(sizes[0], name)}" for name in ("n", "k", "batch") if name != over]
     what = "Peak memory, MB" if memory else "Time, ms"
-    beside = ", ".join(text for text in fixed if not (over == "n" and text.startswith("k") and _square(row)))
+    constant = ", ".join(text for text in fixed if not (over == "n" and text.startswith("k") and _square(row)))
     square = " = k" if _square(row) and over == "n" else ""
-    title = f"{what}, {row[0].says}{square}\n{beside.replace('batch', 'B')}"
+    title = f"{what}, {row[0].says}{square}\n{constant.replace('batch', 'B')}"
     return Panel(title, over.replace("batch", "B"), sorted(getattr(size, over) for size in sizes), curves)
 
 

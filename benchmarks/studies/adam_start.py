@@ -80,8 +80,8 @@ def large_factor(model: LaplexGaussian, examples: Examples) -> None:
 def with_latent_covariance(model: LaplexGaussian, examples: Examples) -> None:
     """One step of EM for the latent covariance: where z has the second moment T = R R^T, L becomes R^T L."""
     model.start_from(examples)
-    found = [model.posterior(examples.some(part)) for part in examples.row_parts()]
-    means, capacitance = torch.cat([one for one, _ in found]), found[0][1]
+    posteriors = [model.posterior(examples.some(part)) for part in examples.row_parts()]
+    means, capacitance = torch.cat([one for one, _ in posteriors]), posteriors[0][1]
     unit = torch.eye(model.rank, dtype=means.dtype, device=means.device)
     moments = means.mT @ means / len(examples) + capacitance.solve(unit)
     factor = model._latent_factor().to(means)
@@ -148,8 +148,8 @@ def trained(name: str, components: int, epochs: int, given: argparse.Namespace, 
 
 def finalists(runs: list[Run], components: int, count: int) -> list[str]:
     """The best starts of a number of components so far."""
-    found = [run for run in runs if run["components"] == components]
-    return [run["start"] for run in sorted(found, key=lambda run: -float(run["after"]))[:count]]
+    candidates = [run for run in runs if run["components"] == components]
+    return [run["start"] for run in sorted(candidates, key=lambda run: -float(run["after"]))[:count]]
 
 
 def main() -> None:

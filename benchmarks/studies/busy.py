@@ -78,7 +78,7 @@ def main() -> None:
     head = {**conditions("cpu"), "unit": "ms", "others": OTHERS}
     OUT.write_text(json.dumps(head | {"results": results, "plans of 10^6 anchors": planning}, indent=1) + "\n")
     for name, times in (results | {"plans of 10^6 anchors": planning}).items():
-        print(name, "; ".join(f"{how} {value:g}" for how, value in times.items()))
+        print(name, "; ".join(f"{state} {value:g}" for state, value in times.items()))
 
 
 if __name__ == "__main__":

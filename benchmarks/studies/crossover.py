@@ -62,12 +62,12 @@ def short_axis(ratio: int, forward: bool) -> dict[str, float]:
 
 def chunk(size: int) -> float:
     a, b, x = torch.randn(1 << 18), torch.randn(1 << 18), torch.randn(1, 1 << 18)
-    plan, kept = laplex.Plan(a, b), torch_scan.CHUNK
+    plan, committed = laplex.Plan(a, b), torch_scan.CHUNK
     torch_scan.CHUNK = size
     try:
         return medians({"torch": lambda: laplex.linear(x, a, b, plan=plan, backend="torch")}, 1.0)["torch"]
     finally:
-        torch_scan.CHUNK = kept
+        torch_scan.CHUNK = committed
 
 
 def moved(n: int) -> dict[str, float]:

@@ -191,7 +191,7 @@ def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
     """Microseconds by workload and value, and the value that is committed."""
     values, workloads = SWEEPS[name]
     committed = getattr(tuning, name)
-    found: dict[str, dict[str, float | str]] = {}
+    figures: dict[str, dict[str, float | str]] = {}
     try:
         for work in workloads:
             calls, first = {}, None
@@ -210,12 +210,12 @@ def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
                 calls[str(value)] = with_value(name, value, call)
             if timed:
                 times = interleave(calls, "cuda", BUDGET, cold=True)
-                found[work] = {value: round(1e6 * stats.median, 2) for value, stats in times.items()}
+                figures[work] = {value: round(1e6 * stats.median, 2) for value, stats in times.items()}
             torch.cuda.empty_cache()
     finally:
         setattr(tuning, name, committed)
         forget()
-    return found
+    return figures
 
 
 def leading(result: Any) -> torch.Tensor:
@@ -239,13 +239,13 @@ def wall(call: Workload, rounds: int = 300) -> float:
 
 def dense_or_scan() -> dict[str, dict[str, float]]:
     """Wall time of whole calls, by n = k and rows: the dense product, and the scan with planning."""
-    found = {}
+    figures = {}
     for n in (256, 512, 768, 1024, 1536, 2048):
         for rows in (1, 8, 128):
             call = functools.partial(laplex.linear, normal(rows, n), normal(n), normal(n), 1.0)
             ways = ("dense", "triton")
-            found[f"n = {n}, B = {rows}"] = {way: wall(functools.partial(call, backend=way)) for way in ways}
-    return found
+            figures[f"n = {n}, B = {rows}"] = {way: wall(functools.partial(call, backend=way)) for way in ways}
+    return figures
 
 
 def twice(call: Workload) -> None:
@@ -255,8 +255,8 @@ def twice(call: Workload) -> None:
 
 def replays() -> dict[str, dict[str, float]]:
     """Wall time of calls with whole-call replay, with replay of operators alone, and without."""
-    found = {}
-    outer, kept = replay.whole_call, tuning.REPLAYED_OPERATORS
+    figures = {}
+    outer, committed = replay.whole_call, tuning.REPLAYED_OPERATORS
     for name in ("kept 14 8", "whole 12 8", "whole 14 8", "whole 9 8", "gram 1024 17", "train 12 8", "train 14 8"):
         call, times = workload(name), {}
         try:
@@ -271,10 +271,10 @@ def replays() -> dict[str, dict[str, float]]:
             twice(call)
             times["none"] = wall(call)
         finally:
-            replay.whole_call, tuning.REPLAYED_OPERATORS = outer, kept
+            replay.whole_call, tuning.REPLAYED_OPERATORS = outer, committed
             forget()
-        found[name] = times
-    return found
+        figures[name] = times
+    return figures
 
 
 def public_launch() -> dict[str, float]:
@@ -290,16 +290,16 @@ def public_launch() -> dict[str, float]:
         "compiled[grid]": lambda: compiled[grid](x, y, *numbers),
         "program[grid]": lambda: copy_program[grid](x, y, *numbers, num_warps=4),
     }
-    found = {}
+    figures = {}
     for way, call in ways.items():
         call()
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(500):
             call()
-        found[way] = round(1e6 * (time.perf_counter() - start) / 500, 2)
+        figures[way] = round(1e6 * (time.perf_counter() - start) / 500, 2)
         torch.cuda.synchronize()
-    return found
+    return figures
 
 
 def compile_all(names: list[str]) -> None:

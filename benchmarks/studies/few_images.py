@@ -41,8 +41,10 @@ def main() -> None:
         train = density.Examples(fitted[:count])
         others = density.Examples(other, mean=train.mean)
         for power, share in [*((power, 1.0) for power in POWERS), *((1.0, share) for share in SHARES if share != 1)]:
-            found = held_out(train, others, power, share)
-            results.append({"images": count, "inflation_power": power, "shrinkage_share": share, "held_out": found})
+            likelihoods = held_out(train, others, power, share)
+            results.append(
+                {"images": count, "inflation_power": power, "shrinkage_share": share, "held_out": likelihoods}
+            )
             print(results[-1], flush=True)
             (given.out / "few-images.json").write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 

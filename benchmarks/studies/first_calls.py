@@ -41,25 +41,25 @@ def calls() -> list[tuple[int, int, int]]:
 def count() -> None:
     """Print how many programs the calls need on a GPU of Hopper's kind, by name and flags."""
     launch.can_start_early = lambda device: True
-    device, found = torch.device("cuda", 0), collections.Counter()
+    device, variants = torch.device("cuda", 0), collections.Counter()
     for n, k, rows in calls():
-        found.update(warm_up.survey(device, warm_up.Asked(torch.float32, rows), [(n, k)]).keys())
-    for name, number in collections.Counter(variant.program.__name__ for variant in found).most_common():
+        variants.update(warm_up.survey(device, warm_up.Asked(torch.float32, rows), [(n, k)]).keys())
+    for name, number in collections.Counter(variant.program.__name__ for variant in variants).most_common():
         print(f"{number:4d}  {name}")
-        for variant, times in found.most_common():
+        for variant, times in variants.most_common():
             if variant.program.__name__ == name:
                 print(f"      {times:4d} calls, {variant.warps} warps, {' '.join(map(repr, variant.flags))}")
-    print(f"{len(found):4d}  in all, for {CALLS} calls")
+    print(f"{len(variants):4d}  in all, for {CALLS} calls")
 
 
 def measured(warmed: bool) -> dict[str, Any]:
     """In this process, whose cache is empty."""
     torch.zeros(1, device="cuda")  # CUDA's own start is none of ours
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     if warmed:
         start = time.perf_counter()
-        found["warm_up programs"] = laplex.backends.warm_up(rows=ROWS, points=2 * LARGEST)
-        found["warm_up s"] = round(time.perf_counter() - start, 2)
+        figures["warm_up programs"] = laplex.backends.warm_up(rows=ROWS, points=2 * LARGEST)
+        figures["warm_up s"] = round(time.perf_counter() - start, 2)
     before, times = len(launch.compiled), []
     for n, k, rows in calls():
         x, a, b = torch.randn(rows, k, device="cuda"), torch.randn(n, device="cuda"), torch.randn(k, device="cuda")
@@ -69,19 +69,19 @@ def measured(warmed: bool) -> dict[str, Any]:
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start, (n, k, rows)))
     longest, sizes = max(times)
-    found |= {"total s": round(sum(taken for taken, _ in times), 2), "longest s": round(longest, 3)}
-    found |= {"longest n, k, rows": sizes, "programs compiled": len(launch.compiled) - before}
+    figures |= {"total s": round(sum(taken for taken, _ in times), 2), "longest s": round(longest, 3)}
+    figures |= {"longest n, k, rows": sizes, "programs compiled": len(launch.compiled) - before}
     slowest = sorted(times, reverse=True)[:10]
-    return found | {"slowest": [{"s": round(taken, 3), "n, k, rows": sizes} for taken, sizes in slowest]}
+    return figures | {"slowest": [{"s": round(taken, 3), "n, k, rows": sizes} for taken, sizes in slowest]}
 
 
-def in_a_process(how: str) -> dict[str, Any]:
+def in_a_process(mode: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.studies.first_calls", "--measure", how]
+        command = [sys.executable, "-m", "benchmarks.studies.first_calls", "--measure", mode]
         environment = os.environ | {"TRITON_CACHE_DIR": folder}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> None:
@@ -96,7 +96,7 @@ def main() -> None:
         print(json.dumps(measured(given.measure == "warmed up")))
     else:
         head = {**conditions("cuda"), "calls": CALLS}
-        results = {how: in_a_process(how) for how in ("cold", "warmed up")}
+        results = {mode: in_a_process(mode) for mode in ("cold", "warmed up")}
         given.out.mkdir(parents=True, exist_ok=True)
         (given.out / "first-calls.json").write_text(json.dumps(head | results, indent=1) + "\n")
         print(json.dumps(results, indent=1))

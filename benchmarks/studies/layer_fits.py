@@ -35,28 +35,32 @@ def inputs_of(model: nn.Sequential, x: Tensor) -> dict[str, Tensor]:
 def fitted(layer: nn.Linear, kernels: int, importance: Tensor | None) -> dict[str, float]:
     """The residuals, and the seconds that the fit took."""
     begun = time.perf_counter()
-    made = LaplexLinear.from_linear(layer, kernels, importance=importance, progress=lambda done, total: None)
+    layer_fit = LaplexLinear.from_linear(layer, kernels, importance=importance, progress=lambda done, total: None)
     seconds = time.perf_counter() - begun
-    assert made.fit_residual is not None
-    assert made.svd_residual is not None
-    return {"fit": round(made.fit_residual, 4), "svd": round(made.svd_residual, 4), "seconds": round(seconds, 1)}
+    assert layer_fit.fit_residual is not None
+    assert layer_fit.svd_residual is not None
+    return {
+        "fit": round(layer_fit.fit_residual, 4),
+        "svd": round(layer_fit.svd_residual, 4),
+        "seconds": round(seconds, 1),
+    }
 
 
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data, model = digits(), network()
-    found: dict[str, Any] = {"accuracy": accuracy(model, data), "layers": {}}
+    results: dict[str, Any] = {"accuracy": accuracy(model, data), "layers": {}}
     for name, x in inputs_of(model, data[0]).items():
         layer = model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         for kernels in KERNELS:
             for kind, importance in (("weight", None), ("results", x.T @ x / len(x))):
                 key = f"{layer.in_features} -> {layer.out_features}, {kernels} kernels, {kind}"
-                found["layers"][key] = fitted(layer, kernels, importance)
-                print(key, found["layers"][key], flush=True)
+                results["layers"][key] = fitted(layer, kernels, importance)
+                print(key, results["layers"][key], flush=True)
     head = conditions("cpu")
-    OUT.write_text(json.dumps(head | {"results": found}, indent=1) + "\n")
+    OUT.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -79,18 +79,18 @@ def from_weights(kernels: int, seed: int, data: tuple[torch.Tensor, ...]) -> flo
 def main() -> None:
     torch.set_num_threads(1)
     data = digits()
-    found: dict[str, Any] = {"live units": {}, "digits": {}, "init_from": {}}
+    results: dict[str, Any] = {"live units": {}, "digits": {}, "init_from": {}}
     for kernels in (0, 1, 2, 4, 8):
         shares = [live_units(kernels, seed) for seed in range(SEEDS)]
         named = f"{kernels} kernels" if kernels else "nn.Linear"
-        found["live units"][named] = {"median": statistics.median(shares), "dead layers": shares.count(0.0)}
-        print(named, found["live units"][named], flush=True)
+        results["live units"][named] = {"median": statistics.median(shares), "dead layers": shares.count(0.0)}
+        print(named, results["live units"][named], flush=True)
     for name, run, sizes in (("digits", from_scratch, (1, 4, 8)), ("init_from", from_weights, (4, 8))):
         for kernels in sizes:
-            found[name][f"{kernels} kernels"] = [round(run(kernels, seed, data), 4) for seed in range(RUNS)]
-            print(name, kernels, found[name][f"{kernels} kernels"], flush=True)
+            results[name][f"{kernels} kernels"] = [round(run(kernels, seed, data), 4) for seed in range(RUNS)]
+            print(name, kernels, results[name][f"{kernels} kernels"], flush=True)
     head = {**conditions("cpu"), "epochs": EPOCHS, "rate": RATE}
-    OUT.write_text(json.dumps(head | {"results": found}, indent=1) + "\n")
+    OUT.write_text(json.dumps(head | {"results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

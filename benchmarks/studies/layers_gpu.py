@@ -86,33 +86,33 @@ def layer(sizes: tuple[int, int, int, int], backends: list[str], rounds: int, co
 
 
 def measured(ways: dict[str, Callable[[], None]], rounds: int) -> dict[str, float | str]:
-    found: dict[str, float | str] = {}
+    least: dict[str, float | str] = {}
     for _ in range(rounds):
         for name, step in ways.items():
-            if isinstance(found.get(name), str):
+            if isinstance(least.get(name), str):
                 continue
             try:
                 taken = wall(step, 0.05, "cuda")
-                before = found.get(name, taken)
-                found[name] = min(taken, before) if isinstance(before, float) else taken
+                before = least.get(name, taken)
+                least[name] = min(taken, before) if isinstance(before, float) else taken
             except Exception as error:
-                found[name] = f"{type(error).__name__}: {error}"[:200]
+                least[name] = f"{type(error).__name__}: {error}"[:200]
                 torch.cuda.empty_cache()
-    return found
+    return least
 
 
 def errors(leaves: tuple[Any, ...], g: Any) -> dict[str, float]:
     """Relative errors in the norm, of the value and of every gradient."""
-    found = []
+    results = []
     for dtype in (torch.float32, torch.float64):
         x, a, b, weight = (leaf.detach().to(dtype).requires_grad_() for leaf in leaves)
         if dtype == torch.float32:
             y = laplex.linear(x, a, b, 1.0, weight=weight)
         else:
             y = reference.linear(x, a, b, 1.0, weight=weight)
-        found.append((y, *torch.autograd.grad(y, (x, a, b, weight), g.to(dtype))))
+        results.append((y, *torch.autograd.grad(y, (x, a, b, weight), g.to(dtype))))
     names = "y", "x", "a", "b", "weight"
-    return {name: float((ours - true).norm() / true.norm()) for name, ours, true in zip(names, *found, strict=True)}
+    return {name: float((ours - true).norm() / true.norm()) for name, ours, true in zip(names, *results, strict=True)}
 
 
 def main() -> None:

@@ -29,11 +29,11 @@ def steps(layer: torch.nn.Module, x: Any, g: Any) -> dict[str, Callable[[], None
         optimizer.zero_grad(set_to_none=True)
         layer(x).backward(g)
 
-    def whole() -> None:
+    def with_adam() -> None:
         both()
         optimizer.step()
 
-    return {"forward + backward": both, "with Adam": whole}
+    return {"forward + backward": both, "with Adam": with_adam}
 
 
 def measure(sizes: tuple[int, int, int, int], device: str, rounds: int) -> dict[str, Any]:

@@ -96,15 +96,15 @@ def walked(matrix: Quasiseparable) -> Tensor:
 
 def errors(matrix: Quasiseparable, want: Tensor, rounds: int) -> list[float | None]:
     """The largest relative error of d after 0, 1, ... rounds."""
-    steps, found = quasi._steps(matrix), []
+    steps, worst = quasi._steps(matrix), []
     after = quasi._guess(matrix, steps)
     for _ in range(rounds + 1):
         state = steps @ quasi._before(after) @ steps.mT
         c = matrix.q - (state @ matrix.p[..., None])[..., 0]
         d = (matrix.diag + (matrix.p * c).sum(-1))[0]
-        found.append(largest(d, want))
+        worst.append(largest(d, want))
         after = quasi._symmetric(after + quasi._correction(matrix, steps, after))
-    return found
+    return worst
 
 
 def largest(d: Tensor, want: Tensor) -> float | None:
@@ -114,22 +114,22 @@ def largest(d: Tensor, want: Tensor) -> float | None:
 
 
 def guesses() -> list[dict[str, object]]:
-    made, kept = [], quasi.ENOUGH
+    rows, committed = [], quasi.ENOUGH
     for kind in ("spread", "clusters", "tied"):
         for phased in (False, True):
-            matrix, found = gram(kind, phased, *SIZE), {}
+            matrix, by_constant = gram(kind, phased, *SIZE), {}
             for enough in ENOUGH:
                 quasi.ENOUGH = enough
                 given = plus(matrix, enough)
-                found[f"{enough:g}"] = errors(given, exact(given), 0)[0]
-            made.append({"anchors": kind, "phased": phased, "n": SIZE[0], "error by ENOUGH": found})
-            print("guess", *made[-1].values(), flush=True)
-    quasi.ENOUGH = kept
-    return made
+                by_constant[f"{enough:g}"] = errors(given, exact(given), 0)[0]
+            rows.append({"anchors": kind, "phased": phased, "n": SIZE[0], "error by ENOUGH": by_constant})
+            print("guess", *rows[-1].values(), flush=True)
+    quasi.ENOUGH = committed
+    return rows
 
 
 def rounds() -> list[dict[str, object]]:
-    made = []
+    rows = []
     for size, reference in ((SIZE, exact), (LARGE, walked)):
         for kind in ("spread", "clusters", "tied"):
             for phased in (False, True):
@@ -139,14 +139,14 @@ def rounds() -> list[dict[str, object]]:
                     want = reference(given)
                     row = {"anchors": kind, "phased": phased, "n": size[0], "diag": diag}
                     row |= {"C++": largest(walked(given), want), "by round": errors(given, want, ROUNDS)}
-                    made.append(row)
+                    rows.append(row)
                     print("rounds", *row.values(), flush=True)
-    return made
+    return rows
 
 
 def singular(matrices: int = 20_000) -> list[dict[str, object]]:
     """The last two points are equal and have diag = 0, the others 1e-3 of M's diagonal: the exact last pivot is 0."""
-    made = []
+    rows = []
     for n, k in ((3, 1), (20, 30), (200, 300)):
         for phased in (False, True):
             h = matrices // n
@@ -158,10 +158,10 @@ def singular(matrices: int = 20_000) -> list[dict[str, object]]:
             for backend in ("cpp", "torch"):
                 d = ops.factor(*given, False, backend)[0]
                 left = (d / entries(given))[:, -1].abs()
-                found = {f"{q:g}": float(f"{float(left.quantile(q)):.1e}") for q in (0.5, 0.99, 1.0)}
-                made.append({"backend": backend, "phased": phased, "n": n, "matrices": h, "quantiles": found})
-                print("singular", *made[-1].values(), flush=True)
-    return made
+                quantiles = {f"{q:g}": float(f"{float(left.quantile(q)):.1e}") for q in (0.5, 0.99, 1.0)}
+                rows.append({"backend": backend, "phased": phased, "n": n, "matrices": h, "quantiles": quantiles})
+                print("singular", *rows[-1].values(), flush=True)
+    return rows
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 Times are wall milliseconds of laplex.linear with a weight, forward alone and with backward, as a training step waits
 for them; of one matrix without a weight. With --compiled K formed by torch under torch.compile is measured, too.
 (It is compiled for any sizes: to compile it for each of a thousand would take an hour.) Points are written as they are
-found, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
+milliseconds, so a sweep that is cut off keeps what it has. This script forces the choice, so it uses private names.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
 
         return both if gradients else lambda: function()
 
-    found: dict[str, Any] = {}
+    milliseconds: dict[str, Any] = {}
     for name, function in ways.items():
         if not possible(name, n, k, rows, device):
             continue
@@ -100,14 +100,14 @@ def point(sizes: tuple[int, int, int, int], gradients: bool, ways: dict[str, Any
                 plan = laplex.Plan(a, b) if name == "planned" else None
                 with forced("formed" if name == "formed" else "scan"):
                     call = functools.partial(laplex.linear, x, a, b, 1.0, weight=weight, plan=plan)
-                    found[name] = wall(step(call), 0.008, device)
+                    milliseconds[name] = wall(step(call), 0.008, device)
             else:
-                found[name] = wall(step(functools.partial(function, x, a, b, weight)), 0.008, device)
+                milliseconds[name] = wall(step(functools.partial(function, x, a, b, weight)), 0.008, device)
         except Exception as error:
-            found[name] = f"{type(error).__name__}: {error}"[:120]
+            milliseconds[name] = f"{type(error).__name__}: {error}"[:120]
             if device == "cuda":
                 torch.cuda.empty_cache()
-    return {"n": n, "k": k, "matrices": r, "rows": rows, "gradients": gradients, "milliseconds": found}
+    return {"n": n, "k": k, "matrices": r, "rows": rows, "gradients": gradients, "milliseconds": milliseconds}
 
 
 def sweep(device: str, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -154,12 +154,12 @@ def fitted(rows: list[dict[str, Any]], way: str) -> numpy.ndarray:
             counts.append(cost.COUNTS[way](work_of(row, planned)))
             taken.append(known * 1e3)
     each = numpy.array(counts) / numpy.array(taken)[:, None]
-    found: numpy.ndarray = nnls(each, numpy.ones(len(taken)))[0]
-    return found
+    coefficients: numpy.ndarray = nnls(each, numpy.ones(len(taken)))[0]
+    return coefficients
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> list[dict[str, Any]]:
-    """The choice at every point, with a plan and without, beside the best way, the worst first."""
+    """The choice at every point, with a plan and without, compared with the best way, the worst first."""
     judged = []
     for row, planned in itertools.product(rows, (False, True)):
         times = {way: taken for way, taken in row["milliseconds"].items() if isinstance(taken, float)}
@@ -187,8 +187,8 @@ def report(rows: list[dict[str, Any]], device: str) -> None:
     print(f"{over} of {len(judged)} choices over 1.2 of the best way, {mean:.4f} on geometric average; worst:")
     for row in judged[:12]:
         print(json.dumps(row))
-    beside = [row for row in judged if row["over_compiled"]]
-    print(f"{sum(row['over_compiled'] > 1.0 for row in beside)} of {len(beside)} slower than compiled; worst:")
+    compared = [row for row in judged if row["over_compiled"]]
+    print(f"{sum(row['over_compiled'] > 1.0 for row in compared)} of {len(compared)} slower than compiled; worst:")
     for row in slower[:12]:
         print(json.dumps(row))
 
