@@ -90,7 +90,7 @@ def _laplex(side: Side, problem: Problem) -> Runnable:
     if side.mode in ("kept", "symmetric", "graph"):
         plan = laplex.Plan(a, b)
         product = partial(laplex.linear, x, a, b, tau, plan=plan, backend=side.backend)
-        return Runnable(_graph(product) if side.mode == "graph" else product, problem, which(x, a, b, plan=reused_plan))
+        return Runnable(_graph(product) if side.mode == "graph" else product, problem, which(x, a, b, plan=plan))
     leaves = x, a, b = tuple(leaf.detach().requires_grad_() for leaf in (x, a, b))
     reused_plan = laplex.Plan(a, b) if side.mode == "forward+backward" else None
     backend = which(x, a, b, plan=reused_plan)
