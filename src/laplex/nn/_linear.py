@@ -132,7 +132,7 @@ class LaplexLinear(Anchored):
     def reset_parameters(self) -> None:
         """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
 
-        The kernels' weights have alternate signs and cancel for inputs with a mean, so that units live in front of a
+        The kernels' weights have alternating signs and cancel for inputs with a mean, so that units live in front of a
         ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
 
         tau becomes that of the constructor. So a layer made on the meta device is ready after ``to_empty`` and this.
@@ -142,7 +142,7 @@ class LaplexLinear(Anchored):
                 self.log_tau.fill_(math.log(self._first_tau))
             else:
                 self.fixed_tau.fill_(self._first_tau)  # type: ignore[operator]
-        start.interlaced(self)
+        start.interlace(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
@@ -171,7 +171,7 @@ class LaplexLinear(Anchored):
         Returns:
             The layer.
         """
-        start.singular(self, target)
+        start.start_from(self, target)
         return self
 
     @classmethod

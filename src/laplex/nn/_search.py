@@ -129,10 +129,10 @@ class _Search:
         """Starts at singular vectors, where there are enough of them."""
         layer, kernels = self.layer, self.layer.kernels
         if kernels > min(self.target.shape):
-            return [partial(starts.interlaced, layer, self.draws)] * ORDERS
+            return [partial(starts.interlace, layer, self.draws)] * ORDERS
         left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
         vectors, lengths = (left.T[:kernels], right[:kernels]), [starts.SHORTEST * length for length in LENGTHS]
-        grids: list[Start] = [partial(starts.in_their_order, layer, *vectors, length) for length in lengths]
+        grids: list[Start] = [partial(starts.place_on_grids, layer, *vectors, length) for length in lengths]
         return grids * (ORDERS if kernels > 1 else 1)
 
     def products(self, metric: Tensor) -> list[Start]:

@@ -4,19 +4,19 @@
 a row and a column on the line, about two thirds of n for n rows and n columns. On interlaced grids it is full.
 
 **Signs.** Every entry of a kernel is positive. So for inputs with a mean, such as the results of a ReLU, each kernel
-raises all results, and if the mixing weights do not cancel, the units of a layer are all positive or all negative, and
-then dead in front of a ReLU. So mixing weights have alternate signs, and their sum is 0. A row's sum is then what the
-ends of the line leave: a row near an end has fewer columns within reach. On a line of length L, in units of tau, and
-with the same mean square of W's entries as nn.Linear has, the variance of the rows' sums is k / L^2 times that of
-nn.Linear. Where that is more than 1, a share 1 - L^2 / k of the rows has the same place in two kernels of opposite
-sign, which cancels. So results for inputs with a mean are at most about as large as those of nn.Linear, and without a
-mean they are as large.
+raises all results, and if the kernels' weights do not cancel, the units of a layer are all positive or all negative,
+and then dead in front of a ReLU. So the kernels' weights have alternating signs, and their sum is 0. A row's sum is
+then what the ends of the line leave: a row near an end has fewer columns within reach. On a line of length L, in units
+of tau, and with the same mean square of W's entries as nn.Linear has, the variance of the rows' sums is k / L^2 times
+that of nn.Linear. Where that is more than 1, a share 1 - L^2 / k of the rows has the same place in two kernels of
+opposite sign, which cancels. So results for inputs with a mean are at most about as large as those of nn.Linear, and
+without a mean they are as large.
 
-**Lengths.** A step of Adam moves every mixing weight by eta, often all in one direction, since their gradients share
-what raises all results. For inputs of mean m all results then move by  eta r m (2 k / L):  a row has 2 k / L columns
-within reach. In a dense layer a step moves a result by at most eta k m, and not all of them in one direction. So the
-line has a length of :data:`LENGTH_OF_A_KERNEL` = 3 for each kernel. (With 1 or 2 a hidden layer of a small network of 8
-kernels died within ten steps in one of eight runs.)
+**Lengths.** A step of Adam moves the weight of every kernel by eta, often all in one direction, since their gradients
+share what raises all results. For inputs of mean m all results then move by  eta r m (2 k / L):  a row has 2 k / L
+columns within reach. In a dense layer a step moves a result by at most eta k m, and not all of them in one direction.
+So the line has a length of :data:`LENGTH_OF_A_KERNEL` = 3 for each kernel. (With 1 or 2 a hidden layer of a small
+network of 8 kernels died within ten steps in one of eight runs.)
 
 **One kernel** has nothing to cancel with. Its weight is positive, so that units live, and results for inputs with a
 mean are sqrt(4 k / L) times as large as those of nn.Linear. A longer line lowers that, and lets a row see fewer
@@ -63,21 +63,21 @@ def groups(kernels: int) -> list[range]:
     return [*pairs[:-1], range(max(kernels - 3, 0), kernels)] if kernels % 2 else pairs
 
 
-def balanced(like: Tensor) -> Tensor:
-    """Mixing weights (kernels,) of alternate sign, with sum 0 in each group and mean square 1; a single one is 1."""
+def balanced_signs(like: Tensor) -> Tensor:
+    """Weights (kernels,) of alternating sign, with sum 0 in each group and mean square 1; a single one is 1."""
     shares = {1: (1.0,), 2: (1.0, -1.0), 3: (math.sqrt(0.5), -math.sqrt(2.0), math.sqrt(0.5))}
     return like.new_tensor([share for group in groups(len(like)) for share in shares[len(group)]])
 
 
 @torch.no_grad()
-def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
+def interlace(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
     """Even grids in random order, balanced signs, and results with the variance that those of nn.Linear have."""
     n, k, tau, length = layer.out_features, layer.in_features, layer.tau[:, None], line_length(layer)
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
         places = uniform(anchors, draws).argsort(1)
         if anchors is layer.a and layer.phi is None:
-            places = _tied(places, uniform(anchors, draws) < 1 - length**2 / k)
+            places = _tie(places, uniform(anchors, draws) < 1 - length**2 / k)
         places = places + 0.5
         # Of two sides the shorter has one anchor in each of its cells, and every cell holds an anchor of the longer.
         # So the shorter may move within its cells, and all pairs stay disjoint.
@@ -87,23 +87,23 @@ def interlaced(layer: LaplexLinear, draws: torch.Generator | None = None) -> Non
     for phases in (layer.phi, layer.psi):
         if phases is not None:
             phases.copy_(math.pi * (2 * uniform(phases, draws) - 1))
-    large = 1 / math.sqrt(3 * k * layer.kernels * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
-    layer.mix.copy_(large * balanced(layer.mix))
+    scale = 1 / math.sqrt(3 * k * layer.kernels * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
+    layer.mix.copy_(scale * balanced_signs(layer.mix))
     if layer.bias is not None:
         layer.bias.copy_((2 * uniform(layer.bias, draws) - 1) / math.sqrt(k))
 
 
-def _tied(places: Tensor, chosen: Tensor) -> Tensor:
+def _tie(places: Tensor, chosen: Tensor) -> Tensor:
     """Places (kernels, n), in which the chosen rows (kernels, n) have the same place in all kernels of a group.
 
-    The others have their places among what is left, in the order in which they had them.
+    The other rows take the places that are left, in the order that they had before.
     """
     tied, n = places.clone(), places.shape[1]
-    for first, *others in groups(len(places)):
-        behind = n * chosen[first]  # in both orders the free rows are first, and the chosen ones have the same order
-        seats = places[first][(places[first] + behind).argsort()]
-        for r in others:
-            rows = torch.where(chosen[first], places[first], places[r]).add(behind).argsort()
+    for first, *later in groups(len(places)):
+        shift = n * chosen[first]  # puts the free rows first in both orders, and the chosen ones in the same order
+        seats = places[first][(places[first] + shift).argsort()]
+        for r in later:
+            rows = torch.where(chosen[first], places[first], places[r]).add(shift).argsort()
             tied[r].scatter_(0, rows, seats)
     return tied
 
@@ -125,7 +125,7 @@ def _mean_decay(length: float) -> float:
 
 
 @torch.no_grad()
-def singular(layer: LaplexLinear, target: Target) -> None:
+def start_from(layer: LaplexLinear, target: Target) -> None:
     """Anchors by the singular vectors of a weight, or of the discriminant's weight of examples."""
     where = "laplex.nn.LaplexLinear.init_from"
     shape = layer.out_features, layer.in_features
@@ -133,7 +133,7 @@ def singular(layer: LaplexLinear, target: Target) -> None:
         checks.weight_like(where, "target", target, shape)
         weight = target
     else:
-        weight = discriminant(where, *_examples_in(where, target), shape)
+        weight = discriminant(where, *_one_batch(where, target), shape)
     weight = weight.to(layer.a.device, torch.float64)
     if layer.kernels > min(shape):
         raise ValueError(
@@ -143,9 +143,9 @@ def singular(layer: LaplexLinear, target: Target) -> None:
     left, _, right = torch.linalg.svd(weight, full_matrices=False)
     vectors = left.T[: layer.kernels], right[: layer.kernels]
     if isinstance(target, Tensor):
-        in_their_order(layer, *vectors, line_length(layer))
+        place_on_grids(layer, *vectors, line_length(layer))
     else:
-        _at_entries(layer, *vectors)
+        _place_at_entries(layer, *vectors)
     for phases in (layer.phi, layer.psi):
         if phases is not None:  # where all phases are equal every cosine is at its maximum, and none would ever move
             phases.uniform_(-PHASES, PHASES)
@@ -153,8 +153,8 @@ def singular(layer: LaplexLinear, target: Target) -> None:
         layer.bias.zero_()
 
 
-def _examples_in(where: str, target: object) -> tuple[Tensor, Tensor]:
-    """The pair (x, y), or all pairs of a list or loader of batches as one."""
+def _one_batch(where: str, target: object) -> tuple[Tensor, Tensor]:
+    """The pair (x, y), or all the pairs of a list or loader of batches joined into one."""
     if not isinstance(target, Iterable) or isinstance(target, str):
         raise TypeError(
             f"{where}: `target` must be a weight, a pair (x, y) or batches of such pairs, got {type(target).__name__}"
@@ -174,7 +174,7 @@ def _examples_in(where: str, target: object) -> tuple[Tensor, Tensor]:
     return torch.cat(x), torch.cat(y)
 
 
-def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
+def _place_at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
     """Anchors of a head, at the entries of singular vectors (kernels, n) and (kernels, k), and positive weights.
 
     The results of a head are compared with one another, so what kernels add to all of them does no harm; and the
@@ -188,20 +188,20 @@ def _at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
     layer.mix.fill_(1 / math.sqrt(3 * layer.in_features * layer.kernels * _mean_decay(2 * SHORTEST)))
 
 
-def in_their_order(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
+def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
     """Even grids in the order of singular vectors (kernels, n) and (kernels, k); W as large as that of nn.Linear.
 
     With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
     large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
     """
-    signs = balanced(layer.mix)
+    signs = balanced_signs(layer.mix)
     right = right * signs.sign()[:, None]
     for anchors, vectors, other in ((layer.a, left, right), (layer.b, right, left)):
         size = anchors.shape[1]
         shift = JITTER if size <= other.shape[1] else 0.0  # so that no row is tied with a column
         anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
     layer.mix.copy_(signs)
-    root = float(layer.to_dense().square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
+    root = float(layer.weight.square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
     layer.mix.div_(root * math.sqrt(3 * layer.in_features))
 
 
@@ -220,7 +220,7 @@ def discriminant(where: str, x: Tensor, y: Tensor, shape: tuple[int, int], ridge
     ``ridge``, in units of the mean variance, is added to the covariance's diagonal.
     """
     classes, features = shape
-    examples(where, x, y, shape)
+    _check_examples(where, x, y, shape)
     x, y = x.double(), y.long()
     counts = torch.bincount(y, minlength=classes).clamp_min(1)[:, None]
     means = torch.zeros(shape, dtype=x.dtype, device=x.device).index_add_(0, y, x) / counts
@@ -232,8 +232,8 @@ def discriminant(where: str, x: Tensor, y: Tensor, shape: tuple[int, int], ridge
     return solved.T
 
 
-def examples(where: str, x: object, y: object, shape: tuple[int, int]) -> None:
-    """Checks x (N, features) and class labels y (N,)."""
+def _check_examples(where: str, x: object, y: object, shape: tuple[int, int]) -> None:
+    """Raise unless these are examples x (N, features) and class labels y (N,)."""
     classes, features = shape
     if not (isinstance(x, Tensor) and isinstance(y, Tensor)):
         raise TypeError(f"{where}: examples must be tensors, got {type(x).__name__} and {type(y).__name__}")
