@@ -14,6 +14,7 @@ from laplex.testing import Times
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.usefixtures("one_thread")
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
