@@ -160,7 +160,7 @@ def others():
         )
     compile_program(triton_merged.row_dot_program, "fp32", "fp32", WIDTH=512, ROWS=8)
     compile_program(triton_merged.block_sum_program, "fp32", "fp32", WIDTH=32, ROWS=64)
-    compile_program(triton_order.beside_program, "fp32", "fp32", WIDTH=1024)
+    compile_program(triton_order.side_by_side_program, "fp32", "fp32", WIDTH=1024)
     for anchors in ("fp32", "fp64"):
         compile_program(triton_order.rank_program, anchors, anchors, WIDTH=16, OTHERS=256, LANES=64)
         compile_program(triton_order.join_program, anchors, anchors, WIDTH=32, RUNS=16)

@@ -59,7 +59,7 @@ class Survey:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.found: dict[Variant, tuple[int, ...]] = {}
+        self.programs: dict[Variant, tuple[int, ...]] = {}
 
 
 class _State(threading.local):
@@ -99,7 +99,7 @@ def launch(
     """
     survey = state.survey
     if survey is not None:
-        survey.found.setdefault(_variant(program, grid, tensors, sizes, flags, warps, survey.device), sizes)
+        survey.programs.setdefault(_variant(program, grid, tensors, sizes, flags, warps, survey.device), sizes)
         return
     device = tensors[0].device
     if device.type == "cuda" and device.index != torch._C._cuda_getDevice():
@@ -107,14 +107,14 @@ def launch(
             launch(program, grid, tensors, sizes, flags, warps)
         return
     variant = _variant(program, grid, tensors, sizes, flags, warps, device)
-    flags, found = variant.flags, compiled.get(variant)
-    if found is not None:
+    flags, binary = variant.flags, compiled.get(variant)
+    if binary is not None:
         stream = torch._C._cuda_getCurrentRawStream(device.index)
-        launch_compiled(found, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
+        launch_compiled(binary, grid, stream, [tensor.data_ptr() for tensor in tensors], (*sizes, *flags))
     else:
-        found = _kept(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
+        binary = _remember(variant, program[grid](*tensors, *sizes, *flags, **_options(variant)))
     if state.recorder is not None:
-        state.recorder.launched(Launch(found, grid, tensors, (*sizes, *flags)))
+        state.recorder.launched(Launch(binary, grid, tensors, (*sizes, *flags)))
 
 
 def _variant(
@@ -135,39 +135,39 @@ def _variant(
 
 
 def _options(variant: Variant) -> dict[str, Any]:
-    how = {"launch_pdl": True} if variant.early else {}  # an option that Triton knows on such GPUs only
-    return {"num_warps": variant.warps, **how}
+    early = {"launch_pdl": True} if variant.early else {}  # an option that Triton knows on such GPUs only
+    return {"num_warps": variant.warps, **early}
 
 
-def _kept(variant: Variant, made: Any) -> Any:
-    """What Triton compiled, kept for the next launch; None if it cannot be launched again."""
-    if not can_be_launched(made):
+def _remember(variant: Variant, binary: Any) -> Any:
+    """What Triton compiled, for the next launch; None if it cannot be launched again."""
+    if not can_be_launched(binary):
         return None
     if len(compiled) >= tuning.COMPILED_KEPT:
         compiled.clear()
-    compiled[variant] = made
-    return made
+    compiled[variant] = binary
+    return binary
 
 
 def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
     """Compile what a survey has found, and load it; unless a launch did before."""
     if variant not in compiled:
         with torch.cuda.device(variant.device):
-            given = *variant.dtypes, *numbers, *variant.flags
-            _kept(variant, variant.program.warmup(*given, grid=(1, 1, 1), **_options(variant)))
+            arguments = *variant.dtypes, *numbers, *variant.flags
+            _remember(variant, variant.program.warmup(*arguments, grid=(1, 1, 1), **_options(variant)))
 
 
-def can_be_launched(made: Any) -> bool:
+def can_be_launched(binary: Any) -> bool:
     """Whether :func:`launch_compiled` knows this object. If not, every launch goes through Triton's public call."""
-    return all(hasattr(made, name) for name in ("run", "function", "packed_metadata"))
+    return all(hasattr(binary, name) for name in ("run", "function", "packed_metadata"))
 
 
-def launch_compiled(made: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
+def launch_compiled(binary: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
     """Launch a compiled program on a stream, with addresses in place of tensors.
 
     This is the one place that uses private parts of Triton, in the form that versions 3.4 to 3.7 have; it was run with
     3.6. The public call takes several times as long: it binds and specialises the arguments again and asks the driver
     about every pointer (``public_launch`` in benchmarks/results/crossover-gpu.json).
     """
-    function, metadata = made.function, made.packed_metadata
-    made.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)
+    function, metadata = binary.function, binary.packed_metadata
+    binary.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)

@@ -188,9 +188,9 @@ def powers_of_two(p, origin, rate, EXACT: tl.constexpr):
     if EXACT:
         down, up = tl.exp2(-exponent), tl.exp2(exponent)
     else:
-        whole = tl.floor(exponent)
-        fraction = (exponent - whole).to(tl.float32)
-        shift = whole.to(tl.int32) << 23
+        rounded = tl.floor(exponent)
+        fraction = (exponent - rounded).to(tl.float32)
+        shift = rounded.to(tl.int32) << 23
         down = (tl.exp2(-fraction).to(tl.int32, bitcast=True) - shift).to(tl.float32, bitcast=True)
         up = (tl.exp2(fraction).to(tl.int32, bitcast=True) + shift).to(tl.float32, bitcast=True)
     return down, up
@@ -208,12 +208,12 @@ def decay_over(gap, rate, EXACT: tl.constexpr):
     if EXACT:
         power = tl.exp2(-exponent)
     else:
-        whole = tl.floor(tl.minimum(exponent, 1000.0) + 0.5)
-        f = (whole - tl.minimum(exponent, 1000.0)) * LN_2
+        rounded = tl.floor(tl.minimum(exponent, 1000.0) + 0.5)
+        f = (rounded - tl.minimum(exponent, 1000.0)) * LN_2
         power = 1.0 + f * (1.0 / 7.0) * (1.0 + f * 0.125)
         power = 1.0 + f * (1.0 / 5.0) * (1.0 + f * (1.0 / 6.0) * power)
         power = 1.0 + f * (1.0 + f * 0.5 * (1.0 + f * (1.0 / 3.0) * (1.0 + f * 0.25 * power)))
-        power = (power.to(tl.int64, bitcast=True) - (whole.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
+        power = (power.to(tl.int64, bitcast=True) - (rounded.to(tl.int64) << 52)).to(tl.float64, bitcast=True)
         power = tl.where(exponent < 1000.0, power, 0.0)
     return power
 

@@ -30,22 +30,22 @@ NEAR_EXACT = tl.constexpr(16.0)
 
 
 @triton.jit
-def carried_along(at, v, inside, rate, EXACT: tl.constexpr):
-    """Running sums of v at the positions ``at``, each referred to its own position: exp(-|at_i - at_j| / tau) v_j.
+def carried_along(positions, v, inside, rate, EXACT: tl.constexpr):
+    """Running sums of v, each referred to its own position: at s_i the sum of exp(-|s_i - s_j| / tau) v_j.
 
     Positions ascend or descend. Where not ``inside``, v must be 0, and the result has no meaning.
     """
-    start = tl.sum(tl.where(tl.arange(0, at.shape[0]) == 0, at, 0.0), 0)
-    exponent = tl.where(inside, tl.abs(at - start) * rate, 0.0)
+    start = tl.sum(tl.where(tl.arange(0, positions.shape[0]) == 0, positions, 0.0), 0)
+    exponent = tl.where(inside, tl.abs(positions - start) * rate, 0.0)
     if tl.max(exponent, 0) <= (NEAR_EXACT if EXACT else NEAR):
         decay = decay_over(exponent, 1.0, EXACT)
         sums = tl.cumsum(v / decay, 0) * decay
     else:
-        rates = tl.zeros_like(at) + rate
+        rates = tl.zeros_like(positions) + rate
         if EXACT:
-            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed_exactly)
+            _rates, _positions, sums = tl.associative_scan((rates, positions, v), 0, _add_decayed_exactly)
         else:
-            _rates, _at, sums = tl.associative_scan((rates, at, v), 0, _add_decayed)
+            _rates, _positions, sums = tl.associative_scan((rates, positions, v), 0, _add_decayed)
     return sums
 
 
@@ -89,11 +89,13 @@ def _add_states_exactly(rate_1, at_1, v_1, p_1, rate_2, at_2, v_2, p_2):
 
 
 @triton.jit
-def running_states(at, v, p, rate, EXACT: tl.constexpr, REVERSE: tl.constexpr):
-    """The running states of (v, p) at the positions ``at``, which are in order: up to each point, referred to it."""
-    rates = tl.zeros_like(at) + rate
+def running_states(positions, v, p, rate, EXACT: tl.constexpr, REVERSE: tl.constexpr):
+    """The running states of (v, p) at positions in order: up to each point, and referred to it."""
+    rates = tl.zeros_like(positions) + rate
     if EXACT:
-        _rates, _at, v, p = tl.associative_scan((rates, at, v, p), 0, _add_states_exactly, reverse=REVERSE)
+        _rates, _positions, v, p = tl.associative_scan(
+            (rates, positions, v, p), 0, _add_states_exactly, reverse=REVERSE
+        )
     else:
-        _rates, _at, v, p = tl.associative_scan((rates, at, v, p), 0, _add_states, reverse=REVERSE)
+        _rates, _positions, v, p = tl.associative_scan((rates, positions, v, p), 0, _add_states, reverse=REVERSE)
     return v, p

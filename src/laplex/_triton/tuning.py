@@ -1,7 +1,7 @@
 """Every number of the GPU programs that trades time for time or memory, with what it trades.
 
-``python -m benchmarks.studies.crossover --gpu`` measures each of them beside smaller and larger values; its figures are in
-``benchmarks/results/crossover-gpu.json``. (Those of formed matrices and of phases are not in it yet.) Bounds that guard
+``python -m benchmarks.studies.crossover --gpu`` measures each next to smaller and larger values; its figures are
+in ``benchmarks/results/crossover-gpu.json``. (Those of formed matrices and phases are not in it yet.) Bounds that guard
 accuracy are not here but beside the programs that need them. Sizes of tiles are powers of two.
 """
 

@@ -58,7 +58,7 @@ def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]])
     with surveyed(device) as noted:
         for n, k in pairs:
             _multiply(n, k, asked, [_backends.cheapest_backend(_work(n, k, asked), CUDA)])
-    return noted.found
+    return noted.programs
 
 
 def _work(n: int, k: int, asked: Asked) -> Work:
@@ -131,7 +131,7 @@ def of_all_sizes(device: torch.device, calls: list[Asked], points: int) -> dict[
     with surveyed(device) as noted:
         for asked, (n, k) in itertools.product(calls, [*sizes(points)]):
             _multiply(n, k, asked._replace(all_kinds=True), WAYS)
-    return noted.found
+    return noted.programs
 
 
 def compile_all(found: dict[Variant, tuple[int, ...]], told: Callable[[int, int], None]) -> None:

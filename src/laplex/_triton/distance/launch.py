@@ -42,14 +42,14 @@ def _scan(x: Tensor, matrix: Matrix, even: Tensor, other: Tensor, *, odd: bool, 
     numbers = 2 * h * tiles + 2 * programs.STATES.value * h * m * tiles
     scratch = x.new_empty((numbers,), dtype=torch.float64)
     grid, sizes = (tiles, row_blocks, h), (m, merged, length, tiles)
-    how = order.first, order.in_order
+    sides = order.first, order.in_order
     tensors: tuple[Tensor, ...] = x, tau, order.entry, position, scratch
-    flags: tuple[Any, ...] = exact, *how, checked, far, tile, rows
+    flags: tuple[Any, ...] = exact, *sides, checked, far, tile, rows
     launch(programs.distance_reduce_program, grid, tensors, (*sizes, *x.stride()), flags, warps)
     group = step(tiles, tuning.DISTANCE_CARRIED, 4, 16)
     carry_warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
     launch(programs.distance_carry_program, (2 * m, h, 1), (scratch, tau), (m, tiles), (exact, group), carry_warps)
     tensors = *tensors, even, other, scratch if pull is None else pull
-    flags = exact, odd, pull is not None, *how, far, tile, rows
+    flags = exact, odd, pull is not None, *sides, far, tile, rows
     strides = *x.stride(), *even.stride(), *other.stride()
     launch(programs.distance_scan_program, grid, tensors, (*sizes, *strides), flags, warps)

@@ -56,11 +56,11 @@ def points_of(tile, entry, position, merged, padded, FIRST: tl.constexpr, IN_ORD
     """A tile's places and positions, which of them are targets and which sources, and the caller's indices."""
     place = (tile.to(tl.int64) if FAR else tile) * TILE + tl.arange(0, TILE)
     within = tl.minimum(place, merged - 1)
-    at = tl.load(position + within)
+    positions = tl.load(position + within)
     is_row, index = entry_of(entry, within, padded, IN_ORDER)
     inside = place < merged
     is_target = is_row if FIRST else ~is_row
-    return place, at, inside & is_target, inside & ~is_target, index
+    return place, positions, inside & is_target, inside & ~is_target, index
 
 
 @program(numbers="m", callers=("x", "tau"))
@@ -74,14 +74,14 @@ def distance_reduce_program(
     batches = tl.num_programs(2).to(tl.int64)
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     position += batch * padded
-    place, at, is_target, is_source, index = points_of(
+    place, positions, is_target, is_source, index = points_of(
         tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE
     )
     rate = rate_of(tl.load(tau + batch))
     fault = fault_at_ends(position, merged, rate)
     if CHECKED:
         fault += order_fault(
-            position, entry, place[None, :], at[None, :], is_target[None, :], merged, padded, FIRST, IN_ORDER
+            position, entry, place[None, :], positions[None, :], is_target[None, :], merged, padded, FIRST, IN_ORDER
         )
     start = (tile.to(tl.int64) if FAR else tile) * TILE
     first = tl.load(position + start).to(tl.float64)
@@ -89,9 +89,9 @@ def distance_reduce_program(
     ends = scratch + batch * 2 * tiles + tile
     tl.store(ends, first + fault)
     tl.store(ends + tiles, last + fault)
-    at = at.to(tl.float64)
-    to_last, to_first = decay_over(last - at, rate, EXACT), decay_over(at - first, rate, EXACT)
-    u_last, u_first = exponent_over(last - at, rate), exponent_over(at - first, rate)
+    positions = positions.to(tl.float64)
+    to_last, to_first = decay_over(last - positions, rate, EXACT), decay_over(positions - first, rate, EXACT)
+    u_last, u_first = exponent_over(last - positions, rate), exponent_over(positions - first, rate)
     row_block = tl.program_id(1)
     for number in range(row_block * ROWS, tl.minimum(row_block * ROWS + ROWS, m)):
         row = tl.zeros([], tl.int64) + number
@@ -132,18 +132,18 @@ def distance_carry_program(scratch, tau, m, tiles, EXACT: tl.constexpr, GROUP: t
         inside = step < tiles
         tile = tl.where(side == 0, step, tiles - 1 - step)
         last = tl.load(ends + tl.where(side == 0, tiles - 1, 0))
-        at = tl.load(ends + tile, mask=inside, other=0.0)
-        at = tl.where(inside, at, last)
+        positions = tl.load(ends + tile, mask=inside, other=0.0)
+        positions = tl.where(inside, positions, last)
         v = tl.load(totals + tile, mask=inside, other=0.0)
         p = tl.load(totals + tiles + tile, mask=inside, other=0.0)
-        v, p = running_states(at, v, p, rate, EXACT, False)
-        more_v, more_p = carried_over(carried_v, carried_p, at - carried_at, rate, EXACT)
+        v, p = running_states(positions, v, p, rate, EXACT, False)
+        more_v, more_p = carried_over(carried_v, carried_p, positions - carried_at, rate, EXACT)
         v, p = v + more_v, p + more_p
         next_tile = tl.where(side == 0, tile + 1, tile - 1)
         has_next = inside & (next_tile >= 0) & (next_tile < tiles)
         tl.store(carries + next_tile, v, mask=has_next)
         tl.store(carries + tiles + next_tile, p, mask=has_next)
-        carried_at = tl.sum(tl.where(lane == GROUP - 1, at, 0.0), 0)
+        carried_at = tl.sum(tl.where(lane == GROUP - 1, positions, 0.0), 0)
         carried_v = tl.sum(tl.where(lane == GROUP - 1, v, 0.0), 0)
         carried_p = tl.sum(tl.where(lane == GROUP - 1, p, 0.0), 0)
 
@@ -165,18 +165,18 @@ def distance_scan_program(
     batches = tl.num_programs(2).to(tl.int64)
     entry += batch * (padded // WORD * 2 if IN_ORDER else padded)
     position += batch * padded
-    _place, at, is_target, is_source, index = points_of(
+    _place, positions, is_target, is_source, index = points_of(
         tile, entry, position, merged, padded, FIRST, IN_ORDER, FAR, TILE
     )
     rate = rate_of(tl.load(tau + batch))
-    at, index = at.to(tl.float64), index.to(tl.int64)
+    positions, index = positions.to(tl.float64), index.to(tl.int64)
     ends = scratch + batch * 2 * tiles + tile
     first, last = tl.load(ends), tl.load(ends + tiles)
     p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=0.0)
     p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=0.0)
-    left_gap = tl.where(tile > 0, at - p_left, 0.0)
-    right_gap = tl.where(tile + 1 < tiles, p_right - at, 0.0)
-    c = exponent_over(at - first, rate)
+    left_gap = tl.where(tile > 0, positions - p_left, 0.0)
+    right_gap = tl.where(tile + 1 < tiles, p_right - positions, 0.0)
+    c = exponent_over(positions - first, rate)
     LIMIT: tl.constexpr = -1.0 if EXACT else NARROW
     is_narrow = (last - first) * rate <= LIMIT
     down, up = tl.exp2(-c), tl.exp2(tl.minimum(c, NARROW))  # used in narrow tiles only
@@ -188,8 +188,8 @@ def distance_scan_program(
         if is_narrow:
             left, right = narrow_distance_sums(v, c, down, up)
         else:
-            _v, left = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
-            _v, right = running_states(at, v, tl.zeros_like(v), rate, EXACT, True)
+            _v, left = running_states(positions, v, tl.zeros_like(v), rate, EXACT, False)
+            _v, right = running_states(positions, v, tl.zeros_like(v), rate, EXACT, True)
         carries = scratch + batches * 2 * tiles + (batches * m + batch * m + row) * STATES * tiles + tile
         _v, more = carried_over(tl.load(carries), tl.load(carries + tiles), left_gap, rate, EXACT)
         left += more

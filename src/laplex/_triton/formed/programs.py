@@ -59,9 +59,9 @@ def _decays_of_floats(t, s, rate):
 
 
 @triton.jit
-def _turns(phase, at, inside, SUM: tl.constexpr):
+def _turns(phase, index, inside, SUM: tl.constexpr):
     """Cosine and sine of the phases, in the wider of their dtype and SUM."""
-    angle = tl.load(phase + at, mask=inside, other=0.0)
+    angle = tl.load(phase + index, mask=inside, other=0.0)
     if tl.float64 == SUM:
         angle = angle.to(tl.float64)
     return tl.cos(angle).to(SUM), tl.sin(angle).to(SUM)
@@ -94,12 +94,12 @@ def _fault_of_targets(target, target_faults, size, fault_parts, KNOWN: tl.conste
         lane = tl.arange(0, 64)
         fault = tl.sum(tl.load(target_faults + lane, mask=lane < fault_parts, other=0.0), 0)
     else:
-        found = tl.zeros([1024], tl.float32)
+        faults = tl.zeros([1024], tl.float32)
         for start in range(0, size, 1024):
             i = start + tl.arange(0, 1024)
             t = tl.load(target + i, mask=i < size, other=0.0)
-            found += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
-        fault = tl.sum(found, 0)
+            faults += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
+        fault = tl.sum(faults, 0)
     return fault
 
 
@@ -122,8 +122,8 @@ def form_program(
     total = tl.zeros([TARGETS, SOURCES], SUM)
     fault = tl.zeros([SOURCES], tl.float32)
     if first:
-        of_batch, found = target + batch * r * n, target_faults + batch * fault_parts
-        fault += _fault_of_targets(of_batch, found, r * n, fault_parts, KNOWN)
+        targets_here, faults = target + batch * r * n, target_faults + batch * fault_parts
+        fault += _fault_of_targets(targets_here, faults, r * n, fault_parts, KNOWN)
     for q in range(r):
         matrix = batch * r + q
         t = tl.load(target + matrix * n + i, mask=i < n, other=0.0)
@@ -138,8 +138,8 @@ def form_program(
             cos_s, sin_s = _turns(psi, matrix * k + j, j < k, SUM)
             entry *= cos_t[:, None] * cos_s[None, :] + sin_t[:, None] * sin_s[None, :]
         total += entry
-    at = (batch * n + i[:, None]) * k + j[None, :]
-    tl.store(out + at, total + fault.to(SUM)[None, :], mask=(i < n)[:, None] & (j < k)[None, :])
+    offset = (batch * n + i[:, None]) * k + j[None, :]
+    tl.store(out + offset, total + fault.to(SUM)[None, :], mask=(i < n)[:, None] & (j < k)[None, :])
 
 
 @program(numbers="sources_at", callers=("g", "target", "source", "tau", "phi", "psi"), divisible=("k",))
@@ -236,11 +236,11 @@ def finish_program(
         lane = tl.arange(0, WIDTH)
         of_weight, of_tau = tl.zeros([WIDTH], tl.float64), tl.zeros([WIDTH], tl.float64)
         for start in range(0, tiles, WIDTH):
-            at = parts + all_at + slot * 2 * tiles + start + lane
+            parts_here = parts + all_at + slot * 2 * tiles + start + lane
             if WEIGHT:
-                of_weight += tl.load(at, mask=start + lane < tiles, other=0.0)
+                of_weight += tl.load(parts_here, mask=start + lane < tiles, other=0.0)
             if TAU:
-                of_tau += tl.load(at + tiles, mask=start + lane < tiles, other=0.0)
+                of_tau += tl.load(parts_here + tiles, mask=start + lane < tiles, other=0.0)
         if WEIGHT:
             tl.store(weight_bar + matrix, tl.sum(of_weight, 0))
         if TAU:

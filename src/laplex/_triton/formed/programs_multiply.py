@@ -19,12 +19,12 @@ def _tile_of(matrix, line, lines, stride, begin, length, ADJACENT: tl.constexpr,
     """(lines, TERMS) of a matrix from the term ``begin`` on, whose terms are adjacent in memory, or else its lines."""
     term = begin + tl.arange(0, TERMS)
     if ADJACENT:
-        at = line[:, None].to(tl.int64) * stride + term[None, :]
-        found = tl.load(matrix + at, mask=(line < lines)[:, None] & (term < length)[None, :], other=0.0)
+        offset = line[:, None].to(tl.int64) * stride + term[None, :]
+        terms = tl.load(matrix + offset, mask=(line < lines)[:, None] & (term < length)[None, :], other=0.0)
     else:
-        at = term[:, None].to(tl.int64) * stride + line[None, :]
-        found = tl.trans(tl.load(matrix + at, mask=(term < length)[:, None] & (line < lines)[None, :], other=0.0))
-    return found
+        offset = term[:, None].to(tl.int64) * stride + line[None, :]
+        terms = tl.trans(tl.load(matrix + offset, mask=(term < length)[:, None] & (line < lines)[None, :], other=0.0))
+    return terms
 
 
 @program(numbers="m", callers=("left", "right"), divisible=("left_stride", "right_stride"))
@@ -52,7 +52,7 @@ def multiply_program(
             virtual = total - high
             low += (high - (total - virtual)) + (chunk - virtual)  # what rounding lost (Knuth's two-sum)
             high = total
-    at = (batch * m + i[:, None]) * n + j[None, :]
+    offset = (batch * m + i[:, None]) * n + j[None, :]
     # A sum that is not finite has no error to add: infinity minus infinity would be NaN.
-    found = tl.where(tl.abs(high) < float("inf"), high + low, high)
-    tl.store(out + at, found, mask=(i < m)[:, None] & (j < n)[None, :])
+    rounded = tl.where(tl.abs(high) < float("inf"), high + low, high)
+    tl.store(out + offset, rounded, mask=(i < m)[:, None] & (j < n)[None, :])

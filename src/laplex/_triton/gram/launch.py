@@ -23,11 +23,10 @@ from laplex._triton import tuning
 from laplex._triton.gram.programs_matrix import assemble_program, pull_program
 from laplex._triton.gram.programs_pull import FIELDS, FIELDS_TO_TAU, gram_source_program, gram_table_program
 from laplex._triton.gram.programs_sums import gram_carry_program, gram_reduce_program, gram_target_program
-from laplex._triton.launch import Grid, launch, step
+from laplex._triton.launch import Setup, launch, step
 from laplex._triton.order.launch import joined, refreshed
+from laplex._triton.program import by_name, strides_by_name
 from laplex._triton.recording import call
-
-Parameters = tuple[Grid, tuple[int, ...], tuple[Any, ...]]  # of a launch: grid, sizes, flags
 
 
 class Sums(NamedTuple):
@@ -48,7 +47,7 @@ class Bars(NamedTuple):
     psi: Tensor
 
 
-class Problem(NamedTuple):
+class GramProblem(NamedTuple):
     """Everything but the numbers in the tensors that the launches of ``sums_of`` depend on."""
 
     shape: tuple[int, ...]  # h, m, k: the weight's
@@ -61,16 +60,15 @@ class Problem(NamedTuple):
     checked: bool  # the anchors may have moved since the plan was built: check its order
 
 
-class Schedule(NamedTuple):
-    """Launch parameters of ``sums_of``."""
+class GramSchedule(NamedTuple):
+    """The launches of ``sums_of``."""
 
     tile: int  # points of the merged order per tile
     far: bool  # offsets need 64 bits
     scratch: int  # float64 numbers: two ends, four sums and four carries of every tile, weight vector and channel
-    reduce: Parameters
-    carry: Parameters
-    targets: Parameters
-    carry_warps: int
+    reduce: Setup
+    carry: Setup
+    targets: Setup
 
 
 def tiling(merged: int) -> int:
@@ -79,25 +77,29 @@ def tiling(merged: int) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def schedule(problem: Problem, tile: int, carried: int) -> Schedule:
-    """Launch parameters for tiles of ``tile`` points, of which a carry scans at most ``carried`` at a time."""
-    (h, m, k), n, strides = problem.shape, problem.n, problem.strides
+def schedule(problem: GramProblem, tile: int, carried: int) -> GramSchedule:
+    """The launches for tiles of ``tile`` points, of which a carry scans at most ``carried`` at a time."""
+    (h, m, k), n = problem.shape, problem.n
     merged, length, channels = n + k, padded(n + k), 3 if problem.phased else 1
     weights, fan = tuning.GRAM_ROWS, tuning.GRAM_FAN
-    tiles, weight_blocks, bits = -(-merged // tile), -(-m // weights), k.bit_length()
-    far = max(length + tile, k * strides[2]) >= 2**31
+    tiles, weight_blocks = -(-merged // tile), -(-m // weights)
+    far = max(length + tile, k * problem.strides[2]) >= 2**31
     group = step(tiles, carried, 4, 32)
-    how = problem.exact, problem.phased, problem.first, problem.in_order
-    reduce_sizes = m, k, merged, length, tiles, bits, *strides
-    target_sizes = m, n, k, merged, length, tiles, search_steps(merged, fan), bits, *strides
-    return Schedule(
+    sizes = {"m": m, "k": k, "merged": merged, "padded": length, "tiles": tiles, "bits": k.bit_length()}
+    sizes |= strides_by_name(w=problem.strides)
+    flags = {"EXACT": problem.exact, "PHASED": problem.phased, "FIRST": problem.first, "IN_ORDER": problem.in_order}
+    shape = {"TILE": tile, "ROWS": weights}
+    reduce = by_name(gram_reduce_program, **sizes, **flags, **shape, CHECKED=problem.checked, FAR=far)
+    carry = by_name(gram_carry_program, rows=m * channels, tiles=tiles, EXACT=problem.exact, GROUP=group)
+    steps = search_steps(merged, fan)
+    targets = by_name(gram_target_program, **sizes, n=n, steps=steps, **flags, **shape, FAN=fan)
+    return GramSchedule(
         tile=tile,
         far=far,
         scratch=h * tiles * (2 + 8 * m * channels),
-        reduce=((tiles * weight_blocks, h, 1), reduce_sizes, (*how, problem.checked, far, tile, weights)),
-        carry=((4 * m * channels, h, 1), (m * channels, tiles), (problem.exact, group)),
-        targets=((n * weight_blocks, h, 1), target_sizes, (*how, tile, fan, weights)),
-        carry_warps=max(group // 32, 1),
+        reduce=Setup((tiles * weight_blocks, h, 1), *reduce),
+        carry=Setup((4 * m * channels, h, 1), *carry, max(group // 32, 1)),
+        targets=Setup((n * weight_blocks, h, 1), *targets, 2),
     )
 
 
@@ -114,8 +116,8 @@ def gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> tuple[Ten
 
     ``phase``: phi (h, n) of the targets and psi (h, k) of the sources, or nothing.
     """
-    made = sums_of(weight, phase, matrix)
-    return assemble(made.sums, made.direction, matrix.target, matrix.tau, weight.dtype), *made
+    parts = sums_of(weight, phase, matrix)
+    return assemble(parts.sums, parts.direction, matrix.target, matrix.tau, weight.dtype), *parts
 
 
 def sums_of(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Sums:
@@ -125,52 +127,58 @@ def sums_of(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Sums:
     """
     (h, m, k), n = weight.shape, matrix.target.shape[-1]
     order = joined(matrix.order)
-    position, checked = order.position, order.position.shape[-1] == 0
-    exact, phased = weight.dtype == torch.float64, bool(phase)
-    problem = Problem(weight.shape, weight.stride(), n, exact, phased, order.first, order.in_order, checked)
-    launches = schedule(problem, tiling(n + k), tuning.GRAM_CARRIED)
+    phased, position = bool(phase), order.position
+    problem = GramProblem(
+        weight.shape, weight.stride(), n, exact=weight.dtype == torch.float64, phased=phased,
+        first=order.first, in_order=order.in_order, checked=order.is_checked,
+    )  # fmt: skip
+    plan = schedule(problem, tiling(n + k), tuning.GRAM_CARRIED)
     target, tau = matrix.target.contiguous(), matrix.tau.contiguous()
-    if checked:
-        position = refreshed(order, matrix, launches.far, launches.tile, 4)
+    if order.is_checked:
+        position = refreshed(order, matrix, plan.far, plan.tile, 4)
     largest = weight.new_empty((h, m))
     call(torch.linalg.vector_norm, weight, out=(largest,), ord=torch.inf, dim=-1)  # one launch, and no copy of |weight|
-    scratch = weight.new_empty((launches.scratch,), dtype=torch.float64)
+    scratch = weight.new_empty((plan.scratch,), dtype=torch.float64)
     sums = scratch.new_empty((h, m, 3 if phased else 1, 4, n))
     direction = scratch.new_empty((h, 2, n)) if phased else largest
     phi, psi = (part.contiguous() for part in phase or (tau, tau))  # without phases no program reads them
     tensors: tuple[Tensor, ...] = weight, psi, tau, largest, order.entry, position, scratch
-    launch(gram_reduce_program, launches.reduce[0], tensors, *launches.reduce[1:], 4)
-    launch(gram_carry_program, launches.carry[0], (scratch, tau), *launches.carry[1:], launches.carry_warps)
+    _launch(gram_reduce_program, tensors, plan.reduce)
+    _launch(gram_carry_program, (scratch, tau), plan.carry)
     tensors = weight, phi, psi, target, tau, largest, order.entry, position, scratch, sums, direction
-    launch(gram_target_program, launches.targets[0], tensors, *launches.targets[1:], 2)
+    _launch(gram_target_program, tensors, plan.targets)
     return Sums(sums, direction)
+
+
+def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:
+    launch(program, setup.grid, tensors, setup.numbers, setup.flags, setup.warps)
 
 
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
     """M (h, m, n, n), symmetric to the bit."""
     h, m, channels, _, n = sums.shape
     rows, cols = tuning.MATRIX_TILE
-    made = sums.new_empty((h, m, n, n), dtype=dtype)
-    tensors = sums, direction.contiguous(), target.contiguous(), tau.contiguous(), made
+    gram_matrix = sums.new_empty((h, m, n, n), dtype=dtype)
+    tensors = sums, direction.contiguous(), target.contiguous(), tau.contiguous(), gram_matrix
     grid, flags = (h * m * -(-n // rows) * -(-n // cols), 1, 1), (dtype == torch.float64, channels == 3, rows, cols)
     launch(assemble_program, grid, tensors, (m, n), flags, 4)
-    return made
+    return gram_matrix
 
 
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """The pulls (h, m, pulls, n) at every target, for the cotangent g (h, m, n, n) of M."""
     h, m, channels, _, n = sums.shape
     rows, cols = tuning.MATRIX_TILE
-    made = sums.new_empty((h, m, sum(pulls(channels)), n))
-    tensors = sums.contiguous(), direction.contiguous(), target.contiguous(), tau.contiguous(), g.contiguous(), made
+    pulled = sums.new_empty((h, m, sum(pulls(channels)), n))
+    tensors = sums.contiguous(), direction.contiguous(), target.contiguous(), tau.contiguous(), g.contiguous(), pulled
     grid, flags = (h * m * -(-n // rows), 1, 1), (g.dtype == torch.float64, channels == 3, rows, cols)
     launch(pull_program, grid, tensors, (m, n), flags, 4)
-    return made
+    return pulled
 
 
 def pullback(
     g: Tensor,
-    made: tuple[Tensor, Tensor],
+    parts: tuple[Tensor, Tensor],
     weight: Tensor,
     phase: tuple[Tensor, ...],
     matrix: Matrix,
@@ -180,7 +188,7 @@ def pullback(
 
     ``need`` says which ``Bars`` are wanted; the others hold no meaningful numbers.
     """
-    (sums, direction), tau = made, matrix.tau
+    (sums, direction), tau = parts, matrix.tau
     pulled = pull(g, sums, direction, matrix.target, tau)
     _, _, at_anchor, at_decay, at_direction = pulled.split_with_sizes(pulls(sums.shape[2]), 2)
     t_bar = (at_anchor[:, :, 0].sum(1) / tau[:, None]).to(matrix.target.dtype)

@@ -64,25 +64,26 @@ def gram_table_program(
     for begin in range(0, n, GROUP):
         inside = begin + lane < n
         place = tl.where(field < 2, n - 1 - begin - lane, begin + lane).to(tl.int64)
-        at = tl.load(position + batch * n + place, mask=inside, other=0.0).to(tl.float64)
+        positions = tl.load(position + batch * n + place, mask=inside, other=0.0).to(tl.float64)
         i = tl.load(order + batch * n + place, mask=inside, other=0)
         v = tl.load(u_pulls + i, mask=inside, other=0.0) * of_u
         v += tl.load(u_pulls + CHANNELS * n + i, mask=inside, other=0.0) * of_v
         plain = v
         if number > 4:
-            plain, found = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
-            more, brought = carried_over(carried_plain, carried, tl.where(inside, at - carried_at, 0.0), rate, EXACT)
-            plain, found = plain + more, found + brought
+            plain, sums_here = running_states(positions, v, tl.zeros_like(v), rate, EXACT, False)
+            gap = tl.where(inside, positions - carried_at, 0.0)
+            more, brought = carried_over(carried_plain, carried, gap, rate, EXACT)
+            plain, sums_here = plain + more, sums_here + brought
         elif field < 3:
-            found = carried_along(at, v, inside, rate, EXACT)
-            found += carried * decay_over(tl.where(inside, tl.abs(at - carried_at), 0.0), rate, EXACT)
+            sums_here = carried_along(positions, v, inside, rate, EXACT)
+            sums_here += carried * decay_over(tl.where(inside, tl.abs(positions - carried_at), 0.0), rate, EXACT)
         else:
-            _at, found = tl.associative_scan((at, v), 0, add_if_tied)
-            found += tl.where((begin > 0) & (at == carried_at), carried, 0.0)
+            _positions, sums_here = tl.associative_scan((positions, v), 0, add_if_tied)
+            sums_here += tl.where((begin > 0) & (positions == carried_at), carried, 0.0)
         out = table + ((batch * n + place) * m * CHANNELS + row) * FIELDS + number
-        tl.store(out, found + fault, mask=inside)
-        carried = tl.sum(tl.where(lane == GROUP - 1, found, 0.0), 0)
-        carried_at = tl.sum(tl.where(lane == GROUP - 1, at, 0.0), 0)
+        tl.store(out, sums_here + fault, mask=inside)
+        carried = tl.sum(tl.where(lane == GROUP - 1, sums_here, 0.0), 0)
+        carried_at = tl.sum(tl.where(lane == GROUP - 1, positions, 0.0), 0)
         carried_plain = tl.sum(tl.where(lane == GROUP - 1, plain, 0.0), 0)
 
 

@@ -110,8 +110,8 @@ def gram_reduce_program(
     ends = scratch + batch * 2 * tiles
     tl.store(ends + tile, first + fault)
     tl.store(ends + tiles + tile, last + fault)
-    at = tl.where(place < merged, p.to(tl.float64), last)
-    to_first, to_last = decay_over(at - first, rate, EXACT), decay_over(last - at, rate, EXACT)
+    positions = tl.where(place < merged, p.to(tl.float64), last)
+    to_first, to_last = decay_over(positions - first, rate, EXACT), decay_over(last - positions, rate, EXACT)
     if PHASED:
         cos, sin = double_angle(psi + batch * k + source, is_source)
     for number in range(weight_block * ROWS, tl.minimum(weight_block * ROWS + ROWS, m)):
@@ -160,15 +160,15 @@ def gram_carry_program(scratch, tau, rows, tiles, EXACT: tl.constexpr, GROUP: tl
         for begin in range(0, tiles, GROUP):
             inside = begin + lane < tiles
             tile = start + step * (begin + lane)
-            at = tl.load(ends + kind * tiles + tile, mask=inside, other=0.0)
+            positions = tl.load(ends + kind * tiles + tile, mask=inside, other=0.0)
             v = tl.load(totals + tile, mask=inside, other=0.0)
-            fault += tl.sum(at * 0.0, 0)
-            sums = carried_along(at, v, inside, rate, EXACT) + fault
-            sums += carried * decay_over(tl.where(inside, tl.abs(at - carried_at), 0.0), rate, EXACT)
+            fault += tl.sum(positions * 0.0, 0)
+            sums = carried_along(positions, v, inside, rate, EXACT) + fault
+            sums += carried * decay_over(tl.where(inside, tl.abs(positions - carried_at), 0.0), rate, EXACT)
             has_next = inside & (tile + step >= 0) & (tile + step < tiles)
             tl.store(carries + tile + step, sums, mask=has_next)
             carried = tl.sum(tl.where(lane == GROUP - 1, sums, 0.0), 0)
-            carried_at = tl.sum(tl.where(lane == GROUP - 1, at, 0.0), 0)
+            carried_at = tl.sum(tl.where(lane == GROUP - 1, positions, 0.0), 0)
         tl.store(carries + start, 0.0)
     else:
         for begin in range(0, tiles, GROUP):

@@ -25,9 +25,9 @@ def counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
     width, at_once = tuning.JOIN_TILE
     number = -(-merged // tuning.RUN)
-    how, warps = (width, step(number, at_once, 4)), 4 if number <= at_once else 2
+    flags, warps = (width, step(number, at_once, 4)), 4 if number <= at_once else 2
     grid, sizes = (-(-merged // width), h, 1), (merged, length, tuning.RUN, tuning.RUN.bit_length())
-    launch(programs.join_program, grid, (*runs, position, entry), sizes, how, warps)
+    launch(programs.join_program, grid, (*runs, position, entry), sizes, flags, warps)
     return position, entry
 
 

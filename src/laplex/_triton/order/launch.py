@@ -26,7 +26,7 @@ from laplex._triton.replay import replayed
 WIDEST_TILE = 512  # points; places of a tile beyond the end must fit 32 bits, too
 
 
-class Run(NamedTuple):
+class SortedRun(NamedTuple):
     """A sorted run: positions and entries (h, padded) of ``size`` points."""
 
     position: Tensor
@@ -82,25 +82,25 @@ def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
     if a.numel() == 0 or b.numel() == 0:
         return empty_order(a, b, layout).tensors  # nothing will read it
     if h > LAUNCH_AXIS:
-        parts = [slice(at, at + LAUNCH_AXIS) for at in range(0, h, LAUNCH_AXIS)]
-        made = [_order(a[part], b[part], layout) for part in parts]
-        entry, position, place_of, empty = (torch.cat(tensors) for tensors in zip(*made, strict=True))
+        parts = [slice(start, start + LAUNCH_AXIS) for start in range(0, h, LAUNCH_AXIS)]
+        orders = [_order(a[part], b[part], layout) for part in parts]
+        entry, position, place_of, empty = (torch.cat(tensors) for tensors in zip(*orders, strict=True))
         return entry, position, place_of, empty
     if layout == "in_order":
-        one, two = (Run(side.contiguous(), side, side.shape[1]) for side in (a, b))  # they have no entries
-        found = _merged(one, two, words=True)
+        one, two = (SortedRun(side.contiguous(), side, side.shape[1]) for side in (a, b))  # they have no entries
+        run = _merged(one, two, words=True)
     elif h * merged**2 <= tuning.COUNTED_PAIRS:
-        found = Run(*counted(a, b), merged)
+        run = SortedRun(*counted(a, b), merged)
     elif h * merged <= tuning.COUNTED_IN_RUNS:
-        found = Run(*counted_in_runs(a, b), merged)
+        run = SortedRun(*counted_in_runs(a, b), merged)
     elif merged <= tuning.SORTED_AT_ONCE:
-        found = _sorted(_beside(a, b), a.shape[1], 0, 0)
+        run = _sorted(_side_by_side(a, b), a.shape[1], 0, 0)
     else:
         give_up("a replay would keep the memory of all parts")
-        rows = _all_merged([_sorted(part, part.shape[1], at, 0) for at, part in _parts(a)])
-        cols = _all_merged([_sorted(part, 0, 0, at) for at, part in _parts(b)])
-        found = _merged(rows, cols, words=False)
-    entry, position = found.entry[:, None], found.position[:, None]
+        rows = _all_merged([_sorted(part, part.shape[1], start, 0) for start, part in _parts(a)])
+        cols = _all_merged([_sorted(part, 0, 0, start) for start, part in _parts(b)])
+        run = _merged(rows, cols, words=False)
+    entry, position = run.entry[:, None], run.position[:, None]
     nothing = h, 1, 0
     return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
 
@@ -132,28 +132,28 @@ def places(entry: Tensor, n: int, k: int) -> Tensor:
     merged, (h, _, length) = n + k, entry.shape
     place_of = entry.new_empty((h, 1, merged))
     in_order = length < padded(merged)
-    how = in_order, padded(merged) >= 2**31 - tuning.PLACE_TILE, tuning.PLACE_TILE
+    flags = in_order, padded(merged) >= 2**31 - tuning.PLACE_TILE, tuning.PLACE_TILE
     grid, sizes = (-(-merged // tuning.PLACE_TILE), h, 1), (merged, padded(merged), n, merged)
-    launch(place_program, grid, (entry, place_of), sizes, how, 4)
+    launch(place_program, grid, (entry, place_of), sizes, flags, 4)
     return place_of
 
 
 def _parts(side: Tensor) -> list[tuple[int, Tensor]]:
     """What is sorted at once, and where it starts."""
     starts = range(0, side.shape[1], tuning.SORTED_AT_ONCE)
-    return [(at, side[:, at : at + tuning.SORTED_AT_ONCE]) for at in starts]
+    return [(start, side[:, start : start + tuning.SORTED_AT_ONCE]) for start in starts]
 
 
-def _beside(a: Tensor, b: Tensor) -> Tensor:
+def _side_by_side(a: Tensor, b: Tensor) -> Tensor:
     """Rows, then columns, (h, n + k)."""
     (h, n), k = a.shape, b.shape[1]
     both = a.new_empty((h, n + k))
     tensors, grid = (a.contiguous(), b.contiguous(), both), (-(-(n + k) // tuning.MERGE_TILE), h, 1)
-    launch(programs.beside_program, grid, tensors, (n, k), (tuning.MERGE_TILE,), 4)
+    launch(programs.side_by_side_program, grid, tensors, (n, k), (tuning.MERGE_TILE,), 4)
     return both
 
 
-def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
+def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> SortedRun:
     """Sorted anchors, of which the first ``rows`` are rows."""
     h, size = anchors.shape
     if h * size > tuning.REPLAYED_SORTS:
@@ -164,10 +164,10 @@ def _sorted(anchors: Tensor, rows: int, first_row: int, first_col: int) -> Run:
     position, entry = anchors.new_empty((h, length)), anchors.new_empty((h, length), dtype=torch.int32)
     grid, sizes = (-(-length // tuning.MERGE_TILE), h, 1), (rows, size, length, first_row, first_col)
     launch(programs.encode_program, grid, (values, order, position, entry), sizes, (tuning.MERGE_TILE,), 4)
-    return Run(position, entry, size)
+    return SortedRun(position, entry, size)
 
 
-def _all_merged(runs: list[Run]) -> Run:
+def _all_merged(runs: list[SortedRun]) -> SortedRun:
     """All runs as one. Runs that were merged are freed at once: for 2^31 points they are most of a GPU's memory."""
     while len(runs) > 1:
         merged = []
@@ -177,7 +177,7 @@ def _all_merged(runs: list[Run]) -> Run:
     return runs[0]
 
 
-def _merged(one: Run, two: Run, *, words: bool) -> Run:
+def _merged(one: SortedRun, two: SortedRun, *, words: bool) -> SortedRun:
     """Two runs as one, the first before the second where they tie; ``words``: bits in place of entries."""
     tile = tuning.MERGE_TILE
     h, size = one.position.shape[0], one.size + two.size
@@ -193,4 +193,4 @@ def _merged(one: Run, two: Run, *, words: bool) -> Run:
     sizes = one.size, two.size, *lengths, length, pieces, tile.bit_length()
     tensors = *runs, one.entry, two.entry, splits, position, entry
     launch(programs.merge_program, (-(-length // tile), h, 1), tensors, sizes, (words, tile), 4)
-    return Run(position, entry, size)
+    return SortedRun(position, entry, size)

@@ -35,7 +35,7 @@ STEP = tl.constexpr(8)  # points that one thread merges
 
 
 @program(numbers="n", callers=("ones", "twos"))
-def beside_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
+def side_by_side_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
     """Copy two sides, of n and k points, one behind the other: the input of a sort."""
     batch = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
@@ -89,8 +89,8 @@ def _counts_before(
     """
     counts = tl.zeros([value.shape[0], LANES], tl.float32)
     offset = tl.arange(0, OTHERS // LANES)[:, None] * LANES + tl.arange(0, LANES)[None, :]
-    for at in range(start, stop, OTHERS):
-        other = at + offset
+    for begin in range(start, stop, OTHERS):
+        other = begin + offset
         # Behind ``stop`` the comparison is with NaN, which is false.
         against = tl.where(other < stop, _load_sides(ones, twos, other, n, k), float("nan"))[:, None, :]
         is_before = against <= value[None, :, None] if OR_TIED else against < value[None, :, None]
@@ -198,8 +198,8 @@ def split_program(
     merged = tl.zeros([], tl.int64) + n + k  # the sum of two 32-bit numbers may pass 2^31
     diagonal = tl.minimum(g.to(tl.int64) * TILE, merged)
     low, high = tl.maximum(diagonal - k, 0), tl.minimum(diagonal, n)
-    found = _crossing(ones + batch * ones_length, twos + batch * twos_length, diagonal, low, high, steps)
-    tl.store(splits + batch * (pieces + 1) + g, found, mask=g <= pieces)
+    crossing = _crossing(ones + batch * ones_length, twos + batch * twos_length, diagonal, low, high, steps)
+    tl.store(splits + batch * (pieces + 1) + g, crossing, mask=g <= pieces)
 
 
 @triton.jit

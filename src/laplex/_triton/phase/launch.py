@@ -22,14 +22,14 @@ from laplex._scan.results import even_like
 from laplex._shapes import flat_rows
 from laplex._triton.phase.collect import collect
 from laplex._triton.phase.spread import spread, table
-from laplex._triton.phase.stacks import Pulled, Side, Stacks, pulled, stack, unstack
+from laplex._triton.phase.stacks import PhasedSide, Pulled, Stacks, pulled, stack, unstack
 from laplex._triton.recording import call
 from laplex._triton.replay import replayed
 from laplex._triton.scan.launch import pull_once, scan_once
 from laplex._triton.short.launch import reads_table
 
 
-class Wanted(NamedTuple):
+class Needed(NamedTuple):
     """Which gradients are wanted."""
 
     x: bool
@@ -40,16 +40,16 @@ class Wanted(NamedTuple):
     tau: bool
 
 
-class _Call(NamedTuple):
+class _Backward(NamedTuple):
     """A backward with contiguous anchors and phases, and operands (h, m, size)."""
 
     g: Tensor
     x: Tensor
     x_bar: Tensor | None  # to be filled
     matrix: Matrix
-    targets: Side
-    sources: Side
-    needs: Wanted
+    targets: PhasedSide
+    sources: PhasedSide
+    needs: Needed
 
 
 @replayed(lambda x, phi, psi, matrix: ((x, phi, psi, *matrix.tensors), matrix.order.layout))
@@ -71,35 +71,35 @@ def product(x: Tensor, phi: Tensor, psi: Tensor, matrix: Matrix, *, keep: bool) 
     return (y, even, odd) if keep else (y,)
 
 
-@replayed(lambda g, x, phi, psi, matrix, *kept: ((g, x, phi, psi, *matrix.tensors, *kept), matrix.order.layout))
+@replayed(lambda g, x, phi, psi, matrix, *sums: ((g, x, phi, psi, *matrix.tensors, *sums), matrix.order.layout))
 def pullback(
-    g: Tensor, x: Tensor, phi: Tensor, psi: Tensor, matrix: Matrix, *kept: Tensor, needs: tuple[bool, ...]
+    g: Tensor, x: Tensor, phi: Tensor, psi: Tensor, matrix: Matrix, *sums: Tensor, needs: tuple[bool, ...]
 ) -> tuple[Tensor, ...]:
     """The gradients of x, phi, psi, targets, sources and tau, each empty unless it is needed."""
     matrix, targets, sources = _contiguous(matrix, phi, psi)
-    wants, tau = Wanted(*needs), matrix.tau
-    x_bar = even_like(x, x.shape[-1], matrix) if wants.x else None
+    needed, tau = Needed(*needs), matrix.tau
+    x_bar = even_like(x, x.shape[-1], matrix) if needed.x else None
     out = None if x_bar is None else flat_rows(x_bar, tau)
-    of = _Call(flat_rows(g, tau), flat_rows(x, tau), out, matrix, targets, sources, wants)
+    backward = _Backward(flat_rows(g, tau), flat_rows(x, tau), out, matrix, targets, sources, needed)
     if _is_short(x.shape[-1], g.shape[-1], g.numel()):
-        at_targets, at_sources, tau_bar = _of_spread(of)
+        at_targets, at_sources, tau_bar = _pull_spread(backward)
     elif _is_short(g.shape[-1], x.shape[-1], x.numel()):
-        at_targets, at_sources, tau_bar = _of_collect(of, *kept)
+        at_targets, at_sources, tau_bar = _pull_collect(backward, *sums)
     else:
-        at_targets, at_sources, tau_bar = _of_tiles(of, *kept)
+        at_targets, at_sources, tau_bar = _pull_tiles(backward, *sums)
     return (
         x.new_empty(0) if x_bar is None else x_bar,
-        _as(at_targets.turn, phi, wants.phi),
-        _as(at_sources.turn, psi, wants.psi),
-        _as(at_targets.pull, matrix.target, wants.target),
-        _as(at_sources.pull, matrix.source, wants.source),
-        _as(tau_bar, tau, wants.tau),
+        _as(at_targets.turn, phi, needed.phi),
+        _as(at_sources.turn, psi, needed.psi),
+        _as(at_targets.pull, matrix.target, needed.target),
+        _as(at_sources.pull, matrix.source, needed.source),
+        _as(tau_bar, tau, needed.tau),
     )
 
 
-def _of_spread(of: _Call) -> tuple[Pulled, Pulled, Tensor | None]:
+def _pull_spread(backward: _Backward) -> tuple[Pulled, Pulled, Tensor | None]:
     """x was spread, so g is collected."""
-    g, x, x_bar, matrix, targets, sources, needs = of
+    g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     if needs.phi or needs.target:
         at_targets = spread(table(x, sources.angle, matrix), targets, None, g)
@@ -109,9 +109,9 @@ def _of_spread(of: _Call) -> tuple[Pulled, Pulled, Tensor | None]:
     return at_targets, at_sources, _tau_bar(at_sources, matrix.tau)
 
 
-def _of_collect(of: _Call, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
+def _pull_collect(backward: _Backward, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
     """x was collected, so g is spread."""
-    g, x, x_bar, matrix, targets, sources, needs = of
+    g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     if needs.phi or needs.target or needs.tau:
         at_targets = pulled(Stacks(*sums[0]), targets, g, matrix.tau)
@@ -122,9 +122,9 @@ def _of_collect(of: _Call, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None
     return at_targets, at_sources, _tau_bar(at_targets, matrix.tau)
 
 
-def _of_tiles(of: _Call, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
+def _pull_tiles(backward: _Backward, *sums: Tensor) -> tuple[Pulled, Pulled, Tensor | None]:
     """Even and odd sums of x were kept; those of g are scanned."""
-    g, x, x_bar, matrix, targets, sources, needs = of
+    g, x, x_bar, matrix, targets, sources, needs = backward
     at_targets, at_sources = Pulled(), Pulled()
     tau_bar = pull = None
     if needs.phi or needs.target:
@@ -160,11 +160,11 @@ def _stacked_in(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _contiguous(matrix: Matrix, phi: Tensor, psi: Tensor) -> tuple[Matrix, Side, Side]:
+def _contiguous(matrix: Matrix, phi: Tensor, psi: Tensor) -> tuple[Matrix, PhasedSide, PhasedSide]:
     """The matrix and its two sides, in memory as programs read them."""
     target, source, tau = (tensor.contiguous() for tensor in matrix[:3])
     matrix = matrix._replace(target=target, source=source, tau=tau)
-    return matrix, Side(target, phi.contiguous()), Side(source, psi.contiguous())
+    return matrix, PhasedSide(target, phi.contiguous()), PhasedSide(source, psi.contiguous())
 
 
 def _as(bar: Tensor | None, value: Tensor, needed: bool) -> Tensor:

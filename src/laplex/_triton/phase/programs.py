@@ -35,9 +35,9 @@ def stack_program(
     row = (row_block * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
     both = (row < m) & (i < size)[None, :]
     v = tl.load(x + batch * x_batch + row * x_row + i[None, :] * x_col, mask=both, other=0.0).to(tl.float64)
-    at = stacked + (batch * 2 * m + row) * size + i[None, :]
-    tl.store(at, v * cos[None, :], mask=both)
-    tl.store(at + (tl.zeros([], tl.int64) + m) * size, v * sin[None, :], mask=both)
+    stacked_here = stacked + (batch * 2 * m + row) * size + i[None, :]
+    tl.store(stacked_here, v * cos[None, :], mask=both)
+    tl.store(stacked_here + (tl.zeros([], tl.int64) + m) * size, v * sin[None, :], mask=both)
 
 
 @triton.jit
@@ -97,11 +97,11 @@ def unstack_program(
         if STRETCH:
             of_cos, of_sin = _channels(weighted, offset, channel, both)
             stretched += tl.sum(f * (of_cos * cos + of_sin * sin), 0)
-    at = (batch * row_blocks + row_block) * size + i
+    offset_here = (batch * row_blocks + row_block) * size + i
     if TURN:
-        tl.store(turn + at, turned, mask=i < size)
+        tl.store(turn + offset_here, turned, mask=i < size)
     if PULL:
-        tl.store(pull + at, pulled / tl.load(tau + batch), mask=i < size)
+        tl.store(pull + offset_here, pulled / tl.load(tau + batch), mask=i < size)
     if STRETCH:
         program = batch * tl.num_programs(0) + tl.program_id(0)
         tl.store(stretch + program, tl.sum(stretched, 0) / tl.load(tau + batch))

@@ -63,9 +63,9 @@ def _points(place, end, entry, source, angle, merged, padded, IN_ORDER: tl.const
     inside = place < end
     _is_row, index = entry_of(entry, tl.minimum(place, merged - 1), padded, IN_ORDER)
     index = index.to(tl.int64)
-    at = tl.load(source + index, mask=inside, other=0.0).to(tl.float64)
+    s = tl.load(source + index, mask=inside, other=0.0).to(tl.float64)
     cos, sin = direction(angle, index, inside)
-    return inside, at, cos, sin
+    return inside, s, cos, sin
 
 
 @program(numbers="m", callers=("source", "angle", "tau"), divisible=("m",))
@@ -102,16 +102,16 @@ def collect_program(
         steps = tl.cdiv(tl.minimum(end - begin, PIECE), POINTS)
         for step in range(steps):
             place = begin + step * POINTS + tl.arange(0, POINTS)
-            inside, at, cos, sin = _points(place, end, entry, source, angle, merged, padded, IN_ORDER)
-            is_tied = inside & (at == (right if LONG_FIRST else left))
-            within = (left < at) & (at <= right) if LONG_FIRST else (left <= at) & (at < right)
-            fault += tl.where(inside & ~(within & (tl.abs(at) < INFINITY)), float("nan"), 0.0)
+            inside, s, cos, sin = _points(place, end, entry, source, angle, merged, padded, IN_ORDER)
+            is_tied = inside & (s == (right if LONG_FIRST else left))
+            within = (left < s) & (s <= right) if LONG_FIRST else (left <= s) & (s < right)
+            fault += tl.where(inside & ~(within & (tl.abs(s) < INFINITY)), float("nan"), 0.0)
             ties += is_tied.to(tl.int32)
             v = tl.load(
                 merged_x + (batch * padded + place[:, None]) * m + row, mask=inside[:, None] & (row < m), other=0.0
             ).to(SUM)
-            left_gap = tl.where(inside & (interval > 0), at - left, 0.0)
-            right_gap = tl.where(inside & (interval < k), right - at, 0.0)
+            left_gap = tl.where(inside & (interval > 0), s - left, 0.0)
+            right_gap = tl.where(inside & (interval < k), right - s, 0.0)
             to_left = tl.where(is_tied | (interval == 0), 0.0, decay_over(left_gap, rate, EXACT))
             to_right = tl.where(is_tied | (interval == k), 0.0, decay_over(right_gap, rate, EXACT))
             to_left_cos += v * (to_left * cos).to(SUM)[:, None]
@@ -135,8 +135,8 @@ def collect_program(
         if tl.max(ties, 0) > 0:  # rare, so that it is a pass of its own
             for step in range(steps):
                 place = begin + step * POINTS + tl.arange(0, POINTS)
-                inside, at, cos, sin = _points(place, end, entry, source, angle, merged, padded, IN_ORDER)
-                is_tied = inside & (at == (right if LONG_FIRST else left))
+                inside, s, cos, sin = _points(place, end, entry, source, angle, merged, padded, IN_ORDER)
+                is_tied = inside & (s == (right if LONG_FIRST else left))
                 v = tl.load(
                     merged_x + (batch * padded + place[:, None]) * m + row, mask=is_tied[:, None] & (row < m), other=0.0
                 ).to(SUM)
@@ -164,10 +164,10 @@ def gather_program(parts, starts, mass, k, pieces, numbers, PIECES: tl.constexpr
     sums = tl.zeros([PIECES, WIDTH], tl.float64)
     for start in range(first, end, PIECES):
         piece = (start + tl.arange(0, PIECES)).to(tl.int64)[:, None]
-        at = parts + (batch * pieces + piece) * numbers + number[None, :]
-        sums += tl.load(at, mask=(piece < end) & (number < numbers)[None, :], other=0.0)
-    at = mass + (batch * (k + 1) + interval) * numbers + number
-    tl.store(at, tl.sum(sums, 0), mask=number < numbers)
+        numbers_here = parts + (batch * pieces + piece) * numbers + number[None, :]
+        sums += tl.load(numbers_here, mask=(piece < end) & (number < numbers)[None, :], other=0.0)
+    numbers_here = mass + (batch * (k + 1) + interval) * numbers + number
+    tl.store(numbers_here, tl.sum(sums, 0), mask=number < numbers)
 
 
 @program(numbers="m", callers=("tau",))
@@ -186,31 +186,32 @@ def settle_program(
     lane = tl.arange(0, SHORT)
     inside = lane < k
     q = tl.where(side == 0, lane, k - 1 - lane)
-    beside = tl.where(side == 0, q - 1, q + 1)  # the short point before this one, in the direction of the scan
-    has_beside = inside & (beside >= 0) & (beside < k)
+    neighbour = tl.where(side == 0, q - 1, q + 1)  # the short point before this one, in the direction of the scan
+    has_neighbour = inside & (neighbour >= 0) & (neighbour < k)
     position += batch * k
-    at = tl.load(position + q, mask=inside, other=0.0).to(tl.float64)
-    gap = tl.where(has_beside, tl.abs(at - tl.load(position + beside, mask=has_beside, other=0.0).to(tl.float64)), 0.0)
-    ascends = (tl.load(position + q, mask=inside & (q > 0), other=0.0) >= tl.load(
-        position + q - 1, mask=inside & (q > 0), other=0.0
-    ))  # fmt: skip
-    faults = tl.sum(tl.where(inside, at * 0.0 + tl.where(ascends, 0.0, float("nan")), 0.0), 0)
+    s = tl.load(position + q, mask=inside, other=0.0).to(tl.float64)
+    s_neighbour = tl.load(position + neighbour, mask=has_neighbour, other=0.0).to(tl.float64)
+    gap = tl.where(has_neighbour, tl.abs(s - s_neighbour), 0.0)
+    has_left = inside & (q > 0)
+    left = tl.load(position + q - 1, mask=has_left, other=0.0)
+    ascends = tl.load(position + q, mask=has_left, other=0.0) >= left
+    faults = tl.sum(tl.where(inside, s * 0.0 + tl.where(ascends, 0.0, float("nan")), 0.0), 0)
     faults += rate * 0.0 + tl.load(fault + batch)
     mass += batch * (k + 1) * numbers + row
     own = mass + (q + side).to(tl.int64) * numbers  # the interval on this side
-    ties = mass + (beside + (0 if LONG_FIRST else 1)).to(tl.int64) * numbers  # where the ties of ``beside`` are
+    ties = mass + (neighbour + (0 if LONG_FIRST else 1)).to(tl.int64) * numbers  # where the ties of ``beside`` are
     field = tl.where(side == 0, TO_RIGHT, TO_LEFT) * 2 * m
-    tied = tl.load(ties + TIED * 2 * m, mask=has_beside, other=0.0) * decay_over(gap, rate, EXACT)
+    tied = tl.load(ties + TIED * 2 * m, mask=has_neighbour, other=0.0) * decay_over(gap, rate, EXACT)
     v = tl.load(own + field, mask=inside, other=0.0) + tied
     degrees = 2 if TO_TAU else 1
     place = ((batch * 2 + side) * degrees * 2 * m + row) * k + q
     if TO_TAU:
         p = tl.load(own + field + WEIGHTED * 2 * m, mask=inside, other=0.0) + tied * exponent_over(gap, rate)
         last = tl.load(position + tl.where(side == 0, k - 1, 0)).to(tl.float64)
-        sums, weighted = running_states(tl.where(inside, at, last), v, p, rate, EXACT, False)
+        sums, weighted = running_states(tl.where(inside, s, last), v, p, rate, EXACT, False)
         tl.store(sides + place + (tl.zeros([], tl.int64) + 2 * m) * k, weighted + faults, mask=inside)
     else:
-        sums = carried_along(at, v, inside, rate, EXACT)
+        sums = carried_along(s, v, inside, rate, EXACT)
     tl.store(sides + place, sums + faults, mask=inside)
 
 
@@ -239,12 +240,12 @@ def read_program(
     left, right = tl.load(on_left, mask=both, other=0.0), tl.load(on_left + one_side, mask=both, other=0.0)
     tie_at = mass + (batch * (k + 1) + q + (0 if LONG_FIRST else 1)) * numbers + TIED * 2 * m + row
     tied = tl.load(tie_at, mask=both, other=0.0)
-    at = sums + (batch * 2 * m + row) * k + j[None, :]
-    tl.store(at, left + tied + right, mask=both)
+    sums_here = sums + (batch * 2 * m + row) * k + j[None, :]
+    tl.store(sums_here, left + tied + right, mask=both)
     kind = (tl.zeros([], tl.int64) + batches) * 2 * m * k
-    tl.store(at + kind, right - left, mask=both)
+    tl.store(sums_here + kind, right - left, mask=both)
     if TO_TAU:
         weighted = (tl.zeros([], tl.int64) + 2 * m) * k
         p_left = tl.load(on_left + weighted, mask=both, other=0.0)
         p_right = tl.load(on_left + one_side + weighted, mask=both, other=0.0)
-        tl.store(at + 2 * kind, (p_left + p_right) * LN_2, mask=both)
+        tl.store(sums_here + 2 * kind, (p_left + p_right) * LN_2, mask=both)

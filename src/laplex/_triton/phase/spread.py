@@ -11,13 +11,13 @@ from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.phase import programs_spread as programs
-from laplex._triton.phase.stacks import Pulled, Side, stack
+from laplex._triton.phase.stacks import PhasedSide, Pulled, stack
 from laplex._triton.recording import from_anchors
 from laplex._triton.short.launch import sources_of
 from laplex._triton.short.programs import table_program
 
 
-class Table(NamedTuple):
+class SourceTable(NamedTuple):
     """The sums of both channels at the sources, and what the targets need to read them."""
 
     sums: Tensor  # (h, 2, k, 2 m): from the left, from the right
@@ -25,7 +25,7 @@ class Table(NamedTuple):
     tau: Tensor
 
 
-def table(x: Tensor, angle: Tensor, matrix: Matrix) -> Table:
+def table(x: Tensor, angle: Tensor, matrix: Matrix) -> SourceTable:
     """The table of x (h, m, k), with the phases of the sources."""
     h, m, k = x.shape
     exact = x.dtype == torch.float64
@@ -36,20 +36,20 @@ def table(x: Tensor, angle: Tensor, matrix: Matrix) -> Table:
     tensors = stacked, matrix.tau, position, order, fault, sums
     sizes = 2 * m, k, 2 * m, 0, *stacked.stride()
     launch(table_program, (4 * m, h, 1), tensors, sizes, (exact, False, short), max(short // 128, 1))
-    return Table(sums, position, matrix.tau)
+    return SourceTable(sums, position, matrix.tau)
 
 
-def spread(of: Table, targets: Side, out: Tensor | None, factor: Tensor | None = None) -> Pulled:
+def spread(table: SourceTable, targets: PhasedSide, out: Tensor | None, factor: Tensor | None = None) -> Pulled:
     """Fill out (h, m, n) with the product. For factors (h, m, n) return the gradients of the targets."""
     target, angle = targets
-    (h, k), n, m = of.position.shape, target.shape[-1], of.sums.shape[-1] // 2
+    (h, k), n, m = table.position.shape, target.shape[-1], table.sums.shape[-1] // 2
     wide, most_rows = tuning.PHASED_SPREAD_TILE
     filled, given = (angle if tensor is None else tensor for tensor in (out, factor))  # not touched if None
     strides = [(0, 0, 0) if tensor is None else tensor.stride() for tensor in (factor, out)]
     turn = angle if factor is None else angle.new_empty((h, n))
     pull = angle if factor is None else target.new_empty((h, n))
-    tensors = target, of.position, of.tau, angle, of.sums, given, filled, pull, turn
+    tensors = target, table.position, table.tau, angle, table.sums, given, filled, pull, turn
     sizes = m, n, k, k.bit_length() + 1, *strides[0], *strides[1]
-    flags = of.sums.dtype == torch.float64, out is not None, factor is not None, wide, min(most_rows, power(m))
+    flags = table.sums.dtype == torch.float64, out is not None, factor is not None, wide, min(most_rows, power(m))
     launch(programs.phased_spread_program, (-(-n // wide), h, 1), tensors, sizes, flags, 4)
     return Pulled() if factor is None else Pulled(turn, pull)

@@ -21,7 +21,7 @@ class Stacks(NamedTuple):
     weighted: Tensor | None = None  # by distance
 
 
-class Side(NamedTuple):
+class PhasedSide(NamedTuple):
     """Targets, or sources, as programs read them: contiguous."""
 
     anchor: Tensor  # (*H, size)
@@ -49,15 +49,15 @@ def stack(x: Tensor, angle: Tensor, dtype: torch.dtype) -> Tensor:
 
 def unstack(even: Tensor, angle: Tensor, out: Tensor) -> None:
     """Fill out (h, m, size) with the product, of the even sums."""
-    _unstack(Stacks(even), Side(even, angle), out, None, even)
+    _unstack(Stacks(even), PhasedSide(even, angle), out, None, even)
 
 
-def pulled(sums: Stacks, side: Side, factor: Tensor, tau: Tensor, out: Tensor | None = None) -> Pulled:
+def pulled(sums: Stacks, side: PhasedSide, factor: Tensor, tau: Tensor, out: Tensor | None = None) -> Pulled:
     """The gradients that the sums give with the factors (h, m, size); ``out`` is filled as by :func:`unstack`."""
     return _unstack(sums, side, out, factor, tau)
 
 
-def _unstack(sums: Stacks, side: Side, out: Tensor | None, factor: Tensor | None, tau: Tensor) -> Pulled:
+def _unstack(sums: Stacks, side: PhasedSide, out: Tensor | None, factor: Tensor | None, tau: Tensor) -> Pulled:
     """A tensor that is not given is not touched; ``angle`` stands in for it."""
     angle = side.angle
     even, odd, weighted = (angle if stacked is None else stacked for stacked in sums)

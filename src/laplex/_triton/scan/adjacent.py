@@ -21,9 +21,9 @@ def adjacent_empty(like: Tensor) -> Tensor:
 
 def adjacent(x: Tensor) -> Tensor:
     """A copy of x (h, m, size) with adjacent rows."""
-    made = adjacent_empty(x)
-    copy(x, made)
-    return made
+    copied = adjacent_empty(x)
+    copy(x, copied)
+    return copied
 
 
 def copy(x: Tensor, y: Tensor) -> None:

@@ -91,14 +91,14 @@ def carry_program(
     totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles
     channel = batches * m * tiles
     carries = totals + (3 if ODD else 2) * channel
-    at = tl.load(ends + tile, mask=inside, other=0.0)
+    positions = tl.load(ends + tile, mask=inside, other=0.0)
     v = tl.load(totals + side * channel + tile, mask=inside, other=0.0)
     has_ties = inside & ODD & ((side == 0) if FIRST else (side == 1))
     t = tl.load(totals + 2 * channel + tile, mask=has_ties, other=0.0)
-    sums = carried_along(at, v, inside, rate, EXACT)
+    sums = carried_along(positions, v, inside, rate, EXACT)
     if ODD:
-        _at, tied = tl.associative_scan((at, t), 0, add_if_tied)
-    fault = tl.sum(at * 0.0, 0)
+        _positions, tied = tl.associative_scan((positions, t), 0, add_if_tied)
+    fault = tl.sum(positions * 0.0, 0)
     first_tile = tl.where(side == 0, tiles - 1, 0)
     is_first_group = tl.where(side == 0, high == tiles, low == 0)  # in the direction of the scan
     if OTHERS > 1:
@@ -116,15 +116,15 @@ def carry_program(
         fault = tl.sum(other_at * 0.0, 0)
         gap = tl.where(is_before, tl.abs(neighbour_end - other_at), 0.0)
         at_end = tl.sum(other_v * decay_over(gap, rate, EXACT), 0)
-        sums += tl.where(is_first_group, 0.0, at_end * decay_over(tl.abs(at - neighbour_end), rate, EXACT))
+        sums += tl.where(is_first_group, 0.0, at_end * decay_over(tl.abs(positions - neighbour_end), rate, EXACT))
         if ODD:
             reaches = is_before & (other_at == neighbour_end)
             tied_at_end = tl.sum(tl.load(other_totals + 2 * batches * m * count + other, mask=reaches, other=0.0), 0)
-            tied += tl.where(has_ties & ~is_first_group & (at == neighbour_end), tied_at_end, 0.0)
+            tied += tl.where(has_ties & ~is_first_group & (positions == neighbour_end), tied_at_end, 0.0)
     sums += fault
     next_tile = tl.where(side == 0, tile - 1, tile + 1)
     has_next = inside & (next_tile >= 0) & (next_tile < tiles)
-    gap = tl.abs(tl.load(ends + next_tile, mask=has_next, other=0.0) - at)
+    gap = tl.abs(tl.load(ends + next_tile, mask=has_next, other=0.0) - positions)
     tl.store(carries + side * channel + next_tile, sums * decay_over(gap, rate, EXACT), mask=has_next)
     tl.store(carries + (2 + side) * channel + next_tile, sums, mask=has_next)
     tl.store(carries + side * channel + first_tile, fault, mask=is_first_group)

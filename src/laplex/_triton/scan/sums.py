@@ -99,8 +99,8 @@ def narrow_sums(v, down, up, to_last, from_last, left, right):
     left_total, right_total = _last(left_inner, False).to(tl.float64), _last(right_inner, False).to(tl.float64)
     left_sums, right_sums = tl.associative_scan((left_total, right_total), 0, _add_both)
     from_left = _plus(left + (left_sums - left_total), left_inner) * from_last
-    whole = right + _of_last_thread(right_sums)
-    from_right = _plus(whole - (right_sums - right_total), at_first - right_inner) * up
+    total = right + _of_last_thread(right_sums)
+    from_right = _plus(total - (right_sums - right_total), at_first - right_inner) * up
     return from_left, from_right
 
 

@@ -53,18 +53,18 @@ def table_program(
     lane = tl.arange(0, SOURCES)
     inside = lane < k
     source = tl.where(side == 0, lane, k - 1 - lane)
-    at = tl.load(position + batch * k + source, mask=inside, other=0.0).to(tl.float64)
+    positions = tl.load(position + batch * k + source, mask=inside, other=0.0).to(tl.float64)
     index = tl.load(order + batch * k + source, mask=inside, other=0)
     v = tl.load(x + batch * x_batch + row * x_row + index * x_col, mask=inside, other=0.0).to(tl.float64)
-    faults = tl.sum(tl.where(inside, at * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + batch)
+    faults = tl.sum(tl.where(inside, positions * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + batch)
     place = ((batch * 2 + side) * k + source) * rows + row
     if TO_TAU:
         last = tl.load(position + batch * k + tl.where(side == 0, k - 1, 0)).to(tl.float64)
-        at = tl.where(inside, at, last)
-        sums, weighted = running_states(at, v, tl.zeros_like(v), rate, EXACT, False)
+        positions = tl.where(inside, positions, last)
+        sums, weighted = running_states(positions, v, tl.zeros_like(v), rate, EXACT, False)
         tl.store(table + weighted_at + place, weighted + faults, mask=inside)
     else:
-        sums = carried_along(at, v, inside, rate, EXACT)
+        sums = carried_along(positions, v, inside, rate, EXACT)
     tl.store(table + place, sums + faults, mask=inside)
 
 
@@ -222,8 +222,8 @@ def reduce_rows_program(
         is_source = (place < merged) & (~is_row if FIRST else is_row)
         p = tl.load(position + tl.minimum(place, merged - 1))
         both = is_source[:, None] & (row < m)
-        at = merged_x + (batch * padded + place[:, None]) * rows + row
-        v = tl.load(at, mask=both, other=0.0).to(SUM)
+        x_here = merged_x + (batch * padded + place[:, None]) * rows + row
+        v = tl.load(x_here, mask=both, other=0.0).to(SUM)
         if span <= NARROW:
             at_first, up, low, _high = narrow_powers(p, first, rate, span, EXACT)
             at_last = up * low
