@@ -124,7 +124,7 @@ class LowRankGaussian(Density):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, rank, device, dtype)
-        self.loadings = self._made(rank, dim)
+        self.loadings = self._parameter(rank, dim)
         self.reset_parameters()
 
     @torch.no_grad()

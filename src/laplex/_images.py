@@ -56,12 +56,12 @@ def decoded(
     Args:
         sources: at least one.
         square: see :func:`decoder`.
-        progress: told how many are decoded, and of how many; None shows a bar.
+        progress: called with the number of images that are decoded, and of all; None shows a bar.
         count: the first so many that can be read, and no others; None for all. What comes after them is not looked at.
     """
     most = len(sources) if count is None else min(count, len(sources))
     pixels, read, looked, good = np.zeros((0,), np.uint8), np.zeros(len(sources), bool), 0, 0
-    with _progress.bar("laplex: decoding images", progress) as told, _pool() as pool:
+    with _progress.bar("laplex: decoding images", progress) as report, _pool() as pool:
         while good < most and looked < len(sources):
             for one in pool.map(square, sources[looked : looked + most - good]):
                 if one is not None:
@@ -70,7 +70,7 @@ def decoded(
                     pixels[good], read[looked] = one, True
                     good += 1
                 looked += 1
-                told(min(looked, most), most)
+                report(min(looked, most), most)
     return pixels[:good], read[:looked]
 
 

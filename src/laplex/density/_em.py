@@ -64,15 +64,15 @@ class State:
     def model(self, mean: Tensor) -> PlacedGaussian:
         """The module with these parameters, and with the mean (n,) of the examples."""
         sizes = len(self.a), len(self.root), len(self.weight)
-        made = PlacedGaussian(*sizes, device="meta", dtype=self.a.dtype).to_empty(device=self.a.device)
-        made.mean.copy_(mean)
-        made.a.copy_(self.a)
-        made.b.copy_(self.knots)
-        made.weight.copy_(self.weight)
-        made.log_noise.copy_(self.noise.double().log() / 2)
-        made.log_tau.fill_(math.log(self.tau))
-        made.triangle.set(self.root)
-        return made
+        gaussian = PlacedGaussian(*sizes, device="meta", dtype=self.a.dtype).to_empty(device=self.a.device)
+        gaussian.mean.copy_(mean)
+        gaussian.a.copy_(self.a)
+        gaussian.b.copy_(self.knots)
+        gaussian.weight.copy_(self.weight)
+        gaussian.log_noise.copy_(self.noise.double().log() / 2)
+        gaussian.log_tau.fill_(math.log(self.tau))
+        gaussian.triangle.set(self.root)
+        return gaussian
 
 
 @torch.no_grad()
@@ -134,11 +134,11 @@ def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[T
     """Places (p,), weights (q, p) and what they explain (p,), for features that want ``at_knots`` (p, q, K)."""
     weight, gain = line.weights(at_knots, places)
     if jump:
-        found = line.best(at_knots)
-        other, more = line.weights(at_knots, found)
-        better = more > gain
-        places, gain = torch.where(better, found, places), torch.where(better, more, gain)
-        weight = torch.where(better, other, weight)
+        best = line.best(at_knots)
+        best_weight, best_gain = line.weights(at_knots, best)
+        better = best_gain > gain
+        places, gain = torch.where(better, best, places), torch.where(better, best_gain, gain)
+        weight = torch.where(better, best_weight, weight)
     return places, weight, gain
 
 
@@ -151,17 +151,17 @@ def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, floa
     chol = torch.where(info == 0, chol, torch.nan)  # which ends in a likelihood of NaN
     narrow = torch.linalg.solve_triangular(chol, root.mT, upper=False)  # V
     plan = Plan(state.knots, state.a)
-    found = []
+    blocks = []
     for part in examples.row_parts():
         x = examples.rows(part)
         pulled = [linear(x * w, state.knots, state.a, state.tau, plan=plan) for w in inverse]
-        found.append(torch.cat(pulled, -1).double() @ narrow.mT)
-    latent = torch.cat(found)
+        blocks.append(torch.cat(pulled, -1).double() @ narrow.mT)
+    latent = torch.cat(blocks)
     means = latent @ narrow
     moments = means.mT @ means / len(examples) + narrow.mT @ narrow
-    whole = (examples.variance.double() / state.noise).sum() - latent.square().sum() / len(examples)
+    distance = (examples.variance.double() / state.noise).sum() - latent.square().sum() / len(examples)
     volume = state.noise.double().log().sum() + 2 * chol.diagonal().log().sum()
-    likelihood = -0.5 * (whole + volume + examples.dim * math.log(2 * math.pi))
+    likelihood = -0.5 * (distance + volume + examples.dim * math.log(2 * math.pi))
     return means.to(state.weight.dtype), moments, float(likelihood)
 
 
@@ -170,19 +170,19 @@ def _gram(state: State) -> Tensor:
     q, count = len(state.weight), len(state.knots)
     pairs = [(i, j) for i in range(q) for j in range(i + 1)]
     products = torch.stack([state.weight[i].double() * state.weight[j] / state.noise for i, j in pairs])
-    whole = state.root.new_empty(q, count, q, count)
+    matrix = state.root.new_empty(q, count, q, count)
     for (i, j), each in zip(pairs, gram(state.knots.double(), state.a.double(), products, state.tau), strict=True):
-        whole[i, :, j] = each
-        whole[j, :, i] = each
-    return whole.reshape(q * count, q * count)
+        matrix[i, :, j] = each
+        matrix[j, :, i] = each
+    return matrix.reshape(q * count, q * count)
 
 
 def root_of(moments: Tensor) -> Tensor:
     """R with R R^T = T; with the least ridge that makes rounding harmless."""
-    whole = (moments + moments.mT) / 2
-    unit = torch.eye(len(whole), dtype=whole.dtype, device=whole.device) * whole.diagonal().mean()
+    symmetric = (moments + moments.mT) / 2
+    unit = torch.eye(len(symmetric), dtype=symmetric.dtype, device=symmetric.device) * symmetric.diagonal().mean()
     for ridge in RIDGES:
-        root, info = torch.linalg.cholesky_ex(whole + ridge * unit)
+        root, info = torch.linalg.cholesky_ex(symmetric + ridge * unit)
         if int(info) == 0:
             # In rows: how a product is summed may depend on strides, which a file does not keep.
             return root.contiguous()  # type: ignore[no-any-return]

@@ -29,7 +29,7 @@ FORMED = 1 << 14  # features: a covariance of more is refused
 class Statistics(NamedTuple):
     """What a likelihood needs to know of examples (..., n), in float64."""
 
-    whole: Tensor  # (...): the sum of y^2 / d^2
+    squares: Tensor  # (...): the sum of y^2 / d^2
     pulled: Tensor  # (..., r): u = F^T D^-1 y
 
 
@@ -139,7 +139,7 @@ class FactorGaussian(Distribution):
     def log_prob(self, value: Tensor) -> Tensor:
         """The log density of x (..., n): (...), in float64."""
         capacitance, known = self.capacitance(), self.statistics(value)
-        distance = known.whole - capacitance.quadratic(known.pulled)
+        distance = known.squares - capacitance.quadratic(known.pulled)
         return -0.5 * (distance + self.volume(capacitance) + len(self._mean) * math.log(2 * math.pi))
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
@@ -227,21 +227,21 @@ class FactorGaussian(Distribution):
         _checks.is_tensor(f"laplex.density: {where}", "indices", indices)
         if indices.dtype == torch.bool and tuple(indices.shape) == (n,):
             return indices.nonzero()[:, 0]
-        whole = not indices.is_floating_point() and not indices.is_complex() and indices.dtype != torch.bool
-        if not whole or indices.dim() != 1:
+        integers = not indices.is_floating_point() and not indices.is_complex() and indices.dtype != torch.bool
+        if not integers or indices.dim() != 1:
             got = f"{indices.dtype} {tuple(indices.shape)}"
             raise ValueError(f"laplex.density: {where}: `indices` must be integers (s,) or a mask ({n},), got {got}")
         indices = indices.long()  # torch takes bytes for a mask
-        found = torch.where(indices < 0, indices + n, indices)
-        if len(found) and (int(found.min()) < 0 or int(found.max()) >= n):
+        positive = torch.where(indices < 0, indices + n, indices)
+        if len(positive) and (int(positive.min()) < 0 or int(positive.max()) >= n):
             raise ValueError(f"laplex.density: {where}: `indices` must be from {-n} to {n - 1}; one of them is not")
-        if len(found.unique()) < len(found):
+        if len(positive.unique()) < len(positive):
             raise ValueError(f"laplex.density: {where}: `indices` must differ, got one of them twice; use .unique()")
-        return found
+        return positive
 
 
 def in_units(where: str, name: str, x: Tensor) -> None:
-    """Raise TypeError where x is no tensor of floating point. Bytes count in 1/255, and the result would be wrong."""
+    """Raise TypeError unless x is a tensor of floating point. Bytes count in 1/255, and the result would be wrong."""
     _checks.is_tensor(where, name, x)
     if not x.is_floating_point():
         raise TypeError(
@@ -257,11 +257,11 @@ def _divergence(p: FactorGaussian, q: FactorGaussian) -> Tensor:
     trace = ratio.sum()
     for block in p.columns():
         known = q.statistics(q.mean + block)
-        trace = trace + (known.whole - other.quadratic(known.pulled)).sum()
+        trace = trace + (known.squares - other.quadratic(known.pulled)).sum()
     for number, block in enumerate(q.columns()):  # less tr(M^-1 F_q^T D_p D_q^-2 F_q)
         pulled = q.statistics(q.mean + block * ratio.to(block.dtype)).pulled
         rows = torch.arange(len(block), device=block.device)
         trace = trace - other.solve(pulled)[rows, rows + number * LATENTS_AT_ONCE].sum()
     known = q.statistics(p.mean)
-    apart = known.whole - other.quadratic(known.pulled)
+    apart = known.squares - other.quadratic(known.pulled)
     return 0.5 * (trace + apart - len(p.mean) + q.volume(other) - p.volume(p.capacitance()))

@@ -68,7 +68,7 @@ def fit(
 
 
 class Evaluation(NamedTuple):
-    """What a density is worth on examples."""
+    """How well a density describes examples."""
 
     log_likelihood: float  # the mean over the examples, of values in units of 1
     standard_error: float  # of that mean
@@ -92,15 +92,15 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
             f"{examples.dim}; resize them"
         )
     capacitance = gaussian.capacitance()
-    found, squares = [], 0.0
+    distances, squares = [], 0.0
     for part in examples.row_parts():
         x = examples.some(part)
         known = gaussian.statistics(x)
-        found.append(known.whole - capacitance.quadratic(known.pulled))
+        distances.append(known.squares - capacitance.quadratic(known.pulled))
         z = capacitance.solve(known.pulled).to(gaussian.mean.dtype)
         squares += float((gaussian.mean + gaussian.spread(z) - x).square_().sum(dtype=torch.float64))
     constant = gaussian.volume(capacitance) + examples.dim * math.log(2 * math.pi)
-    likelihoods = -0.5 * (torch.cat(found) + constant)
+    likelihoods = -0.5 * (torch.cat(distances) + constant)
     mean = float(likelihoods.mean())
     error = float(likelihoods.std() / math.sqrt(len(examples))) if len(examples) > 1 else math.nan
     return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / len(examples) / examples.dim))

@@ -76,12 +76,12 @@ class LaplexGaussian(Density):
         super().__init__(dim, rank, device, dtype)
         self.components = whole(self._where, "components", components)
         self.latent = _latent(self._where, latent, components)
-        self.a, self.b, self.log_tau = self._made(dim), self._made(rank), self._made()
-        self.weight = self._made(components, dim)
-        self.phi, self.psi = (self._made(dim), self._made(rank)) if phase else (None, None)
+        self.a, self.b, self.log_tau = self._parameter(dim), self._parameter(rank), self._parameter()
+        self.weight = self._parameter(components, dim)
+        self.phi, self.psi = (self._parameter(dim), self._parameter(rank)) if phase else (None, None)
         self.triangle = LowerTriangle(rank, self._like) if components == 1 and latent != "diagonal" else None
-        self.factor = None if components == 1 else self._made(components, rank, rank)
-        self.log_scale = self._made(rank) if latent == "diagonal" else None
+        self.factor = None if components == 1 else self._parameter(components, rank, rank)
+        self.log_scale = self._parameter(rank) if latent == "diagonal" else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -154,10 +154,10 @@ class LaplexGaussian(Density):
         """
         factor, tau = self._latent_factor(), self.log_tau.exp() / 2
         squares = (factor[None] if factor.dim() == 1 else factor.diagonal(dim1=1, dim2=2)).square()  # (I, k)
-        found = linear(squares, self.a, self.b, tau)
+        sums = linear(squares, self.a, self.b, tau)
         if self.phi is not None and self.psi is not None:
-            found = (found + linear(squares, self.a, self.b, tau, phi=2 * self.phi, psi=2 * self.psi)) / 2
-        self.weight.mul_((variance / (self.weight.square() * found).sum(0)).sqrt())
+            sums = (sums + linear(squares, self.a, self.b, tau, phi=2 * self.phi, psi=2 * self.psi)) / 2
+        self.weight.mul_((variance / (self.weight.square() * sums).sum(0)).sqrt())
 
     @torch.no_grad()
     def _knows_nothing(self) -> bool:
@@ -245,8 +245,8 @@ class PlacedGaussian(Density):
                 f"{self._where}: `rank` must be a multiple of `functions`, got {rank} and {functions}; use rank="
                 f"{max(rank // functions, 1) * functions}"
             )
-        self.a, self.b, self.log_tau = self._made(dim), self._made(rank // functions), self._made()
-        self.weight = self._made(functions, dim)
+        self.a, self.b, self.log_tau = self._parameter(dim), self._parameter(rank // functions), self._parameter()
+        self.weight = self._parameter(functions, dim)
         self.triangle = LowerTriangle(rank, self._like)
         self.reset_parameters()
 

@@ -32,9 +32,9 @@ class Density(Anchored):
         self.dim, self.rank = whole(self._where, "dim", dim), whole(self._where, "rank", rank)
         self._like: dict[str, Any] = {"device": device, "dtype": at_least_single(self._where, dtype)}
         self.register_buffer("mean", torch.zeros(self.dim, **self._like))
-        self.log_noise = self._made(self.dim)
+        self.log_noise = self._parameter(self.dim)
 
-    def _made(self, *shape: int) -> nn.Parameter:
+    def _parameter(self, *shape: int) -> nn.Parameter:
         return nn.Parameter(torch.empty(shape, **self._like))
 
     def distribution(self) -> FactorGaussian:

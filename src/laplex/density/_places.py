@@ -25,9 +25,9 @@ RIDGE = 1e-6  # of the mean of a diagonal of T_s
 def evenly(order: Tensor) -> Tensor:
     """Places (n,), in float64, evenly over [0, 1], of features that come in this order (n,)."""
     n = len(order)
-    made = torch.empty(n, dtype=torch.float64, device=order.device)
-    made[order] = (torch.arange(n, dtype=torch.float64, device=order.device) + 0.5) / n
-    return made
+    places = torch.empty(n, dtype=torch.float64, device=order.device)
+    places[order] = (torch.arange(n, dtype=torch.float64, device=order.device) + 0.5) / n
+    return places
 
 
 class Line:
@@ -47,9 +47,9 @@ class Line:
         self._knots, self._functions = knots, functions
         self._step = (knots[-1] - knots[0]) / (len(knots) - 1)
         self._delta = self._step.double() / tau
-        at = kernel(knots.double(), knots.double(), tau)
+        matrix = kernel(knots.double(), knots.double(), tau)
         blocks = moments.reshape(functions, len(knots), functions, len(knots))
-        self.spread = torch.einsum("ij,cjdk,lk->ilcd", at, blocks, at)
+        self.spread = torch.einsum("ij,cjdk,lk->ilcd", matrix, blocks, matrix)
         self._same = self.spread.diagonal(dim1=0, dim2=1).movedim(-1, 0)  # T at knots (K, q, q)
         self._next = self.spread.diagonal(1, dim1=0, dim2=1).movedim(-1, 0)  # between neighbours (K - 1, q, q)
         self._whiten = self._whitening().to(knots.dtype)
@@ -88,14 +88,14 @@ class Line:
         best = at_knots.new_full((len(at_knots), left.shape[-1]), -1.0)
         which = torch.zeros_like(best, dtype=torch.uint8)
         for number in range(COARSE):
-            at = PLACES // COARSE * number
-            first, second = self._shares(best.new_full((), at / PLACES))
+            place = PLACES // COARSE * number
+            first, second = self._shares(best.new_full((), place / PLACES))
             wanted = first.to(left.dtype) * left + second.to(left.dtype) * right
             gain = torch.zeros_like(best)
             for row in range(self._functions):
-                whitened = wanted[:, 0] * self._whiten[at:-1:PLACES, row, 0]
+                whitened = wanted[:, 0] * self._whiten[place:-1:PLACES, row, 0]
                 for column in range(1, row + 1):
-                    whitened.addcmul_(wanted[:, column], self._whiten[at:-1:PLACES, row, column])
+                    whitened.addcmul_(wanted[:, column], self._whiten[place:-1:PLACES, row, column])
                 gain.addcmul_(whitened, whitened)
             which.masked_fill_(gain > best, number)
             torch.maximum(best, gain, out=best)
@@ -129,15 +129,15 @@ class Line:
         """T_s at places in the intervals ``left`` (s,), and a trace of a ridge that makes it definite: (s, q, q)."""
         one, two = first[:, None, None], second[:, None, None]
         mixed = self._next[left]
-        found = one * one * self._same[left] + two * two * self._same[left + 1] + one * two * (mixed + mixed.mT)
-        found = (found + found.mT) / 2
-        ridge = RIDGE * found.diagonal(dim1=1, dim2=2).mean(1) + torch.finfo(torch.float64).tiny
-        return found, ridge[:, None, None] * torch.eye(self._functions, dtype=found.dtype, device=found.device)
+        forms = one * one * self._same[left] + two * two * self._same[left + 1] + one * two * (mixed + mixed.mT)
+        forms = (forms + forms.mT) / 2
+        ridge = RIDGE * forms.diagonal(dim1=1, dim2=2).mean(1) + torch.finfo(torch.float64).tiny
+        return forms, ridge[:, None, None] * torch.eye(self._functions, dtype=forms.dtype, device=forms.device)
 
     def _shares(self, fraction: Tensor) -> tuple[Tensor, Tensor]:
         """A and B. sinh itself would overflow where tau is small."""
         delta = self._delta.to(fraction.dtype)
-        whole = -torch.expm1(-2 * delta)
-        first = torch.exp(-fraction * delta) * -torch.expm1(-2 * (1 - fraction) * delta) / whole
-        second = torch.exp(-(1 - fraction) * delta) * -torch.expm1(-2 * fraction * delta) / whole
+        total = -torch.expm1(-2 * delta)
+        first = torch.exp(-fraction * delta) * -torch.expm1(-2 * (1 - fraction) * delta) / total
+        second = torch.exp(-(1 - fraction) * delta) * -torch.expm1(-2 * fraction * delta) / total
         return first, second

@@ -1,9 +1,9 @@
-r"""What a likelihood reads of the examples: x once, in parts, with nothing of its size kept beside one weighted copy.
+r"""What a likelihood reads of the examples: x once, in parts, holding nothing of its size but one weighted copy.
 
-    s = (x - m) / d,      whole = sum of s^2,      weighted_i = s * v_i           (B, n) -> (B,), (I, B, n)
+    s = (x - m) / d,    squares = sum of s^2,    weighted_i = s * v_i           (B, n) -> (B,), (I, B, n)
 
-    ds       = 2 s * dwhole + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
-    d(1 / d) = d * sum over rows of s * ds = d * (2 sum over rows of s^2 dwhole + sum over i of v_i dv_i)
+    ds       = 2 s * dsquares + sum over i of v_i * dweighted_i,       dv_i = sum over rows of s * dweighted_i
+    d(1 / d) = d * sum over rows of s * ds = d * (2 sum over rows of s^2 dsquares + sum over i of v_i dv_i)
 
 s is computed again in backward: saving it would cost as much memory as x. So would gradients for every operation.
 Where a gradient is differentiated again, or a transform of torch.func is at work, plain operations do the same.
@@ -24,7 +24,7 @@ BLOCK = 256  # squares that are added up in the dtype of x; blocks are added in 
 
 
 def weighted(x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole (B,), in float64, and weighted (I, B, n), of x (B, n), the mean (n,), 1 / d (n,) and v (I, n)."""
+    """Squares (B,), in float64, and weighted (I, B, n), of x (B, n), the mean (n,), 1 / d (n,) and v (I, n)."""
     if plainly_eager():
         return _Weighted.apply(x, mean, inverse, v)  # type: ignore[no-any-return]
     s = (x - mean).to(inverse.dtype) * inverse
@@ -37,28 +37,28 @@ class _Weighted(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, mean, inverse, v)
-        whole = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-        made = torch.empty((len(v), *x.shape), dtype=v.dtype, device=x.device)
+        squares = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+        product = torch.empty((len(v), *x.shape), dtype=v.dtype, device=x.device)
         for part, s in _parts(x, mean, inverse):
-            torch.mul(s, v[:, None, part], out=made[..., part])
-            whole += _squares(s)
-        return whole, made
+            torch.mul(s, v[:, None, part], out=product[..., part])
+            squares += _squares(s)
+        return squares, product
 
     @staticmethod
-    def backward(ctx: Any, whole_bar: Tensor, made_bar: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, squares_bar: Tensor, product_bar: Tensor) -> tuple[Tensor | None, ...]:
         x, mean, inverse, v = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return _bars(x, mean, inverse, v, whole_bar, made_bar)
+            return _bars(x, mean, inverse, v, squares_bar, product_bar)
         to_x, to_mean = ctx.needs_input_grad[:2]
-        rows_bar = 2 * whole_bar.to(v.dtype)
+        rows_bar = 2 * squares_bar.to(v.dtype)
         x_bar = torch.empty(x.shape, dtype=v.dtype, device=x.device) if to_x or to_mean else None
         v_bar, squares = torch.empty_like(v), torch.empty_like(inverse)
         for part, s in _parts(x, mean, inverse):
-            found = made_bar[..., part]
-            v_bar[:, part] = (s * found).sum(1)
+            bar = product_bar[..., part]
+            v_bar[:, part] = (s * bar).sum(1)
             if x_bar is not None:
-                of_s = rows_bar[:, None] * s + (v[:, None, part] * found).sum(0)
-                torch.mul(of_s, inverse[part], out=x_bar[:, part])
+                s_bar = rows_bar[:, None] * s + (v[:, None, part] * bar).sum(0)
+                torch.mul(s_bar, inverse[part], out=x_bar[:, part])
             squares[part] = rows_bar @ s.square_()
         inverse_bar = (squares + (v * v_bar).sum(0)) / inverse
         mean_bar = -x_bar.sum(0) if x_bar is not None and to_mean else None
@@ -66,14 +66,14 @@ class _Weighted(torch.autograd.Function):
 
 
 def _bars(
-    x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor, whole_bar: Tensor, made_bar: Tensor
+    x: Tensor, mean: Tensor, inverse: Tensor, v: Tensor, squares_bar: Tensor, product_bar: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients, differentiable: the formulas of the head, in whole."""
+    """The gradients, differentiable: the formulas of the head, without parts."""
     y = (x - mean).to(inverse.dtype)
     s = y * inverse
-    of_s = 2 * whole_bar.to(v.dtype)[:, None] * s + (v[:, None] * made_bar).sum(0)
-    of_y = of_s * inverse
-    return of_y.to(x.dtype), -of_y.sum(0).to(mean.dtype), (of_s * y).sum(0), (s * made_bar).sum(1)
+    s_bar = 2 * squares_bar.to(v.dtype)[:, None] * s + (v[:, None] * product_bar).sum(0)
+    y_bar = s_bar * inverse
+    return y_bar.to(x.dtype), -y_bar.sum(0).to(mean.dtype), (s_bar * y).sum(0), (s * product_bar).sum(1)
 
 
 def _parts(x: Tensor, mean: Tensor, inverse: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -86,7 +86,7 @@ def _parts(x: Tensor, mean: Tensor, inverse: Tensor) -> Iterator[tuple[slice, Te
 
 def _squares(s: Tensor) -> Tensor:
     """The sum of s^2 over features (B,), in float64, without a copy of s in float64."""
-    whole = s.shape[-1] // BLOCK * BLOCK
-    blocks = torch.linalg.vector_norm(s[:, :whole].unflatten(-1, (-1, BLOCK)), dim=-1) if whole else s[:, :0]
-    rest = torch.linalg.vector_norm(s[:, whole:], dim=-1)
+    end = s.shape[-1] // BLOCK * BLOCK
+    blocks = torch.linalg.vector_norm(s[:, :end].unflatten(-1, (-1, BLOCK)), dim=-1) if end else s[:, :0]
+    rest = torch.linalg.vector_norm(s[:, end:], dim=-1)
     return blocks.double().square().sum(-1) + rest.double().square()  # type: ignore[no-any-return]

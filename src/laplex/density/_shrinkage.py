@@ -107,10 +107,10 @@ def _weights(values: Tensor, knots: Tensor, tau: float) -> Tensor:
     """K^-1 f for f (K, m): K is the covariance of a Markov chain, so that K^-1 has three diagonals."""
     gap = knots.diff()[:, None] / tau
     near, lost = torch.exp(-gap), -torch.expm1(-2 * gap)
-    found = values.clone()
-    found[1:] = (values[1:] - near * values[:-1]) / lost  # what is new at a knot, over its variance
-    found[:-1] -= near * found[1:]
-    return found
+    weights = values.clone()
+    weights[1:] = (values[1:] - near * values[:-1]) / lost  # what is new at a knot, over its variance
+    weights[:-1] -= near * weights[1:]
+    return weights
 
 
 def _unit(size: int, like: Tensor) -> Tensor:

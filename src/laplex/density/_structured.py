@@ -15,7 +15,8 @@ knots, makes M a scaled Gram matrix plus 1: then M is never formed either, and s
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -76,19 +77,19 @@ class StructuredGaussian(FactorGaussian):
         """What the likelihood needs of x (..., n). Gradients keep one copy of it, or none if it is very large."""
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         parts = max(1, READ_AT_ONCE // max(1, len(rows) * len(self.weight)))
-        of_features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
-        split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in of_features), strict=True)
-        of_knots = [self.b, self.tau, *([] if self.phases is None else [self.phases[1]])]
-        again = torch.is_grad_enabled() and x.shape[-1] > parts
-        whole: Any = 0.0
+        features = [self._mean, self.noise, self.weight, self.a, *([] if self.phases is None else [self.phases[0]])]
+        split = zip(rows.split(parts, -1), *(one.split(parts, -1) for one in features), strict=True)
+        knots = [self.b, self.tau, *([] if self.phases is None else [self.phases[1]])]
+        compute: Callable[..., tuple[Tensor, Tensor]] = _part_statistics
+        if torch.is_grad_enabled() and x.shape[-1] > parts:  # computed once more in backward
+            compute = partial(checkpoint, _part_statistics, use_reentrant=False, preserve_rng_state=False)
+        squares: Any = 0.0
         pulled: Any = 0.0
         for part in split:
-            if again:  # computed once more in backward
-                found = checkpoint(_part_statistics, part, of_knots, use_reentrant=False, preserve_rng_state=False)
-            else:
-                found = _part_statistics(part, of_knots)
-            whole, pulled = whole + found[0], pulled + found[1]
-        return Statistics(whole.reshape(x.shape[:-1]), self._of_latents(pulled).reshape(*x.shape[:-1], self.latents))
+            more_squares, more_pulled = compute(part, knots)
+            squares, pulled = squares + more_squares, pulled + more_pulled
+        latents = self._to_latents(pulled).reshape(*x.shape[:-1], self.latents)
+        return Statistics(squares.reshape(x.shape[:-1]), latents)
 
     def capacitance(self) -> Capacitance:
         """M, by its Cholesky factor, or for a diagonal L by a solver that never forms it."""
@@ -134,22 +135,22 @@ class StructuredGaussian(FactorGaussian):
         """L_i^T z for each i: (..., r) -> I times (..., k)."""
         return [z * self.factor] if self.factor.dim() == 1 else [z @ one for one in self.factor]
 
-    def _of_latents(self, h: Tensor) -> Tensor:
+    def _to_latents(self, h: Tensor) -> Tensor:
         """The sum over i of L_i h_i: (I, B, k) -> (B, r), in float64."""
         if self.factor.dim() == 1:
             return h[0] * self.factor.double()
         return torch.einsum("irk,ibk->br", self.factor.double(), h)
 
 
-def _part_statistics(part: Sequence[Tensor], of_knots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _part_statistics(part: Sequence[Tensor], knots: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Of some features x (B, s): the sum of y^2 / d^2 (B,), and A^T (w_i / d^2 * y) (I, B, k), in float64."""
     x, mean, noise, weight, a, *phi = part
-    b, tau, *psi = of_knots
+    b, tau, *psi = knots
     phases: dict[str, Any] = {"phi": psi[0], "psi": phi[0]} if psi else {}
     inverse = noise.reciprocal()
-    whole, made = weighted(x, mean, inverse, weight * inverse)
+    squares, product = weighted(x, mean, inverse, weight * inverse)
     with _autocast.off(x.device):  # half precision would be far from an exact likelihood
-        return whole, linear(made, b, a, tau, **phases).double()
+        return squares, linear(product, b, a, tau, **phases).double()
 
 
 class _Quasiseparable:
@@ -193,5 +194,5 @@ def _narrowed(factor: Tensor, covariance: Capacitance) -> Tensor:
         factor = factor.diag_embed()[None]
     rows, columns = factor.shape[1], factor.shape[0] * factor.shape[2]
     flat = factor.double().movedim(1, 0).reshape(rows, columns)
-    made = covariance.whitened(flat).reshape(rows, factor.shape[0], factor.shape[2]).movedim(0, 1)
-    return made.to(factor.dtype)
+    narrow = covariance.whitened(flat).reshape(rows, factor.shape[0], factor.shape[2]).movedim(0, 1)
+    return narrow.to(factor.dtype)

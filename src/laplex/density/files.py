@@ -81,10 +81,10 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, d
 
 def _arguments(model: Model) -> dict[str, Any]:
     """What the constructor needs."""
-    found: dict[str, Any] = {"dim": model.dim, "rank": model.rank, "dtype": str(model.mean.dtype).split(".")[1]}
+    arguments: dict[str, Any] = {"dim": model.dim, "rank": model.rank, "dtype": str(model.mean.dtype).split(".")[1]}
     if isinstance(model, LaplexGaussian):
-        return found | {"components": model.components, "phase": model.phi is not None, "latent": model.latent}
-    return found | {"functions": model.functions}
+        return arguments | {"components": model.components, "phase": model.phi is not None, "latent": model.latent}
+    return arguments | {"functions": model.functions}
 
 
 # --- any tensors ------------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[s
     library = require("laplex.density.files.save")
     content = {"format": FORMAT, "kind": kind, "laplex": __version__, "about": about}
     parts = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
-    whole = library.save(parts, metadata={"laplex": json.dumps(content, sort_keys=True)})
+    content_bytes = library.save(parts, metadata={"laplex": json.dumps(content, sort_keys=True)})
     with replaced(Path(path)) as file:
-        file.write(whole)
+        file.write(content_bytes)
 
 
 def read(path: Path | str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -76,20 +76,20 @@ def load(
             the shape.
         channels: 3 for RGB, 1 for grey; that of the images if it is left out and they are all alike.
         count: the first so many that can be read; the others are not decoded. All if it is left out.
-        progress: told how many images are decoded, and of how many; None shows a bar.
+        progress: called with the number of images that are decoded, and of all; None shows a bar.
     """
     side = None if side is None else whole(WHERE, "side", side)
     if channels not in (None, 1, 3):
         raise ValueError(f"{WHERE}: `channels` must be 1 or 3, got {channels!r}; use 1 for grey and 3 for RGB")
     count = None if count is None else whole(WHERE, "count", count)
     path, part = _named(source)
-    found = _found(path, part, side)
-    if not isinstance(found, list):
-        pictures = _from_array(path, found, side, channels)
+    content = _content(path, part, side)
+    if not isinstance(content, list):
+        pictures = _from_array(path, content, side, channels)
         return replace(pictures, values=pictures.values[:count])
-    square = _decoder(path, found, side, channels)
-    pixels, read = decoded(found, square, progress, count)
-    skipped = tuple(one.name for one, good in zip(found, read) if not good)
+    square = _decoder(path, content, side, channels)
+    pixels, read = decoded(content, square, progress, count)
+    skipped = tuple(one.name for one, good in zip(content, read) if not good)
     if skipped == (str(path),):
         raise ValueError(f"{WHERE}: `source` must be {SOURCES}, got {path}, which is no image that Pillow can read")
     tell_skipped(WHERE, path, skipped, len(read))
@@ -124,7 +124,7 @@ def _named(source: str | Path) -> tuple[Path, str | None]:
     return path, part if mark else None
 
 
-def _found(path: Path, part: str | None, side: int | None) -> list[Source] | Array:
+def _content(path: Path, part: str | None, side: int | None) -> list[Source] | Array:
     """Images to decode, or an array."""
     if path.is_dir():
         return _in_folder(path, side)
@@ -301,8 +301,8 @@ def _array_shape(path: Path, array: Array, side: int | None, channels: int | Non
         shape = rows, rows, channels or array.shape[1] // max(rows**2, 1)
     else:
         shape = array.shape[1], array.shape[2], array.shape[3] if array.ndim == 4 else 1
-    asked = (side or shape[0], side or shape[1], channels or shape[2])
-    if shape != asked or math.prod(shape) != array[0].size or shape[2] not in (1, 3):
+    request = (side or shape[0], side or shape[1], channels or shape[2])
+    if shape != request or math.prod(shape) != array[0].size or shape[2] not in (1, 3):
         raise ValueError(
             f"{WHERE}: `side` and `channels` must fit an array, which is not resized, got side={side} and "
             f"channels={channels} for {array.shape} in {path}; leave them out"
