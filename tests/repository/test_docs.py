@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import laplex
+import laplex.testing
 from benchmarks import markdown
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -130,12 +131,12 @@ def test_docstring_examples(name):
             assert failed == 0
 
 
-PACKAGES = [laplex, laplex.nn, laplex.density, laplex.reference, laplex.backends]
+PACKAGES = [laplex, laplex.nn, laplex.density, laplex.reference, laplex.backends, laplex.testing]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=str)
 def test_every_public_name_is_in_the_reference(package):
-    modules = {"laplex.reference", "laplex.backends"}  # with all their members
+    modules = {"laplex.reference", "laplex.backends", "laplex.testing"}  # with all their members
     known = {*documented(), *(f"{module}.{name}" for module in modules for name in sys.modules[module].__all__)}
     public = {f"{package.__name__}.{name}" for name in package.__all__ if not name.startswith("__")}
     assert {name for name in public if name not in known and name not in sys.modules} == set()
