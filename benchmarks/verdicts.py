@@ -2,7 +2,8 @@
 
 from benchmarks.committed import table
 from benchmarks.report import COMMITTED
-from paper.reproduce import VERDICTS, outcomes
+from paper.entry import VERDICTS
+from paper.sections import outcomes
 
 WORDS = {verdict: f"**{verdict}**" if verdict == "not reproduced" else verdict for verdict in VERDICTS}
 

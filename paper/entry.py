@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from paper.results import Archive
+from paper.running import Experiments, Measurement
+
 Verdict = Literal["exceeded", "reproduced", "not reproduced", "not run"]
 VERDICTS: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced", "not run")
+TENTH = "Each figure counts as reproduced if it is at most a tenth worse than the paper's, as exceeded if it is more \
+than a tenth better; the entry has the worst of them."
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A table or figure of the paper."""
+    """A table or figure of the paper, or a claim of its text."""
 
     name: str  # on the command line: lower case and hyphens
     title: str  # in plain words
@@ -20,22 +26,28 @@ class Entry:
     source: str  # as the paper numbers it: "Figure 15, Figure 1"
     claim: str  # what the paper says, in one sentence of ours
     criterion: str  # when it counts as reproduced, and when as exceeded, in words
-    devices: tuple[str, ...]  # "cpu", "cuda": where it can run
-    data: str  # what it needs besides the library; "" for nothing
-    minutes: dict[str, float]  # by device, about
-    of_gpu: bool = False  # the paper's figures are of a GPU: those of a CPU are shown and not judged
+    minutes: dict[str, float]  # by the devices that it can run on, "cuda" and "cpu"; about
+    measure: tuple[Measurement | Experiments, ...]  # entries may share them; each is then run once
+    judge: Callable[[Entry, Archive], Outcome]  # what came of it, from results
+    data: str = ""  # what it needs besides the library
+    gpu_figures: bool = False  # the paper's figures are of a GPU: those of a CPU are shown and not judged
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The figures, tables and other places of the paper that it is about."""
+        return tuple(self.source.split(", "))
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of the paper beside ours: judged, or only shown."""
+    """One number of the paper and ours: judged, or only shown."""
 
     label: str  # "n = 2^20, 8 rows, forward and backward"
     paper: float | None  # None: the paper gives none
     ours: float | None  # None: not measured
     unit: str  # "ms", "GB", "%", "nats", "relative error", "x"
     better: Literal["lower", "higher"]
-    verdict: Verdict | None  # None: it is no part of the criterion
+    verdict: Verdict | None  # None: it is not part of the criterion
     note: str = ""
     condition: bool = False  # it has to hold, and cannot be exceeded: "reproduced" where it holds
 
@@ -47,7 +59,7 @@ class Series:
     label: str
     x: list[float]
     y: list[float | None]  # None: no point here
-    of_paper: bool = False  # drawn as marks without a line: the paper names points, not curves
+    from_paper: bool = False  # drawn as marks without a line: the paper names points, not curves
 
 
 @dataclass(frozen=True)
@@ -67,7 +79,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Further results, as text."""
 
     title: str
@@ -84,7 +96,7 @@ class Outcome:
     reason: str  # in one sentence: why this verdict, with the numbers; for "not run", what is missing
     figures: list[Figure] = field(default_factory=list)
     plots: list[Plot] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[TextTable] = field(default_factory=list)
     pictures: list[Picture] = field(default_factory=list)
     machines: list[dict[str, Any]] = field(default_factory=list)  # where it ran: device, cpu, gpu, torch, commit, date
     files: list[str] = field(default_factory=list)  # the JSON that the figures come from, relative to the repository

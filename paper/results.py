@@ -1,21 +1,24 @@
-"""Results in folders: committed ones, and those of `python -m paper run`, of which the last folder wins.
+"""The one reader of results: of committed ones and of those of `python -m paper run`, of which the last folder wins.
 
-A measurement NAME on a device is the file DEVICE-NAME.json. Experiments have the names that `python -m paper experiment` gives
-them. Files are looked for in a folder itself, and in its folders ``reproduce`` and ``experiments``, as the committed
-results have them. Quick looks are no results: they are in a folder ``quick``, or their names end in ``-quick``.
+A measurement NAME on a device is the file DEVICE-NAME.json; `python -m paper experiment` names its files itself. Files
+are looked for in a folder itself, and in its folders ``reproduce`` and ``experiments``, as the committed results have
+them. Quick looks are not results: they are in a folder ``quick``, or their names end in ``-quick``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 PLACES = ("", "experiments", "reproduce")  # of files of the same name the last one wins
-QUICK_LOOKS = "quick"  # the folder below the asked one into which `python -m paper run --quick` writes
-ROOT = Path(__file__).parents[1]  # of a checkout; elsewhere it holds no results
+QUICK_LOOKS = "quick"  # the folder below --out into which `python -m paper run --quick` writes
+ROOT = Path(__file__).parents[1]
+COMMITTED = ROOT / "benchmarks" / "results"
 DEVICES = ("cuda", "cpu")
 
 
@@ -39,31 +42,27 @@ class Results:
     @property
     def machines(self) -> list[dict[str, Any]]:
         """Where the runs were, each with the date of its last run."""
-        found: list[dict[str, Any]] = []
+        dates: dict[str, str] = {}
+        machines = {}
         for run in self.runs:
-            if run.machine not in found:
-                found.append(run.machine)
-        return [one | {"date": max(run.date for run in self.runs if run.machine == one)} for one in found]
-
-    @property
-    def shown(self) -> str:
-        """The path, within a checkout relative to it."""
-        return shown(self.path)
+            key = json.dumps(run.machine, sort_keys=True)
+            machines[key], dates[key] = run.machine, max(run.date, dates.get(key, ""))
+        return [machine | {"date": dates[key]} for key, machine in machines.items()]
 
     @property
     def device(self) -> str:
         """Where the last run was."""
         return str(self.machines[-1].get("device", "cpu")).partition(":")[0] if self.machines else "cpu"
 
-    def at(self, **settings: Any) -> Run | None:
+    def first(self, **settings: Any) -> Run | None:
         """The first run with these settings, among others."""
-        return next((run for run in self.runs if settings.items() <= run.settings.items()), None)
+        return next(iter(self.matching(**settings)), None)
 
-    def where(self, **settings: Any) -> list[Run]:
+    def matching(self, **settings: Any) -> list[Run]:
         """All runs with these settings, among others."""
         return [run for run in self.runs if settings.items() <= run.settings.items()]
 
-    def of_last(self, *names: str) -> Results:
+    def like_last(self, *names: str) -> Results:
         """The runs that have these settings as the last run has them: a mean or a curve of others is of two things."""
         last = {name: self.runs[-1].settings.get(name) for name in names}
         return Results(
@@ -71,21 +70,15 @@ class Results:
         )
 
 
-def shown(path: Path) -> str:
-    """A path, within a checkout relative to it."""
+def shown_path(path: Path) -> str:
+    """A path, within the checkout relative to it."""
     try:
         return str(path.resolve().relative_to(ROOT))
     except ValueError:
         return str(path)
 
 
-def committed() -> Path | None:
-    """The folder of committed results, where laplex is imported from a checkout."""
-    folder = ROOT / "benchmarks" / "results"
-    return folder if folder.is_dir() else None
-
-
-class Shelf:
+class Archive:
     """The results in some folders.
 
     Args:
@@ -96,26 +89,25 @@ class Shelf:
         self._folders = [folder / place for folder in folders for place in PLACES]
         self.opened: list[Path] = []
 
-    def measured(self, name: str, *, every_seed: bool = False) -> dict[str, Results]:
+    def measurement(self, name: str, *, every_seed: bool = False) -> dict[str, Results]:
         """A measurement by device, the GPU first: the runs of the seed that the last run of a file has, and no others.
 
         With ``every_seed`` all runs, for what is averaged over seeds.
         """
-        found = {device: self.experiment(f"{device}-{name}") for device in DEVICES}
-        present = {device: one for device, one in found.items() if one is not None}
-        return present if every_seed else {device: one.of_last("seed") for device, one in present.items()}
+        by_device = {device: self.experiment(f"{device}-{name}") for device in DEVICES}
+        present = {device: results for device, results in by_device.items() if results is not None}
+        return present if every_seed else {device: results.like_last("seed") for device, results in present.items()}
 
     def experiment(self, stem: str) -> Results | None:
         """The results in the file of this name."""
-        found = self.experiments(stem)
-        return found[0] if found else None
+        return next(iter(self.experiments(stem)), None)
 
     def experiments(self, pattern: str) -> list[Results]:
         """The results in files whose names, without their ending, have this pattern; each name once."""
         paths = {path.name: path for folder in self._folders for path in sorted(folder.glob(f"{pattern}.json"))}
         finished = [path for path in paths.values() if not path.stem.endswith("-quick") and ".part" not in path.stem]
         self.opened += finished
-        return [one for one in map(read, finished) if one.runs]
+        return [results for results in map(read, finished) if results.runs]
 
     def picture(self, name: str) -> Path | None:
         """A picture of densities, the newest one."""
@@ -124,13 +116,13 @@ class Shelf:
 
 
 def read(path: Path) -> Results:
-    """The runs in a file; ValueError, which names it, where it is no record."""
+    """The runs in a file; ValueError, which names it, where it is not a record."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        machines = [dict(one) for one in content["machines"]]
+        machines = [dict(machine) for machine in content["machines"]]
         runs = [
-            Run(dict(one["settings"]), dict(one["result"]), str(one.get("date", "")), machines[one["machine"]])
-            for one in content["runs"]
+            Run(dict(run["settings"]), dict(run["result"]), str(run.get("date", "")), machines[run["machine"]])
+            for run in content["runs"]
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
@@ -138,3 +130,32 @@ def read(path: Path) -> Results:
             f"({type(error).__name__}: {error}); move it away, and measure again"
         ) from None
     return Results(path, runs)
+
+
+# --- Which of several runs counts -----------------------------------------------------------------------------------
+
+
+def tuned_head(runs: Iterable[Run]) -> list[Run]:
+    """The runs of one head, all seeds, with the start and the learning rate that validation rows choose.
+
+    For each start the rate is the one that is best at the first seed, the lowest of equals: `python -m paper experiment
+    heads` runs the other seeds with it alone. Of the starts the one with the best mean over seeds is chosen. Test rows
+    choose nothing.
+    """
+    rates: dict[str, dict[float, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for run in runs:
+        rates[run.settings["start"]][run.settings["lr"]].append(run)
+    best = [max(sorted(tried.items()), key=lambda item: _first_seed(item[1]))[1] for tried in rates.values()]
+    return max(best, key=lambda seeds: statistics.fmean(run.result["val"] for run in seeds))
+
+
+def _first_seed(runs: list[Run]) -> float:
+    return float(min(runs, key=lambda run: run.settings["seed"]).result["val"])
+
+
+def latest_recipe(runs: Iterable[Run]) -> list[Run]:
+    """The runs, all seeds, under the recipe that was run last, which is the one in use."""
+    recipes: dict[tuple[Any, Any], list[Run]] = defaultdict(list)
+    for run in runs:
+        recipes[run.settings["lr"], run.settings.get("epochs")].append(run)
+    return max(recipes.values(), key=lambda same: max(run.date for run in same))

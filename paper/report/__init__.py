@@ -2,9 +2,9 @@
 
 It needs nothing else: style, scripts, data and pictures are inside, and its policy forbids a browser to fetch anything.
 
-    _page_markup.py   text to HTML, escaped; numbers
-    _page_entry.py    the section of one entry; _page_origin.py, where it ran
-    page/             the style and the scripts, plain CSS and JavaScript
+    markup           text to HTML, escaped; numbers
+    entry_section    the section of one entry; origin, where it ran
+    page/            the style and the scripts, plain CSS and JavaScript
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paper.entry import VERDICTS, Outcome, Plot, Verdict
+from paper.report.entry_section import SIGNS, PlotNumber, anchor, badge, section, slug
 from paper.report.markup import Markup, embedded_json, join, prose, tag, void
 from paper.report.origin import machine_name
-from paper.report.entry_section import SIGNS, PlotNumber, anchor, badge, section, slug
 
 TITLE = "LAPLEX: the paper's results and ours"
 PARTS = Path(__file__).parent / "page"
@@ -162,7 +162,7 @@ def _content(outcome: Outcome) -> Markup:
 
 def _footer() -> Markup:
     meanings = join(tag("li", badge(verdict), f": {MEANINGS[verdict]}.") for verdict in VERDICTS)
-    made = f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. This file needs no network and no other file."
-    rows = "A row of an entry that is no part of its criterion is not judged. A condition holds or not; an entry is "
+    made = f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. It needs no other file, and no network."
+    rows = "A row of an entry that is not part of its criterion is not judged. A condition holds or not; an entry is "
     rows += "exceeded if all its conditions hold, and all its other judged rows are exceeded."
     return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(made)))

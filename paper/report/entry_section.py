@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 
-from paper.entry import Figure, Outcome, Picture, Plot, Table, Verdict
+from paper.entry import Figure, Outcome, Picture, Plot, TextTable, Verdict
 from paper.report.markup import NONE, Markup, join, number, prose, table, tag, void
 from paper.report.origin import origin
 
@@ -63,10 +63,7 @@ def section(outcome: Outcome, plot_number: PlotNumber) -> Markup:
 def _statements(outcome: Outcome) -> Markup:
     """Where it stands in the paper, what is claimed there, and when it counts."""
     entry = outcome.entry
-    devices = [
-        f"{device} (about {entry.minutes[device]:g} min)" if device in entry.minutes else device
-        for device in entry.devices
-    ]
+    devices = [f"{device} (about {minutes:g} min)" for device, minutes in entry.minutes.items()]
     needs = [f"runs on {' or '.join(devices)}" if devices else "", f"needs {entry.data}" if entry.data else ""]
     pairs = [
         ("The paper", entry.claim),
@@ -77,12 +74,12 @@ def _statements(outcome: Outcome) -> Markup:
     return tag("dl", *(tag("dt", name) + tag("dd", prose(text)) for name, text in pairs if text), class_="statements")
 
 
-def _table(given: Table) -> Markup:
+def _table(listing: TextTable) -> Markup:
     """Further results; a long table is folded."""
-    shown = table(map(prose, given.columns), ([prose(cell) for cell in row] for row in given.rows))
-    if len(given.rows) <= FOLDED_ABOVE:
-        return tag("h4", prose(given.title)) + shown
-    return tag("details", tag("summary", prose(given.title), f" ({len(given.rows)} rows)"), shown, class_="long")
+    shown = table(map(prose, listing.columns), ([prose(cell) for cell in row] for row in listing.rows))
+    if len(listing.rows) <= FOLDED_ABOVE:
+        return tag("h4", prose(listing.title)) + shown
+    return tag("details", tag("summary", prose(listing.title), f" ({len(listing.rows)} rows)"), shown, class_="long")
 
 
 # --- Figures --------------------------------------------------------------------------------------------------------
@@ -156,14 +153,11 @@ def values_table(plot: Plot) -> Markup:
     places = sorted({x for series in plot.series for x in series.x})
     lookup = [dict(zip(series.x, series.y, strict=False)) for series in plot.series]
     names = [
-        f"{series.label} (paper)" if _unnamed(series.of_paper, series.label) else series.label for series in plot.series
+        f"{series.label} (paper)" if series.from_paper and "paper" not in series.label.lower() else series.label
+        for series in plot.series
     ]
     rows = [[number(x), *(number(values.get(x)) for values in lookup)] for x in places]
     return table(map(prose, [plot.x_label, *names]), rows, "numbers")
-
-
-def _unnamed(of_paper: bool, label: str) -> bool:
-    return of_paper and "paper" not in label.lower()
 
 
 def _pictures(pictures: list[Picture]) -> Markup:

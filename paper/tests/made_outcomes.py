@@ -5,7 +5,8 @@ import struct
 import zlib
 from pathlib import Path
 
-from paper.entry import Entry, Figure, Outcome, Picture, Plot, Series, Table
+from paper.entry import Entry, Figure, Outcome, Picture, Plot, Series, TextTable
+from paper.judging import not_run
 
 HOSTILE = """</script><script>alert("1")</script> & 'quotes' <img src=x onerror=alert(1)>"""
 MACHINE = {"device": "cuda", "cpu": "Some CPU", "gpu": "Some GPU 200", "torch": "2.11.0", "date": "2026-11-16T10:00:00"}
@@ -26,7 +27,7 @@ def png(side: int = 24) -> bytes:
 
 def entry(name: str, title: str, section: str, data: str = "") -> Entry:
     claim, criterion = f"The paper says that {title} works.", "Reproduced within 10 %; exceeded if better by more."
-    return Entry(name, title, section, "Figure 3", claim, criterion, ("cpu", "cuda"), data, {"cpu": 1.0})
+    return Entry(name, title, section, "Figure 3", claim, criterion, {"cpu": 1.0}, (), not_run, data)
 
 
 def sizes_plot() -> Plot:
@@ -36,7 +37,7 @@ def sizes_plot() -> Plot:
         Series("laplex", x, [1e-3 * 1.6**at for at in range(7)]),
         Series("FFT", x, [2e-3 * 1.7**at for at in range(7)]),
         Series("dense", x, [1e-2, 0.16, 2.56, None, None, None, None]),
-        Series("LAPLEX (paper)", x, [2e-3 * 1.6**at for at in range(7)], of_paper=True),
+        Series("LAPLEX (paper)", x, [2e-3 * 1.6**at for at in range(7)], from_paper=True),
     ]
     return Plot("Time of a product", "n", "ms", lines, "log2", "log10")
 
@@ -54,7 +55,7 @@ def outcomes(folder: Path) -> list[Outcome]:
     close = Figure("r = 8", 89.9, 89.4, "%", "higher", "reproduced")
     worse = Figure("error", 1e-8, 4.2e-7, "relative error", "lower", "not reproduced")
     unknown = Figure("n = 2^24", None, None, "ms", "lower", "not run")
-    hostile = Entry("hostile", HOSTILE, "Heads", HOSTILE, HOSTILE, HOSTILE, ("cpu",), HOSTILE, {})
+    hostile = Entry("hostile", HOSTILE, "Heads", HOSTILE, HOSTILE, HOSTILE, {}, (), not_run, HOSTILE)
     lines = [Series(HOSTILE, [1.0, 2.0], [1.0, float("nan")])]
     return [
         Outcome(
@@ -72,7 +73,7 @@ def outcomes(folder: Path) -> list[Outcome]:
             "All within 1 point.",
             [close],
             [accuracy_plot(), sizes_plot()],
-            [Table("Further", ["head", *(f"column {at}" for at in range(12))], [["dense", *("95.2",) * 12]])],
+            [TextTable("Further", ["head", *(f"column {at}" for at in range(12))], [["dense", *("95.2",) * 12]])],
             machines=[{"cpu": "Some CPU", "device": "cpu", "torch": "2.13.0"}],
         ),
         Outcome(
@@ -89,7 +90,7 @@ def outcomes(folder: Path) -> list[Outcome]:
             HOSTILE,
             [Figure(HOSTILE, 1.0, 0.0, HOSTILE, "higher", "not reproduced", HOSTILE)],
             [Plot(HOSTILE, HOSTILE, HOSTILE, lines)],
-            [Table(HOSTILE, [HOSTILE], [[HOSTILE]])],
+            [TextTable(HOSTILE, [HOSTILE], [[HOSTILE]])],
             machines=[{"cpu": HOSTILE, HOSTILE: HOSTILE}],
             files=[HOSTILE],
         ),

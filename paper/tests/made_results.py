@@ -2,8 +2,8 @@
 
 import json
 
-from paper.reproduce import NAMES, outcomes
-from paper.reproduce._rivals import BOTH, FORWARD
+from paper.measuring import BOTH, FORWARD
+from paper.sections import NAMES, outcomes
 
 MACHINE = {"device": "cuda", "gpu": "a GPU", "torch": "2", "commit": "0", "cpu": "a CPU", "torch_threads": 1}
 
@@ -17,7 +17,7 @@ def write(folder, name, runs, device="cuda"):
 
 
 def measured(**methods):
-    """A result of `_measure`: for each method either forward numbers, or numbers by way."""
+    """A result of `paper.measuring`: for each method either forward numbers, or numbers by way."""
     ways = {method: one if FORWARD in one or BOTH in one else {FORWARD: one} for method, one in methods.items()}
     return {"measured": ways, "left_out": {}}
 

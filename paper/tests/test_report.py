@@ -1,4 +1,4 @@
-"""The page of `python -m paper report` as text: well formed, self-contained and complete; results are never taken for HTML."""
+"""The page of `python -m paper report` as text: well formed, self-contained, complete, and escaped."""
 
 import json
 import re
@@ -11,11 +11,13 @@ import pytest
 
 import made_outcomes
 from made_results import write
-from paper import report, reproduce
+from paper import report
+from paper.commands import report as command
 from paper.entry import VERDICTS, Figure
 from paper.report import entry_section
-from paper.report.markup import Markup, embedded_json, number, prose, tag
 from paper.report.entry_section import compared
+from paper.report.markup import Markup, embedded_json, number, prose, tag
+from paper.results import COMMITTED
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -199,7 +201,7 @@ def test_text_is_escaped_once():
 def results(tmp_path, monkeypatch, made):
     """A folder of results; what is in it does not matter here."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce, "outcomes", lambda folders: made, raising=False)
+    monkeypatch.setattr(command, "outcomes", lambda folders: made)
     folder = tmp_path / "reproduced"
     folder.mkdir()
     folder.joinpath("one.json").write_text("{}")
@@ -209,7 +211,7 @@ def results(tmp_path, monkeypatch, made):
 def test_the_command_writes_the_page_and_counts(results, paper_command, page):
     status, output, errors = paper_command("report", "--out", "page.html")
     assert (status, errors) == (0, "")
-    undated = [re.sub(r"on \d{4}-\d\d-\d\d\. This file", "", text) for text in (Path("page.html").read_text(), page)]
+    undated = [re.sub(r"on \d{4}-\d\d-\d\d\. It needs", "", text) for text in (Path("page.html").read_text(), page)]
     assert undated[0] == undated[1] != page
     assert str(Path("page.html").absolute()) in output
     assert "1 exceeded, 1 reproduced, 2 not reproduced, 1 not run" in output
@@ -219,7 +221,7 @@ def test_the_command_writes_the_page_and_counts(results, paper_command, page):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--results", "nowhere"), "--results: nowhere is no folder"),
+        (("--results", "nowhere"), "--results: nowhere is not a folder"),
         (("--results", "empty"), "--results: empty holds no JSON"),
         (("--out", "no/such/folder/page.html"), "--out: cannot write"),
     ],
@@ -265,7 +267,7 @@ def test_a_quick_look_is_no_result(tmp_path, paper_command):
         status, _, errors = paper_command("report", "--results", folder, "--out", tmp_path / "page.html")
         assert status == 2
         assert f"{tmp_path / 'quick'} is a quick look, whose figures are too rough to be results" in errors
-    (tmp_path / "cpu-theorem.json").write_text((reproduce.committed() / "reproduce" / "cpu-theorem.json").read_text())
+    (tmp_path / "cpu-theorem.json").write_text((COMMITTED / "reproduce" / "cpu-theorem.json").read_text())
     assert paper_command("report", "--results", tmp_path, "--out", tmp_path / "page.html")[0] == 0
 
 

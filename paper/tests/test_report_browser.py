@@ -1,4 +1,4 @@
-"""The page of `python -m paper report` in a real browser: drawn, filtered, read on a phone, in the dark and on paper."""
+"""The page of `python -m paper report` in a real browser: drawn, filtered, on a phone, in the dark and on paper."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 import made_outcomes
 from paper import report
-from paper.reproduce import outcomes
+from paper.sections import outcomes
 
 PLOTS = "document.querySelectorAll('figure.plot')"
 SIZES = "#entry-sizes figure.plot"

@@ -44,17 +44,17 @@ const Plots = (() => {
   // Every line of ours has a colour and a mark. A line of the paper takes the colour of ours of the same method; the
   // first one its mark, too, and further ones other marks.
   function styled(plot) {
-    const ours = plot.series.filter((series) => !series.of_paper);
+    const ours = plot.series.filter((series) => !series.from_paper);
     const named = (name) => ours.findIndex((series) => method(series.label).startsWith(name));
-    const theirs = plot.series.filter((series) => series.of_paper).map((series) => method(series.label));
+    const theirs = plot.series.filter((series) => series.from_paper).map((series) => method(series.label));
     const others = [...new Set(theirs)].filter((name) => named(name) < 0); // methods that only the paper has
     const used = new Map(); // lines of the paper by colour
     return plot.series.map((series) => {
       const name = method(series.label);
       const ofPaper = named(name) >= 0 ? named(name) : ours.length + others.indexOf(name);
-      const place = series.of_paper ? ofPaper : ours.indexOf(series);
-      const further = series.of_paper ? used.get(place) || 0 : 0;
-      if (series.of_paper) used.set(place, further + 1);
+      const place = series.from_paper ? ofPaper : ours.indexOf(series);
+      const further = series.from_paper ? used.get(place) || 0 : 0;
+      if (series.from_paper) used.set(place, further + 1);
       const shape = SHAPES[(place + 2 * further) % SHAPES.length];
       return { ...series, colour: place % COLOURS, shape, hidden: false };
     });
@@ -92,7 +92,7 @@ const Plots = (() => {
     fillLegend() {
       this.series.forEach((series) => {
         const button = element("button", { type: "button", "aria-pressed": "true" }, this.legend);
-        const unnamed = series.of_paper && !/paper/i.test(series.label);
+        const unnamed = series.from_paper && !/paper/i.test(series.label);
         button.append(swatch(series), unnamed ? `${series.label} (paper)` : series.label);
         button.addEventListener("click", () => {
           series.hidden = !series.hidden;
@@ -185,11 +185,11 @@ const Plots = (() => {
     }
 
     drawLine({ series, points: own }) {
-      const group = svg("g", { class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` }, this.svg);
+      const group = svg("g", { class: `line colour-${series.colour}${series.from_paper ? " of-paper" : ""}` }, this.svg);
       const at = own.map((point) => [this.toX(point.x), this.toY(point.y)]);
       const path = at.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(2)},${y.toFixed(2)}`).join("");
-      if (!series.of_paper) svg("path", { d: path, class: "curve" }, group);
-      const radius = own.length > 40 ? 1.8 : series.of_paper ? 4.4 : 3.6;
+      if (!series.from_paper) svg("path", { d: path, class: "curve" }, group);
+      const radius = own.length > 40 ? 1.8 : series.from_paper ? 4.4 : 3.6;
       svg("path", { d: at.map(([x, y]) => mark(series.shape, x, y, radius)).join(""), class: "marks" }, group);
     }
   }
@@ -204,9 +204,9 @@ const Plots = (() => {
 
   function swatch(series) {
     const size = { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" };
-    const made = svg("svg", { ...size, class: `line colour-${series.colour}${series.of_paper ? " of-paper" : ""}` });
-    if (!series.of_paper) svg("path", { d: "M1,6H29", class: "curve" }, made);
-    svg("path", { d: mark(series.shape, 15, 6, series.of_paper ? 4 : 3.4), class: "marks" }, made);
+    const made = svg("svg", { ...size, class: `line colour-${series.colour}${series.from_paper ? " of-paper" : ""}` });
+    if (!series.from_paper) svg("path", { d: "M1,6H29", class: "curve" }, made);
+    svg("path", { d: mark(series.shape, 15, 6, series.from_paper ? 4 : 3.4), class: "marks" }, made);
     return made;
   }
 

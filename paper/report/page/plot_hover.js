@@ -45,7 +45,7 @@ const PlotHover = (() => {
     const table = Plots.element("table", {}, plot.tip);
     for (const { series, y, chosen } of rows) {
       const row = Plots.element("tr", chosen ? { class: "chosen" } : {}, table);
-      Plots.element("td", { class: `key colour-${series.colour}` }, row).textContent = series.of_paper ? "┅" : "━";
+      Plots.element("td", { class: `key colour-${series.colour}` }, row).textContent = series.from_paper ? "┅" : "━";
       Plots.element("td", {}, row).textContent = series.label;
       Plots.element("td", { class: "value" }, row).innerHTML = Scales.html("linear", y);
     }

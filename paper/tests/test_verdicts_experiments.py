@@ -1,9 +1,9 @@
-"""Verdicts of `paper.reproduce` on entries that are experiments: features, heads, projections, densities."""
+"""Verdicts of `paper` on entries that are experiments: features, heads, projections, densities."""
 
 import pytest
 
 from made_results import measured, took, verdict, write
-from paper.reproduce._rivals import LAPLEX
+from paper.measuring import LAPLEX
 
 RFF = "random features"
 

@@ -1,4 +1,4 @@
-"""Verdicts of `paper.reproduce`: on made-up results, and on the committed ones."""
+"""Verdicts of `paper`: on made-up results, and on the committed ones."""
 
 import json
 
@@ -6,11 +6,10 @@ import pytest
 
 from made_results import measured, square, took, verdict, write
 from paper.entry import VERDICTS, Figure
-from paper.judging import beside, overall
-from paper.reproduce import ENTRIES, committed, outcomes
-from paper.reproduce import _published as paper
-from paper.reproduce._rivals import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ
-from paper.results import Shelf
+from paper.judging import compare, overall
+from paper.measuring import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ
+from paper.results import COMMITTED, Archive
+from paper.sections import ENTRIES, fft, operator, outcomes
 
 # --- One number ------------------------------------------------------------------------------------------------------
 
@@ -29,7 +28,7 @@ from paper.results import Shelf
     ],
 )
 def test_a_number_is_judged_by_a_tenth(theirs, ours, better, want):
-    assert beside(theirs, ours, better) == want
+    assert compare(theirs, ours, better) == want
 
 
 @pytest.mark.parametrize(
@@ -67,13 +66,13 @@ def test_quick_looks_and_parts_are_no_results(tmp_path):
     runs = [({"n": 1}, {"rank": [1]})]
     for name in ("heads-made-tuned-quick", "cpu-rank.part0"):
         write(tmp_path, name, runs)
-    shelf = Shelf([tmp_path])
-    assert shelf.experiments("heads-*") == shelf.experiments("cpu-rank*") == []
+    archive = Archive([tmp_path])
+    assert archive.experiments("heads-*") == archive.experiments("cpu-rank*") == []
 
 
 def test_a_later_folder_wins_and_devices_stand_side_by_side(tmp_path):
     for folder, milliseconds in (("old", 5.0), ("new", 3.0)):
-        write(tmp_path / folder, "cpu-sizes", [(square(paper.CPU_SIZE), measured(laplex=took(milliseconds)))], "cpu")
+        write(tmp_path / folder, "cpu-sizes", [(square(fft.CPU_SIZE), measured(laplex=took(milliseconds)))], "cpu")
     write(tmp_path / "old", "cuda-sizes", [(square(1 << 19), measured(laplex=took(0.2)))])
     found = verdict("cpu", tmp_path / "old", tmp_path / "new")
     assert found.figures[0].ours == pytest.approx(3.0)
@@ -231,7 +230,7 @@ def test_a_path_whose_answer_is_no_number_is_not_reproduced(tmp_path):
     write(tmp_path, "cpu-rounding", spans, "cpu")
     found = verdict("rounding", tmp_path)
     assert found.verdict == "not reproduced"
-    assert "rises to 1.0e-07 (at 10,000 tau it is no number), laplex's to 3.0e-08;" in found.reason
+    assert "rises to 1.0e-07 (at 10,000 tau it is not a number), laplex's to 3.0e-08;" in found.reason
 
 
 @pytest.mark.parametrize(("cell", "more", "want"), [
@@ -265,14 +264,14 @@ def test_theory(tmp_path):
 
 
 def test_outcomes_of_the_committed_results():
-    found = outcomes([committed()])
+    found = outcomes([COMMITTED])
     assert [one.entry for one in found] == list(ENTRIES)
     by_name = {one.entry.name: one for one in found}
     for one in found:
         assert one.verdict in VERDICTS
         assert one.reason
         assert one.verdict == "not run" or (one.machines and one.files), one.entry.name
-        assert all((committed().parents[1] / path).is_file() for path in one.files)
+        assert all((COMMITTED.parents[1] / path).is_file() for path in one.files)
         for plot in one.plots:
             assert all(len(series.x) == len(series.y) > 0 for series in plot.series), (one.entry.name, plot.title)
         for table in one.tables:
@@ -303,7 +302,7 @@ SHOWN = {
 
 
 def test_a_row_that_is_not_judged_has_no_verdict():
-    for one in outcomes([committed()]):
+    for one in outcomes([COMMITTED]):
         shown = SHOWN.get(one.entry.name, ())
         found = {row.label for row in one.figures if row.verdict is None}
         assert found == {row.label for row in one.figures if row.label.startswith(shown)}, one.entry.name
@@ -311,7 +310,7 @@ def test_a_row_that_is_not_judged_has_no_verdict():
 
 
 def test_memory_says_what_it_counts():
-    for one in outcomes([committed()]):
+    for one in outcomes([COMMITTED]):
         rows = [row for row in one.figures if "memory" in row.label]
         assert all("inputs and result counted" in row.note for row in rows), one.entry.name
         assert all("counted" in plot.y_label for plot in one.plots if "memory" in plot.title), one.entry.name
@@ -323,15 +322,15 @@ def test_results_of_an_interrupted_run_are_read(tmp_path, count):
     """A file may hold any of its first runs."""
     for place in ("reproduce", "experiments"):
         (tmp_path / place).mkdir()
-        for path in (committed() / place).glob("*.json"):
+        for path in (COMMITTED / place).glob("*.json"):
             content = json.loads(path.read_text())
             (tmp_path / place / path.name).write_text(json.dumps(content | {"runs": content["runs"][:count]}))
     assert len(outcomes([tmp_path])) == len(ENTRIES)
 
 
 def test_no_picture_is_of_images_that_may_not_be_shown():
-    for one in outcomes([committed()]):
-        assert all(picture.path.parent == committed() / "density" for picture in one.pictures)
+    for one in outcomes([COMMITTED]):
+        assert all(picture.path.parent == COMMITTED / "density" for picture in one.pictures)
 
 
 # --- Measurements that were cut off ----------------------------------------------------------------------------------
@@ -350,7 +349,7 @@ def test_a_part_of_the_numbers_of_vectors_decides_nothing(tmp_path):
 
 def test_a_missing_figure_of_a_criterion_is_not_passed(tmp_path):
     fast = measured(**{LAPLEX: took(0.01), DENSE: took(1)})
-    sizes = [(1024, k) for k in paper.ASYMMETRIC_MS]
+    sizes = [(1024, k) for k in operator.ASYMMETRIC_MS]
     write(tmp_path, "cuda-asymmetric", [({"n": n, "k": k, "batch": 8}, fast) for n, k in sizes])
     found = verdict("asymmetric", tmp_path)
     assert found.verdict == "not run"

@@ -5,15 +5,16 @@ import json
 import pytest
 
 from made_results import measured, square, took, verdict, write
-from paper.reproduce import NAMES, committed, outcomes
-from paper.reproduce._rivals import DENSE, LAPLEX, LOGS
+from paper.measuring import DENSE, LAPLEX, LOGS
+from paper.results import COMMITTED
+from paper.sections import NAMES, outcomes
 
 
 def damage(tmp_path, name, change):
     """A copy of all committed results, of which one file is changed: the outcomes."""
     for place in ("reproduce", "experiments"):
         (tmp_path / place).mkdir()
-        for path in (committed() / place).glob("*.json"):
+        for path in (COMMITTED / place).glob("*.json"):
             (tmp_path / place / path.name).write_text(path.read_text())
     (path,) = tmp_path.glob(f"*/{name}.json")
     content = json.loads(path.read_text())
@@ -78,7 +79,7 @@ def no_way(runs):
     ],
 )
 def test_what_cannot_be_read_is_not_run_and_named(tmp_path, name, change, hit, told):
-    usual = {one.entry.name: one.verdict for one in outcomes([committed()])}
+    usual = {one.entry.name: one.verdict for one in outcomes([COMMITTED])}
     found = damage(tmp_path, name, change)
     for entry in hit:
         assert found[entry].verdict == "not run"
