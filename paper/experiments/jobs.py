@@ -7,27 +7,21 @@ between processes by reference, on a GPU and on the CPU.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
-import torch.multiprocessing
+from torch.multiprocessing.spawn import ProcessException, ProcessExitedException, spawn
 
 from paper.experiments.record import Experiment
 
 PATIENCE = 10.0  # seconds in which a job may finish what it is writing; then it is killed
-LONGEST = 4000  # characters of a job's error, from its end
 
+Measure = Callable[[Experiment[Any, Any], Any], Any]  # makes the result of a candidate, which has a ``line`` to print
 Work = Callable[[int, int], object]  # of the number of the job, from 0, and the number of jobs
 
 
@@ -36,17 +30,13 @@ class JobError(RuntimeError):
 
 
 def measure_all(
-    experiment: Experiment[Any, Any],
-    measure: Callable[[Experiment[Any, Any], Any], Any],
-    candidates: Sequence[Any],
-    count: int = 1,
+    experiment: Experiment[Any, Any], measure: Measure, candidates: Sequence[Any], count: int = 1
 ) -> list[Any]:
     """The results of all candidates, with a line on stderr for each that is new.
 
     Args:
         experiment: runs that its record has are not repeated; those that an earlier command left in parts are gathered.
-        measure: what makes a candidate's result, which has a ``line`` to print.
-        candidates: what is measured.
+        measure, candidates: how to measure, and what.
         count: processes that share the work. Each writes its runs into a part of the record.
     """
     experiment.record.absorb()
@@ -60,11 +50,7 @@ def measure_all(
 
 
 def _measure_share(
-    experiment: Experiment[Any, Any],
-    measure: Callable[[Experiment[Any, Any], Any], Any],
-    candidates: Sequence[Any],
-    job: int,
-    count: int,
+    experiment: Experiment[Any, Any], measure: Measure, candidates: Sequence[Any], job: int, count: int
 ) -> list[Any]:
     """What one of ``count`` jobs measures."""
     if count > 1:
@@ -82,63 +68,25 @@ def side_by_side(work: Work, count: int) -> None:
     """Run ``work(job, count)`` in ``count`` processes, and return when all are finished.
 
     Args:
-        work: a function that can be pickled. It is called in a fresh interpreter.
+        work: a function that can be pickled. It is called in a fresh interpreter: a fork could not use CUDA.
         count: how many processes. They share the threads of this one.
     """
-    # A forked process could not use CUDA, nor the threads of torch.
-    context: Any = torch.multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // count)
-    processes, receivers = [], []
+    context: Any = spawn(_job, (work, count, threads), count, join=False, daemon=True)
     try:
-        with _uninterrupted():
-            for job in range(count):
-                receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_job, args=(work, job, count, threads, sender), daemon=True)
-                process.start()
-                sender.close()  # else the end of the job would not be the end of the pipe
-                processes.append(process)
-                receivers.append(receiver)
-        _wait(processes, receivers)
+        while not context.join():
+            pass
+    except ProcessException as error:
+        if isinstance(error, ProcessExitedException):
+            why = f"it ended with the status {error.exit_code} and without a message; if memory ran out, use fewer jobs"
+        else:
+            why = error.msg.strip()
+        job = f"job {error.error_index + 1} of {count}"
+        raise JobError(f"{job} failed, so all were stopped; finished runs are kept: {why}") from None
     finally:
-        _stop(processes)
+        _stop(context.processes)
         if torch.cuda.is_initialized():
             torch.cuda.ipc_collect()  # else torch warns at exit of tensors that the jobs had not given back
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C is ignored inside, and by all processes that are started inside: the first process stops the others."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _wait(processes: list[Any], receivers: list[Connection]) -> None:
-    """Until all have ended; JobError as soon as one has failed."""
-    running = dict(enumerate(processes))
-    while running:
-        ended = wait([process.sentinel for process in running.values()])
-        for job in [job for job, process in running.items() if process.sentinel in ended]:
-            process = running.pop(job)
-            process.join()
-            if process.exitcode != 0:
-                why = _message(receivers[job]) or (
-                    f"it ended with the status {process.exitcode} and without a message; if memory ran out, use fewer "
-                    "jobs"
-                )
-                raise JobError(
-                    f"job {job + 1} of {len(processes)} failed, so all were stopped; finished runs are kept: {why}"
-                )
-
-
-def _message(receiver: Connection) -> str | None:
-    """What a job that has ended wrote, if anything."""
-    try:
-        return str(receiver.recv())
-    except EOFError:
-        return None
 
 
 def _stop(processes: list[Any]) -> None:
@@ -152,25 +100,12 @@ def _stop(processes: list[Any]) -> None:
             process.join()
 
 
-# --- In the process of a job -----------------------------------------------------------------------------------------
+def _job(job: int, work: Work, count: int, threads: int) -> None:
+    """What runs in the process of a job. Its signals raise, so that unfinished files are removed.
 
-
-def _job(work: Work, job: int, count: int, threads: int, sender: Connection) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as an exception, so that unfinished files are removed
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch sends SIGINT to the job when the first process ends, however that ends.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     torch.set_num_threads(threads)
-    try:
-        work(job, count)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except Exception:
-        # Nobody reads the pipe before the job has ended, so the text must fit into it.
-        sender.send(traceback.format_exc()[-LONGEST:])
-        sys.exit(1)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-    os._exit(1)
+    work(job, count)

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import multiprocessing
 import os
 import signal
 import threading
@@ -60,17 +59,16 @@ def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
     assert alive(tmp_path) == []
 
 
+def vanish(job, count):
+    os._exit(7)
+
+
 def test_a_job_that_vanishes_is_told():
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=os._exit, args=(7,))
-    process.start()
-    sender.close()
     message = (
         "^job 1 of 1 failed, .* it ended with the status 7 and without a message; if memory ran out, use fewer jobs$"
     )
     with pytest.raises(jobs.JobError, match=message):
-        jobs._wait([process], [receiver])
+        jobs.side_by_side(vanish, 1)
 
 
 @pytest.fixture
