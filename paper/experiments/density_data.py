@@ -71,19 +71,19 @@ class Data:
 
 def read(option: str, sources: Sequence[str], side: int | None, channels: int | None) -> Pictures:
     """The images of all sources that an option names, one after the other."""
-    found = [load(source, side=side, channels=channels) for source in sources]
-    first = found[0]
-    for source, one in zip(sources, found, strict=True):
+    parts = [load(source, side=side, channels=channels) for source in sources]
+    first = parts[0]
+    for source, one in zip(sources, parts, strict=True):
         got, want = ((each.values.shape[1], each.values.dtype) for each in (one, first))
         if got != want:
             raise ValueError(
                 f"--{option} must have images of {want[0]} values ({want[1]}), as {sources[0]}, got {got[0]} "
                 f"({got[1]}) in {source}; use --side"
             )
-    if len(found) == 1:
+    if len(parts) == 1:
         return first
-    skipped = tuple(name for one in found for name in one.skipped)
-    return Pictures(torch.cat([one.values for one in found]), first.shape, skipped)
+    skipped = tuple(name for one in parts for name in one.skipped)
+    return Pictures(torch.cat([one.values for one in parts]), first.shape, skipped)
 
 
 def held_out(values: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ The result is an .npz file:
     key                                        of the images, the weights and the size of images
 
 Until it is complete there is a folder of shards beside it, each of ``SHARD`` images, written one after the other. A
-command that was stopped goes on with the first shard that is missing.
+command that was stopped resumes with the first shard that is missing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,8 +129,8 @@ def run(extraction: Extraction) -> int:
     extraction.shards.mkdir(exist_ok=True)
     extraction.network.to(extraction.target.device)
     try:
-        parts = {split: _computed(extraction, split) for split in extraction.splits}
-        arrays = _joined(extraction, parts)
+        parts = {split: _shards(extraction, split) for split in extraction.splits}
+        arrays = _join(extraction, parts)
     except ValueError as error:
         print(f"python -m paper experiment features: {error}", file=sys.stderr)
         return 1
@@ -142,79 +141,78 @@ def run(extraction: Extraction) -> int:
     return 0
 
 
-def _computed(extraction: Extraction, split: str) -> list[Path]:
+def _shards(extraction: Extraction, split: str) -> list[Path]:
     """The shards of a split, all of them finished."""
     sources = extraction.splits[split].sources
-    paths = []
+    starts = range(0, len(sources), SHARD)
+    paths = [extraction.shards / f"{split}-{first:09}.npz" for first in starts]
     pool = ThreadPoolExecutor()
     try:
-        with _progress.bar(f"laplex: {split} images", None) as told:
-            for first in range(0, len(sources), SHARD):
-                path = extraction.shards / f"{split}-{first:09}.npz"
-                paths.append(path)
-                part = sources[first : first + SHARD]
+        with _progress.bar(f"laplex: {split} images", None) as progress:
+            for path, first in zip(paths, starts, strict=True):
                 if _stored_key(path) == extraction.key:
-                    told(first + len(part), len(sources))
-                else:
-                    arrays = _shard(extraction, pool, part, partial(_tell, told, first, len(sources)))
-                    with replaced(path) as file:
-                        np.savez(file, **arrays)
+                    progress(min(first + SHARD, len(sources)), len(sources))
+                    continue
+                arrays = _shard(extraction, pool, sources, first, progress)
+                with replaced(path) as file:
+                    np.savez(file, **arrays)
     finally:
         pool.shutdown(cancel_futures=True)
     return paths
 
 
-def _tell(told: _progress.Progress, before: int, of: int, done: int) -> None:
-    told(before + done, of)
-
-
 def _shard(
-    extraction: Extraction, pool: ThreadPoolExecutor, sources: list[Source], told: Callable[[int], None]
+    extraction: Extraction,
+    pool: ThreadPoolExecutor,
+    sources: list[Source],
+    first: int,
+    progress: _progress.Progress,
 ) -> dict[str, Any]:
     """The features x (rows, width) and labels y (rows,) of the images that can be read, and the names of the others."""
+    total, sources = len(sources), sources[first : first + SHARD]
     width = extraction.network.layers[0].in_features
     rows: list[Array] = [np.zeros((0, width), np.float16)]
-    read: list[bool] = []
-    for squares in _decoded(extraction, pool, sources):
-        good = [square for square in squares if square is not None]
-        if good:
-            rows.append(_rows(extraction, np.stack(good)))
+    good: list[bool] = []
+    for squares in _squares(extraction, pool, sources):
+        readable = [square for square in squares if square is not None]
+        if readable:
+            rows.append(_rows(extraction, np.stack(readable)))
         for square in squares:
-            read.append(square is not None)
-            told(len(read))
-    labels = [one.label for one, good in zip(sources, read, strict=True) if good]
-    skipped = [one.name for one, good in zip(sources, read, strict=True) if not good]
+            good.append(square is not None)
+            progress(first + len(good), total)
+    labels = [source.label for source, is_good in zip(sources, good, strict=True) if is_good]
+    skipped = [source.name for source, is_good in zip(sources, good, strict=True) if not is_good]
     arrays = {"x": np.concatenate(rows), "y": np.array(labels, np.int64), "skipped": np.array(skipped, np.str_)}
     return arrays | {"key": extraction.key}
 
 
-def _decoded(extraction: Extraction, pool: ThreadPoolExecutor, sources: list[Source]) -> Iterator[list[Array | None]]:
+def _squares(extraction: Extraction, pool: ThreadPoolExecutor, sources: list[Source]) -> Iterator[list[Array | None]]:
     """Batches of squares, None for an image that cannot be read; threads decode the next batches meanwhile."""
-    waiting: deque[list[Any]] = deque()
+    queue: deque[list[Any]] = deque()
     for first in range(0, len(sources), extraction.batch):
-        waiting.append([pool.submit(extraction.square, one) for one in sources[first : first + extraction.batch]])
-        if len(waiting) > AHEAD:
-            yield [one.result() for one in waiting.popleft()]
-    for batch in waiting:
+        queue.append([pool.submit(extraction.square, one) for one in sources[first : first + extraction.batch]])
+        if len(queue) > AHEAD:
+            yield [one.result() for one in queue.popleft()]
+    for batch in queue:
         yield [one.result() for one in batch]
 
 
 @torch.no_grad()
 def _rows(extraction: Extraction, squares: Array) -> Array:
     """The features of a batch (rows, width) float16."""
-    found = extraction.network.features(torch.from_numpy(squares).to(extraction.target.device)).half()
-    if not found.isfinite().all():
+    features = extraction.network.features(torch.from_numpy(squares).to(extraction.target.device)).half()
+    if not features.isfinite().all():
         raise ValueError(
             f"{WHERE}: `--weights` must give features that float16 can hold, got NaN or infinity; check the weights"
         )
-    rows: Array = found.cpu().numpy()
+    rows: Array = features.cpu().numpy()
     return rows
 
 
 # --- The file --------------------------------------------------------------------------------------------------------
 
 
-def _joined(extraction: Extraction, parts: dict[str, list[Path]]) -> dict[str, Any]:
+def _join(extraction: Extraction, parts: dict[str, list[Path]]) -> dict[str, Any]:
     """The arrays of the file; warnings name images that could not be read."""
     arrays: dict[str, Any] = {"key": extraction.key, "classes": np.array(extraction.splits["train"].classes)}
     skipped: list[str] = []
@@ -229,7 +227,7 @@ def _joined(extraction: Extraction, parts: dict[str, list[Path]]) -> dict[str, A
         skipped += missing
     arrays |= {"skipped": np.array(skipped, np.str_)} | _head(extraction.network)
     arrays["importance"] = _importance(extraction, torch.from_numpy(arrays["x_train"]))
-    _tell_own(extraction, torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"]))
+    _print_own(extraction, torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"]))
     return arrays
 
 
@@ -253,7 +251,7 @@ def _importance(extraction: Extraction, x: Tensor) -> Array:
     return least
 
 
-def _tell_own(extraction: Extraction, x: Tensor, y: Tensor) -> None:
+def _print_own(extraction: Extraction, x: Tensor, y: Tensor) -> None:
     """How good the network's own head is, where the folders are the classes that it was trained on."""
     if extraction.network.layers[-1].out_features == len(extraction.splits["test"].classes):
         reached = accuracy(

@@ -65,28 +65,28 @@ HEAD_METHODS = (
 
 
 class Heads:
-    """Makes heads for ``data``; what is found from the data is found once and copied for every run.
+    """Makes heads for ``data``; what comes from the data is computed once and copied for every run.
 
     With ``hidden`` they have two layers, and a hidden one of that width.
     """
 
     def __init__(self, data: Features, hidden: int | None = None) -> None:
         self._data, self._hidden = data, hidden
-        self._found: dict[tuple[HeadMethod, int], nn.Module] = {}
+        self._starts: dict[tuple[HeadMethod, int], nn.Module] = {}
 
     def make(self, method: HeadMethod, size: int, seed: int) -> nn.Module:
         """A new head on the device of the data; ``seed`` decides what is random about it."""
         with seeded(seed):
             if method.start == "random" and not method.method.startswith("pca"):
                 return self._random(method.method, size, seed).to(self._data.train[0].device)
-        if (method, size) not in self._found:
+        if (method, size) not in self._starts:
             with seeded(0):
-                self._found[method, size] = self._fitted(method, size)
-        made = copy.deepcopy(self._found[method, size])
-        if isinstance(made, PCAHead):
+                self._starts[method, size] = self._fitted(method, size)
+        head = copy.deepcopy(self._starts[method, size])
+        if isinstance(head, PCAHead):
             with seeded(seed):
-                made.head.reset_parameters()
-        return made
+                head.head.reset_parameters()
+        return head
 
     def _random(self, method: str, size: int, seed: int) -> nn.Module:
         shape = self._data.width, self._data.classes
@@ -138,7 +138,7 @@ def discriminant_head(x: Tensor, y: Tensor, classes: int) -> nn.Linear:
     """
     weight = discriminant("paper.experiments.heads", x, y, (classes, x.shape[1]))
     means = torch.stack([x[y == c].double().mean(0) for c in range(classes)])
-    made = nn.Linear(x.shape[1], classes, device=x.device, dtype=x.dtype)
-    made.weight.copy_(weight)
-    made.bias.copy_(-((means + means.mean(0)) * weight).sum(1) / 2)
-    return made
+    head = nn.Linear(x.shape[1], classes, device=x.device, dtype=x.dtype)
+    head.weight.copy_(weight)
+    head.bias.copy_(-((means + means.mean(0)) * weight).sum(1) / 2)
+    return head

@@ -59,8 +59,8 @@ class Network:
         middle = slice(margin, margin + self.side)
         x = squares[:, middle, middle].permute(0, 3, 1, 2).float() / 255
         mean, deviation = (torch.tensor(values, device=x.device).view(3, 1, 1) for values in (MEAN, DEVIATION))
-        found: Tensor = self.trunk((x - mean) / deviation)
-        return found
+        features: Tensor = self.trunk((x - mean) / deviation)
+        return features
 
 
 def load(name: str, weights: str, side: int) -> Network:

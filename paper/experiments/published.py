@@ -39,8 +39,7 @@ NETWORKS = ("Swin-T", "MaxViT-T")
 
 def head(network: str, method: str, rank: int | None) -> Head | None:
     """The paper's figure for a method at a rank, if it has one."""
-    found = (one for one in HEADS if (one.network, one.method, one.rank) == (network, method, rank))
-    return next(found, None)
+    return next((one for one in HEADS if one[:3] == (network, method, rank)), None)
 
 
 # --- Projections -----------------------------------------------------------------------------------------------------

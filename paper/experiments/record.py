@@ -63,17 +63,17 @@ class Record:
     def get(self, settings: Settings) -> Result | None:
         """The result of the run with these settings, if the file has it."""
         key = _key(settings)
-        found = self._runs.get(key) or self._known.get(key)
-        return None if found is None else found["result"]
+        run = self._runs.get(key) or self._known.get(key)
+        return None if run is None else run["result"]
 
     def run(self, settings: Settings, compute: Callable[[], Result]) -> Result:
         """The result of the run with these settings: from the file, or computed and written to it."""
-        found = self.get(settings)
-        if found is not None:
-            return found
+        known = self.get(settings)
+        if known is not None:
+            return known
         start = time.perf_counter()
         result = compute()
-        made = {
+        run = {
             "settings": settings,
             "machine": 0,  # its number depends on what the file holds by now
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -81,16 +81,16 @@ class Record:
             "result": result,
         }
         with _alone_in(self.path.parent):
-            self._write([self._machine], {_key(settings): made})
+            self._write([self._machine], {_key(settings): run})
         return result
 
     def part(self, index: int) -> Record:
         """A record for one of several processes: it knows the runs of this one, and writes its own into a part."""
         path = self.path.with_name(f"{self.path.stem}.part{index}.json")
-        made = Record(path, self.experiment, device=self._device, fresh=True)
-        made._known = self._runs
-        made._replaces = False  # earlier parts are absorbed by now: what is there is another command's
-        return made
+        part = Record(path, self.experiment, device=self._device, fresh=True)
+        part._known = self._runs
+        part._replaces = False  # earlier parts are absorbed by now: what is there is another command's
+        return part
 
     def absorb(self) -> None:
         """Move the runs of all parts into the file; a record that is made fresh drops those of earlier commands."""
@@ -106,8 +106,8 @@ class Record:
     def _write(self, machines: list[dict[str, Any]], runs: dict[str, dict[str, Any]]) -> None:
         """Add runs, and those that another command has written into the file since it was read; replace the file."""
         if self.path.exists() and not self._replaces:
-            theirs, found = self._read()
-            self._add(theirs, {key: run for key, run in found.items() if key not in self._runs})
+            theirs, stored = self._read()
+            self._add(theirs, {key: run for key, run in stored.items() if key not in self._runs})
         self._add(machines, runs)
         content = {"experiment": self.experiment, "machines": self._machines, "runs": list(self._runs.values())}
         write_whole(self.path, json.dumps(content, indent=1) + "\n")
@@ -125,7 +125,7 @@ class Record:
         """The machines and runs in the file."""
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            found, machines = content["experiment"], list(content["machines"])
+            experiment, machines = content["experiment"], list(content["machines"])
             runs = {_key(run["settings"]): run for run in content["runs"]}
             complete = all(
                 isinstance(run["settings"], dict) and "result" in run and run["machine"] < len(machines)
@@ -135,8 +135,8 @@ class Record:
             raise ValueError(self._unreadable(f"which cannot be read ({type(error).__name__}: {error})")) from None
         if not complete:
             raise ValueError(self._unreadable("in which runs lack their settings, result or machine"))
-        if found != self.experiment:
-            raise ValueError(self._unreadable(f"which is of the experiment {found!r}"))
+        if experiment != self.experiment:
+            raise ValueError(self._unreadable(f"which is of the experiment {experiment!r}"))
         return machines, runs
 
     def _tell_other_code(self) -> None:

@@ -53,8 +53,8 @@ class EmpiricalGaussian(FactorGaussian):
     def spread(self, z: Tensor) -> Tensor:
         """Z (..., r) -> F z (..., n)."""
         weights = self._vectors @ z.reshape(-1, self.latents).double().mT  # (N, B)
-        found = [block.to(self._mean.dtype) for block in spread_blocks(self._examples, weights)]
-        return torch.cat(found, 1).reshape(*z.shape[:-1], len(self._mean))
+        blocks = [block.to(self._mean.dtype) for block in spread_blocks(self._examples, weights)]
+        return torch.cat(blocks, 1).reshape(*z.shape[:-1], len(self._mean))
 
     def statistics(self, x: Tensor) -> Statistics:
         """What the likelihood needs of x (..., n)."""
@@ -120,10 +120,10 @@ def empirical(
     _same_mean(where, examples, validation)
     tried = _checked(where, ridges, float(examples.variance.mean(dtype=torch.float64)))
     variances, vectors = spectrum(examples, len(examples))
-    kept = int((variances > LEAST * variances[0]).sum())
-    if kept == 0:
+    rank = int((variances > LEAST * variances[0]).sum())
+    if rank == 0:
         raise ValueError(f"{where}: `examples` must differ, got {len(examples)} that are alike; check what is read")
-    variances, vectors = variances[:kept], vectors[:, :kept]
+    variances, vectors = variances[:rank], vectors[:, :rank]
     lengths, pulled = _read(examples, vectors / math.sqrt(len(examples)), len(validation), validation.features)
     means = variances.cpu(), lengths.mean().cpu(), pulled.square().mean(0).cpu()  # small, and read many times
     table = [Tried(ridge, _likelihood(ridge, examples.dim, *means)) for ridge in tried]
@@ -167,9 +167,9 @@ def _checked(where: str, ridges: Sequence[float] | None, scale: float) -> list[f
     if ridges is None:
         low, high, count = RIDGES
         return [scale * low * (high / low) ** (index / (count - 1)) for index in range(count)]
-    found = [float(ridge) for ridge in ridges]
-    wrong = [ridge for ridge in found if not 0 < ridge < math.inf]
-    if not found or wrong:
+    values = [float(ridge) for ridge in ridges]
+    wrong = [ridge for ridge in values if not 0 < ridge < math.inf]
+    if not values or wrong:
         got = wrong[0] if wrong else "none"
         raise ValueError(f"{where}: `ridges` must be positive and finite, at least one, got {got}; leave it out")
-    return found
+    return values

@@ -28,7 +28,7 @@ class DenseFactorGaussian(FactorGaussian):
 
     Args:
         mean (n,), noise (n,): m and d.
-        loadings (r, n): one row a latent number.
+        loadings (r, n): one row per latent number.
     """
 
     def __init__(self, mean: Tensor, noise: Tensor, loadings: Tensor) -> None:
@@ -47,9 +47,9 @@ class DenseFactorGaussian(FactorGaussian):
     def statistics(self, x: Tensor) -> Statistics:
         """What the likelihood needs of x (..., n), which is read in parts; gradients keep none of them."""
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-        of_features = [rows, self._mean, self.noise, self.loadings]
-        found, pulled = _summed(_part_statistics, of_features, max(1, len(rows), self.latents))
-        return Statistics(found.reshape(x.shape[:-1]), pulled.reshape(*x.shape[:-1], self.latents))
+        tensors = [rows, self._mean, self.noise, self.loadings]
+        squares, pulled = _sum_parts(_part_statistics, tensors, max(1, len(rows), self.latents))
+        return Statistics(squares.reshape(x.shape[:-1]), pulled.reshape(*x.shape[:-1], self.latents))
 
     def capacitance(self) -> Capacitance:
         """M = 1 + F D^-1 F^T, by its Cholesky factor."""
@@ -58,7 +58,7 @@ class DenseFactorGaussian(FactorGaussian):
 
     def inner(self, noise: Tensor) -> Tensor:
         """F diag(noise^-2) F^T (r, r), in float64, for noise (n,)."""
-        return _summed(_part_gram, [noise, self.loadings], max(1, self.latents))[0]
+        return _sum_parts(_part_gram, [noise, self.loadings], max(1, self.latents))[0]
 
     def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
         """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
@@ -68,17 +68,17 @@ class DenseFactorGaussian(FactorGaussian):
         return DenseFactorGaussian(mean, self.noise[indices], loadings)
 
 
-def _summed(function: Callable[..., tuple[Tensor, ...]], of_features: Sequence[Tensor], rows: int) -> list[Tensor]:
-    """Sums of what a function finds for parts of the features, the last dimension of all tensors."""
+def _sum_parts(function: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """Sums of what a function returns for parts of the features, the last dimension of all tensors."""
     few = max(1, READ_AT_ONCE // rows)
-    again = torch.is_grad_enabled() and of_features[0].shape[-1] > few
+    again = torch.is_grad_enabled() and tensors[0].shape[-1] > few
     total: list[Any] = []
-    for part in zip(*(one.split(few, -1) for one in of_features), strict=True):
+    for part in zip(*(one.split(few, -1) for one in tensors), strict=True):
         if again:  # computed once more in backward, so that nothing in float64 of the size of x is kept
-            found = checkpoint(function, *part, use_reentrant=False, preserve_rng_state=False)
+            sums = checkpoint(function, *part, use_reentrant=False, preserve_rng_state=False)
         else:
-            found = function(*part)
-        total = [one + other for one, other in zip(total, found, strict=True)] if total else list(found)
+            sums = function(*part)
+        total = [one + other for one, other in zip(total, sums, strict=True)] if total else list(sums)
     return total
 
 

@@ -54,7 +54,7 @@ def count(method: str, in_features: int, out_features: int, size: int, *, hidden
     """
     where = "paper.methods.heads.count"
     _is_method(where, method, METHODS if hidden is None else LAYERS)
-    _whole(where, in_features=in_features, out_features=out_features)
+    _check_sizes(where, in_features=in_features, out_features=out_features)
     whole(where, "size", size, 0)
     if hidden is not None:
         first, last = count(method, in_features, hidden, size), count(method, hidden, out_features, size)
@@ -104,7 +104,7 @@ def _is_method(where: str, method: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"{where}: `method` must be one of {', '.join(known)}, got {method!r}; choose one of them")
 
 
-def _whole(where: str, **sizes: int) -> None:
+def _check_sizes(where: str, **sizes: int) -> None:
     for name, value in sizes.items():
         whole(where, name, value)
 
@@ -132,7 +132,7 @@ class LowRankLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _whole("paper.methods.LowRankLinear", in_features=in_features, out_features=out_features, rank=rank)
+        _check_sizes("paper.methods.LowRankLinear", in_features=in_features, out_features=out_features, rank=rank)
         self.left = nn.Parameter(torch.randn(out_features, rank, device=device, dtype=dtype) / rank**0.5)
         self.right = nn.Parameter(torch.randn(rank, in_features, device=device, dtype=dtype) / in_features**0.5)
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
@@ -160,20 +160,20 @@ class LowRankLinear(nn.Module):
                 raise ValueError(
                     f"{where}: `{name}` must have the shape {shape}, got {tuple(value.shape)}; leave it out"
                 )
-        made = cls(in_features, out_features, rank, bias=bias is not None, device=weight.device, dtype=weight.dtype)
+        layer = cls(in_features, out_features, rank, bias=bias is not None, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
             wide = weight.double()
             energy = wide @ wide.mT if moments is None else wide @ moments.double() @ wide.mT
-            kept = min(rank, out_features, in_features)
-            left = torch.linalg.eigh(energy).eigenvectors.flip(1)[:, :kept]
+            known = min(rank, out_features, in_features)
+            left = torch.linalg.eigh(energy).eigenvectors.flip(1)[:, :known]
             right = left.mT @ wide
             root = right.norm(dim=1).clamp_min(torch.finfo(wide.dtype).tiny).sqrt()  # shared by the two sides
-            made.left.zero_()
-            made.left[:, :kept] = left * root
-            made.right[:kept] = right / root[:, None]
-            if made.bias is not None and bias is not None:
-                made.bias.copy_(bias)
-        return made
+            layer.left.zero_()
+            layer.left[:, :known] = left * root
+            layer.right[:known] = right / root[:, None]
+            if layer.bias is not None and bias is not None:
+                layer.bias.copy_(bias)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.linear(nn.functional.linear(x, self.right), self.left, self.bias)
@@ -182,7 +182,7 @@ class LowRankLinear(nn.Module):
 class KroneckerSum(nn.Module):
     """y = x W^T + bias with W the sum of ``terms`` Kronecker products A_i (x) B_i, A_i (p, q), B_i (out/p, in/q).
 
-    p and q are the divisors of out and in with the fewest parameters a term, so that a budget buys the most terms.
+    p and q are the divisors of out and in with the fewest parameters per term, so that a budget buys the most terms.
 
     Args:
         in_features, out_features: features and classes.
@@ -192,7 +192,7 @@ class KroneckerSum(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, terms: int, bias: bool = True) -> None:
         super().__init__()
-        _whole("paper.methods.KroneckerSum", in_features=in_features, out_features=out_features, terms=terms)
+        _check_sizes("paper.methods.KroneckerSum", in_features=in_features, out_features=out_features, terms=terms)
         p, q = kronecker_shape(in_features, out_features)
         self.left = nn.Parameter(torch.randn(terms, p, q))
         # An entry of W then has the variance 1 / in, as in a dense layer that keeps the variance of x.
@@ -212,7 +212,7 @@ class KroneckerSum(nn.Module):
 
 
 def kronecker_shape(in_features: int, out_features: int) -> tuple[int, int]:
-    """The shape (p, q) of A for the fewest parameters a term; among equals that of the largest rank a term."""
+    """The shape (p, q) of A for the fewest parameters per term; among equals that of the largest rank per term."""
     rows, cols = ([d for d in range(1, n + 1) if n % d == 0] for n in (out_features, in_features))
 
     def cost(shape: tuple[int, int]) -> tuple[int, int]:
@@ -242,7 +242,7 @@ class SeededProjectionHead(nn.Module):
     def __init__(self, in_features: int, out_features: int, width: int, seed: int) -> None:
         super().__init__()
         where = "paper.methods.SeededProjectionHead"
-        _whole(where, in_features=in_features, out_features=out_features, width=width)
+        _check_sizes(where, in_features=in_features, out_features=out_features, width=width)
         drawn = torch.randn(width, in_features, generator=torch.Generator().manual_seed(seed), device="cpu")
         self.head = nn.Linear(width, out_features)
         self.register_buffer("projection", drawn.to(self.head.weight) / in_features**0.5, persistent=False)
@@ -266,7 +266,7 @@ class PCAHead(nn.Module):
     def __init__(self, x: Tensor, out_features: int, width: int) -> None:
         super().__init__()
         where = "paper.methods.PCAHead"
-        _whole(where, out_features=out_features, width=width)
+        _check_sizes(where, out_features=out_features, width=width)
         if x.dim() != 2 or width > min(x.shape):
             raise ValueError(
                 f"{where}: `x` must have the shape (rows, in) with at least `width` = {width} rows and features, got "
@@ -296,7 +296,7 @@ class LaplexProjectionHead(nn.Module):
     def __init__(self, in_features: int, out_features: int, width: int) -> None:
         super().__init__()
         where = "paper.methods.LaplexProjectionHead"
-        _whole(where, in_features=in_features, out_features=out_features, width=width)
+        _check_sizes(where, in_features=in_features, out_features=out_features, width=width)
         self.projection = LaplexLinear(in_features, width, bias=False)
         self.head = nn.Linear(width, out_features)
 

@@ -27,14 +27,14 @@ class FourierFeatures(NamedTuple):
     frequency: Tensor  # (D,)
     offset: Tensor  # (D,)
 
-    def of(self, anchors: Tensor, tau: float | Tensor = 1.0) -> Tensor:
+    def matrix(self, anchors: Tensor, tau: float | Tensor = 1.0) -> Tensor:
         """The features of anchors (n,): (n, D). The product of two such matrices is near K."""
         angle = (anchors / tau)[:, None] * self.frequency + self.offset
         return angle.cos() * math.sqrt(2 / len(self.frequency))
 
     def linear(self, x: Tensor, a: Tensor, b: Tensor, tau: float | Tensor = 1.0) -> Tensor:
         """About ``laplex.linear(x, a, b, tau)``: x (..., k) to (..., n), differentiable in all of them by autograd."""
-        return (x @ self.of(b, tau)) @ self.of(a, tau).mT
+        return (x @ self.matrix(b, tau)) @ self.matrix(a, tau).mT
 
 
 def draw(

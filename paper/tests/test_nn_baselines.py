@@ -104,7 +104,7 @@ def test_features_are_cosines_of_the_formula():
     want = (
         2 / 8 * sum(torch.cos(w * one / 0.5 + c) * torch.cos(w * two / 0.5 + c) for w, c in zip(*features, strict=True))
     )
-    assert float(features.of(one, 0.5) @ features.of(two, 0.5).mT) == pytest.approx(want.item(), abs=1e-6)
+    assert float(features.matrix(one, 0.5) @ features.matrix(two, 0.5).mT) == pytest.approx(want.item(), abs=1e-6)
 
 
 def test_frequencies_are_cauchy():

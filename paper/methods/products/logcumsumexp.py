@@ -35,5 +35,5 @@ def prepare(a: Tensor, b: Tensor, tau: float) -> Callable[[Tensor], Tensor]:
 def _one_side(logs: Tensor, b: Tensor, a: Tensor, count: Tensor) -> Tensor:
     """Sum over the first count_i columns of exp(b_j - a_i) x_j; b (k,) ascends, logs (..., k) = log x."""
     prefix = torch.logcumsumexp(logs + b, dim=-1)
-    at = (count - 1).clamp_min(0)
-    return torch.where(count > 0, torch.exp(prefix[..., at] - a).real, 0.0)
+    last = (count - 1).clamp_min(0)
+    return torch.where(count > 0, torch.exp(prefix[..., last] - a).real, 0.0)
