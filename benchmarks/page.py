@@ -1,4 +1,4 @@
-"""The files a reader opens: the PNG, and one HTML page that holds it and the tables, and nothing from elsewhere."""
+"""The PNG of a report, and one HTML page with it and the tables, which needs no other file."""
 
 import base64
 import html
@@ -7,7 +7,8 @@ from pathlib import Path
 
 from benchmarks.plot import draw
 from benchmarks.report import Report
-from benchmarks.tables import Table, tables
+from benchmarks.tables import tables
+from laplex.cli.tables import Table
 from laplex.testing import busy
 
 STYLE = """
@@ -15,7 +16,6 @@ STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; background: #fff; }
 body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-p { color: #555; }
 img { max-width: 100%; margin-top: 1rem; }
 td:not(:first-child):not(:last-child) { white-space: nowrap; }
 .wide { overflow-x: auto; }
@@ -61,8 +61,7 @@ def to_html(report: Report, png: bytes) -> str:
 def _table(table: Table) -> str:
     head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-    shown = f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
-    return f"<h2>{html.escape(table.title)}</h2>{shown}<p>{html.escape(table.note)}</p>"
+    return f'<h2>{html.escape(table.title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _cell(text: str) -> str:

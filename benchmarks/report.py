@@ -34,7 +34,7 @@ class Report:
         self.save()
 
     def save(self) -> None:
-        """Write the file whole or not at all."""
+        """Write the file completely or not at all."""
         results = [to_json(result) for result in self.results]
         head = {"suite": self.suite, "date": self.date, "load_at_start": self.load}
         content = {**head, **self.conditions, "results": results}

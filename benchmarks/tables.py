@@ -1,30 +1,19 @@
-"""Results as tables of strings, which the plain text, the rich terminal and the HTML page all show."""
+"""Results as tables of strings, which the terminal and the HTML page show."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from benchmarks.problems import power
 from benchmarks.result import Measured, Result, Unit
+from laplex.cli.tables import Table
 
-ABOUT_TIMES = (
-    "laplex and logcumsumexp have anchors in no order; Toeplitz-FFT is right on a uniform grid only. "
-    "One FFT is a yardstick: it computes something else."
+TIMES = "Time of one product y = K x, n x n, float32 (Toeplitz-FFT needs a uniform grid; one FFT is not a product)"
+    "Time of one product y = K x, n x n, float32 (Toeplitz-FFT needs a uniform grid; one FFT computes something else)"
 )
+ERRORS = "Relative error of y, against sums in float64 (float32 itself rounds to 6e-08)"
 SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
     "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
 }
-ABOUT_ERRORS = "The smaller the better; float32 itself rounds to 6e-08."
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under a header."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    note: str = ""
 
 
 def tables(results: list[Result]) -> list[Table]:
@@ -32,8 +21,8 @@ def tables(results: list[Result]) -> list[Table]:
     if any(result.bar is not None for result in results):
         return [Table("Claims", ("claim", "size", "value", "bar", "verdict", "measured"), list(map(claim, results)))]
     return [
-        side_by_side("Time of one product y = K x, with K of size n x n, float32", results, time_of, ABOUT_TIMES),
-        side_by_side("Relative error of y, against sums in float64", results, error_of, ABOUT_ERRORS),
+        side_by_side(TIMES, results, time_of),
+        side_by_side(ERRORS, results, error_of),
     ]
 
 
@@ -43,8 +32,8 @@ def claim(result: Result) -> tuple[str, ...]:
     return result.says, str(result.size or ""), *held, detail(result)
 
 
-def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str], note: str) -> Table:
-    """One line a method, one column a size."""
+def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str]) -> Table:
+    """One line per method, one column per size."""
     measured = [result for result in results if result.sides and result.size is not None]
     labels = list(dict.fromkeys(label for result in measured for label in result.sides))
     header = "", *(f"n = {power(result.size.n)}" for result in measured if result.size is not None)
@@ -52,7 +41,7 @@ def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], s
         (label, *(cell(result.sides[label]) if label in result.sides else "-" for result in measured))
         for label in labels
     ]
-    return Table(title, header, lines, note)
+    return Table(title, header, lines)
 
 
 def outcome(result: Result) -> str:
@@ -101,12 +90,3 @@ def scaled(value: float, unit: Unit) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {name}"
     return f"{value / smallest:.3g} {last}"
-
-
-def plain(table: Table) -> str:
-    """Aligned columns of text."""
-    lines = [table.header, *table.rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(table.header))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
-    note = [table.note] if table.note else []
-    return "\n".join([table.title, *("  " + line for line in text), *note])
