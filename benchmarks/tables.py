@@ -7,8 +7,6 @@ from benchmarks.result import Measured, Result, Unit
 from laplex.cli.tables import Table
 
 TIMES = "Time of one product y = K x, n x n, float32 (Toeplitz-FFT needs a uniform grid; one FFT is not a product)"
-    "Time of one product y = K x, n x n, float32 (Toeplitz-FFT needs a uniform grid; one FFT computes something else)"
-)
 ERRORS = "Relative error of y, against sums in float64 (float32 itself rounds to 6e-08)"
 SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")),
