@@ -23,8 +23,6 @@ A *fault* is 0, or NaN if the anchors are not finite, if they are out of order, 
 It is added to sums: one fault turns the whole output of its batch entry into NaN.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

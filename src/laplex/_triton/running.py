@@ -1,17 +1,9 @@
 """Running sums over few points, which one program holds, and over tiles: each sum referred to its own position.
 
-A sum is v, the sum of exp(-u) x with u = |t - s| / tau over the sources s up to t, or a *state*, the pair (v, p) in
-float64 of this sum and the sum p of u exp(-u) x, for tau's gradient. Over a gap u a state becomes exp(-u) (v, p + u v).
-Nothing is subtracted. Two states at the positions s_1 and s_2 combine as follows, with u = |s_2 - s_1| / tau:
-
-    (s_1, v_1, p_1) + (s_2, v_2, p_2)  =  (s_2, exp(-u) v_1 + v_2, exp(-u) (p_1 + u v_1) + p_2)
-
-This is associative for the same reason as the recurrence of ``scan.programs``: going over two gaps u and w in turn
-gives exp(-u - w) (v, p + (u + w) v), which is going over their sum at once. A tied source has u = 0 and adds nothing to
-p, so ties need no care. The code counts u in powers of two, as the rate does: its p is the p above divided by ln 2.
+A sum is v, of exp(-u) x, or for tau's gradient a *state* (v, p) in float64, with the sum p of u exp(-u) x. Over a gap u
+a state becomes exp(-u) (v, p + u v); ``laplex._scan`` derives it, under "Degree 1". A tied source has u = 0 and adds
+nothing to p, so ties need no care. The code counts u in powers of two, as the rate does: its p is divided by ln 2.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl

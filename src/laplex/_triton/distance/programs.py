@@ -20,8 +20,6 @@ The scratch memory, float64, for h batch entries of m rows, all arrays contiguou
                                         v and p of all tiles on the right, at the first position of the right neighbour
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -7,8 +7,6 @@ gradient exist in memory. The pullback sums over the rows and over the columns o
 ``laplex._formed`` has the formulas.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

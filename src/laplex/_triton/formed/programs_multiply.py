@@ -6,8 +6,6 @@ many times as long, so a float32 sum has TERMS terms only, and such sums are add
 result is high + low, two float32 numbers.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

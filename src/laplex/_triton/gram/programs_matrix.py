@@ -1,16 +1,12 @@
 """Triton programs over the n x n entries of a Gram matrix: its values, and their derivative; see ``laplex._gram``.
 
-For one channel of weights and anchors a_i >= a_j,
+For one channel of weights and anchors a_i >= a_j an entry is M_ij = D B, with D = exp(-(a_i - a_j) / tau) and B = U_j +
+(W_i - W_j) + V_i. A program chooses U, V and the sign of W_i - W_j by which anchor lies right, not by which one is the
+row's. Both entries of a pair are then the same arithmetic on the same operands, and M is symmetric to the bit. W is
+kept as two parts, each a multiple of its own power of two: differences of either part are exact, and W_i - W_j rounds
+once, in their sum.
 
-    M_ij = D B,     D = exp(-(a_i - a_j) / tau),     B = U_j + (W_i - W_j) + V_i
-
-A program chooses U, V and the sign of W_i - W_j by which anchor lies right, not by which one is the row's. Both entries
-of a pair are then the same arithmetic on the same operands, and M is symmetric to the bit. W is kept as two parts, each
-a multiple of its own power of two: differences of either part are exact, and W_i - W_j rounds once, in their sum.
-
-With phases there are three channels, of weights w, w cos 2 psi and w sin 2 psi, and
-
-    M_ij = D [cos(phi_i - phi_j) B_0 + cos(phi_i + phi_j) B_1 + sin(phi_i + phi_j) B_2] / 2
+With phases there are three channels, each with a phase factor.
 
 A *pull* is the cotangent of one quantity that M is computed from. Every anchor i has pulls at U_i and V_i of each
 channel, at a_i, at the decays D of its pairs, and, with phases, at cos phi_i and sin phi_i. With g the cotangent of M,
@@ -22,8 +18,6 @@ q = (g_ij + g_ji) D P_ij and P_ij a channel's phase factor (1 without phases), t
 
 and those at a_i and D are sums over the channels, too.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl

@@ -23,8 +23,6 @@ applies the decay over the remaining gap. It reads and writes the sources in the
 long as the columns.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

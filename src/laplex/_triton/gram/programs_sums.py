@@ -1,13 +1,8 @@
 """Triton programs for the sums U, V and W over the columns, of which a Gram matrix is made; see ``laplex._gram``.
 
-At a target (row anchor) a, over the sources (column anchors) b with weights w,
-
-    U = sum over b < a of exp(-2 (a - b) / tau) w      V = sum over b > a of exp(-2 (b - a) / tau) w
-    W = sum over b < a of w                            a source with b = a counts half in each of the three
-
-The merged order is the sequence of all targets and sources, sorted by position. It is cut into tiles of TILE points,
-and three launches make the sums. No intermediate tensor is as long as the columns: with phases the weights of the three
-channels, w, w cos 2 psi and w sin 2 psi, are computed in registers.
+The targets are the row anchors, the sources the column anchors. Three launches over tiles of the merged order make the
+sums. No intermediate tensor is as long as the columns: with phases the weights of the three channels, w, w cos 2 psi
+and w sin 2 psi, are computed in registers.
 
     gram_reduce_program    reduction of every tile: its U and V sums at its two ends, and its mass (sum of w)
     gram_carry_program     scan over the tiles: what lies left and right of every tile, and the mass before it
@@ -24,8 +19,6 @@ a compiler that fuses multiplications with additions changes nothing.
 
 A fault is a NaN among the tiles' end positions. It is carried to all tiles: all sums of the batch become NaN.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl

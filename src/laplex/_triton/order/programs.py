@@ -23,8 +23,6 @@ rank_program and encode_program replace NaN by infinity, which can be compared. 
 end of the order, where the scan looks for it.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Triton programs that use an order found before: for anchors that may have moved, and to invert it."""
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

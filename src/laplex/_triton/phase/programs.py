@@ -7,8 +7,6 @@ Cosines and sines are float64 and so are products with them; a stack is rounded 
 for each point, not for each row, so they cost little.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -30,8 +30,6 @@ Faults. The long points must lie within their interval and tie on the side above
 otherwise the order does not describe the anchors, and all sums are NaN, as they are if an anchor is not finite.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -11,8 +11,6 @@ right, and the four weights lc = exp(-(t - s_l) / tau) cos phi, ls with sin phi,
 A weight is rounded once, as the product of a decay and a cosine, both float64.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -14,8 +14,6 @@ sizes n + k below are those of tiles of 256 points:
 tests/test_triton_tiles.py has a test for each, with tiny tiles.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -1,7 +1,5 @@
 """Small products on the GPU without an order: one launch visits every pair of a target and a source."""
 
-from __future__ import annotations
-
 import triton.language as tl
 
 from laplex._triton.points import INFINITY, LN_2, decay_over, exponent_over, rate_of

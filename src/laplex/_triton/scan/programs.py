@@ -1,19 +1,7 @@
 """The ordered scan on the GPU: for every target t, the sums of exp(-|t - s| / tau) x over the sources s on either side.
 
-The recurrence
-    A pair (s, v) is a sum v referred to the position s: v = sum over sources j up to s of exp(-(s - s_j) / tau) x_j. To
-    go on to a further point at s_2 with the value v_2, the sum decays over the gap, and the value is added:
-
-        (s_1, v_1) + (s_2, v_2)  =  (s_2, exp(-|s_2 - s_1| / tau) v_1 + v_2)
-
-    This operation is associative: for positions in order, the decays from s_1 to s_2 and from s_2 to s_3 multiply to
-    the decay from s_1 to s_3, so both ways to combine three pairs give
-    (s_3, exp(-|s_3 - s_1| / tau) v_1 + exp(-|s_3 - s_2| / tau) v_2 + v_3). Hence all sums are a parallel prefix sum
-    (Blelloch, "Prefix sums and their applications", 1990): once from the left, once from the right.
-
-    Pairs carry positions, not products of decays. The decay over a span is one exponential of the difference of its end
-    points, and has one rounding error. A product of the decays of many small steps has as many errors, and in float32
-    the decay over a step of less than 3e-8 tau rounds to 1, so the whole span would not decay at all.
+``laplex._scan`` derives the recurrence: pairs (s, v), of a sum v referred to the position s, combine associatively, so
+that all sums are a parallel prefix sum, once from the left and once from the right; and says why pairs carry positions.
 
 Three phases
     reduce    ``reduce_program``: every tile's sums, referred to its first and to its last position
@@ -61,8 +49,6 @@ Compile-time flags beside those of ``points``
     ONE_ROW         a program has one row of x, and no loop over rows, which takes registers
     ROWS_AT_ONCE    rows that one access loads or stores, 1 or 4 (``scan.rows``)
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl

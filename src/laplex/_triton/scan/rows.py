@@ -5,8 +5,6 @@ column lie next to each other in memory, so a gather of one point fetches ROWS_A
 of 16 bytes takes as long as one of 4 bytes.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -13,8 +13,6 @@ ways, and ``programs`` says why odd sums must exclude ties:
     windows            a wider tile, as several windows; odd sums subtract the ties, in float64
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

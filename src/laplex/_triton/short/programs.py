@@ -8,16 +8,13 @@ the odd sum, L for the sums from the left, R for the sums from the right,
     E = exp(-(t - s_l) / tau) L_l + exp(-(s_r - t) / tau) R_r
     O = exp(-(s_r - t) / tau) R_r - exp(-(t - s_q) / tau) L_q        s_q the last source < t: O has no ties
 
-For tau's gradient the sums are weighted by distance: u exp(-u) in place of exp(-u), u = |t - s| / tau. A pair (v, p) of
-a sum and its weighted sum becomes exp(-u) (v, p + u v) over a gap of u.
+For tau's gradient the sums are weighted by distance: they are the states (v, p) of ``running``.
 
 Many sources, few targets. The sums over tiles of the merged order are those of the scan's ``reduce_program``.
 ``stage_program`` copies x into the merged order, with the rows of x as the innermost dimension, so that
 ``reduce_rows_program`` reads all rows of a point in one access.
 ``unstage_program`` copies a result from the merged order to the caller's.
 """
-
-from __future__ import annotations
 
 import triton
 import triton.language as tl
