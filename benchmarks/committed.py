@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.report import COMMITTED, load
 from benchmarks.result import Result
+from paper.results import Results, read
 
 LONGEST_FIGURE = 10  # characters
 EXPERIMENTS = "experiments"
@@ -19,6 +20,11 @@ def suite_results(suite: str) -> tuple[str, list[Result]]:
 def content(name: str) -> dict[str, Any]:
     """A file of the folder of results."""
     return json.loads((COMMITTED / name).read_text())  # type: ignore[no-any-return]
+
+
+def results(name: str) -> Results:
+    """The runs of an experiment."""
+    return read(COMMITTED / name)
 
 
 def source(*names: str) -> str:
