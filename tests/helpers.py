@@ -3,7 +3,7 @@
 import torch
 
 import laplex
-from laplex import reference
+from laplex import _backends, reference
 from laplex._scan.order import Matrix, Order
 
 LAYOUTS = ("merged", "short_rows", "short_cols")
@@ -52,6 +52,11 @@ def phases_for(a, b):
     return torch.randn_like(a), torch.randn_like(b)
 
 
+def table(backend):
+    """The table of a backend, for tensors on the CPU."""
+    return _backends.load(backend, "cpu")
+
+
 def make_order(a, b, layout, backend):
     """The order of the anchors, as a backend finds it."""
     return Order.from_tensors(torch.ops.laplex.plan(a, b, layout, backend), layout)
@@ -71,7 +76,7 @@ def distance_kernel(a, b, tau=1.0):
 
 def scan(x, target, source, tau, order, odd, backend, degree=0):
     """The even and the odd sums."""
-    return torch.ops.laplex.scan(x, *Matrix(target, source, tau, order, backend).flat, odd, degree)
+    return torch.ops.laplex.scan(x, *Matrix(target, source, tau, order, table(backend)).flat, odd, degree)
 
 
 def assert_sums(x, target, source, tau, order, backend):
@@ -94,7 +99,7 @@ def assert_pullback(g, x, a, b, tau, order, backend):
     dense, rate = reference.kernel(wide(a), wide(b), tau), (1 / tau)[:, None]
     odd = odd_kernel(a, b, tau, dense)
     odd_x = (wide(x) @ odd.mT).to(x.dtype)
-    bars = pullback(g, x, odd_x, Matrix(a, b, tau, order, backend), True)
+    bars = pullback(g, x, odd_x, Matrix(a, b, tau, order, table(backend)), True)
     g_, x_, odd_x_ = wide(g), wide(x), wide(odd_x)
     assert error(bars[0], g_ @ dense) <= TOLERANCE[x.dtype]
     assert error(bars[1], (g_ * odd_x_).sum(1) * rate) <= TOLERANCE[a.dtype]
@@ -144,4 +149,4 @@ def direct(x, a, b, tau, *, odd, degree=0):
     """The even and the odd sums of the GPU's dense product, which needs no order."""
     from laplex._triton.scan import dense
 
-    return dense.scan(x, Matrix(a, b, tau, Order.none(a, b), "triton"), odd=odd, degree=degree)
+    return dense.scan(x, Matrix(a, b, tau, Order.none(a, b), table("triton")), odd=odd, degree=degree)

@@ -22,6 +22,7 @@ import torch
 
 import laplex
 from benchmarks.report import conditions
+from laplex import _backends
 from laplex._scan import cpp
 from laplex._scan import torch as torch_scan
 from laplex._scan.order import Matrix
@@ -53,7 +54,7 @@ def short_axis(ratio: int, forward: bool) -> dict[str, float]:
     a, b, tau = torch.randn(1, n), torch.randn(1, n // ratio), torch.ones(1, dtype=torch.float64)
     calls = {}
     for layout in ("merged", "short_cols"):
-        matrix = Matrix(a, b, tau, cpp.order(a, b, layout), "cpp")
+        matrix = Matrix(a, b, tau, cpp.order(a, b, layout), _backends.load("cpp", "cpu"))
         matrix = matrix if forward else matrix.mT
         x = torch.randn(1, 8, matrix.source.shape[1])
         calls[layout] = lambda x=x, matrix=matrix: cpp.scan(x, matrix, odd=False)

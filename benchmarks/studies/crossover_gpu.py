@@ -170,8 +170,8 @@ def forget() -> None:
     """Drop what was made with other constants."""
     schedule.schedule.cache_clear()
     gram_launch.schedule.cache_clear()
-    replay.operators.kept.clear()
-    replay._calls.kept.clear()
+    replay.operators.by_form.clear()
+    replay.calls.by_form.clear()
 
 
 def with_value(name: str, value: Any, call: Workload) -> Workload:
@@ -256,13 +256,13 @@ def twice(call: Workload) -> None:
 def replays() -> dict[str, dict[str, float]]:
     """Wall time of calls with whole-call replay, with replay of operators alone, and without."""
     figures = {}
-    outer, committed = replay.whole_call, tuning.REPLAYED_OPERATORS
+    outer, committed = replay._replayable_call, tuning.REPLAYED_OPERATORS
     for name in ("kept 14 8", "whole 12 8", "whole 14 8", "whole 9 8", "gram 1024 17", "train 12 8", "train 14 8"):
         call, times = workload(name), {}
         try:
             twice(call)
             times["all"] = wall(call)
-            replay.whole_call = lambda *arguments: None
+            replay._replayable_call = lambda *arguments: None
             forget()
             twice(call)
             times["operators"] = wall(call)
@@ -271,7 +271,7 @@ def replays() -> dict[str, dict[str, float]]:
             twice(call)
             times["none"] = wall(call)
         finally:
-            replay.whole_call, tuning.REPLAYED_OPERATORS = outer, committed
+            replay._replayable_call, tuning.REPLAYED_OPERATORS = outer, committed
             forget()
         figures[name] = times
     return figures

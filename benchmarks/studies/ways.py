@@ -57,7 +57,7 @@ def _forget() -> None:
     if torch.cuda.is_available():
         from laplex._triton import replay
 
-        replay._calls.kept.clear()
+        replay.calls.by_form.clear()
 
 
 def formed_by_torch(x: Any, a: Any, b: Any, weight: Any) -> Any:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Tensor])
 CAST = (torch.float16, torch.bfloat16, torch.float32)  # float64 and complex are not cast
 
 
@@ -32,14 +33,28 @@ def off(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+def casting(function: F) -> F:
+    """A decorator: the function gets its operand cast, and computes as if autocast were off."""
+
+    @functools.wraps(function)
+    def call(x: Any, *args: Any, **options: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled() or not isinstance(x, Tensor):
+            return function(x, *args, **options)
+        x = cast(x)
+        with off(x.device):
+            return function(x, *args, **options)
+
+    return call  # type: ignore[return-value]
+
+
 def unaffected(function: Callable[P, R]) -> Callable[P, R]:
     """A decorator: the function computes as if autocast were off. Fits and searches need all digits of float32."""
 
     @functools.wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         with ExitStack() as stack:
             for kind in ("cpu", "cuda") if torch._C._is_any_autocast_enabled() else ():
                 stack.enter_context(torch.autocast(kind, enabled=False))
             return function(*args, **kwargs)
 
-    return called
+    return call

@@ -1,25 +1,22 @@
-"""The public functions ``linear`` and ``gram``: they check arguments, choose a way, find the order and multiply."""
+"""The public functions ``linear`` and ``gram``: they check, choose and multiply."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
-from laplex._backends import Call, WholeCall
-from laplex._formed.autograd import trained_product
-from laplex._formed.kernels import Kernels
 from laplex._gram import autograd as gram_autograd
-from laplex._plan import Plan, check_plan
-from laplex._product import formed, kernels_of, product, weighted_sum
-from laplex._route import Arguments, route, trained, whole
-from laplex._scan import ops
-from laplex._scan.order import Matrix, Order
+from laplex._plan import Plan, check_plan, planned_matrix
+from laplex._product import formed_product, scanned_product
+from laplex._route import Arguments, find_route
+from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 
+@_autocast.casting
+@_backends.replayable
 def linear(
     x: Tensor,
     a: Tensor,
@@ -77,45 +74,15 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5, weight=weight).shape
         torch.Size([8, 1000])
     """
-    x = _autocast.cast(x)
-    given = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
-    call = WholeCall() if backend is not None or trained(given) else _backends.whole_call(*whole(given))
-    again = call.again()
-    if again is not None:
-        return again
-    batch, chosen, forms, direct, kept = route(given)
-    if backend is None:
-        _backends.tell_without_core(a.device, x.numel() + math.prod(x.shape[:-1]) * a.shape[-1])
-    # A number becomes a tensor here and not within `call`: a recording that sees it made could not be replayed.
-    length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
-    if direct and plan is None:
-        return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), chosen, kept)
-    check_plan("laplex.linear", plan, (a, b), batch)
-    with _autocast.off(x.device), call:  # x has been cast, and nothing else is
-        if forms:
-            return _formed(given._replace(tau=length), batch, (chosen, kept), call)
-        tau_flat = flat_tau(tau, batch, a.device) if isinstance(tau, Tensor) else length
-        call.constant(tau_flat)
-        matrix = _matrix("laplex.linear", (a, b), tau_flat, batch, plan, (chosen, backend))
-        phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
-        if weight is not None:
-            return call.keep(weighted_sum(x, matrix, phase, weight.expand(batch).reshape(-1)))
-        if not batch:
-            return call.keep(product(x, matrix, phase))
-        folded, folding = fold(x, batch)
-        return unfold(product(folded, matrix, phase), folding)
+    arguments = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
+    route = find_route(arguments)  # checks the arguments and chooses the backend, once for every form of them
+    check_plan("laplex.linear", plan, (a, b), route.batch)
+    if route.backend.form is not None:
+        return formed_product(arguments, route)
+    return scanned_product(arguments, route)
 
 
-def _formed(given: Arguments, batch: tuple[int, ...], how: tuple[str, dict[Any, Any]], call: WholeCall) -> Tensor:
-    """The product with the matrix formed; ``how`` is the backend, and what it keeps for calls of this form."""
-    phase = () if given.phi is None else (given.phi, given.psi)
-    kernels = kernels_of((given.a, given.b), given.tau, batch, given.weight, phase)
-    call.constant(kernels.tau)
-    if given.weight is None and batch:
-        return formed(given.x, kernels, batch, *how)
-    return call.keep(formed(given.x, kernels, (), *how))
-
-
+@_backends.replayable
 def gram(
     a: Tensor,
     b: Tensor,
@@ -158,70 +125,34 @@ def gram(
         >>> laplex.gram(a, b, weight, tau=0.5).shape
         torch.Size([100, 100])
     """
-    given = tuple(tensor for tensor in (weight, phi, psi) if tensor is not None)
-    simple = weight is not None and backend is None
-    what = Call("gram", False, phi is not None)
-    call = _backends.whole_call(what, tau, given if simple else (), a, b, plan)
-    again = call.again()
-    if again is not None:
-        return again
     where = "laplex.gram"
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a, _checks.SMALLEST_TAU_OF_SQUARES)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.gram_weight(where, weight, b, batch)
+    check_plan(where, plan, (a, b), batch)
     if backend is None:
         _backends.tell_without_core(a.device, a.shape[-1] ** 2 + b.shape[-1])
-    check_plan(where, plan, (a, b), batch)
+    table = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend)
     tau_flat = flat_tau(tau, batch, a.device)
-    with call:
-        chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend)
-        matrix = _matrix(where, (a, b), tau_flat, batch, plan, (chosen, backend))
-        given_weight = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
-        call.constant(tau_flat)
-        phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
-        if batch:
-            return _batched_gram(given_weight, phase, matrix, batch)
-        one = matrix._replace(target=a[None], source=b[None], tau=tau_flat.reshape(1))  # views: nothing is copied
-        m = math.prod(given_weight.shape[:-1])
-        rows = given_weight.reshape(1, m, given_weight.shape[-1])
-        made = gram_autograd.gram(rows, tuple(side[None] for side in phase), one)
-        return call.keep(made.reshape(*given_weight.shape[:-1], *made.shape[-2:]))
+    matrix = planned_matrix(where, (a, b), tau_flat, batch, plan, (table, backend))
+    weights = a.new_ones(()).expand(b.shape[-1]) if weight is None else weight
+    phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
+    if batch:
+        return _batched_gram(weights, phase, matrix, batch)
+    one = matrix._replace(target=a[None], source=b[None], tau=tau_flat.reshape(1))  # views: nothing is copied
+    lead, k = weights.shape[:-1], weights.shape[-1]
+    rows = weights.reshape(1, math.prod(lead), k)
+    matrices = gram_autograd.gram(rows, tuple(side[None] for side in phase), one)
+    return matrices.reshape(*lead, *matrices.shape[-2:])
 
 
 def _batched_gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix, batch: tuple[int, ...]) -> Tensor:
     """M (*H, n, n) for one weight, else (*H, m, n, n)."""
     n = matrix.target.shape[-1]
     folded, folding = fold(weight if weight.dim() > 1 else weight[None], batch)
-    made = gram_autograd.gram(folded, phase, matrix)
-    matrices = unfold(made.reshape(*made.shape[:2], n * n), folding)
+    grams = gram_autograd.gram(folded, phase, matrix)
+    matrices = unfold(grams.reshape(*grams.shape[:2], n * n), folding)
     matrices = matrices.reshape(*matrices.shape[:-1], n, n)  # a view: only leading dimensions were permuted
     return matrices if weight.dim() > 1 else matrices.squeeze(-3)
-
-
-def _matrix(
-    where: str,
-    anchors: tuple[Tensor, Tensor],
-    tau: Tensor,
-    batch: tuple[int, ...],
-    plan: Plan | None,
-    backends: tuple[str, str | None],
-) -> Matrix:
-    """The matrix and its order, taken from the plan if there is one; ``backends`` are the chosen and the asked for."""
-    a, b = anchors
-    n, k = a.shape[-1], b.shape[-1]
-    chosen, backend = backends
-    table = _backends.load(chosen, a.device.type)
-    rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
-    if plan is None:
-        if table.order is None:
-            return Matrix(rows, cols, tau, Order.none(rows, cols), chosen)
-        order = ops.order(rows.detach(), cols.detach(), table.layout(n, k), chosen)
-        return Matrix(rows, cols, tau, order, chosen)
-    if table.order is not None:
-        if backend is None:
-            chosen = plan.backend
-        elif table.joins != plan._order.joined:
-            raise ValueError(_checks.other_backend(where, chosen, plan.backend))
-    return Matrix(rows, cols, tau, plan._order_for(a, b), chosen)

@@ -70,28 +70,32 @@ class Plan:
     shape: tuple[int, ...]  # (*H, n, k)
     _order: Order
     _anchors: tuple[Known, Known]  # the a and b that the order was computed from
-    _kept: dict[str, Any]  # a backend's cache for products with these anchors
+    _cache: dict[str, Any]  # of a backend, for products with these anchors
     __module__ = "laplex"  # the name that users import and that saved files hold
     __setattr__ = frozen
 
     def __init__(self, a: Tensor, b: Tensor, *, backend: str | None = None) -> None:
         rows, cols, shape = _flat("laplex.Plan", a, b)
         n, k = shape[-2:]
-        chosen = _backends.choose(a.device, n, k, backend or _backends.planner(a.device))
-        if _backends.load(chosen, a.device.type).order is None:
-            chosen = _backends.planner_of_sides(a.device)
-        table, eager = _backends.load(chosen, a.device.type), plainly_eager()  # if not eager, no values are known
+        table = _backends.choose(a.device, n, k, backend or _backends.planner(a.device))
+        if table.order is None:
+            table = _backends.load(_backends.planner_of_sides(a.device), a.device.type)
+        eager = plainly_eager()  # if not, no values are known
         layout = table.look(a, b) if eager and table.look is not None else table.layout(n, k)
-        order = ops.order(rows, cols, layout, chosen)
+        order = ops.order(rows, cols, layout, table)
         if eager and table.complete is not None:
             order = table.complete(order, n, k)
         anchors = Known(a if eager else None), Known(b if eager else None)
-        self.__dict__.update(shape=shape, _order=order, _anchors=anchors, _kept={})
+        self.__dict__.update(shape=shape, _order=order, _anchors=anchors, _cache={})
 
     @property
     def backend(self) -> str:
         """The backend that the order was computed for; "torch" and "cpp" share one form of order."""
-        return _backends.of_order(self._order)
+        return _backends.order_backend(self._order)
+
+    @property
+    def _table(self) -> _backends.Backend:
+        return _backends.load(self.backend, self.device.type)
 
     def _order_for(self, a: Tensor, b: Tensor) -> Order:
         """The order for these anchors, marked for a check if they may have changed since it was computed."""
@@ -111,7 +115,7 @@ class Plan:
     def mT(self) -> Plan:
         """The plan of the transpose: the same order, with rows and columns swapped. Nothing is copied."""
         *batch, n, k = self.shape
-        return self._made((*batch, k, n), self._order.mT, self._anchors[::-1])
+        return self._from_order((*batch, k, n), self._order.mT, self._anchors[::-1])
 
     def to(self, device: torch.device | str) -> Plan:
         """The plan on another device. A plan that Triton made cannot move to the CPU."""
@@ -120,7 +124,7 @@ class Plan:
                 f"Plan.to: the plan was built for backend 'triton' on {self.device}, whose order is of no use on "
                 f"{device}; build laplex.Plan(a, b) of anchors moved there"
             )
-        return self._made(self.shape, self._order.to(device), self._anchors)
+        return self._from_order(self.shape, self._order.to(device), self._anchors)
 
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. On the CPU small moves cost less than a new plan.
@@ -129,11 +133,11 @@ class Plan:
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self._check_shape("Plan.update", shape, a.device)
-        update = _backends.load(self.backend, a.device.type).update
+        update = self._table.update
         if a.dtype != self._order.target.values.dtype or update is None or not plainly_eager():
             return Plan(a, b, backend=self.backend)
         order = update(flat(rows, 2), flat(cols, 2), self._order)
-        return self._made(self.shape, order, (Known(a), Known(b)))
+        return self._from_order(self.shape, order, (Known(a), Known(b)))
 
     def validate(self, a: Tensor, b: Tensor) -> None:
         """Raise, with the cause, unless this plan describes the order of these anchors. Waits for the device."""
@@ -143,7 +147,7 @@ class Plan:
             if not bool(torch.isfinite(anchors).all()):
                 raise ValueError(_checks.not_finite("Plan.validate", name))
         tau = rows.new_ones(rows.shape[:-1], dtype=torch.float64)
-        matrix = Matrix(rows, cols, tau, self._order.unchecked(), self.backend)
+        matrix = Matrix(rows, cols, tau, self._order.unchecked(), self._table)
         if shape[-2] > shape[-1]:  # with few columns the GPU does not use the order, so nothing would be checked
             matrix = matrix.mT
         try:
@@ -170,10 +174,10 @@ class Plan:
             )
 
     @classmethod
-    def _made(cls, shape: tuple[int, ...], order: Order, anchors: tuple[Known, ...]) -> Plan:
-        made = object.__new__(cls)
-        made.__dict__.update(shape=shape, _order=order, _anchors=anchors, _kept={})
-        return made
+    def _from_order(cls, shape: tuple[int, ...], order: Order, anchors: tuple[Known, ...]) -> Plan:
+        plan = object.__new__(cls)
+        plan.__dict__.update(shape=shape, _order=order, _anchors=anchors, _cache={})
+        return plan
 
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and saved files, without addresses and without classes of private modules."""
@@ -181,7 +185,7 @@ class Plan:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         shape, order = saved.plan(state)
-        self.__dict__.update(shape=shape, _order=order, _anchors=(Known(None), Known(None)), _kept={})
+        self.__dict__.update(shape=shape, _order=order, _anchors=(Known(None), Known(None)), _cache={})
 
     def __repr__(self) -> str:
         *batch, n, k = self.shape
@@ -216,3 +220,26 @@ def check_plan(where: str, plan: Any, anchors: tuple[Tensor, Tensor], batch: tup
         raise TypeError(_checks.not_a_plan(where, plan))
     a, b = anchors
     plan._check_shape(where, (*batch, a.shape[-1], b.shape[-1]), a.device)
+
+
+def planned_matrix(
+    where: str,
+    anchors: tuple[Tensor, Tensor],
+    tau: Tensor,
+    batch: tuple[int, ...],
+    plan: Plan | None,
+    backends: tuple[_backends.Backend, str | None],
+) -> Matrix:
+    """The matrix and its order, from the plan if there is one; ``backends`` are the chosen and the requested one."""
+    (a, b), (table, backend) = anchors, backends
+    rows, cols = flat_anchors(a, batch), flat_anchors(b, batch)
+    if plan is not None:
+        if table.order is not None and backend is None:
+            table = plan._table
+        elif table.order is not None and table.joins != plan._order.joined:
+            raise ValueError(_checks.other_backend(where, table.name, plan.backend))
+        return Matrix(rows, cols, tau, plan._order_for(a, b), table)
+    if table.order is None:
+        return Matrix(rows, cols, tau, Order.none(rows, cols), table)
+    order = ops.order(rows.detach(), cols.detach(), table.layout(a.shape[-1], b.shape[-1]), table)
+    return Matrix(rows, cols, tau, order, table)

@@ -3,53 +3,73 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex import _backends
-from laplex._formed.autograd import product as formed_product
+from laplex._backends import Backend
+from laplex._formed.autograd import product as matrix_product
+from laplex._formed.autograd import trained_product
 from laplex._formed.kernels import Kernels
-from laplex._phase.autograd import fused_for
-from laplex._phase.composition import composed, stack, unstack
+from laplex._phase.autograd import product as phased_product
+from laplex._phase.composition import stack, unstack
+from laplex._plan import planned_matrix
+from laplex._route import Arguments, Route
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import mixed, parts_of, weighted
 from laplex._shapes import flat_anchors, flat_tau, fold, unfold
 
 
-def kernels_of(
-    anchors: tuple[Tensor, Tensor],
-    tau: Tensor,
-    batch: tuple[int, ...],
-    weight: Tensor | None,
-    phase: tuple[Tensor, ...],
-) -> Kernels:
-    """The matrices to be formed: summed to one if there is a weight. tau is as the caller gave it, or (h,)."""
-    a, b = (flat_anchors(side, batch) for side in anchors)
-    phi, psi = (flat_anchors(side, batch) for side in phase) if phase else (None, None)
-    if tau.shape in (batch, a.shape[:-1]):
-        length = tau.reshape(a.shape[:-1])  # as it is: a conversion would be a launch
+def formed_product(arguments: Arguments, route: Route) -> Tensor:
+    """The product of ``laplex.linear`` with the matrix formed."""
+    x, a, b, tau, weight, phi, psi, _, _ = arguments
+    batch, table, direct = route
+    length = tau if isinstance(tau, Tensor) else flat_tau(tau, batch, a.device)
+    if direct:
+        return trained_product(x, Kernels(a, b, length, weight, phi, psi, math.prod(batch)), table)
+    a, b = flat_anchors(a, batch), flat_anchors(b, batch)
+    phi, psi = (None if side is None else flat_anchors(side, batch) for side in (phi, psi))
+    if length.shape in (batch, a.shape[:-1]):
+        length = length.reshape(a.shape[:-1])  # as it is: a conversion would be a launch
     else:
-        length = flat_tau(tau, batch, a.device)
-    over = None if weight is None else weight.expand(batch).reshape(a.shape[:-1])
-    return Kernels(a, b, length, over, phi, psi, 1 if weight is None else length.numel())
+        length = flat_tau(length, batch, a.device)
+    if weight is None:
+        return _formed(x, Kernels(a, b, length, None, phi, psi, 1), batch, table)
+    return _formed(
+        x, Kernels(a, b, length, weight.expand(batch).reshape(a.shape[:-1]), phi, psi, length.numel()), (), table
+    )
 
 
-def formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], backend: str, kept: dict[Any, Any]) -> Tensor:
+def _formed(x: Tensor, kernels: Kernels, batch: tuple[int, ...], table: Backend) -> Tensor:
     """x (..., k), or (*H, m, k) for a batch of results, to (..., n), with the matrix formed and multiplied by torch."""
     if x.is_complex():
         rows = x if x.dim() > 1 else x[None]
-        both = formed(torch.cat([rows.real, rows.imag], -2), kernels, batch, backend, kept)
+        both = _formed(torch.cat([rows.real, rows.imag], -2), kernels, batch, table)
         y = torch.complex(*both.tensor_split(2, -2))
         return y if x.dim() > 1 else y[0]
-    if x.dtype.itemsize < 4 and not _backends.load(backend, x.device.type).reads_half:
-        return formed(x.to(torch.float32), kernels, batch, backend, kept).to(x.dtype)
+    if x.dtype.itemsize < 4 and not table.reads_half:
+        return _formed(x.to(torch.float32), kernels, batch, table).to(x.dtype)
     if not batch:
-        return formed_product(x, kernels, backend, kept)
+        return matrix_product(x, kernels, table)
     folded, folding = fold(x, batch)
-    return unfold(formed_product(folded, kernels, backend, kept), folding)
+    return unfold(matrix_product(folded, kernels, table), folding)
+
+
+def scanned_product(arguments: Arguments, route: Route) -> Tensor:
+    """The product of ``laplex.linear`` by the scan."""
+    x, a, b, tau, weight, phi, psi, plan, backend = arguments
+    batch = route.batch
+    matrix = planned_matrix(
+        "laplex.linear", (a, b), flat_tau(tau, batch, a.device), batch, plan, (route.backend, backend)
+    )
+    phase = tuple(flat_anchors(side, batch) for side in (phi, psi) if side is not None)  # both or neither
+    if weight is not None:
+        return weighted_sum(x, matrix, phase, weight.expand(batch).reshape(-1))
+    if not batch:
+        return product(x, matrix, phase)
+    folded, folding = fold(x, batch)
+    return unfold(product(folded, matrix, phase), folding)
 
 
 def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: Tensor) -> Tensor:
@@ -67,10 +87,10 @@ def weighted_sum(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...], weight: T
         summed = rows.new_zeros(())
         # How many parts there are depends on the number of rows, and a graph must not: it takes all matrices at once.
         parts = [(slice(None), matrix)] if torch.compiler.is_compiling() else parts_of(rows, matrix)
-        for part, of_part in parts:  # autograd, if it watches, keeps the results of all
-            alike = rows.expand(of_part.tau.numel(), *rows.shape)
-            made = product(alike, of_part, tuple(side[part] for side in phase))
-            summed = summed + mixed(made, weight[part])
+        for part, matrices in parts:  # autograd, if it watches, keeps the results of all
+            operands = rows.expand(matrices.tau.numel(), *rows.shape)
+            products = product(operands, matrices, tuple(side[part] for side in phase))
+            summed = summed + mixed(products, weight[part])
     else:
         summed = weighted(rows, matrix, weight)
     return summed.view(*x.shape[:-1], summed.shape[-1])
@@ -85,13 +105,10 @@ def product(x: Tensor, matrix: Matrix, phase: tuple[Tensor, ...]) -> Tensor:
     if x.is_complex():
         parts = stack(x.real, x.imag, a)
         return torch.complex(*unstack(product(parts, matrix, phase), a))
-    fused = fused_for(x, phase, matrix) if phase else None
-    if fused is not None:
-        return fused(x, *phase, *matrix)
     if phase:
         phi, psi = phase
-        return composed(x, phi, psi, matrix)
-    narrow = x.dtype.itemsize < 4 and not _backends.load(matrix.backend, x.device.type).reads_half
+        return phased_product(x, phi, psi, matrix)
+    narrow = x.dtype.itemsize < 4 and not matrix.backend.reads_half
     # The odd sums give the gradient of a. Here they cost little; without them backward would need one more scan.
     odd = torch.is_grad_enabled() and a.requires_grad
     y, _ = scan(x.to(torch.float32) if narrow else x, matrix, odd=odd)

@@ -6,6 +6,7 @@ checked where they are read), and take as long as several launches. Warnings are
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -13,22 +14,21 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends, _checks
+from laplex._backends import Backend
 from laplex._backends.cost import Work
 from laplex._eager import plain, plainly_eager
 
-MOST_KEPT = 512  # forms
+MOST_ROUTES = 512
 _has_storage = torch._C._has_storage
-_kept: dict[Any, Route] = {}
+_routes: dict[Any, Route] = {}  # by the form of the arguments
 
 
 class Route(NamedTuple):
     """The way of a call."""
 
     batch: tuple[int, ...]  # H, of the matrices
-    backend: str
-    forms: bool  # the backend forms the matrix
-    direct: bool  # it does so with the tensors as they are: none has to be expanded or converted
-    kept: dict[Any, Any]  # what the backend keeps for calls of this form
+    backend: Backend
+    direct: bool  # the matrix is formed of the tensors as they are: none has to be expanded or converted
 
 
 class Arguments(NamedTuple):
@@ -45,38 +45,26 @@ class Arguments(NamedTuple):
     backend: Any
 
 
-def route(given: Arguments) -> Route:
+def find_route(arguments: Arguments) -> Route:
     """The route of a call, or an error that says what is wrong with an argument."""
     if not plainly_eager() or forward_ad._current_level >= 0:
-        return _found(given)
+        return _check_and_choose(arguments)
     try:
-        key = (*map(_form, given[:7]), given.plan is None, given.backend, torch.is_grad_enabled())
-        known = _kept.get(key)
-    except TypeError:  # something that cannot be a key, so it is no valid argument
-        return _found(given)
-    if known is None:
-        known = _found(given)
-        if len(_kept) >= MOST_KEPT:
-            _kept.clear()
-        _kept[key] = known
-    return known
-
-
-def trained(given: Arguments) -> bool:
-    """Whether a gradient is wanted."""
-    return torch.is_grad_enabled() and any([isinstance(value, Tensor) and value.requires_grad for value in given])
-
-
-def whole(given: Arguments) -> tuple[Any, ...]:
-    """The arguments of ``_backends.whole_call``."""
-    x, a, b, tau, weight, phi, psi, plan, _ = given
-    inputs = tuple(value for value in (x, weight, phi, psi) if value is not None)
-    return _backends.Call("linear", weight is not None, phi is not None), tau, inputs, a, b, plan
+        key = (*map(_form, arguments[:7]), arguments.plan is None, arguments.backend, torch.is_grad_enabled())
+        route = _routes.get(key)
+    except TypeError:  # something that cannot be a key, so it is not a valid argument
+        return _check_and_choose(arguments)
+    if route is None:
+        route = _check_and_choose(arguments)
+        if len(_routes) >= MOST_ROUTES:
+            _routes.clear()
+        _routes[key] = route
+    return route
 
 
 def forget() -> None:
     """Find every route anew: for tests that change what backends can do."""
-    _kept.clear()
+    _routes.clear()
 
 
 def _form(value: Any) -> Any:
@@ -89,28 +77,35 @@ def _form(value: Any) -> Any:
     return type(value), value
 
 
-def _found(given: Arguments) -> Route:
+def _check_and_choose(arguments: Arguments) -> Route:
     where = "laplex.linear"
-    x, a, b, tau, weight, phi, psi, plan, backend = given
+    x, a, b, tau, weight, phi, psi, plan, backend = arguments
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
     _checks.sum_weight(where, weight, a, batch)
     _checks.operand(where, x, b, batch if weight is None else ())
-    how = {"summed": weight is not None, "gradients": trained(given), "planned": plan is not None}
-    work = Work.from_operands((x, a, b), batch, **how)
-    chosen = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
-    table = _backends.load(chosen, a.device.type)
-    forms = table.form is not None
-    return Route(batch, chosen, forms, forms and _is_direct(given, batch, table.reads_half), {})
+    if backend is None:
+        _backends.tell_without_core(a.device, x.numel() + math.prod(x.shape[:-1]) * a.shape[-1])
+    gradients = _trains(arguments)
+    work = Work.from_operands(
+        (x, a, b), batch, summed=weight is not None, gradients=gradients, planned=plan is not None
+    )
+    table = _backends.choose(a.device, a.shape[-1], b.shape[-1], backend, work)
+    return Route(batch, table, table.form is not None and gradients and _is_direct(arguments, batch, table.reads_half))
 
 
-def _is_direct(given: Arguments, batch: tuple[int, ...], reads_half: bool) -> bool:
-    """Whether the matrix is formed, for gradients, of the tensors as they are."""
-    x, a, b, tau, weight, phi, psi, _, _ = given
+def _trains(arguments: Arguments) -> bool:
+    """Whether a gradient will be needed."""
+    return torch.is_grad_enabled() and any([isinstance(value, Tensor) and value.requires_grad for value in arguments])
+
+
+def _is_direct(arguments: Arguments, batch: tuple[int, ...], reads_half: bool) -> bool:
+    """Whether the matrix can be formed, for gradients, of the tensors as they are."""
+    x, a, b, tau, weight, phi, psi, _, _ = arguments
     tensors = [value for value in (x, a, b, tau, weight, phi, psi) if isinstance(value, Tensor)]
-    if not trained(given) or not plainly_eager() or forward_ad._current_level >= 0:
+    if not plainly_eager() or forward_ad._current_level >= 0:
         return False
     if not all(map(plain, tensors)) or x.is_complex():
         return False
@@ -118,6 +113,6 @@ def _is_direct(given: Arguments, batch: tuple[int, ...], reads_half: bool) -> bo
         return False
     if x.dtype.itemsize < 4 and not reads_half:
         return False
-    of_batch = [value.shape[:-1] for value in (a, b, phi) if value is not None]
-    of_batch += [value.shape for value in (weight, tau) if isinstance(value, Tensor)]
-    return all(shape == batch for shape in of_batch)
+    shapes = [value.shape[:-1] for value in (a, b, phi) if value is not None]
+    shapes += [value.shape for value in (weight, tau) if isinstance(value, Tensor)]
+    return all(shape == batch for shape in shapes)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from laplex import _backends, _checks, _progress
 from laplex._plan import Plan, check_plan
-from laplex._route import Arguments, route
+from laplex._route import Arguments, find_route
 
 __all__ = ["available", "warm_up", "which"]
 
@@ -61,9 +61,9 @@ def which(
     another one may be the fastest. The arguments are those of :func:`laplex.linear`."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
-    found = route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend))
-    check_plan("laplex.backends.which", plan, (a, b), found.batch)
-    return found.backend
+    route = find_route(Arguments(x, a, b, tau, weight, phi, psi, plan, backend))
+    check_plan("laplex.backends.which", plan, (a, b), route.batch)
+    return route.backend.name
 
 
 def warm_up(

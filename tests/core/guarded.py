@@ -8,6 +8,7 @@ import mmap
 import torch
 
 import laplex
+from laplex import _backends
 from laplex._scan import cpp
 from laplex._scan.order import Matrix, Order
 
@@ -48,7 +49,7 @@ def every_kernel(h, m, n, k, layout, dtype, tied):
     odd_x = guarded(scan(x, a, b, tau, *order.tensors, order.layout, "cpp", True, 0)[1])
     for degree in (0, 1):
         scan(x, a, b, tau, *order.tensors, order.layout, "cpp", False, degree)
-        scan(g, *Matrix(a, b, tau, order, "cpp").mT.flat, True, degree)
+        scan(g, *Matrix(a, b, tau, order, _backends.load("cpp", "cpu")).mT.flat, True, degree)
     pullback(g, x, odd_x, a, b, tau, *order.tensors, order.layout, "cpp", True)
     if not tied:
         scan(x, guarded(a.clone()), guarded(b + 0.0), tau, *order.tensors, order.layout, "cpp", True, 0)
@@ -58,7 +59,7 @@ def plan_of_another_dtype(made_for, used_with):
     a, b = torch.randn(3, 700).float().double(), torch.randn(3, 701).float().double()
     plan = laplex.Plan(a.to(made_for), b.to(made_for))
     order = Order.from_tensors([guarded(tensor) for tensor in plan._order.tensors], plan._order.layout)
-    plan = laplex.Plan._made(plan.shape, order, plan._anchors)
+    plan = laplex.Plan._from_order(plan.shape, order, plan._anchors)
     a, b = guarded(a.to(used_with)), guarded(b.to(used_with))
     x = guarded(torch.randn(3, 2, 701, dtype=used_with))
     y = laplex.linear(x, a, b, plan=plan, backend="cpp")

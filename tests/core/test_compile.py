@@ -25,8 +25,10 @@ pytestmark = [
 def as_on_gpu(monkeypatch):
     """Triton is the backend that is chosen, under its interpreter."""
     monkeypatch.setattr(_backends, "planner", lambda device: "triton")
+    from laplex._triton.backend import TABLES
+
     table = _backends.load("triton", "cpu")._replace(dense_below=0)
-    monkeypatch.setattr("laplex._triton.backend.BACKEND", table)
+    monkeypatch.setitem(TABLES, "triton", table)
     monkeypatch.setitem(_backends._loaded, ("triton", "cpu"), table)
 
 

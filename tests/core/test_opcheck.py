@@ -9,7 +9,7 @@ import torch
 
 import laplex  # noqa: F401  registers the operators
 from cases import in_turn, named
-from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan
+from helpers import LAYOUTS, emptied, flat, make_order, rows_for, scan, table
 from laplex import _backends
 from laplex._scan.order import Matrix, Order
 
@@ -151,7 +151,7 @@ def test_scan_and_pullback_of_triton(memory, tiles):
     a, b, x, g, odd_x = map(memory, (a, b, x, g, odd_x))
     arguments = x, a, b, tau, *map(memory, order.tensors), order.layout, "triton", True, 1
     check(torch.ops.laplex.scan.default, arguments, traced=False)
-    arguments = g, x, odd_x, *Matrix(a, b, tau, emptied(order), "triton").flat, True
+    arguments = g, x, odd_x, *Matrix(a, b, tau, emptied(order), table("triton")).flat, True
     check(torch.ops.laplex.pullback.default, arguments, traced=False)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cases import named
-from helpers import error, make_order, odd_kernel, wide
+from helpers import error, make_order, odd_kernel, table, wide
 from laplex import LaplaceOperator, _backends, reference
 from laplex._quasisep.autograd import halves
 from laplex._scan.order import Matrix
@@ -179,12 +179,12 @@ def test_half_sums(case, scan_backend):
     a, b, tau = a[None], b[None], torch.tensor([tau]).double()
     order = make_order(a, b, "merged", scan_backend)
     x = normal(1, 2, b.shape[-1])
-    left, right = halves(x, Matrix(a, b, tau, order, scan_backend))
+    left, right = halves(x, Matrix(a, b, tau, order, table(scan_backend)))
     even, odd = reference.kernel(a, b, tau), odd_kernel(a, b, tau)
     assert error(left, x @ ((even - odd) / 2).mT) <= 1e-14
     assert error(right, x @ ((even + odd) / 2).mT) <= 1e-14
     leaves = [leaf.clone().requires_grad_() for leaf in (x, a, b, tau)]
-    left, right = halves(leaves[0], Matrix(*leaves[1:], order, scan_backend))
+    left, right = halves(leaves[0], Matrix(*leaves[1:], order, table(scan_backend)))
     u, v = normal(*left.shape), normal(*right.shape)
     x_bar, a_bar, b_bar, _ = torch.autograd.grad((left * u + right * v).sum(), leaves)
     before, after = (even - odd) / 2, (even + odd) / 2

@@ -5,7 +5,7 @@ import torch
 
 import laplex
 from cases import CASES, every, named
-from helpers import make_order, named_gradients
+from helpers import make_order, named_gradients, table
 from laplex import _backends, reference
 from laplex._gram import autograd as _autograd_gram
 from laplex._scan.order import Matrix
@@ -130,14 +130,14 @@ def test_the_mass_is_the_same_to_the_bit_where_no_source_lies_between():
     weight = 10 ** (torch.rand(1, 1, 150).double() * 10 - 5) * torch.randn(150).sign()
     a, b, tau = a[None], b[None], torch.ones(1).double()
     psi = torch.randn_like(b)
-    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), "triton")
+    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), table("triton"))
     sums, _ = triton_gram.sums_of(weight, (torch.zeros_like(a), psi), matrix)
     parts = weight[0, 0] * torch.stack([torch.ones_like(psi[0]), (2 * psi[0]).cos(), (2 * psi[0]).sin()])
     assert bool((sums[0, 0, :, 2:, :80] == sums[0, 0, :, 2:, :1]).all())
     want = (parts[:, None] * (b[0] < a[0][:, None])).sum(-1)
     assert float((sums[0, 0, :, 2:].sum(1) - want).abs().max()) <= 1e-13 * float(weight.abs().sum())
     b[0, 7] = a[0, 3]  # a tied source counts half
-    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), "triton")
+    matrix = Matrix(a, b, tau, make_order(a, b, "joined", "triton"), table("triton"))
     tied, _ = triton_gram.sums_of(weight, (), matrix)
     jump = tied[0, 0, 0, 2:].sum(0) - tied[0, 0, 0, 2:, :80].sum(0)[a[0, :80].argmin()]
     rank = (a[0, :80] > a[0, 3]).double() + 0.5 * (a[0, :80] == a[0, 3])
@@ -208,7 +208,7 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
         with Made() as made:
             weights, phase = inputs[1][None], (phi[None], inputs[2])
             got = _autograd_gram.gram(
-                weights, phase, Matrix(a[None], inputs[0], torch.ones(1).double(), order, "triton")
+                weights, phase, Matrix(a[None], inputs[0], torch.ones(1).double(), order, table("triton"))
             )
         checked = order.target.values.numel() == 0
         assert [size for size in made.sizes if size >= k] == ([plan._order.target.values.numel()] if checked else [])

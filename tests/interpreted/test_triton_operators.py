@@ -7,6 +7,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import laplex
+from helpers import table
 from laplex import _backends
 from laplex._scan.order import Matrix, Order
 
@@ -40,7 +41,7 @@ def matrix_of(a, b, tau):
     order = Order.from_tensors(
         _order.__wrapped__(a.reshape(-1, a.shape[-1]), b.reshape(-1, b.shape[-1]), "joined"), "joined"
     )
-    return Matrix(a, b, tau, order, "triton")
+    return Matrix(a, b, tau, order, table("triton"))
 
 
 def operator_calls(x, a, b, tau, g):
@@ -84,8 +85,8 @@ def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
     tiles(32, 8 if adjacent else 2, adjacent=adjacent)
     alive = [call() for call in operator_calls(*drawn(*FORMS[form]))]
     assert operators.used == 0
-    assert len(operators.kept) == 6
-    assert all(operators.kept.values())
+    assert len(operators.by_form) == 6
+    assert all(operators.by_form.values())
     for call in operator_calls(*drawn(*FORMS[form])):
         alive += [call(), call()]
         assert same(alive[-1], as_it_is(call))
@@ -108,7 +109,7 @@ def calls_with_phases(x, a, b, tau, g):
 def test_products_with_phases_are_repeated_for_other_inputs(form, tiles, operators):
     tiles(32, 2)
     first = [call() for call in calls_with_phases(*drawn(*FORMS[form]))]
-    assert all(operators.kept.values())
+    assert all(operators.by_form.values())
     for call, before in zip(calls_with_phases(*drawn(*FORMS[form])), first, strict=True):
         made = call()
         assert same(made, as_it_is(call))
@@ -130,11 +131,11 @@ def test_registered_operators_are_repeated_with_the_same_launches(form, tiles, o
     """What is compiled calls these: it shares what eager calls have recorded."""
     for call in operator_calls(*drawn(*FORMS[form])):
         call()
-    kept = len(operators.kept)
+    kept = len(operators.by_form)
     for call in operator_calls(*drawn(*FORMS[form])):
         assert same(registered(call)(), as_it_is(call))
     assert operators.used == 6
-    assert len(operators.kept) == kept
+    assert len(operators.by_form) == kept
 
 
 def test_a_compiled_step_repeats_its_operators(tiles, operators, unpoisoned):
@@ -157,7 +158,7 @@ def test_operators_that_sort_the_short_side_are_repeated(shape, tiles, operators
     for _ in range(2):
         for call in operator_calls(*drawn(*FORMS[shape][:2], 9, torch.float32)):
             assert same(call(), as_it_is(call))
-    assert None not in operators.kept.values()
+    assert None not in operators.by_form.values()
     assert operators.used > 0
 
 
@@ -172,7 +173,7 @@ def test_an_outer_record_has_the_steps_of_operators(tiles, operators):
         assert len(record.steps) > 1
         assert any(tensor is y for tensor in record.fresh)
     assert operators.used == 0
-    assert len(operators.kept) == 1
+    assert len(operators.by_form) == 1
 
 
 def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
@@ -182,7 +183,7 @@ def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
     def kept(x=x, a=a, b=b):
         call = functools.partial(scan, x, matrix._replace(target=a, source=b), odd=False)
         assert same(call(), as_it_is(call))
-        return len(operators.kept)
+        return len(operators.by_form)
 
     assert kept(x=x.mT.contiguous().mT) == kept(x=x[:1].expand(3, 20)) == kept(a=torch.stack([a, a], 1)[:, 0]) == 0
     with monkeypatch.context() as patch:
@@ -213,7 +214,7 @@ def test_an_operator_of_torch_between_launches_ends_the_recording(tiles, operato
     x, a, b, tau, _ = drawn(90, 80, 3, torch.float32)
     matrix = matrix_of(a, b, tau)
     first = scan(x, matrix, odd=False)
-    assert list(operators.kept.values()) == [None]
+    assert list(operators.by_form.values()) == [None]
     assert same(scan(x, matrix, odd=False), first)
     assert operators.used == 0
 
@@ -225,10 +226,10 @@ def test_the_same_tensor_twice_is_another_form(tiles, operators):
         order = sort()
         assert same(order, as_it_is(sort))
         call = functools.partial(
-            scan, x, Matrix(one, two, tau, Order.from_tensors(order, "joined"), "triton"), odd=True
+            scan, x, Matrix(one, two, tau, Order.from_tensors(order, "joined"), table("triton")), odd=True
         )
         assert same(call(), as_it_is(call))
-    assert len(operators.kept) == 4
+    assert len(operators.by_form) == 4
     assert operators.used == 6
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import laplex
-from laplex import Plan, _backends, _route
+from helpers import table
+from laplex import Plan, _backends, _product, _route
 from laplex._scan.order import Matrix, Order
+from laplex._shapes import flat_tau
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, can_be_launched, state
 from laplex._triton.recording import Recording, TorchCall, call, from_anchors, give_up, recorded
@@ -199,7 +201,8 @@ TAU = torch.ones((), dtype=torch.float64)
 @pytest.fixture
 def one_tau(monkeypatch):
     """As on a GPU, where a number tau is one tensor for all calls."""
-    monkeypatch.setattr(laplex._functional, "flat_tau", lambda tau, batch, device: TAU)
+    for module in (laplex._functional, _product):
+        monkeypatch.setattr(module, "flat_tau", lambda tau, batch, device: TAU)
 
 
 def replay_of_product(product, inputs, constants=()):
@@ -260,7 +263,7 @@ def test_direct_products_are_replayed_and_their_gram_matrices_are_not(replayed):
     a, b, x, w = torch.randn(9), torch.randn(8), torch.randn(2, 8), torch.rand(8)
 
     def product(x, a, b):
-        return dense.scan(x, Matrix(a, b, TAU, Order.none(a, b), "triton"), odd=False)[0]
+        return dense.scan(x, Matrix(a, b, TAU, Order.none(a, b), table("triton")), odd=False)[0]
 
     others = torch.randn(2, 8), torch.randn(9), torch.randn(8)
     assert torch.equal(again(replay_of_product(lambda: product(x, a, b), (x, a, b)), *others)[0], product(*others))
@@ -276,24 +279,25 @@ def on_gpu(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     calls = Replays()
-    monkeypatch.setattr(replay, "_calls", calls)
+    monkeypatch.setattr(replay, "calls", calls)
     return calls
 
 
-def whole(inputs, a, b, tau=1.0, plan=None, result=None):
-    """A call that gives a result without a launch."""
-    made = _backends.whole_call(_backends.Call("linear", False, False), tau, inputs, a, b, plan)
-    assert made.again() is None
-    with made:
-        made.keep(torch.ones(2) if result is None else result)
+def ones(x, a, b, tau=1.0, *, plan=None, backend=None):
+    """In place of a public function: it launches nothing."""
+    return torch.ones(2)
+
+
+def call_ones(x, a, b, tau=1.0, **options):
+    return replay.repeated(ones, (x, a, b, tau), options)
 
 
 def test_what_was_kept_with_tf32_is_not_replayed_without_it(on_gpu, monkeypatch):
     inputs = torch.randn(3, 5), torch.randn(4), torch.randn(5)
     for allowed in (True, False):
         monkeypatch.setattr(replay, "allows_tf32", lambda allowed=allowed: allowed)
-        whole(inputs[:1], *inputs[1:])
-    assert len(on_gpu.kept) == 2
+        call_ones(*inputs)
+    assert len(on_gpu.by_form) == 2
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
@@ -305,10 +309,13 @@ def test_the_first_call_with_a_number_tau_is_replayed(shape, tau, tiles, replaye
     monkeypatch.setattr(_backends, "planner", lambda device: "triton")
     monkeypatch.setitem(_backends._loaded, ("formed", "cpu"), _backends.load("formed", "cuda"))
     monkeypatch.setattr(_backends, "cheapest", lambda work, device: "formed" if work.n == 9 else "scan")
-    monkeypatch.setattr(_route, "_kept", {})
+    monkeypatch.setattr(_route, "_routes", {})
+    cached = functools.cache(flat_tau)
+    for module in (_product, replay):  # as on a GPU, where a number tau is one tensor for all calls
+        monkeypatch.setattr(module, "flat_tau", cached)
     n, k = shape
     laplex.linear(torch.randn(3, k), torch.randn(n), torch.randn(k), tau)
-    (kept,) = on_gpu.kept.values()
+    (kept,) = on_gpu.by_form.values()
     assert kept is not None
     x, a, b = torch.randn(3, k), torch.randn(n), torch.randn(k)
     got = laplex.linear(x, a, b, tau)
@@ -317,26 +324,26 @@ def test_the_first_call_with_a_number_tau_is_replayed(shape, tau, tiles, replaye
 
 def test_tensors_of_one_address_and_two_shapes_are_not_replayed(on_gpu):
     both = torch.rand(2, 8)
-    whole((both,), both[0], torch.rand(8))
-    whole((both[0][:4],), both.view(-1), torch.rand(8))
-    assert not on_gpu.kept
-    whole((both,), torch.rand(8), torch.rand(8))
-    assert list(on_gpu.kept.values()) == [None]  # nothing was launched
+    call_ones(both, both[0], torch.rand(8))
+    call_ones(both[0][:4], both.view(-1), torch.rand(8))
+    assert not on_gpu.by_form
+    call_ones(both, torch.rand(8), torch.rand(8))
+    assert list(on_gpu.by_form.values()) == [None]  # nothing was launched
     plan = Plan(a := torch.rand(16), b := torch.rand(8))
-    whole((a[:8],), a, b, plan=plan)
-    assert not plan._kept["replays"].kept
-    whole((torch.rand(8),), a, b, plan=plan)
-    assert len(plan._kept["replays"].kept) == 1
+    call_ones(a[:8], a, b, plan=plan)
+    assert not plan._cache["replays"].by_form
+    call_ones(torch.rand(8), a, b, plan=plan)
+    assert len(plan._cache["replays"].by_form) == 1
 
 
 NEVER = {
     "a_tau_to_be_trained": {"tau": torch.ones((), requires_grad=True)},
     "a_truth_for_tau": {"tau": True},
-    "phases_or_a_backend": {"inputs": ()},
+    "a_backend": {"backend": "triton"},
     "a_batch": {"a": torch.rand(2, 3)},
     "gradients": {"a": torch.rand(3, requires_grad=True)},
     "gaps_in_memory": {"a": torch.rand(3, 2)[:, 0]},
-    "no_tensor": {"inputs": ([1.0, 2.0],)},
+    "no_tensor": {"x": [1.0, 2.0]},
     "no_plan": {"plan": "plan"},
     "a_plan_of_others": {"plan": Plan(torch.rand(3), torch.rand(3))},
 }
@@ -344,14 +351,13 @@ NEVER = {
 
 @pytest.mark.parametrize("name", NEVER)
 def test_calls_that_are_never_replayed(name, on_gpu):
-    given = {"inputs": (torch.rand(3),), "a": torch.rand(3), "b": torch.rand(3)} | NEVER[name]
-    whole(**given)
-    assert not on_gpu.kept
+    call_ones(**{"x": torch.rand(3), "a": torch.rand(3), "b": torch.rand(3)} | NEVER[name])
+    assert not on_gpu.by_form
 
 
 def test_the_oldest_form_is_forgotten(on_gpu):
     x, a, b = torch.rand(3, 4)
     for tau in range(100):
-        whole((x,), a, b, float(tau))
-    assert len(on_gpu.kept) == tuning.REPLAYS_KEPT
-    assert min(form[1] for form in on_gpu.kept) == 36.0
+        call_ones(x, a, b, float(tau))
+    assert len(on_gpu.by_form) == tuning.REPLAYS_KEPT
+    assert min(form[2] for form in on_gpu.by_form) == 36.0

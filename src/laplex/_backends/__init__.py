@@ -9,10 +9,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +21,10 @@ from laplex import _checks, _compiled
 from laplex._backends.cost import Work
 from laplex._backends.cost import cheapest as cheapest
 from laplex._eager import always, exporting
-from laplex._errors import PerformanceWarning
+from laplex._errors import PerformanceWarning, warn
 from laplex._scan.order import Order, layout_of_sides
 
+F = TypeVar("F", bound=Callable[..., Tensor])
 NAMES = ("torch", "cpp", "triton", "dense", "formed")
 NO_TRITON = "" if importlib.util.find_spec("triton") else "Triton is not installed; it comes with torch's CUDA builds"
 WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that the compiled core is missing
@@ -33,6 +33,7 @@ WORTH_A_WARNING = 1 << 16  # numbers in a call; with fewer nobody notices that t
 class Backend(NamedTuple):
     """What a backend can do. ``Matrix`` and ``Order`` are those of ``laplex._scan.order``."""
 
+    name: str
     scan: Callable[..., tuple[Tensor, Tensor]]  # x, matrix, odd=, degree= -> E x, S x
     pullback: Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]  # g, x, odd_x, matrix, to_tau= -> the gradients
     gram: ModuleType  # assemble and pull: the n x n part of Gram matrices
@@ -68,48 +69,32 @@ def load(name: str, device: str) -> Backend:
 
 def _load(name: str, device: str) -> Backend:
     """Imported here: a backend's modules import much, and torch.compile follows import statements only."""
-    if name == "torch":
-        from laplex._backends.of_torch import BACKEND as table
-    elif name == "cpp":
-        from laplex._backends.of_cpp import BACKEND as table
-    elif name == "triton":
-        from laplex._triton.backend import BACKEND as table
-    elif name == "formed":
-        table = _load_formed(device)
-    elif device == "cuda" and not NO_TRITON:
-        from laplex._triton.backend import DIRECT as table
+    if name == "triton" or (device == "cuda" and not NO_TRITON and name in ("dense", "formed")):
+        from laplex._triton.backend import TABLES as tables
     else:
-        from laplex._backends.of_dense import BACKEND as table
-    return table
+        from laplex._backends.tables import TABLES as tables
+    if name == "formed" and device == "cpu" and not _compiled.MISSING:
+        return tables["formed by cpp"]
+    return tables[name]
 
 
-def _load_formed(device: str) -> Backend:
-    if device == "cuda" and not NO_TRITON:
-        from laplex._triton.backend import FORMED as table
-    elif device == "cpu" and not _compiled.MISSING:
-        from laplex._backends.of_cpp import FORMED as table
-    else:
-        from laplex._backends.of_dense import FORMED as table
-    return table
-
-
-def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work | None = None) -> str:
-    """The backend for a product of size n x k on a device, or the one asked for if it can run.
+def choose(device: torch.device, n: int, k: int, backend: str | None, work: Work | None = None) -> Backend:
+    """The backend for a product of size n x k on a device, or the requested one if it can run.
 
     With ``work`` the cheapest way for it, as ``cost`` estimates. Transforms and forward mode take the scan, which has
     all derivatives.
     """
     if backend is None:
-        chosen = planner(device)
-        if work is not None and _by_cost(chosen):
-            return cheapest_backend(work, device)
-        return "dense" if always(n * k < load(chosen, device.type).dense_below) else chosen
+        table = load(planner(device), device.type)
+        if work is not None and _by_cost(table.name):
+            return load(cheapest_backend(work, device), device.type)
+        return load("dense", device.type) if always(n * k < table.dense_below) else table
     if backend not in NAMES:
         raise ValueError(f"laplex: `backend` must be one of {', '.join(NAMES)} or None, got {backend!r}")
     why = refusal(backend, device)
     if why:
         raise RuntimeError(f"laplex: backend '{backend}' {why}")
-    return backend
+    return load(backend, device.type)
 
 
 def cheapest_backend(work: Work, device: torch.device) -> str:
@@ -159,52 +144,27 @@ def planner_of_sides(device: torch.device) -> str:
     return "cpp" if device.type == "cpu" and not _compiled.MISSING else "torch"
 
 
-def of_order(order: Order) -> str:
+def order_backend(order: Order) -> str:
     """The backend that uses an order; "torch" and "cpp" share theirs."""
     return "triton" if order.joined else planner_of_sides(order.target.indices.device)
 
 
-class Call(NamedTuple):
-    """Which call is made, and which of its optional tensors are given."""
+def replayable(function: F) -> F:
+    """A decorator of ``linear`` and ``gram``: on CUDA, a call of a known form repeats the launches of an earlier one.
 
-    name: str
-    summed: bool
-    phased: bool
+    That leaves out checks and planning. ``laplex._triton.replay`` says which calls are; all others run as they are.
+    """
 
-
-class WholeCall:
-    """A public call that is not replayed; on a GPU :func:`whole_call` gives one that may be."""
-
-    def again(self) -> Tensor | None:
-        """The result of a replay, if a call of this form was recorded."""
-        return None
-
-    def constant(self, tensor: Tensor) -> None:
-        """Take note of a tensor that replays may read as it is now: tau, if it was given as a number."""
-
-    def keep(self, result: Tensor) -> Tensor:
-        """Record the call, which gave this result; within ``with``."""
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Tensor:
+        if torch.compiler.is_compiling() or not args or not isinstance(args[0], Tensor) or not args[0].is_cuda:
+            return function(*args, **options)
+        if NO_TRITON:
+            return function(*args, **options)
+        result: Tensor = _replay().repeated(function, args, options)
         return result
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-def whole_call(what: Call, tau: object, inputs: tuple[Any, ...], a: Tensor, b: Tensor, plan: Any) -> WholeCall:
-    """A call of ``laplex.linear`` or ``laplex.gram`` that a GPU may replay: its launches, without checks and planning.
-
-    The caller returns ``again()`` unless it is None, else computes the result within ``with`` and passes it to
-    ``keep``. ``laplex._triton.replay`` says which calls are replayed.
-    """
-    if not (isinstance(a, Tensor) and isinstance(b, Tensor)) or not a.is_cuda:
-        return WholeCall()
-    if NO_TRITON or torch.compiler.is_compiling():
-        return WholeCall()
-    found: WholeCall | None = _replay().whole_call(what, tau, inputs, a, b, plan)
-    return WholeCall() if found is None else found
+    return call  # type: ignore[return-value]
 
 
 @functools.cache
@@ -222,4 +182,4 @@ def tell_without_core(device: torch.device, numbers: int) -> None:
 
 @functools.cache
 def _warn_without_core() -> None:
-    warnings.warn(_checks.without_core(_compiled.MISSING), PerformanceWarning, stacklevel=4)
+    warn(_checks.without_core(_compiled.MISSING), PerformanceWarning)

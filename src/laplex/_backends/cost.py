@@ -1,8 +1,8 @@
 """What a product costs on each way, in microseconds, so that a call can take the cheapest.
 
-The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (``python -m benchmarks.studies.ways``; the
-JSON is in benchmarks/results). They need not be right, only in the right order. (To sum pair by pair, as backend
-"dense" does, was never the fastest way in the sweep.)
+The costs are linear in a few counts, with coefficients fitted to sweeps of sizes (the JSON of
+``python -m benchmarks.studies.ways`` is in benchmarks/results). They need not be right, only in the right order. (To
+sum pair by pair, as backend "dense" does, was never the fastest way in the sweep.)
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def microseconds(way: str, work: Work, device: str) -> float:
 
 
 def cheapest(work: Work, device: str) -> str:
-    """ "formed" or "scan". Both are exact to a rounding or two (``python -m benchmarks.studies.errors``), so time decides."""
+    """ "formed" or "scan". Both are exact to a rounding or two (benchmarks/studies/errors.py), so time decides."""
     if work.results * work.n * work.k > MOST_FORMED:
         return "scan"
     return "formed" if microseconds("formed", work, device) < microseconds("scan", work, device) else "scan"

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _autocast, _backends, _checks
+from laplex._backends import Backend
 from laplex._eager import plain, plainly_eager
 from laplex._formed import ops
 from laplex._formed import torch as of_torch
@@ -23,25 +24,22 @@ from laplex._formed.kernels import Kernels, Needs
 from laplex._scan.autograd import bars_through, differentiates, not_again
 
 
-def product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
-    """x (..., k), or (h, m, k) for several W, to (..., n) in the dtype of x, which is not complex.
-
-    ``kept`` is a dictionary for calls of this form, in which a backend keeps what it found out.
-    """
-    given = [tensor for tensor in kernels.tensors if tensor is not None]
+def product(x: Tensor, kernels: Kernels, backend: Backend) -> Tensor:
+    """x (..., k), or (h, m, k) for several W, to (..., n) in the dtype of x, which is not complex."""
+    module: Any = backend.form
+    tensors = [tensor for tensor in kernels.tensors if tensor is not None]
     if torch.compiler.is_compiling():
         _checks.no_transform_in_a_graph()
     elif torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
-    elif plainly_eager() and plain(x) and all(map(plain, given)):
-        if differentiates(x, *given):
-            return trained_product(x, kernels, backend, kept)
+    elif plainly_eager() and plain(x) and all(map(plain, tensors)):
+        if differentiates(x, *tensors):
+            return trained_product(x, kernels, backend)
         if x.numel() > 0 and 0 not in kernels.shape:
-            module = ops.backend_of(backend, x)
-            matrix = module.form(kernels, x.dtype, _written(module, x, kernels), kept)
+            matrix = module.form(kernels, x.dtype, _written(module, x, kernels))
             return module.multiply(x, matrix)  # type: ignore[no-any-return]
-    written = _written(ops.backend_of(backend, x), x, kernels)
-    return _times_in_a_graph(x, ops.form(*kernels, x.dtype, written, backend), backend)
+    written = _written(module, x, kernels)
+    return _times_in_a_graph(x, ops.form(*kernels, x.dtype, written, backend.name), backend.name)
 
 
 def _written(module: Any, x: Tensor, kernels: Kernels) -> torch.dtype:
@@ -58,10 +56,9 @@ def _times_in_a_graph(x: Tensor, matrix: Tensor, backend: str) -> Tensor:
     return of_torch.times_transposed(functools.partial(ops.matmul, backend=backend), x, matrix)
 
 
-def trained_product(x: Tensor, kernels: Kernels, backend: str, kept: dict[Any, Any]) -> Tensor:
+def trained_product(x: Tensor, kernels: Kernels, backend: Backend) -> Tensor:
     """The same, eagerly and for gradients."""
-    made: Tensor = _Product.apply(x, *kernels[:6], (kernels.summed, backend, kept))
-    return made
+    return _Product.apply(x, *kernels, backend)  # type: ignore[no-any-return]
 
 
 class _Product(torch.autograd.Function):
@@ -69,15 +66,15 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> Tensor:
-        target, source, tau, weight, phi, psi, ctx.how = inputs
-        summed, backend, kept = ctx.how
-        kernels = Kernels(target, source, tau, weight, phi, psi, summed)
+        *fields, ctx.backend = inputs
+        kernels = Kernels(*fields)
+        ctx.summed = kernels.summed
         if x.numel() == 0 or 0 in kernels.shape:
             ctx.save_for_backward(x, *kernels[:6], None)
             return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
-        module = ops.backend_of(backend, x)
+        module = ctx.backend.form
         ctx.written = _written(module, x, kernels)
-        matrix = module.form(kernels, x.dtype, ctx.written, kept)
+        matrix = module.form(kernels, x.dtype, ctx.written)
         ctx.save_for_backward(x, *kernels[:6], matrix if ctx.needs_input_grad[0] else None)
         return module.multiply(x, matrix)  # type: ignore[no-any-return]
 
@@ -85,27 +82,25 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         x, target, source, tau, weight, phi, psi, matrix = ctx.saved_tensors
         need_x, *needed = ctx.needs_input_grad[:7]
-        summed, backend, kept = ctx.how
-        kernels = Kernels(target, source, tau, weight, phi, psi, summed)
+        kernels = Kernels(target, source, tau, weight, phi, psi, ctx.summed)
         with _autocast.off(x.device):  # backward may run where autocast is on
             if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
-                return *_by_the_scan(g, x, kernels, (need_x, *needed)), None
-            module = ops.backend_of(backend, x)
+                return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None
+            module = ctx.backend.form
             x_bar = _times(module, g, matrix) if need_x else None
             if not any(needed):
-                return x_bar, *(None,) * 7
-            bars = module.pull(
-                _outer(module, g, x, kernels, ctx.written), kernels, Needs.from_flags(needed), x.dtype, kept
-            )
-        return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None
+                return x_bar, *(None,) * 8
+            matrix_bar = _outer(module, g, x, kernels, ctx.written)
+            bars = module.pull(matrix_bar, kernels, Needs.from_flags(needed), x.dtype)
+        return x_bar, *[bar if need else None for bar, need in zip(bars, needed, strict=True)], None, None
 
 
 def _times(module: Any, g: Tensor, matrix: Tensor) -> Tensor:
     """g W, the gradient of x."""
     if matrix.dim() == 3:
         return module.matmul(g, matrix, g.dtype)  # type: ignore[no-any-return]
-    made = module.matmul(g.reshape(-1, g.shape[-1]), matrix, g.dtype)
-    return made.view(*g.shape[:-1], matrix.shape[1])  # type: ignore[no-any-return]
+    rows = module.matmul(g.reshape(-1, g.shape[-1]), matrix, g.dtype)
+    return rows.view(*g.shape[:-1], matrix.shape[1])  # type: ignore[no-any-return]
 
 
 def _outer(module: Any, g: Tensor, x: Tensor, kernels: Kernels, written: torch.dtype) -> Tensor:
@@ -122,9 +117,9 @@ def _by_the_scan(g: Tensor, x: Tensor, kernels: Kernels, needed: Sequence[bool])
     functional = importlib.import_module("laplex._functional")  # which imports this module
     scan = _backends.planner(x.device)
 
-    def function(x: Tensor, *of_kernels: Tensor | None) -> Tensor:
-        target, source, tau, weight, phi, psi = of_kernels
-        made: Tensor = functional.linear(x, target, source, tau, weight=weight, phi=phi, psi=psi, backend=scan)
-        return made
+    def function(x: Tensor, *tensors: Tensor | None) -> Tensor:
+        target, source, tau, weight, phi, psi = tensors
+        y: Tensor = functional.linear(x, target, source, tau, weight=weight, phi=phi, psi=psi, backend=scan)
+        return y
 
     return bars_through(function, (x, *kernels.tensors), g, needed)

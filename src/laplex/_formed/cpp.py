@@ -15,7 +15,7 @@ from laplex._formed.torch import entries_dtype as entries_dtype
 from laplex._formed.torch import times_transposed
 
 
-def form(kernels: Kernels, dtype: torch.dtype, _written: Any = None, _kept: Any = None) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, _written: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed."""
     wide = torch.promote_types(dtype, kernels.target.dtype)  # the core takes one dtype: the wider, so nothing is lost
     made = kernels.target.new_empty(kernels.shape_of_results, dtype=wide)
@@ -44,7 +44,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return made.to(dtype)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None, _kept: Any = None) -> Gradients:
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
     target, source, tau, weight, phi, psi = kernels.tensors
     g = g.to(torch.promote_types(g.dtype, kernels.target.dtype)).contiguous()

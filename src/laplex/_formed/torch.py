@@ -18,7 +18,7 @@ from laplex._formed.kernels import Gradients, Kernels, Needs, gradients_like
 from laplex._scan.torch import BEYOND
 
 
-def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None, _kept: Any = None) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype; computed in float64."""
     if kernels.target.device.type == "cpu" and plainly_eager():  # on a GPU faulty values make W NaN
         _checks.values("laplex.linear", kernels.target, kernels.source, kernels.tau)
@@ -58,7 +58,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.matmul(left, right).to(dtype)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None, _kept: Any = None) -> Gradients:
+def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
 
     By the formulas, in float64: operators run where autograd does not look.

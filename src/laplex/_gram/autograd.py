@@ -16,18 +16,18 @@ whose exponents are 0 but not constant. For a_i = a_j, M_ij = D (L_j + R_i) + su
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex import _backends, _checks
+from laplex import _checks
 from laplex._eager import apart, plain, plainly_eager
 from laplex._gram import ops
 from laplex._gram.sums import ENDLESS, Columns, exact_parts
 from laplex._scan.autograd import differentiates, not_again, scan, ties
+from laplex._scan.ops import matrix_from
 from laplex._scan.order import Matrix
 from laplex._scan.results import LAUNCH_AXIS
 
@@ -35,7 +35,7 @@ from laplex._scan.results import LAUNCH_AXIS
 def gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Tensor:
     """Differentiable M (h, m, n, n) in the dtype of weight (h, m, k); phase: phi (h, n) and psi (h, k), or nothing."""
     target, source, tau = matrix[:3]
-    fused = _fused(matrix)
+    fused = matrix.backend.fused_gram
     if fused is not None and _here_and_now(weight, target, source, tau, *phase):
         if differentiates(weight, target, source, tau, *phase):
             return _FusedGram.apply(weight, *matrix.flat, *phase)[0]  # type: ignore[no-any-return]
@@ -45,16 +45,12 @@ def gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Tensor:
     if torch.compiler.is_compiling():  # traces no Function that takes a tensor twice
         _checks.no_transform_in_a_graph()
         views = apart((*columns, *matrix.tensors))
-        return _Gram.apply(*views, matrix.order.layout, matrix.backend, dtype)[0]  # type: ignore[no-any-return]
+        return _Gram.apply(*views, matrix.order.layout, matrix.backend.name, dtype)[0]  # type: ignore[no-any-return]
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         return _composite(columns, matrix, dtype)
     if differentiates(*columns, target, source, tau):
         return _Gram.apply(*columns, *matrix.flat, dtype)[0]  # type: ignore[no-any-return]
     return ops.gram(*columns, *matrix.flat, dtype)[0]  # type: ignore[no-any-return]
-
-
-def _fused(matrix: Matrix) -> ModuleType | None:
-    return _backends.load(matrix.backend, matrix.target.device.type).fused_gram
 
 
 def _here_and_now(*tensors: Tensor) -> bool:
@@ -80,8 +76,8 @@ class _FusedGram(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        matrix, phase = Matrix.from_flat(inputs[:9]), inputs[9:]
-        fused: Any = _fused(matrix)
+        matrix, phase = matrix_from(inputs[:9]), inputs[9:]
+        fused: Any = matrix.backend.fused_gram
         made: tuple[Tensor, Tensor, Tensor] = fused.gram(weight, phase, matrix)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*made[1:])
@@ -96,12 +92,12 @@ class _FusedGram(torch.autograd.Function):
             return (None,) * len(needs)
         weight, *others = ctx.saved_tensors
         *phase, sums, direction = others[:-7]
-        matrix = Matrix.from_flat((*others[-7:], ctx.layout, ctx.backend))
+        matrix = matrix_from((*others[-7:], ctx.layout, ctx.backend))
         need = *needs[:4], *(needs[10:] or (False, False))
         if torch.is_grad_enabled() or not plainly_eager() or not plain(g):
             bars = _composite_bars(weight, tuple(phase), matrix, g, need)
         else:
-            fused: Any = _fused(matrix)
+            fused: Any = matrix.backend.fused_gram
             bars = fused.pullback(g, (sums, direction), weight, tuple(phase), matrix, need)
         weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar = bars
         found = weight_bar, t_bar, s_bar, tau_bar, *(None,) * 6, *((phi_bar, psi_bar) if phase else ())
@@ -174,7 +170,7 @@ def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Ten
     with torch.enable_grad():
         leaves = apart(tensors[:5])
         wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
-        matrix = Matrix.from_flat((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
+        matrix = matrix_from((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
         made = _composite(Columns(*leaves[:2]), matrix, ctx.dtype)
         found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
     return [next(found) if needed else None for needed in need]

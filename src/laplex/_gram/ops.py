@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laplex._gram import sums as of_sums
 from laplex._gram.sums import Columns
-from laplex._scan.ops import MATRIX
+from laplex._scan.ops import MATRIX, matrix_from
 from laplex._scan.order import Matrix
 
 _library = torch.library.Library("laplex", "FRAGMENT")
@@ -36,7 +36,7 @@ Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 @torch.library.impl(_library, "gram", "CompositeExplicitAutograd")
 def _gram(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     *flat_matrix, dtype = inputs
-    matrix = Matrix.from_flat(flat_matrix)
+    matrix = matrix_from(flat_matrix)
     if weight.numel() == 0 or matrix.target.numel() == 0:
         made, sums = _matrix_like(weight, matrix, dtype)
         return made.zero_(), sums.zero_()
@@ -46,13 +46,13 @@ def _gram(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tens
 @torch.library.register_fake("laplex::gram", lib=_library)
 def _gram_fake(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
     *flat_matrix, dtype = inputs
-    return _matrix_like(weight, Matrix.from_flat(flat_matrix), dtype)
+    return _matrix_like(weight, matrix_from(flat_matrix), dtype)
 
 
 @torch.library.impl(_library, "gram_pullback", "CompositeExplicitAutograd")
 def _gram_pullback(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_source, to_tau = inputs
-    matrix, columns = Matrix.from_flat(flat_matrix), Columns(weight.contiguous(), direction)
+    matrix, columns = matrix_from(flat_matrix), Columns(weight.contiguous(), direction)
     if weight.numel() == 0 or matrix.target.numel() == 0:
         made = _gradients_like(columns, matrix, to_source, to_tau)
         return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_(), made[4].zero_()
@@ -62,7 +62,7 @@ def _gram_pullback(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *
 @torch.library.register_fake("laplex::gram_pullback", lib=_library)
 def _gram_pullback_fake(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_source, to_tau = inputs
-    return _gradients_like(Columns(weight, direction), Matrix.from_flat(flat_matrix), to_source, to_tau)
+    return _gradients_like(Columns(weight, direction), matrix_from(flat_matrix), to_source, to_tau)
 
 
 def _matrix_like(weight: Tensor, matrix: Matrix, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex import _backends, _checks
+from laplex import _checks
 from laplex._errors import StalePlanError
 from laplex._scan.order import Matrix
 
@@ -38,7 +38,7 @@ class Pulled(NamedTuple):
 def gram(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """M (h, m, n, n) in a dtype, and the sums it is made of."""
     tau, smallest = matrix.tau, _checks.SMALLEST_TAU_OF_SQUARES
-    table = _backends.load(matrix.backend, tau.device.type)
+    table = matrix.backend
     if not tau.is_cuda and table.raises and not bool(_checks.is_length(tau, smallest).all()):
         raise ValueError(_checks.bad_tau("laplex.gram", tau, smallest))
     with _as_gram():
@@ -51,9 +51,8 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """weight_bar, direction_bar, t_bar, s_bar, tau_bar in float64; empty what is not asked for."""
     (weight, direction), tau = columns, matrix.tau
-    table = _backends.load(matrix.backend, tau.device.type)
-    found = table.gram.pull(g, sums, direction, matrix.target.double(), tau)
-    pulled = Pulled(*found.split_with_sizes(pulls(sums.shape[2]), 2))
+    parts = matrix.backend.gram.pull(g, sums, direction, matrix.target.double(), tau)
+    pulled = Pulled(*parts.split_with_sizes(pulls(sums.shape[2]), 2))
     t_bar, direction_bar = pulled.at_anchor[:, :, 0].sum(1) / tau[:, None], pulled.at_direction.sum(1)
     weight_bar, s_bar, tau_bar = weight.new_empty(0), weight.new_empty(0), weight.new_empty(0)
     if to_source:
@@ -120,7 +119,7 @@ def _sides(weight: Tensor, matrix: Matrix, degree: int) -> Tensor:
 
 def _scan(x: Tensor, matrix: Matrix, degree: int = 0) -> tuple[Tensor, Tensor]:
     """Even and odd sums, by the backend; autograd does not look in here."""
-    return _backends.load(matrix.backend, x.device.type).scan(x, matrix, odd=True, degree=degree)
+    return matrix.backend.scan(x, matrix, odd=True, degree=degree)
 
 
 def _endless(tau: Tensor) -> Tensor:

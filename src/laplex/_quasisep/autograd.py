@@ -18,6 +18,7 @@ from laplex import _checks
 from laplex._quasisep import ops as _quasi_ops
 from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 from laplex._scan.autograd import scan
+from laplex._scan.ops import matrix_from
 from laplex._scan.order import Matrix
 from laplex._scan.torch import BEYOND
 
@@ -327,7 +328,7 @@ def _halves_of_degree(degree: int, x: Tensor, matrix: Matrix) -> tuple[Tensor, T
 class _Halves(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-        matrix = Matrix.from_flat(inputs)
+        matrix = matrix_from(inputs)
         left, right = _halves_of_degree(0, x, matrix)
         ctx.layout, ctx.backend = inputs[-2:]
         ctx.save_for_backward(x, left, right, *matrix.tensors)
@@ -336,7 +337,7 @@ class _Halves(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, u: Tensor, v: Tensor) -> tuple[Any, ...]:
         x, left, right, *tensors = ctx.saved_tensors
-        matrix = Matrix.from_flat((*tensors, ctx.layout, ctx.backend))
+        matrix = matrix_from((*tensors, ctx.layout, ctx.backend))
         from_left, from_right = halves(torch.cat([u, v], 1), matrix.mT)
         of_u, of_v = from_right.chunk(2, 1)[0], from_left.chunk(2, 1)[1]
         rate = 1 / matrix.tau[:, None]

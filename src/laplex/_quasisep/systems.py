@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from laplex._operator import LaplaceOperator
 
 # A pivot d_i is A_ii minus what the points before explain, so it has rounding errors of a few eps = 2.2e-16 of A_ii. A
-# pivot below SINGULAR of A_ii has no correct digit, and A counts as singular. benchmarks/studies/refinement.py measures pivots
-# whose exact value is 0: without phases they come out as at most 2.6e-16 of A_ii. With phases the median is below 4e-16
-# too, but a few are as large as 6e-7: a singular matrix with phases is not always detected.
+# pivot below SINGULAR of A_ii has no correct digit, and A counts as singular. benchmarks/studies/refinement.py measures
+# pivots whose exact value is 0: without phases they come out as at most 2.6e-16 of A_ii. With phases the median is
+# below 4e-16 too, but a few are as large as 6e-7: a singular matrix with phases is not always detected.
 SINGULAR = 1e-15
 
 
@@ -99,7 +99,7 @@ class System(NamedTuple):
             "generators": Generators(*saved["generators"]),
             "factored": Factored(Chain(*chain), d, index, backend),
             "order": order,
-            "backend": _backends.of_order(order),
+            "backend": _backends.order_backend(order),
         }
         return cls(**{**kept, **made})
 
@@ -181,7 +181,7 @@ def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int,
 def _kernel_product(order: Order, backend: str, x: Tensor, a: Tensor, tau: Tensor, *phi: Tensor) -> Tensor:
     """K x."""
     phase = (phi[0], phi[0]) if phi else ()
-    return product(x.mT, Matrix(a, a, tau, _widened(order), backend), phase).mT
+    return product(x.mT, Matrix(a, a, tau, _widened(order), _backends.load(backend, a.device.type)), phase).mT
 
 
 def _gram_product(order: Order, backend: str, x: Tensor, *parameters: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def _gram_product(order: Order, backend: str, x: Tensor, *parameters: Tensor) ->
     weight, a, b, tau, *phases = parameters
     there = (phases[0], phases[1]) if phases else ()
     back = (phases[1], phases[0]) if phases else ()
-    matrix = Matrix(a, b, tau, _widened(order), backend)
+    matrix = Matrix(a, b, tau, _widened(order), _backends.load(backend, a.device.type))
     inner = product(x.mT, matrix.mT, back)
     return product(inner * weight[:, None], matrix, there).mT
 
@@ -286,7 +286,7 @@ def _applied(moments: Tensor, e: Tensor) -> Tensor:
 def _masses(moments: Tensor, k: Flat, index: Tensor, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U and V (h, 1 or 3, n), and W (h, n, 1 or 3), of moments (h, 1 or 3, k); all in the order of t, a sorted."""
     n, side = t.shape[-1], k.order.source
-    matrix = Matrix(k.a, k.b, k.tau / 2, k.order, k.backend)
+    matrix = Matrix(k.a, k.b, k.tau / 2, k.order, _backends.load(k.backend, t.device.type))
     if side.kind == "sorted":  # both sides are sorted: the sums then read memory in sequence
         cols, below, upto = (side.indices[:, channel].long() for channel in (0, 2, 3))
         moments = moments.gather(-1, cols[:, None].expand(moments.shape))

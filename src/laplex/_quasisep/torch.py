@@ -22,7 +22,7 @@ from torch import Tensor
 
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 
-# Newton's method for the factor of a Gram matrix (``_factor_gram``). The figures are those of benchmarks/studies/refinement.py.
+# Newton's method for the factor of a Gram matrix (``_factor_gram``). benchmarks/studies/refinement.py has the figures.
 #
 # It starts from the factor of the same matrix with diag raised to ENOUGH of its entries, which composition finds. The
 # inverse in ``_compose_states`` then has a condition number of up to 1 / ENOUGH, so composed maps have errors of about

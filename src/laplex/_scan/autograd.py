@@ -68,8 +68,7 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
         return _TransformableScan.apply(x, *matrix.flat, odd, degree)  # type: ignore[no-any-return]
     if differentiates(x, matrix.target, matrix.source, matrix.tau):
         return _EagerScan.apply(x, *matrix[:3], matrix.order, matrix.backend, odd, degree)  # type: ignore[no-any-return]
-    run = ops.scan_for(x, matrix)
-    return run(x, matrix, odd=odd, degree=degree)
+    return ops.run_scan(x, matrix, odd=odd, degree=degree)
 
 
 def differentiates(*tensors: Tensor) -> bool:
@@ -92,9 +91,9 @@ def bars_through(
     with torch.enable_grad():  # views: one tensor given twice has two gradients
         leaves = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
         y = function(*leaves)
-    wanted = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
-    found = iter(torch.autograd.grad(y, wanted, g, create_graph=not not_again()))
-    return [next(found) if need and leaf is not None else None for leaf, need in zip(leaves, needed, strict=True)]
+    variables = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
+    bars = iter(torch.autograd.grad(y, variables, g, create_graph=not not_again()))
+    return [next(bars) if need and leaf is not None else None for leaf, need in zip(leaves, needed, strict=True)]
 
 
 def ties(x: Tensor, target: Tensor, source: Tensor) -> Tensor:
@@ -131,8 +130,8 @@ class _Scan(torch.autograd.Function):
         degree: int,
     ) -> tuple[Tensor, Tensor]:
         order = target_index, target_values, source_index, source_values
-        made: tuple[Tensor, Tensor] = ops.scan(x, target, source, tau, *order, layout, backend, odd, degree)
-        return made
+        sums: tuple[Tensor, Tensor] = ops.scan(x, target, source, tau, *order, layout, backend, odd, degree)
+        return sums
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -145,7 +144,7 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, f: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *tensors, odd_x = _unwrapped(ctx.saved_tensors)  # read once: torch.utils.checkpoint counts
-        matrix = Matrix.from_flat((*tensors, ctx.layout, ctx.backend))
+        matrix = ops.matrix_from((*tensors, ctx.layout, ctx.backend))
         return *_bars(ctx, g, f, x, odd_x, matrix), *(None,) * 8
 
     @staticmethod
@@ -154,15 +153,15 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         tensors, (layout, backend, odd, degree) = list(arguments[:TENSORS]), arguments[TENSORS:]
         if all(dim is None for dim in in_dims[1:TENSORS]):  # only x is batched: more rows, behind the dimensions H
-            at = tensors[3].dim()
-            matrix = Matrix.from_flat((*tensors[1:], layout, backend))
-            return scan(tensors[0].movedim(in_dims[0], at), matrix, odd=odd, degree=degree), (at, at)
+            dim = tensors[3].dim()
+            matrix = ops.matrix_from((*tensors[1:], layout, backend))
+            return scan(tensors[0].movedim(in_dims[0], dim), matrix, odd=odd, degree=degree), (dim, dim)
         size = info.batch_size
         x, *others = (
             v.movedim(dim, 0) if dim is not None else v.expand(size, *v.shape)
             for v, dim in zip(tensors, in_dims, strict=False)
         )
-        return scan(x, Matrix.from_flat((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
+        return scan(x, ops.matrix_from((*others, layout, backend)), odd=odd, degree=degree), (0, 0)
 
 
 def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) -> tuple[Tensor | None, ...]:
@@ -175,12 +174,9 @@ def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) ->
         known = odd_x if ctx.odd else None
         bars: Any = _pullback(_Cotangents(g, f, known), x, matrix, needs[1:], ctx.degree)
     elif need_t or need_s or need_tau:
-        fused = ops.pullback_for(g, x, matrix)
-        bars = fused(g, x, odd_x, matrix, to_tau=need_tau)
+        bars = ops.run_pullback(g, x, odd_x, matrix, to_tau=need_tau)
     else:
-        transposed = matrix.mT
-        run = ops.scan_for(g, transposed)
-        bars = run(g, transposed, odd=False)[0], None, None, None
+        bars = ops.run_scan(g, matrix.mT, odd=False)[0], None, None, None
     return (
         _as(bars[0], x, need_x),
         _as(bars[1], matrix.target, need_t),
@@ -220,7 +216,7 @@ class _Cotangents(NamedTuple):
 def _pullback(
     cotangents: _Cotangents, x: Any, matrix: Matrix, needs: tuple[bool, bool, bool], degree: int
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """x_bar, t_bar, s_bar, tau_bar by differentiable products; ``ops.pullback_for`` is the same for g alone, fused."""
+    """x_bar, t_bar, s_bar, tau_bar by differentiable products; ``ops.run_pullback`` is the same for g alone, fused."""
     (g, f, odd_x), (t, s, tau) = cotangents, matrix[:3]
     need_t, need_s, need_tau = needs
     by_euler = need_tau and degree == 1
@@ -304,7 +300,7 @@ class _TransformableScan(_Scan):
 def _of_saved(ctx: Any, primals: Any) -> tuple[Tensor, Matrix]:
     """x and the matrix, of these and of the order that was saved with them."""
     x, *anchors = primals
-    return x, Matrix.from_flat((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
+    return x, ops.matrix_from((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
 
 
 def _pushforward(ctx: Any, x: Tensor, matrix: Matrix, tangents: Any) -> tuple[Tensor, Tensor | None]:
@@ -351,11 +347,10 @@ class _EagerScan(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, *inputs: Any) -> tuple[Tensor, Tensor]:
-        *matrix, ctx.odd, ctx.degree = inputs
-        ctx.order, ctx.backend = matrix[3:]
-        of_x = Matrix(*matrix)
-        run = ops.scan_for(x, of_x)
-        output = run(x, of_x, odd=ctx.odd, degree=ctx.degree)
+        *fields, ctx.odd, ctx.degree = inputs
+        matrix = Matrix(*fields)
+        ctx.order, ctx.backend = matrix.order, matrix.backend
+        output = ops.run_scan(x, matrix, odd=ctx.odd, degree=ctx.degree)
         ctx.set_materialize_grads(False)
         if not ctx.odd:
             ctx.mark_non_differentiable(output[1])

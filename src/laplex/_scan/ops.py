@@ -14,13 +14,14 @@ Where nothing traces or transforms a call, the dispatcher is not asked: that tak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from laplex import _backends
+from laplex._backends import Backend
 from laplex._eager import plain, plainly_eager
 from laplex._scan import results
 from laplex._scan.order import Matrix, Order, Tensors, empty_order
@@ -45,74 +46,60 @@ Sums = tuple[Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def order(a: Tensor, b: Tensor, layout: str, backend: str) -> Order:
+def matrix_from(flat: Sequence[Any]) -> Matrix:
+    """The inverse of ``Matrix.flat``."""
+    target, source, tau, *tensors, layout, backend = flat
+    table = _backends.load(backend, target.device.type)
+    return Matrix(target, source, tau, Order.from_tensors(tensors, layout), table)
+
+
+def order(a: Tensor, b: Tensor, layout: str, backend: Backend) -> Order:
     """The order of a (h, n) and b (h, k), or of a (n,) and b (k,)."""
     if plainly_eager() and plain(a) and plain(b):
         return _order(a, b, layout, backend)
-    return Order.from_tensors(plan(a, b, layout, backend), layout)
+    return Order.from_tensors(plan(a, b, layout, backend.name), layout)
 
 
-def _order(a: Tensor, b: Tensor, layout: str, backend: str) -> Order:
-    sort = _backends.load(backend, a.device.type).order
-    if sort is None:
-        raise NotImplementedError(f"laplex::plan: backend '{backend}' sorts nothing")
-    return sort(a, b, layout)
+def _order(a: Tensor, b: Tensor, layout: str, backend: Backend) -> Order:
+    if backend.order is None:
+        raise NotImplementedError(f"laplex::plan: backend '{backend.name}' sorts nothing")
+    return backend.order(a, b, layout)
 
 
-def scan_for(x: Tensor, matrix: Matrix) -> Callable[..., Sums]:
-    """What computes ``scan(x, matrix, odd=, degree=)``: the backend, or the operator where something watches the call.
-
-    A function that returns a function, so that the way from a public call to the backend stays short.
-    """
-    given = x, matrix.target, matrix.source, matrix.tau  # the order's tensors are our own
-    if not plainly_eager() or not all(map(plain, given)):
-        return _registered_scan
-    return _scan_by_backend(x, matrix)
+def run_scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> Sums:
+    """The scan by the matrix's backend, or by the operator where something watches the call."""
+    operands = x, matrix.target, matrix.source, matrix.tau  # the order's tensors are our own
+    if plainly_eager() and all(map(plain, operands)):
+        return _scan(x, matrix, odd, degree)
+    sums: Sums = scan(x, *matrix.flat, odd, degree)
+    return sums
 
 
-def _scan_by_backend(x: Tensor, matrix: Matrix) -> Callable[..., Sums]:
-    if x.numel() == 0 or matrix.target.numel() == 0:
-        return _no_sums
-    return _backends.load(matrix.backend, x.device.type).scan
-
-
-def _registered_scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> Sums:
-    made: Sums = scan(x, *matrix.flat, odd, degree)
-    return made
-
-
-def _no_sums(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> Sums:
+def _scan(x: Tensor, matrix: Matrix, odd: bool, degree: int) -> Sums:
+    if x.numel() > 0 and matrix.target.numel() > 0:
+        return matrix.backend.scan(x, matrix, odd=odd, degree=degree)
     even, difference = results.sums_like(x, matrix, odd)
     return even.zero_(), difference.zero_()
 
 
-def pullback_for(g: Tensor, x: Tensor, matrix: Matrix) -> Callable[..., Gradients]:
-    """What computes ``pullback(g, x, odd_x, matrix, to_tau=)``, as :func:`scan_for`."""
-    given = g, x, matrix.target, matrix.source, matrix.tau
-    if not plainly_eager() or not all(map(plain, given)):
-        return _registered_pullback
-    return _pullback_by_backend(g, x, matrix)
+def run_pullback(g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool) -> Gradients:
+    """The gradients by the matrix's backend, or by the operator where something watches the call."""
+    if plainly_eager() and all(map(plain, (g, x, matrix.target, matrix.source, matrix.tau))):
+        return _pullback(g, x, odd_x, matrix, to_tau)
+    bars: Gradients = pullback(g, x, odd_x, *matrix.flat, to_tau)
+    return bars
 
 
-def _pullback_by_backend(g: Tensor, x: Tensor, matrix: Matrix) -> Callable[..., Gradients]:
-    if g.numel() == 0 or x.numel() == 0:
-        return _no_gradients
-    return _backends.load(matrix.backend, x.device.type).pullback
-
-
-def _registered_pullback(g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool) -> Gradients:
-    made: Gradients = pullback(g, x, odd_x, *matrix.flat, to_tau)
-    return made
-
-
-def _no_gradients(g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool) -> Gradients:
+def _pullback(g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, to_tau: bool) -> Gradients:
+    if g.numel() > 0 and x.numel() > 0:
+        return matrix.backend.pullback(g, x, odd_x, matrix, to_tau=to_tau)
     x_bar, t_bar, s_bar, tau_bar = results.gradients_like(x, odd_x, matrix, to_tau)
     return x_bar.zero_(), t_bar.zero_(), s_bar.zero_(), tau_bar.zero_()
 
 
 @torch.library.impl(_library, "plan", "CompositeExplicitAutograd")
 def _plan_impl(a: Tensor, b: Tensor, layout: str, backend: str) -> Tensors:
-    return _order(a, b, layout, backend).tensors
+    return _order(a, b, layout, _backends.load(backend, a.device.type)).tensors
 
 
 @torch.library.register_fake("laplex::plan", lib=_library)
@@ -129,32 +116,30 @@ def _plan_vmap(
         side.movedim(dim, 0) if dim is not None else side.expand(size, *side.shape)
         for side, dim in zip((a, b), in_dims, strict=False)
     ]
-    made = plan(*(flat(side, 2) for side in sides), layout, backend)
+    tensors = plan(*(flat(side, 2) for side in sides), layout, backend)
     batch = math.prod(sides[0].shape[1:-1])
-    return tuple(tensor.unflatten(0, (size, batch)) for tensor in made), (0, 0, 0, 0)
+    return tuple(tensor.unflatten(0, (size, batch)) for tensor in tensors), (0, 0, 0, 0)
 
 
 @torch.library.impl(_library, "scan", "CompositeExplicitAutograd")
 def _scan_impl(x: Tensor, *inputs: Any) -> Sums:
     *flat_matrix, odd, degree = inputs
-    matrix = Matrix.from_flat(flat_matrix)
-    return _scan_by_backend(x, matrix)(x, matrix, odd=odd, degree=degree)
+    return _scan(x, matrix_from(flat_matrix), odd, degree)
 
 
 @torch.library.register_fake("laplex::scan", lib=_library)
 def _scan_fake(x: Tensor, *inputs: Any) -> Sums:
     *flat_matrix, odd, _degree = inputs
-    return results.sums_like(x, Matrix.from_flat(flat_matrix), odd)
+    return results.sums_like(x, matrix_from(flat_matrix), odd)
 
 
 @torch.library.impl(_library, "pullback", "CompositeExplicitAutograd")
 def _pullback_impl(g: Tensor, x: Tensor, odd_x: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_tau = inputs
-    matrix = Matrix.from_flat(flat_matrix)
-    return _pullback_by_backend(g, x, matrix)(g, x, odd_x, matrix, to_tau=to_tau)
+    return _pullback(g, x, odd_x, matrix_from(flat_matrix), to_tau)
 
 
 @torch.library.register_fake("laplex::pullback", lib=_library)
 def _pullback_fake(g: Tensor, x: Tensor, odd_x: Tensor, *inputs: Any) -> Gradients:
     *flat_matrix, to_tau = inputs
-    return results.gradients_like(x, odd_x, Matrix.from_flat(flat_matrix), to_tau)
+    return results.gradients_like(x, odd_x, matrix_from(flat_matrix), to_tau)

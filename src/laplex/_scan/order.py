@@ -29,15 +29,19 @@ h is the number of matrices in a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplex._eager import always
 
-# From this ratio of sizes on only the shorter side is sorted. benchmarks/studies/crossover.py: short -> long gains from 16 on,
-# long -> short loses a little where everything fits the cache; the plan, which sorts only the short side, always gains.
+if TYPE_CHECKING:
+    from laplex._backends import Backend
+
+# From this ratio of sizes on only the shorter side is sorted. benchmarks/studies/crossover.py: short -> long gains from
+# 16 on, long -> short loses a little where everything fits the cache; the plan, which sorts only the short side, always
+# gains.
 SHORT_AXIS_RATIO = 16
 WORD = 32  # points; the GPU's order is padded to multiples of it
 
@@ -123,18 +127,12 @@ class Matrix(NamedTuple):
     source: Tensor  # (*H, k)
     tau: Tensor  # H
     order: Order
-    backend: str
-
-    @classmethod
-    def from_flat(cls, flat: Sequence[Any]) -> Matrix:
-        """The inverse of :attr:`flat`."""
-        target, source, tau, *tensors, layout, backend = flat
-        return cls(target, source, tau, Order.from_tensors(tensors, layout), backend)
+    backend: Backend
 
     @property
     def flat(self) -> tuple[Any, ...]:
-        """As arguments of an operator: seven tensors, the layout and the backend."""
-        return *self.tensors, self.order.layout, self.backend
+        """As arguments of an operator: seven tensors, the layout and the backend's name."""
+        return *self.tensors, self.order.layout, self.backend.name
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -147,8 +145,10 @@ class Matrix(NamedTuple):
 
     def widened(self) -> Matrix:
         """The same numbers in float64."""
-        wide = (tensor.double() if tensor.is_floating_point() else tensor for tensor in self.tensors)
-        return Matrix.from_flat((*wide, self.order.layout, self.backend))
+        target, source, tau, *tensors = [
+            tensor.double() if tensor.is_floating_point() else tensor for tensor in self.tensors
+        ]
+        return Matrix(target, source, tau, Order.from_tensors(tensors, self.order.layout), self.backend)
 
 
 def layout_of_sides(n: int, k: int) -> str:

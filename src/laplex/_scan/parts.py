@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from laplex._scan import results
-from laplex._scan.order import Matrix
+from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat, flat_rows
 
 
@@ -16,10 +16,14 @@ def batch_parts(matrix: Matrix, most: int = 1 << 62) -> list[tuple[slice, Matrix
     """Parts of the batch that fit one launch, with at most so many matrices."""
     most = min(most, results.LAUNCH_AXIS)
     anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
-    tensors = *anchors, *matrix.order.tensors
-    parts = [slice(at, at + most) for at in range(0, anchors[2].shape[0], most)]
-    how = matrix.order.layout, matrix.backend
-    return [(part, Matrix.from_flat((*(tensor[part] for tensor in tensors), *how))) for part in parts]
+    parts = [slice(first, first + most) for first in range(0, anchors[2].shape[0], most)]
+    return [(part, _part(matrix, anchors, part)) for part in parts]
+
+
+def _part(matrix: Matrix, anchors: tuple[Tensor, Tensor, Tensor], part: slice) -> Matrix:
+    target, source, tau = anchors
+    order = Order.from_tensors([tensor[part] for tensor in matrix.order.tensors], matrix.order.layout)
+    return Matrix(target[part], source[part], tau[part], order, matrix.backend)
 
 
 def scan_in_parts(
@@ -27,6 +31,6 @@ def scan_in_parts(
 ) -> tuple[Tensor, Tensor]:
     """What ``scan`` gives for a batch of any size."""
     rows = flat_rows(x, matrix.tau)
-    made = [scan(rows[part], of_part, odd=odd, degree=degree) for part, of_part in batch_parts(matrix)]
-    even, odd_part = (torch.cat(parts) for parts in zip(*made, strict=True))
+    sums = [scan(rows[part], matrices, odd=odd, degree=degree) for part, matrices in batch_parts(matrix)]
+    even, odd_part = (torch.cat(parts) for parts in zip(*sums, strict=True))
     return even.reshape(*x.shape[:-1], even.shape[-1]), odd_part.reshape(*x.shape[:-1], odd_part.shape[-1])

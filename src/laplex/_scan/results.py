@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex import _backends
 from laplex._scan.order import Matrix
 
 LAUNCH_AXIS = 65535  # programs along the second or third axis of a launch on a GPU; larger batches run in parts
@@ -15,7 +14,7 @@ def even_like(x: Tensor, size: int, matrix: Matrix) -> Tensor:
     """(*X, size) for E x. Where x (m, k) or (h, m, k) is the transpose of contiguous memory, a GPU's result is, too."""
     tau = matrix.tau
     columns = x.dim() == tau.dim() + 2 <= 3 and x.shape[-2] > 1 and x.stride(-2) == 1 and x.stride(-1) != 1
-    if columns and tau.numel() <= LAUNCH_AXIS and _backends.load(matrix.backend, x.device.type).writes_columns:
+    if columns and tau.numel() <= LAUNCH_AXIS and matrix.backend.writes_columns:
         return x.new_empty((*x.shape[:-2], size, x.shape[-2])).mT
     return x.new_empty((*x.shape[:-1], size))
 

@@ -31,8 +31,7 @@ def weighted(x: Tensor, matrix: Matrix, weight: Tensor) -> Tensor:
     if not eager or torch.autograd.forward_ad._current_level >= 0:
         return _composed(x, matrix, weight)
     if differentiates(x, weight, *matrix[:3]):
-        made: Tensor = _Weighted.apply(x, weight, *matrix)
-        return made
+        return _Weighted.apply(x, weight, *matrix)  # type: ignore[no-any-return]
     return _summed(x, matrix, weight, odd=False)[0]
 
 
@@ -63,7 +62,7 @@ def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Te
     for part, of_part in parts:
         rows = x.expand(of_part.tau.numel(), *x.shape)
         keep = odd and len(parts) == 1
-        even, saved = ops.scan_for(rows, of_part)(rows, of_part, odd=keep)
+        even, saved = ops.run_scan(rows, of_part, odd=keep)
         added = _combined(even, weight[part])
         y = added if y is None else y.add_(added)
         saved = saved if keep else None
@@ -113,19 +112,17 @@ def _bars(
         rows, cotangents = x.expand(h, *x.shape), g.expand(h, *g.shape)
         odd = g.new_empty((h, g.shape[0], 0))
         if needed[2]:
-            odd = odd_x if odd_x is not None else ops.scan_for(rows, of_part)(rows, of_part, odd=True)[1]
-        pullback = ops.pullback_for(cotangents, rows, of_part)
-        x_bars, *bars, tau_bar = pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
+            odd = odd_x if odd_x is not None else ops.run_scan(rows, of_part, odd=True)[1]
+        x_bars, *bars, tau_bar = ops.run_pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
         w_bar = (x_bars * x).sum(-1).sum(-1, dtype=torch.float64) if needed[1] else None
         of_anchors = [bar * factor.to(bar.dtype)[:, None] for bar in bars]
         others.append((w_bar, *of_anchors, tau_bar * factor if needed[4] else None))
         if needed[0]:
             added = _combined(x_bars, factor)
             x_bar = added if x_bar is None else x_bar.add_(added)
-    made = [torch.cat(values) if values[0] is not None else None for values in zip(*others, strict=True)]
-    given = weight, matrix.target, matrix.source, matrix.tau
+    joined = [torch.cat(values) if values[0] is not None else None for values in zip(*others, strict=True)]
     shaped = [
         bar.to(value.dtype).view(value.shape) if need and bar is not None else None
-        for bar, value, need in zip(made, given, needed[1:], strict=True)
+        for bar, value, need in zip(joined, (weight, *matrix[:3]), needed[1:], strict=True)
     ]
     return [x_bar, *shaped]

@@ -19,7 +19,8 @@ def _joined(n: int, k: int) -> str:
     return "joined"
 
 
-BACKEND = Backend(
+TRITON = Backend(
+    name="triton",
     scan=scan.scan,
     pullback=scan.pullback,
     layout=_joined,
@@ -37,5 +38,6 @@ BACKEND = Backend(
     raises=False,
     joins=True,
 )
-DIRECT = Backend(scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)
-FORMED = DIRECT._replace(form=form, reads_half=True)
+DIRECT = Backend(name="dense", scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)
+FORMED = DIRECT._replace(name="formed", form=form, reads_half=True)
+TABLES = {table.name: table for table in (TRITON, DIRECT, FORMED)}

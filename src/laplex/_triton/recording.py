@@ -37,7 +37,7 @@ class TorchCall(NamedTuple):
     function: Callable[..., Any]
     tensors: tuple[Tensor, ...]
     filled: int
-    how: dict[str, Any]
+    options: dict[str, Any]
 
 
 class Recording:
@@ -76,13 +76,13 @@ class _Watch(TorchDispatchMode):
         self.recording = recording
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if not self.recording.paused:
             if func in _ALLOCATIONS:
-                self.recording.fresh.append(made)
+                self.recording.fresh.append(result)
             elif not _is_free(func):
                 self.recording.fail(str(func))
-        return made
+        return result
 
 
 @functools.cache
@@ -124,26 +124,25 @@ def _paused(recording: Any) -> Iterator[None]:
         recording.paused = before or bool(recording.failed)
 
 
-def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **how: Any) -> None:
+def call(function: Callable[..., Any], *tensors: Tensor, out: tuple[Tensor, ...], **options: Any) -> None:
     """Let a function of torch fill ``out``, as a step that can be replayed."""
     recording = state.recorder
     if not isinstance(recording, Recording):
-        function(*tensors, out=out if len(out) > 1 else out[0], **how)
+        function(*tensors, out=out if len(out) > 1 else out[0], **options)
         return
     with _paused(recording):
-        function(*tensors, out=out if len(out) > 1 else out[0], **how)
+        function(*tensors, out=out if len(out) > 1 else out[0], **options)
     if not recording.paused:
-        recording.steps.append(TorchCall(function, (*tensors, *out), len(out), how))
+        recording.steps.append(TorchCall(function, (*tensors, *out), len(out), options))
 
 
 def from_anchors(what: str, make: Callable[[], Results]) -> Results:
     """What depends on the anchors alone. Replays for the same anchors share it; for others it is a part of them."""
     recording = state.recorder
-    kept = recording.of_anchors if isinstance(recording, Recording) else None
-    if not isinstance(recording, Recording) or kept is None:
+    if not isinstance(recording, Recording) or recording.of_anchors is None:
         return make()
-    if what not in kept:
+    if what not in recording.of_anchors:
         with _paused(recording):
-            kept[what] = make()
-    recording.constants += kept[what]
-    return kept[what]
+            recording.of_anchors[what] = make()
+    recording.constants += recording.of_anchors[what]
+    return recording.of_anchors[what]

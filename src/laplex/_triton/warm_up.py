@@ -88,7 +88,7 @@ def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
                 _form(x, a, b.new_empty((*batch, size)), table.form, asked)
             continue
         order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
-        matrix = Matrix(a, b, tau, order, chosen)
+        matrix = Matrix(a, b, tau, order, table)
         even, none = table.scan(x, matrix, odd=False)
         if asked.gradients:
             _differentiate(table, even, none, x, matrix)

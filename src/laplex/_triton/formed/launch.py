@@ -17,14 +17,12 @@ from laplex._triton.launch import launch
 from laplex._triton.replay import replayed
 
 
-def form(
-    kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None, kept: dict[Any, Any] | None = None
-) -> Tensor:
+def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed, for an x of this dtype: in float32 unless x is float64.
 
     It is ``written`` in this dtype, or in that of x.
     """
-    made: Tensor = _form(kernels, exact=dtype == torch.float64, written=written or dtype, kept=kept)[0]
+    made: Tensor = _form(kernels, exact=dtype == torch.float64, written=written or dtype)[0]
     return made
 
 
@@ -54,15 +52,13 @@ def _form(kernels: Kernels, *, exact: bool, written: torch.dtype) -> tuple[Tenso
     return (out,)
 
 
-def pull(
-    g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = None, kept: dict[Any, Any] | None = None
-) -> Gradients:
+def pull(g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = None) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
 
     ``dtype`` is that of x, by default that of g: for float32 programs compute in float32, though g may be float64.
     """
     exact = (g.dtype if dtype is None else dtype) == torch.float64
-    found = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact, kept=kept))
+    found = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact))
     anchors, tau, weight, phase = needs
     t_bar, s_bar = (next(found), next(found)) if anchors else (None, None)
     tau_bar = next(found) if tau else None
