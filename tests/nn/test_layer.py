@@ -55,18 +55,9 @@ def test_gradients_are_those_of_the_definition(options):
         assert error(one, other) <= 1e-11, name
 
 
-@pytest.mark.parametrize(
-    ("sizes", "kernels", "expected"),
-    [((768, 1000), 4, 8_076), ((768, 1000), 8, 15_152), ((768, 1000), 16, 29_304)],
-)
-def test_parameters_of_a_swin_head(sizes, kernels, expected):
-    assert sum(p.numel() for p in LaplexLinear(*sizes, kernels=kernels).parameters()) == expected
-
-
-@pytest.mark.parametrize(("kernels", "expected"), [(4, 11_664), (8, 21_816), (16, 42_120)])
-def test_parameters_of_a_maxvit_head(kernels, expected):
-    layers = LaplexLinear(512, 512, kernels=kernels), LaplexLinear(512, 1000, kernels=kernels)
-    assert sum(p.numel() for layer in layers for p in layer.parameters()) == expected
+@pytest.mark.parametrize(("kernels", "expected"), [(4, 8_076), (8, 15_152), (16, 29_304)])
+def test_parameters_of_a_swin_head(kernels, expected):
+    assert sum(p.numel() for p in LaplexLinear(768, 1000, kernels=kernels).parameters()) == expected
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (30, 20), (20, 30), (40, 41), (1, 9), (64, 5)])
@@ -163,11 +154,7 @@ def test_half_precision_keeps_the_parameters(dtype, convert):
     assert error(y, x.double() @ dense_of(layer).T + layer.bias.double()) <= 4 * torch.finfo(dtype).eps
     y.float().sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in layer.parameters())
-
-
-def test_double_precision():
-    layer = LaplexLinear(30, 20, kernels=2).double()
-    assert {p.dtype for p in layer.parameters()} == {torch.float64}
+    assert {p.dtype for p in layer.double().parameters()} == {torch.float64}
     assert {p.dtype for p in layer.half().parameters()} == {torch.float32}
 
 
@@ -188,22 +175,6 @@ def test_compiled(options):
     assert error(got, want) <= 1e-6
     one, other = (torch.autograd.grad(y.square().sum(), list(layer.parameters())) for y in (got, want))
     assert all(error(this, that) <= 1e-5 for this, that in zip(one, other))
-
-
-def test_trains():
-    torch.manual_seed(0)
-    true = LaplexLinear(12, 8, kernels=2)
-    layer, x = LaplexLinear(12, 8, kernels=2), torch.randn(256, 12)
-    layer.load_state_dict({name: value + 0.05 * torch.randn_like(value) for name, value in true.state_dict().items()})
-    layer.fixed_tau.fill_(1.0)
-    optimizer, y = torch.optim.Adam(layer.parameters(), lr=0.01), true(x).detach()
-    first = float((layer(x) - y).square().mean().detach())
-    for _ in range(150):
-        optimizer.zero_grad()
-        loss = (layer(x) - y).square().mean()
-        loss.backward()
-        optimizer.step()
-    assert float(loss.detach()) < 0.02 * first
 
 
 # --- starts -----------------------------------------------------------------------------------------------------------
@@ -338,20 +309,17 @@ def test_bad_targets(target, text):
     assert all(torch.equal(before[name], value) for name, value in layer.state_dict().items())
 
 
-def test_a_target_that_is_no_data():
-    with pytest.raises(
-        TypeError, match=r"`target` must be a weight, a pair \(x, y\) or batches of such pairs, got int"
-    ):
-        LaplexLinear(16, 12).init_from(3)
+BAD_TYPES = {
+    "number": (3, r"`target` must be a weight, a pair \(x, y\) or batches of such pairs, got int"),
+    "complex weight": (torch.ones(12, 16).cfloat(), "`target` must be real, got torch.complex64; use target.real"),
+    "complex x": ((torch.ones(5, 16).cfloat(), torch.ones(5).long()), "`x` must be real, got torch.complex64; use x.r"),
+}
 
 
-def test_complex_targets():
-    for name, target in (
-        ("target", torch.ones(12, 16).cfloat()),
-        ("x", (torch.ones(5, 16).cfloat(), torch.ones(5, dtype=torch.long))),
-    ):
-        with pytest.raises(TypeError, match=f"`{name}` must be real, got torch.complex64; use {name}.real"):
-            LaplexLinear(16, 12).init_from(target)
+@pytest.mark.parametrize(("target", "text"), BAD_TYPES.values(), ids=BAD_TYPES)
+def test_targets_of_bad_types(target, text):
+    with pytest.raises(TypeError, match=text):
+        LaplexLinear(16, 12).init_from(target)
 
 
 @pytest.mark.parametrize("kernels", [1, 2])
