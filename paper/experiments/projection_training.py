@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paper.experiments.images import ROWS, FlatImages
-from paper.experiments.training import seeded
+from paper.experiments.training import batches, descend, seeded
 
 # --- Heads on frozen features ----------------------------------------------------------------------------------------
 
@@ -128,25 +128,17 @@ def joint_run(projection: nn.Module, m: int, data: FlatImages, recipe: JointReci
     with seeded(seed):
         rest = nn.Sequential(nn.BatchNorm1d(m), nn.Linear(m, data.classes)).to(data.device)
     net = nn.Sequential(projection, rest)
-    batch = min(recipe.batch, len(data.train.y))
-    steps = len(data.train.y) // batch  # images that do not fill a batch wait for another epoch
-    optimizer, schedule = _optimizer(projection, rest, recipe, recipe.epochs * steps)
-    generator = torch.Generator().manual_seed(seed)
-    # Looking at parameters makes a GPU wait; on the CPU laplex raises for anchors that are not finite.
-    every = 1 if data.device.type == "cpu" else steps
-    loss = torch.zeros(())
-    for _ in range(recipe.epochs):
-        order = torch.randperm(len(data.train.y), generator=generator)[: steps * batch].to(data.device)
-        for step, rows in enumerate(order.split(batch), 1):
-            optimizer.zero_grad(set_to_none=True)
-            x = data.normalised(data.train.pixels[rows])
-            loss = nn.functional.cross_entropy(net(x), data.train.y[rows])
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-            if step % every == 0 and not all(bool(one.isfinite().all()) for one in net.parameters()):
-                return DIVERGED
-    return {"val": _validated(net, data), "loss": float(loss.detach()), "diverged": False}
+    rows, batch = len(data.train.y), min(recipe.batch, len(data.train.y))
+    optimizer, schedule = _optimizer(projection, rest, recipe, recipe.epochs * (rows // batch))
+
+    def loss_on(rows: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(net(data.normalised(data.train.pixels[rows])), data.train.y[rows])
+
+    epochs = batches(rows, batch, recipe.epochs, seed, data.device, full=True)
+    loss = descend(net, loss_on, epochs, optimizer, schedule)
+    if loss is None:
+        return DIVERGED
+    return {"val": _validate(net, data), "loss": loss, "diverged": False}
 
 
 def _optimizer(
@@ -162,7 +154,7 @@ def _optimizer(
 
 
 @torch.no_grad()
-def _validated(net: nn.Module, data: FlatImages) -> float:
+def _validate(net: nn.Module, data: FlatImages) -> float:
     """The accuracy on the validation images."""
     net.eval()
     parts = zip(data.val.pixels.split(ROWS), data.val.y.split(ROWS), strict=True)

@@ -6,7 +6,7 @@ order of the rows comes from a generator on the CPU: a seed means the same batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,27 +59,50 @@ def train(head: nn.Module, data: Features, recipe: Recipe, seed: int) -> dict[st
 
     A run whose parameters are no longer finite is stopped; it counts as diverged, with accuracies of 0.
     """
-    rows = len(data.train[1])
-    steps = -(-rows // recipe.batch)
-    optimizer = torch.optim.AdamW(_groups(head, recipe), fused=True)  # one launch a step on a GPU
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, recipe.epochs * steps, eta_min=recipe.floor)
+    x, y = data.train
+    steps = recipe.epochs * -(-len(y) // recipe.batch)
+    optimizer = torch.optim.AdamW(_groups(head, recipe), fused=True)  # one launch per step on a GPU
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=recipe.floor)
+    epochs = batches(len(y), recipe.batch, recipe.epochs, seed, x.device)
+    loss = descend(head, lambda rows: nn.functional.cross_entropy(head(x[rows]), y[rows]), epochs, optimizer, schedule)
+    if loss is None:
+        return DIVERGED
+    return {"val": accuracy(head, *data.val), "test": accuracy(head, *data.test), "loss": loss, "diverged": False}
+
+
+def batches(
+    rows: int, batch: int, epochs: int, seed: int, device: torch.device, *, full: bool = False
+) -> Iterator[tuple[Tensor, ...]]:
+    """Row numbers of the batches of each epoch; ``full`` lets rows that do not fill a batch wait for another epoch."""
     generator = torch.Generator().manual_seed(seed)
-    # Looking at parameters makes a GPU wait, so there it is done once an epoch. On the CPU it is done after every step,
-    # because there laplex raises for anchors that are not finite.
-    every = 1 if data.train[0].device.type == "cpu" else steps
+    for _ in range(epochs):
+        order = torch.randperm(rows, generator=generator).to(device)
+        yield order[: rows // batch * batch if full else rows].split(batch)
+
+
+def descend(
+    net: nn.Module,
+    loss_on: Callable[[Tensor], Tensor],
+    epochs: Iterable[tuple[Tensor, ...]],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+) -> float | None:
+    """One step per batch; the last loss, or None as soon as parameters are no longer finite."""
+    on_cpu = next(net.parameters()).device.type == "cpu"
     loss = torch.zeros(())
-    for _ in range(recipe.epochs):
-        order = torch.randperm(rows, generator=generator).to(data.train[0].device)
-        for step, batch in enumerate(order.split(recipe.batch), 1):
+    for epoch in epochs:
+        for step, rows in enumerate(epoch, 1):
             optimizer.zero_grad(set_to_none=True)
-            loss = nn.functional.cross_entropy(head(data.train[0][batch]), data.train[1][batch])
+            loss = loss_on(rows)
             loss.backward()
             optimizer.step()
             schedule.step()
-            if step % every == 0 and not all(bool(parameter.isfinite().all()) for parameter in head.parameters()):
-                return DIVERGED
-    reached = {"val": accuracy(head, *data.val), "test": accuracy(head, *data.test)}
-    return reached | {"loss": float(loss.detach()), "diverged": False}
+            # Looking at parameters makes a GPU wait, so there it is done once an epoch. On the CPU it is done after
+            # every step, because there laplex raises for anchors that are not finite.
+            looks = on_cpu or step == len(epoch)
+            if looks and not all(bool(parameter.isfinite().all()) for parameter in net.parameters()):
+                return None
+    return float(loss.detach())
 
 
 @torch.no_grad()

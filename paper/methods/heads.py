@@ -23,8 +23,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from laplex import _checks
-from laplex._checks.counts import whole
 from laplex.nn import LaplexLinear
 
 METHODS = (
@@ -52,10 +50,6 @@ def count(method: str, in_features: int, out_features: int, size: int, *, hidden
         size: kernels, rank, terms or width; "full" has none, and ignores it.
         hidden: the width of the hidden layer of a head of two layers; ``method`` is then one of ``LAYERS``.
     """
-    where = "paper.methods.heads.count"
-    _is_method(where, method, METHODS if hidden is None else LAYERS)
-    _check_sizes(where, in_features=in_features, out_features=out_features)
-    whole(where, "size", size, 0)
     if hidden is not None:
         first, last = count(method, in_features, hidden, size), count(method, hidden, out_features, size)
         return Count(first.trained + last.trained, first.stored + last.stored)
@@ -83,30 +77,15 @@ def size_for_budget(method: str, in_features: int, out_features: int, budget: in
         budget: the most parameters, biases included: stored ones for "pca-stored", else trained ones.
         hidden: as for :func:`count`.
     """
-    where = "paper.methods.heads.size_for_budget"
-    _is_method(where, method, METHODS if hidden is None else LAYERS)
-    if method == "full":
-        raise ValueError(f"{where}: `method` must have a size, got 'full'; its parameters are those of torch.nn.Linear")
-    whole(where, "budget", budget)
     counts = [count(method, in_features, out_features, size, hidden=hidden) for size in (0, 1)]
     none, one = (each.stored if method == "pca-stored" else each.trained for each in counts)
     size = (budget - none) // (one - none)  # counts are linear in the size
     if size < 1:
         raise ValueError(
-            f"{where}: `budget` must be at least {one}, the parameters of the smallest head of method {method!r}, got "
-            f"{budget}; allow more"
+            f"paper.methods.heads.size_for_budget: `budget` must be at least {one}, the parameters of the smallest "
+            f"head of method {method!r}, got {budget}; allow more"
         )
     return size
-
-
-def _is_method(where: str, method: str, known: tuple[str, ...]) -> None:
-    if method not in known:
-        raise ValueError(f"{where}: `method` must be one of {', '.join(known)}, got {method!r}; choose one of them")
-
-
-def _check_sizes(where: str, **sizes: int) -> None:
-    for name, value in sizes.items():
-        whole(where, name, value)
 
 
 # --- Heads -----------------------------------------------------------------------------------------------------------
@@ -132,7 +111,6 @@ class LowRankLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        _check_sizes("paper.methods.LowRankLinear", in_features=in_features, out_features=out_features, rank=rank)
         self.left = nn.Parameter(torch.randn(out_features, rank, device=device, dtype=dtype) / rank**0.5)
         self.right = nn.Parameter(torch.randn(rank, in_features, device=device, dtype=dtype) / in_features**0.5)
         self.bias = nn.Parameter(torch.zeros(out_features, device=device, dtype=dtype)) if bias else None
@@ -147,19 +125,7 @@ class LowRankLinear(nn.Module):
         trace(E C E^T) for a difference E. ``bias`` (out,) is copied. A rank above min(out, in) fills up with zeros on
         the left, so that it can be trained.
         """
-        where = "paper.methods.LowRankLinear.from_weight"
-        if weight.dim() != 2:
-            raise ValueError(
-                f"{where}: `weight` must have the shape (out, in), got {tuple(weight.shape)}; pass layer.weight"
-            )
         out_features, in_features = weight.shape
-        if not bool(weight.isfinite().all()):
-            raise ValueError(_checks.not_finite(where, "weight"))
-        for name, value, shape in (("bias", bias, (out_features,)), ("moments", moments, (in_features, in_features))):
-            if value is not None and tuple(value.shape) != shape:
-                raise ValueError(
-                    f"{where}: `{name}` must have the shape {shape}, got {tuple(value.shape)}; leave it out"
-                )
         layer = cls(in_features, out_features, rank, bias=bias is not None, device=weight.device, dtype=weight.dtype)
         with torch.no_grad():
             wide = weight.double()
@@ -192,7 +158,6 @@ class KroneckerSum(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, terms: int, bias: bool = True) -> None:
         super().__init__()
-        _check_sizes("paper.methods.KroneckerSum", in_features=in_features, out_features=out_features, terms=terms)
         p, q = kronecker_shape(in_features, out_features)
         self.left = nn.Parameter(torch.randn(terms, p, q))
         # An entry of W then has the variance 1 / in, as in a dense layer that keeps the variance of x.
@@ -241,8 +206,6 @@ class SeededProjectionHead(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, width: int, seed: int) -> None:
         super().__init__()
-        where = "paper.methods.SeededProjectionHead"
-        _check_sizes(where, in_features=in_features, out_features=out_features, width=width)
         drawn = torch.randn(width, in_features, generator=torch.Generator().manual_seed(seed), device="cpu")
         self.head = nn.Linear(width, out_features)
         self.register_buffer("projection", drawn.to(self.head.weight) / in_features**0.5, persistent=False)
@@ -258,22 +221,13 @@ class PCAHead(nn.Module):
     Args:
         x (rows, in): what the directions are found from.
         out_features: classes.
-        width: m.
+        width: m, at most the rows and the features of x.
     """
 
     directions: Tensor
 
     def __init__(self, x: Tensor, out_features: int, width: int) -> None:
         super().__init__()
-        where = "paper.methods.PCAHead"
-        _check_sizes(where, out_features=out_features, width=width)
-        if x.dim() != 2 or width > min(x.shape):
-            raise ValueError(
-                f"{where}: `x` must have the shape (rows, in) with at least `width` = {width} rows and features, got "
-                f"{tuple(x.shape)}; use a smaller width"
-            )
-        if not bool(x.isfinite().all()):
-            raise ValueError(_checks.not_finite(where, "x"))
         centred = x.double() - x.double().mean(0)
         _, vectors = torch.linalg.eigh(centred.mT @ centred)  # ascending
         self.register_buffer("directions", vectors.mT.flip(0)[:width].to(x.dtype).contiguous())
@@ -295,8 +249,6 @@ class LaplexProjectionHead(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, width: int) -> None:
         super().__init__()
-        where = "paper.methods.LaplexProjectionHead"
-        _check_sizes(where, in_features=in_features, out_features=out_features, width=width)
         self.projection = LaplexLinear(in_features, width, bias=False)
         self.head = nn.Linear(width, out_features)
 

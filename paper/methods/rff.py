@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import whole
-
 
 class FourierFeatures(NamedTuple):
     """D frequencies and offsets, made by :func:`draw`."""
@@ -49,7 +47,6 @@ def draw(
     Frequencies are tan(pi (u - 1/2)) of u uniform in (0, 1), computed in float64: in float32 u = 0 would be drawn now
     and then, and large frequencies would all be among few values.
     """
-    whole("paper.methods.rff.draw", "count", count)
     drawn_on = device if generator is None else generator.device
     u, v = torch.rand(2, count, generator=generator, device=drawn_on, dtype=torch.float64)
     like = torch.empty((), device=u.device if device is None else device, dtype=dtype)

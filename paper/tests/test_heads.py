@@ -87,66 +87,12 @@ def test_laplex_and_low_rank_have_the_same_rank_within_a_budget():
             assert size_for_budget("laplex", *shape, budget) == size_for_budget("low-rank", *shape, budget) == rank
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: count("dense", 3, 2, 1), "paper.methods.heads.count: `method` must be one of full, .* got 'dense'"),
-        (lambda: size_for_budget("dense", 3, 2, 9), "size_for_budget: `method` must be one of"),
-        (
-            lambda: count("pca", 3, 2, 1, hidden=3),
-            "heads.count: `method` must be one of full, laplex, laplex-phased, low-rank, kronecker, got 'pca'; choose",
-        ),
-        (lambda: size_for_budget("pca", 3, 2, 9, hidden=3), "size_for_budget: `method` must be one of full, .* 'pca'"),
-        (lambda: size_for_budget("full", 3, 2, 9), "size_for_budget: `method` must have a size, got 'full'; its"),
-        (
-            lambda: size_for_budget("seeded", 3, 2, 3),
-            "size_for_budget: `budget` must be at least 4, the parameters of the smallest head of method 'seeded', got",
-        ),
-        (lambda: LowRankLinear(3, 2, 0), "paper.methods.LowRankLinear: `rank` must be at least 1, got 0; use a"),
-        (lambda: LowRankLinear(0, 2, 1), "paper.methods.LowRankLinear: `in_features` must be at least 1, got 0;"),
-        (lambda: KroneckerSum(3, 2, 0), "paper.methods.KroneckerSum: `terms` must be at least 1, got 0;"),
-        (lambda: SeededProjectionHead(3, 2, 0, 0), "SeededProjectionHead: `width` must be at least 1, got 0;"),
-        (lambda: LaplexProjectionHead(3, 2, 0), "LaplexProjectionHead: `width` must be at least 1, got 0;"),
-        (lambda: PCAHead(torch.randn(9, 3), 2, 0), "PCAHead: `width` must be at least 1, got 0;"),
-        (
-            lambda: PCAHead(torch.randn(9, 3), 2, 4),
-            r"PCAHead: `x` must have the shape \(rows, in\) with at least `width` = 4 rows and features, got \(9",
-        ),
-        (
-            lambda: LowRankLinear.from_weight(torch.randn(3), 1),
-            r"LowRankLinear.from_weight: `weight` must have the shape \(out, in\), got \(3,\); pass layer.weight",
-        ),
-        (
-            lambda: LowRankLinear.from_weight(torch.randn(3, 4), 1, torch.ones(4)),
-            r"LowRankLinear.from_weight: `bias` must have the shape \(3,\), got \(4,\); leave it out",
-        ),
-        (
-            lambda: LowRankLinear.from_weight(torch.randn(3, 4), 1, moments=torch.ones(3, 3)),
-            r"LowRankLinear.from_weight: `moments` must have the shape \(4, 4\), got \(3, 3\); leave it out",
-        ),
-        (
-            lambda: LowRankLinear.from_weight(torch.full((3, 4), torch.nan), 1),
-            "LowRankLinear.from_weight: `weight` must be finite, got NaN or infinity; find it",
-        ),
-        (lambda: PCAHead(torch.full((9, 3), torch.inf), 2, 1), "PCAHead: `x` must be finite, got NaN or infinity;"),
-    ],
-)  # fmt: skip
-def test_bad_arguments_are_named(call, message):
+def test_a_budget_that_buys_nothing_is_refused():
+    message = (
+        "size_for_budget: `budget` must be at least 4, the parameters of the smallest head"
+    )
     with pytest.raises(ValueError, match=message):
-        call()
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: LowRankLinear(3, 2, 1.5), "LowRankLinear: `rank` must be a whole number, got 1.5; use int"),
-        (lambda: count("laplex", 3, 2, 1.5), "heads.count: `size` must be a whole number, got 1.5; use int"),
-        (lambda: size_for_budget("laplex", 3, 2, 9.5), "size_for_budget: `budget` must be a whole number, got 9.5;"),
-    ],
-)
-def test_sizes_are_whole_numbers(call, message):
-    with pytest.raises(TypeError, match=message):
-        call()
+        size_for_budget("seeded", 3, 2, 3)
 
 
 # --- What each computes ----------------------------------------------------------------------------------------------
