@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from laplex import _autocast
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex.density._examples import Examples
 from laplex.density._factor import LATENTS_AT_ONCE, Capacitance, Cholesky, FactorGaussian, Statistics
 from laplex.density._module import START_NOISE, Density
@@ -170,7 +170,7 @@ def ppca(examples: Examples, rank: int) -> DenseFactorGaussian:
     where = "paper.methods.ppca"
     count, dim = len(examples), examples.dim
     most = min(count - 2, dim - 1)
-    if whole(where, "rank", rank) > most:
+    if integer(where, "rank", rank) > most:
         raise ValueError(
             f"{where}: `rank` must be at most {most} for {count} examples of {dim} features, got {rank}; use a smaller "
             "one, or more examples"

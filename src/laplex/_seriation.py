@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 
 BLOCK = 1 << 22  # numbers of the data, or of a level of the tree, that are worked on at a time
 ITERATIONS = 12  # of power methods; a direction of nearly the same variance does as well as the leading one
@@ -82,8 +82,8 @@ def _check(where: str, data: Tensor, coordinates: object, leaf: object) -> None:
             f"{where}: `data` must be (N, d), with at least one sample and one feature, got shape {tuple(data.shape)}; "
             "use .flatten(1)"
         )
-    whole(where, "coordinates", coordinates)
-    whole(where, "leaf", leaf)
+    integer(where, "coordinates", coordinates)
+    integer(where, "leaf", leaf)
 
 
 # --- Features as points ----------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast
-from laplex._checks.counts import positive, whole
+from laplex._checks.counts import integer, positive
 from laplex.nn._projection import LaplexProjection
 
 try:
@@ -96,7 +96,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     def _check(self) -> None:
         """Raise unless the parameters are valid. scikit-learn wants this in ``fit``, not in the constructor."""
         where = "laplex.sklearn.LaplexTransformer"
-        whole(where, "n_components", self.n_components)
+        integer(where, "n_components", self.n_components)
         if not (isinstance(self.tau, str) and self.tau == "auto"):
             positive(where, "tau", self.tau, '"auto"')
         if not (isinstance(self.places, str) and self.places in ("data", "random")):

@@ -1,4 +1,4 @@
-"""Numbers that are no tensors: how many of something, and positive lengths."""
+"""Numbers that are not tensors: counts, seeds and positive lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from laplex._checks.arguments import as_float
 MOST_SEED = 2**63 - 1
 
 
-def whole(where: str, name: str, value: object, least: int = 1) -> int:
+def integer(where: str, name: str, value: object, least: int = 1) -> int:
     """A whole number of at least ``least``, of any integer type."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{where}: `{name}` must be a whole number, got {value!r}; use int({name}) if it is one")
@@ -21,10 +21,10 @@ def whole(where: str, name: str, value: object, least: int = 1) -> int:
 
 def seed(where: str, value: object) -> int:
     """A seed: a whole number from 0 to 2^63 - 1."""
-    found = whole(where, "seed", value, 0)
-    if found > MOST_SEED:
+    number = integer(where, "seed", value, 0)
+    if number > MOST_SEED:
         raise ValueError(f"{where}: `seed` must be at most 2^63 - 1, got {value}; use a smaller one")
-    return found
+    return number
 
 
 def positive(where: str, name: str, value: object, instead: str | None = None) -> float:
@@ -36,3 +36,6 @@ def positive(where: str, name: str, value: object, instead: str | None = None) -
         also = f",{other}" if other else ""
         raise ValueError(f"{where}: `{name}` must be positive and finite{also}, got {value}; leave it out")
     return as_float(value)
+
+
+whole = integer  # until no branch imports it by this name

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex import _progress
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex.density._examples import Examples, examples_of
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
@@ -56,7 +56,7 @@ def fit(
         >>> model, history = laplex.density.fit(examples, rank=100)
         >>> model.log_prob(images.flatten(1))
     """
-    whole("laplex.density.fit", "rounds", rounds)
+    integer("laplex.density.fit", "rounds", rounds)
     began, history = time.perf_counter(), []
     state = start(examples, rank, functions=functions, places=places, shape=shape, seed=seed)
     em = EM(examples, state, rounds, jump=jump, began=began)

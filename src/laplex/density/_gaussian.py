@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from laplex import _autocast
 from laplex._checks import counts
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex._functional import linear
 from laplex.density._examples import Examples, examples_of
 from laplex.density._module import START_NOISE, Density, LowerTriangle
@@ -74,7 +74,7 @@ class LaplexGaussian(Density):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, rank, device, dtype)
-        self.components = whole(self._where, "components", components)
+        self.components = integer(self._where, "components", components)
         self.latent = _latent(self._where, latent, components)
         self.a, self.b, self.log_tau = self._parameter(dim), self._parameter(rank), self._parameter()
         self.weight = self._parameter(components, dim)
@@ -239,7 +239,7 @@ class PlacedGaussian(Density):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(dim, rank, device, dtype)
-        self.functions = whole(self._where, "functions", functions)
+        self.functions = integer(self._where, "functions", functions)
         if rank % functions:
             raise ValueError(
                 f"{self._where}: `rank` must be a multiple of `functions`, got {rank} and {functions}; use rank="

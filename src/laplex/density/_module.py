@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex.density._factor import Capacitance, FactorGaussian, in_units
 from laplex.nn._anchored import Anchored
 from laplex.nn._checks import at_least_single, features
@@ -29,7 +29,7 @@ class Density(Anchored):
     def __init__(self, dim: int, rank: int, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
         super().__init__()
         self._where = f"{self._package}.{type(self).__name__}"
-        self.dim, self.rank = whole(self._where, "dim", dim), whole(self._where, "rank", rank)
+        self.dim, self.rank = integer(self._where, "dim", dim), integer(self._where, "rank", rank)
         self._like: dict[str, Any] = {"device": device, "dtype": at_least_single(self._where, dtype)}
         self.register_buffer("mean", torch.zeros(self.dim, **self._like))
         self.log_noise = self._parameter(self.dim)
@@ -62,7 +62,7 @@ class Density(Anchored):
     @torch.no_grad()
     def sample(self, count: int, *, noise: bool = True) -> Tensor:
         """Draws (count, dim); without ``noise`` they are the same after the same seed, but m + F z alone."""
-        drawn, gaussian = (whole(f"{self._where}.sample", "count", count),), self.distribution()
+        drawn, gaussian = (integer(f"{self._where}.sample", "count", count),), self.distribution()
         return gaussian.rsample(drawn) if noise else gaussian.signal(drawn)
 
     @torch.no_grad()

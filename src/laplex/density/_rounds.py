@@ -66,12 +66,12 @@ class EM:
     ) -> None:
         where = "laplex.density.EM"
         examples_of(where, examples)
-        self.rounds = counts.whole(where, "rounds", rounds, 0)
+        self.rounds = counts.integer(where, "rounds", rounds, 0)
         self.examples, self.state = examples, state
         self.entered: State | None = None
         self.shrinkage = shrinkage(len(state.root), len(examples))
         self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), len(examples))
-        self._schedule = self.rounds if schedule is None else counts.whole(where, "schedule", schedule, 0)
+        self._schedule = self.rounds if schedule is None else counts.integer(where, "schedule", schedule, 0)
         self._jump = jump
         self._began = time.perf_counter() if began is None else began
 

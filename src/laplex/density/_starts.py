@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks import counts
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex._seriation import seriate
 from laplex.density._em import State
 from laplex.density._examples import Examples, examples_of
@@ -44,8 +44,8 @@ def start(
     """
     where = "laplex.density.start"
     examples_of(where, examples)
-    whole(where, "rank", rank)
-    whole(where, "functions", functions)
+    integer(where, "rank", rank)
+    integer(where, "functions", functions)
     if rank % functions or rank // functions < 2:
         raise ValueError(
             f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "

@@ -55,7 +55,7 @@ class Trainer:
             )
         examples_of(where, examples)
         rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
-        self.batch = counts.whole(where, "batch", batch)
+        self.batch = counts.integer(where, "batch", batch)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
         if batch % share[1]:

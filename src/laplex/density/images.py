@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from laplex import _progress
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex._images import SUFFIXES, Array, Header, Source, decoded, decoder, headers, tell_skipped
 
 WHERE = "laplex.density.images.load"
@@ -78,10 +78,10 @@ def load(
         count: the first so many that can be read; the others are not decoded. All if it is left out.
         progress: called with the number of images that are decoded, and of all; None shows a bar.
     """
-    side = None if side is None else whole(WHERE, "side", side)
+    side = None if side is None else integer(WHERE, "side", side)
     if channels not in (None, 1, 3):
         raise ValueError(f"{WHERE}: `channels` must be 1 or 3, got {channels!r}; use 1 for grey and 3 for RGB")
-    count = None if count is None else whole(WHERE, "count", count)
+    count = None if count is None else integer(WHERE, "count", count)
     path, part = _named(source)
     content = _content(path, part, side)
     if not isinstance(content, list):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from laplex._checks.counts import positive, whole
+from laplex._checks.counts import integer, positive
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
 from laplex.nn import _search as search
@@ -89,9 +89,9 @@ class LaplexLinear(Anchored):
         super().__init__()
         encoders.watch(LaplexLinear)
         where = "laplex.nn.LaplexLinear"
-        self.in_features = whole(where, "in_features", in_features)
-        self.out_features = whole(where, "out_features", out_features)
-        self.kernels = whole(where, "kernels", kernels)
+        self.in_features = integer(where, "in_features", in_features)
+        self.out_features = integer(where, "out_features", out_features)
+        self.kernels = integer(where, "kernels", kernels)
         dtype = checks.at_least_single(where, dtype)
         length = 1.0 if tau is None else positive(where, "tau", tau, "None")
         self._first_tau = checks.length_in(where, length, dtype)

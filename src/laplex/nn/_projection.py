@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from laplex import _checks
-from laplex._checks.counts import positive, whole
+from laplex._checks.counts import integer, positive
 from laplex._seriation import seriate
 from laplex.nn._anchored import Anchored, uniform
 from laplex.nn._checks import at_least_single, length_in
@@ -76,8 +76,8 @@ class LaplexProjection(Anchored):
     ) -> None:
         super().__init__()
         where = "laplex.nn.LaplexProjection"
-        self.in_features = whole(where, "in_features", in_features)
-        self.out_features = whole(where, "out_features", out_features)
+        self.in_features = integer(where, "in_features", in_features)
+        self.out_features = integer(where, "out_features", out_features)
         dtype = at_least_single(where, dtype)
         length = 1 / self.out_features if tau is None else positive(where, "tau", tau, "None")
         self._first_tau = length_in(where, length, dtype)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import nn
 
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex.nn._encoders import leave_nested_tensors
 from laplex.nn._linear import LaplexLinear
 
@@ -131,7 +131,7 @@ def replace_linear(
         left alone: 2, 1,290 parameters: `include` does not match
     """
     where = "laplex.nn.replace_linear"
-    whole(where, "kernels", kernels)
+    integer(where, "kernels", kernels)
     if fit and options:
         raise ValueError(f"{where}: with fit=True layers have no {', '.join(options)}; leave it out, or set fit=False")
     unknown = sorted(set(options) - set(OPTIONS))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex.nn._fitting import Fit, Snapshot
 from laplex.nn._linear import LaplexLinear
 
@@ -41,7 +41,7 @@ def reseat_step(
     """
     where = "laplex.nn.reseat_step"
     _check_layer(where, layer)
-    whole(where, "sweeps", sweeps)
+    integer(where, "sweeps", sweeps)
     _check_steps(where, steps)
     before, gradient, importance = _gradient(where, layer, loss)
     if not 0 < float(importance.mean()) < math.inf:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex._progress import bar
 from laplex.nn import _checks as checks
 from laplex.nn import _start as starts
@@ -52,7 +52,7 @@ def fit(
     """Fit a layer's anchors and weights to a dense weight (out_features, in_features)."""
     where = "laplex.nn.LaplexLinear.from_linear"
     checks.weight_like(where, "weight", weight, (layer.out_features, layer.in_features))
-    whole(where, "sweeps", sweeps)
+    integer(where, "sweeps", sweeps)
     checks.importances(where, importance, layer.in_features)
     metric, diagonal = _metrics(layer, importance)
     scale = float(weight.abs().max()) or 1.0  # squares of very large or small weights would leave float32

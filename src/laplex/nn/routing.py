@@ -33,7 +33,7 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._checks.arguments import ANCHOR_DTYPES
-from laplex._checks.counts import whole
+from laplex._checks.counts import integer
 from laplex._functional import linear
 from laplex._shapes import flat_tau
 from laplex.nn._checks import features
@@ -124,7 +124,7 @@ def gather(
         dtype: of the anchors, float32 or float64.
     """
     where = "laplex.nn.routing.gather"
-    whole(where, "in_features", in_features, 0)
+    integer(where, "in_features", in_features, 0)
     _labels(where, "index", index, in_features)
     a, b = _places(where, index, in_features, dtype)
     if signs is None:
@@ -147,7 +147,7 @@ def count_sketch(
     nearest one rounds to -1, and its sine is multiplied by 0.
     """
     where = "laplex.nn.routing.count_sketch"
-    whole(where, "out_features", out_features, 0)
+    integer(where, "out_features", out_features, 0)
     _labels(where, "buckets", buckets, out_features)
     b, a = _places(where, buckets, out_features, dtype)
     if signs is None:
