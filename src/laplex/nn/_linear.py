@@ -71,7 +71,7 @@ class LaplexLinear(Anchored):
     __module__ = "laplex.nn"  # the name that users import and that saved files hold
 
     fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
-    svd_residual: float | None = None  # the share that the best matrix of rank `kernels`, as many parameters, leaves
+    svd_residual: float | None = None  # the share that the best matrix of rank `kernels` leaves
 
     def __init__(
         self,

@@ -96,7 +96,7 @@ class LaplexProjection(Anchored):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw anchors, phases and signs anew, and set tau to that of the constructor.
+        """Draw new anchors, phases and signs, and set tau to that of the constructor.
 
         A projection made on the meta device is ready after ``to_empty`` and this.
 
