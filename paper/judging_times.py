@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from paper.entry import Entry, Figure, Outcome, Plot
 from paper.judging import machine_name, not_run, outcome, overall, paper_series, series, value
-from paper.measuring import DENSE, FORWARD, KEPT, LAPLEX, LOGS, TITLES
+from paper.measuring import DENSE, FORWARD, LAPLEX, LOGS, PLANNED, TITLES
 from paper.results import Archive, Results, Run
 from paper.running import FULL, Measurement, Request
 
@@ -17,7 +17,7 @@ MB, GB = 1e6, 1e9
 BUSY = 0.15  # part of the CPU that others may use before times are called noisy
 GPU = "the paper's GPU is an H100"
 MEMORY = "the most that one call allocates, inputs and result counted; the paper does not say what it counts"
-PRODUCTS = (LAPLEX, KEPT, DENSE, LOGS)
+PRODUCTS = (LAPLEX, PLANNED, DENSE, LOGS)
 
 Points = Mapping[str, Mapping[int, float]]  # of the paper, by the label of its curve
 

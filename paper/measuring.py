@@ -27,12 +27,12 @@ from laplex.testing import Problem
 from paper.methods.products import dense, logcumsumexp, toeplitz
 from paper.running import FULL, QUICK, USUAL, Request, Result, Settings
 
-LAPLEX, KEPT, SCANNED, DENSE = "laplex", "laplex, plan kept", "laplex, asked to scan", "dense"
+LAPLEX, PLANNED, SCANNED, DENSE = "laplex", "laplex, plan kept", "laplex, asked to scan", "dense"
 FFT, TOEPLITZ, LOGS = "fft", "toeplitz", "logcumsumexp"
 FORWARD, BOTH, GRAM = "forward", "forward and backward", "gram"
 TITLES = {
     LAPLEX: "laplex, whole call",
-    KEPT: "laplex, plan kept",
+    PLANNED: "laplex, plan kept",
     SCANNED: "laplex, asked to scan",
     DENSE: "dense matrix, formed and multiplied",
     LOGS: "the paper's portable path, by logcumsumexp",
@@ -52,7 +52,7 @@ MOST = {
 }
 RIVALS = {DENSE: dense.prepare, TOEPLITZ: toeplitz.prepare, LOGS: logcumsumexp.prepare}  # whole calls, forward
 SECONDS = {QUICK: 0.02, USUAL: 0.6, FULL: 0.4}  # of all turns of a point; a full look has more points
-RIGHT = {LAPLEX: 1e-6, KEPT: 1e-6}  # the largest error at which a method is timed
+RIGHT = {LAPLEX: 1e-6, PLANNED: 1e-6}  # the largest error at which a method is timed
 NEAR = 1e-2  # the same for rivals: with a larger one they compute something else
 CHECKED_ENTRIES, FEWEST_ROWS, MOST_ROWS = 1 << 25, 8, 256  # of K, that a sample of rows has, about
 GRAM_ROWS = 16
@@ -111,7 +111,7 @@ def _forward(method: str, problem: Problem) -> Product:
     if method in RIVALS:
         anchors = (on_grid(problem).a,) * 2 if method == TOEPLITZ else (a, b)
         return lambda: (RIVALS[method](*anchors, tau)(x),)
-    plan = laplex.Plan(a, b) if method == KEPT else None
+    plan = laplex.Plan(a, b) if method == PLANNED else None
     backend = planner(a.device) if method == SCANNED else None
     return lambda: (laplex.linear(x, a, b, tau, plan=plan, backend=backend),)
 
@@ -133,7 +133,7 @@ def _gram(method: str, problem: Problem) -> Product:
     a, b, tau, weight = problem.a, problem.b, float(problem.tau), problem.x[0]
     if method == DENSE:
         return lambda: (dense.prepare_gram(a, b, tau)(problem.x)[0],)
-    plan = laplex.Plan(a, b) if method == KEPT else None
+    plan = laplex.Plan(a, b) if method == PLANNED else None
     return lambda: (laplex.gram(a, b, weight, tau, plan=plan),)
 
 

@@ -34,14 +34,14 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """The command: 2 where there are no results, or the page cannot be written."""
     try:
-        found = outcomes(_folders(options.results))
-        text = to_html(found)
+        results = outcomes(_folders(options.results))
+        text = to_html(results)
         _write(options.out, text)
     except ValueError as error:
         print(f"python -m paper report: {error}", file=sys.stderr)
         return 2
-    _report_damage(found)
-    counts = Counter(outcome.verdict for outcome in found)
+    _report_damage(results)
+    counts = Counter(outcome.verdict for outcome in results)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS)
     print(f"{options.out.absolute()}: {len(text.encode()) / 1e6:.1f} MB\n{verdicts}")
     if options.open:
@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _report_damage(found: list[Outcome]) -> None:
+def _report_damage(results: list[Outcome]) -> None:
     """A line for each damage, with the entries that it hits."""
-    for damage in dict.fromkeys(outcome.damage for outcome in found if outcome.damage):
-        damaged = [outcome for outcome in found if outcome.damage == damage]
+    for damage in dict.fromkeys(outcome.damage for outcome in results if outcome.damage):
+        damaged = [outcome for outcome in results if outcome.damage == damage]
         names = ", ".join(outcome.entry.name for outcome in damaged)
         files = dict.fromkeys(file for outcome in damaged for file in outcome.files)
         place = "" if ".json" in damage else f", in {', '.join(files)}"

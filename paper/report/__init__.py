@@ -141,8 +141,10 @@ def _machines(outcomes: Sequence[Outcome]) -> Markup:
     names = Counter(name for outcome in outcomes for name in {machine_name(each) for each in outcome.machines})
     if not names:
         return Markup("")
-    told = "; ".join(f"{name} ({count} {'entry' if count == 1 else 'entries'})" for name, count in names.most_common())
-    return tag("p", tag("strong", "Ran on: "), told, ".", class_="machines")
+    machines = "; ".join(
+        f"{name} ({count} {'entry' if count == 1 else 'entries'})" for name, count in names.most_common()
+    )
+    return tag("p", tag("strong", "Ran on: "), machines, ".", class_="machines")
 
 
 def _contents(groups: dict[str, list[Outcome]]) -> Markup:
@@ -162,7 +164,9 @@ def _content(outcome: Outcome) -> Markup:
 
 def _footer() -> Markup:
     meanings = join(tag("li", badge(verdict), f": {MEANINGS[verdict]}.") for verdict in VERDICTS)
-    made = f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. It needs no other file, and no network."
+    origin = (
+        f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. It needs no other file, and no network."
+    )
     rows = "A row of an entry that is not part of its criterion is not judged. A condition holds or not; an entry is "
     rows += "exceeded if all its conditions hold, and all its other judged rows are exceeded."
-    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(made)))
+    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(origin)))

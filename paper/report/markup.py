@@ -56,7 +56,7 @@ def _attributes(attributes: dict[str, str | bool | None]) -> str:
 def prose(text: str) -> Markup:
     """A sentence: `names` in code, and powers such as 2^20 raised."""
     pieces = re.split(r"`([^`]+)`", text)
-    return join(tag("code", piece) if at % 2 else _powers(piece) for at, piece in enumerate(pieces))
+    return join(tag("code", piece) if index % 2 else _powers(piece) for index, piece in enumerate(pieces))
 
 
 def _powers(text: str) -> Markup:

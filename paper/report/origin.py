@@ -13,16 +13,16 @@ def origin(outcome: Outcome) -> Markup:
     by_line: dict[str, list[dict[str, Any]]] = {}
     for machine in outcome.machines:
         by_line.setdefault(machine_name(machine) + _rest(machine), []).append(machine)
-    machines = [_ran_on(alike) for alike in by_line.values()]
+    machines = [_ran_on(runs) for runs in by_line.values()]
     files = [tag("code", file) for file in outcome.files]
     named = tag("p", "From ", files[0], *(Markup(", ") + file for file in files[1:]), ".") if files else Markup("")
     return tag("div", *machines, named, class_="origin") if machines or files else Markup("")
 
 
-def _ran_on(alike: list[dict[str, Any]]) -> Markup:
+def _ran_on(runs: list[dict[str, Any]]) -> Markup:
     """Runs of one machine with one version and date: a line, which unfolds."""
-    summary = tag("summary", "Ran on ", tag("strong", machine_name(alike[0])), _rest(alike[0]))
-    distinct = [machine for at, machine in enumerate(alike) if machine not in alike[:at]]
+    summary = tag("summary", "Ran on ", tag("strong", machine_name(runs[0])), _rest(runs[0]))
+    distinct = [machine for index, machine in enumerate(runs) if machine not in runs[:index]]
     return tag("details", summary, join(map(_details, distinct)))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from paper.entry import TENTH, Entry, Figure, Plot
 from paper.judging import figure, milliseconds, ratio
 from paper.judging_times import GB, MB, MEMORY, gigabytes, in_words, judge_times, peak, times_plot
-from paper.measuring import DENSE, FORWARD, GRAM, KEPT, LAPLEX, compare, draw, sizes
+from paper.measuring import DENSE, FORWARD, GRAM, LAPLEX, PLANNED, compare, draw, sizes
 from paper.results import Results
 from paper.running import Measurement, Request, Result, Settings
 
@@ -25,7 +25,9 @@ def _points(request: Request) -> list[Settings]:
 
 def _compute(settings: Settings, request: Request) -> Result:
     problem = draw(settings, request)
-    result = compare(replace(problem, x=problem.x.abs()), [(method, GRAM) for method in (LAPLEX, KEPT, DENSE)], request)
+    result = compare(
+        replace(problem, x=problem.x.abs()), [(method, GRAM) for method in (LAPLEX, PLANNED, DENSE)], request
+    )
     return result | {"measured": {method: {FORWARD: ways[GRAM]} for method, ways in result["measured"].items()}}
 
 

@@ -81,7 +81,7 @@ def _complete(sources: list[Results], start: str | None = None) -> dict[str, Acc
     """Accuracies on the data sets on which LAPLEX and low rank were run at all ranks, by the name of the set."""
     by_data = {source.path.stem.split("-", 1)[1].rpartition("-")[0]: accuracies(source, start) for source in sources}
     needed = {(method, rank) for method in COMPARED for rank in RANKS}
-    return {name: found for name, found in by_data.items() if needed <= found.keys()}
+    return {name: scores for name, scores in by_data.items() if needed <= scores.keys()}
 
 
 def accuracies(source: Results, start: str | None = None) -> Accuracies:
@@ -123,9 +123,9 @@ def _budgets(heads: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
 def _leads(by_data: dict[str, Accuracies]) -> list[Figure]:
     """How far LAPLEX is above low rank, and the smaller lead of the paper's two networks."""
     figures = []
-    for name, found in by_data.items():
+    for name, scores in by_data.items():
         for rank in RANKS:
-            lead, theirs = found["laplex", rank] - found["low-rank", rank], _paper_lead(rank)
+            lead, theirs = scores["laplex", rank] - scores["low-rank", rank], _paper_lead(rank)
             verdict = claim_verdict(lead > 0, lead > theirs)
             figures.append(Figure(f"lead over low rank, r = {rank}, {name}", theirs, lead, "points", "higher", verdict))
     return figures
@@ -151,7 +151,7 @@ def _gaps(by_data: dict[str, Accuracies]) -> list[Figure]:
     """How far LAPLEX of rank 16 is from a dense head; the paper's larger gap is that of its Swin-T."""
     full, ours = published.head("Swin-T", "full", None), published.head("Swin-T", "laplex", 16)
     paper = full.accuracy - ours.accuracy if full and ours else None
-    gaps = {name: found["full", 0] - found["laplex", 16] for name, found in by_data.items() if ("full", 0) in found}
+    gaps = {name: scores["full", 0] - scores["laplex", 16] for name, scores in by_data.items() if ("full", 0) in scores}
     note = "not part of the criterion"
     return [
         unjudged(f"gap to dense, r = 16, {name}", paper, gap, "points", "lower", note) for name, gap in gaps.items()
@@ -159,20 +159,20 @@ def _gaps(by_data: dict[str, Accuracies]) -> list[Figure]:
 
 
 def _span(by_data: dict[str, Accuracies], method: str) -> str:
-    found = [accuracies[method, rank] for accuracies in by_data.values() for rank in RANKS]
-    return f"{min(found):.1f} to {max(found):.1f}"
+    scores = [accuracies[method, rank] for accuracies in by_data.values() for rank in RANKS]
+    return f"{min(scores):.1f} to {max(scores):.1f}"
 
 
 # --- Plots and tables ------------------------------------------------------------------------------------------------
 
 
-def _plot(name: str, found: Accuracies) -> Plot:
+def _plot(name: str, scores: Accuracies) -> Plot:
     lines = []
     for method in COMPARED:
-        ranks = sorted(rank for other, rank in found if other == method)
-        lines.append(Series(TITLES[method], [float(rank) for rank in ranks], [found[method, rank] for rank in ranks]))
-    if ("full", 0) in found:
-        lines.append(Series(TITLES["full"], [float(rank) for rank in RANKS], [found["full", 0]] * len(RANKS)))
+        ranks = sorted(rank for other, rank in scores if other == method)
+        lines.append(Series(TITLES[method], [float(rank) for rank in ranks], [scores[method, rank] for rank in ranks]))
+    if ("full", 0) in scores:
+        lines.append(Series(TITLES["full"], [float(rank) for rank in RANKS], [scores["full", 0]] * len(RANKS)))
     for network in published.NETWORKS:
         for method in COMPARED:
             cells = {rank: published.head(network, method, rank) for rank in RANKS}
@@ -183,13 +183,13 @@ def _plot(name: str, found: Accuracies) -> Plot:
 
 def _table(by_data: dict[str, Accuracies]) -> TextTable:
     rows = []
-    for name, found in by_data.items():
+    for name, scores in by_data.items():
         for method in ROWS:
-            cells = [f"{found[method, rank]:.1f}" if (method, rank) in found else "" for rank in RANKS]
+            cells = [f"{scores[method, rank]:.1f}" if (method, rank) in scores else "" for rank in RANKS]
             if any(cells):
                 rows.append([name, method, *cells])
-        if ("full", 0) in found:
-            rows.append([name, "full, any r", f"{found['full', 0]:.1f}", "", ""])
+        if ("full", 0) in scores:
+            rows.append([name, "full, any r", f"{scores['full', 0]:.1f}", "", ""])
     columns = ["data", "head", *(f"r = {rank}" for rank in RANKS)]
     return TextTable("Test accuracy in percent at the parameters of LAPLEX with r kernels", columns, rows)
 

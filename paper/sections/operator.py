@@ -13,9 +13,9 @@ from paper.measuring import (
     DENSE,
     FFT,
     FORWARD,
-    KEPT,
     LAPLEX,
     LOGS,
+    PLANNED,
     TOEPLITZ,
     powers,
     sizes,
@@ -64,7 +64,7 @@ def _short_points(request: Request) -> list[Settings]:
     return [{"n": n, "k": k, "batch": 8, "seed": request.seed} for n, k in shapes]
 
 
-_PRODUCTS = tuple((method, FORWARD) for method in (LAPLEX, KEPT, DENSE))
+_PRODUCTS = tuple((method, FORWARD) for method in (LAPLEX, PLANNED, DENSE))
 _BOTH_WAYS = time_pairs(*_PRODUCTS, (LAPLEX, BOTH), (DENSE, BOTH))
 
 SIZES = Measurement(
@@ -96,7 +96,7 @@ def _runtime(results: Results) -> tuple[list[Figure], str]:
 def _runtime_plots(results: Results) -> list[Plot | None]:
     times = {"LAPLEX": RUNTIME_MS, "dense": DENSE_RUNTIME_MS}
     memory = {"LAPLEX": gigabytes(RUNTIME_BYTES), "dense": gigabytes(DENSE_RUNTIME_BYTES)}
-    methods, title = (LAPLEX, KEPT, DENSE, FFT), "Peak memory of a product of one vector"
+    methods, title = (LAPLEX, PLANNED, DENSE, FFT), "Peak memory of a product of one vector"
     return [
         times_plot(results, "Time of a product of one vector", gpu_points=times, methods=methods),
         times_plot(results, title, quantity="peak_bytes", gpu_points=memory, methods=methods),
@@ -161,7 +161,7 @@ def _batches(results: Results) -> tuple[list[Figure], str]:
     verdict = "not run" if growth is None else claim_verdict(True, growth < linear)
     label, note = "time of 256 vectors over that of 8, forward", "the paper: it grows with their number from 8 on"
     figures.append(Figure(label, linear, growth, "x", "lower", verdict, note))
-    spans = [(way, min(found.values()), max(found.values())) for way, found in ratios.items() if found]
+    spans = [(way, min(times.values()), max(times.values())) for way, times in ratios.items() if times]
     words = ", ".join(f"{least:.1f} to {most:.0f} times faster ({way})" for way, least, most in spans)
     reason = f"{machine_name(results)}: at n = 2^14 laplex is {words} than dense over all numbers of vectors"
     return figures, reason + (f"; 256 vectors take {growth:.1f} times as long as 8." if growth is not None else ".")

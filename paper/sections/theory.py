@@ -58,7 +58,7 @@ def _theorem(entry: Entry, archive: Archive) -> Outcome:
         return not_run(entry)
     errors, size = results.runs[-1].result, results.runs[-1].settings["n"]
     draws = len(errors["strict"])
-    right = {name: sum(error < EXACT for error in found) for name, found in errors.items()}
+    right = {name: sum(error < EXACT for error in each) for name, each in errors.items()}
     counts = {name: (float(draws), float(count), "draws") for name, count in right.items()}
     verdict = claim_verdict(right["strict"] == draws, False)
     figures = [

@@ -16,10 +16,10 @@ def png(side: int = 24) -> bytes:
     """A small picture of a ramp, written by hand so that no package is needed."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
-        whole = kind + content
-        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
 
-    rows = b"".join(b"\0" + bytes(255 * (at + row) // (2 * side) for at in range(side)) for row in range(side))
+    rows = b"".join(b"\0" + bytes(255 * (index + row) // (2 * side) for index in range(side)) for row in range(side))
     head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
@@ -34,10 +34,10 @@ def sizes_plot() -> Plot:
     """Powers of two over a time axis, both logarithmic, with lines of the paper."""
     x = [float(2**power) for power in range(10, 23, 2)]
     lines = [
-        Series("laplex", x, [1e-3 * 1.6**at for at in range(7)]),
-        Series("FFT", x, [2e-3 * 1.7**at for at in range(7)]),
+        Series("laplex", x, [1e-3 * 1.6**index for index in range(7)]),
+        Series("FFT", x, [2e-3 * 1.7**index for index in range(7)]),
         Series("dense", x, [1e-2, 0.16, 2.56, None, None, None, None]),
-        Series("LAPLEX (paper)", x, [2e-3 * 1.6**at for at in range(7)], from_paper=True),
+        Series("LAPLEX (paper)", x, [2e-3 * 1.6**index for index in range(7)], from_paper=True),
     ]
     return Plot("Time of a product", "n", "ms", lines, "log2", "log10")
 
@@ -73,7 +73,7 @@ def outcomes(folder: Path) -> list[Outcome]:
             "All within 1 point.",
             [close],
             [accuracy_plot(), sizes_plot()],
-            [TextTable("Further", ["head", *(f"column {at}" for at in range(12))], [["dense", *("95.2",) * 12]])],
+            [TextTable("Further", ["head", *(f"column {index}" for index in range(12))], [["dense", *("95.2",) * 12]])],
             machines=[{"cpu": "Some CPU", "device": "cpu", "torch": "2.13.0"}],
         ),
         Outcome(

@@ -10,8 +10,8 @@ MACHINE = {"device": "cuda", "gpu": "a GPU", "torch": "2", "commit": "0", "cpu":
 
 def write(folder, name, runs, device="cuda"):
     """A file of results: (settings, result) pairs."""
-    found = [{"settings": one, "result": two, "machine": 0, "date": "2026-01-01"} for one, two in runs]
-    content = {"experiment": name, "machines": [MACHINE | {"device": device}], "runs": found}
+    records = [{"settings": one, "result": two, "machine": 0, "date": "2026-01-01"} for one, two in runs]
+    content = {"experiment": name, "machines": [MACHINE | {"device": device}], "runs": records}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(content))
 

@@ -65,7 +65,7 @@ def no_way(runs):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "hit", "told"),
+    ("name", "change", "hit", "message"),
     [
         ("compress-tinyimagenet200_efflite0_1280_f16", no_way, {"heads"}, "a cell must be text, got None"),
         ("cuda-gram", no_result, {"gram"}, "KeyError: 'measured'"),
@@ -78,22 +78,22 @@ def no_way(runs):
         ("cpu-rank", zero_sizes, {"full-rank"}, "ValueError"),
     ],
 )
-def test_what_cannot_be_read_is_not_run_and_named(tmp_path, name, change, hit, told):
+def test_what_cannot_be_read_is_not_run_and_named(tmp_path, name, change, hit, message):
     usual = {one.entry.name: one.verdict for one in outcomes([COMMITTED])}
-    found = damage(tmp_path, name, change)
+    outcome = damage(tmp_path, name, change)
     for entry in hit:
-        assert found[entry].verdict == "not run"
-        assert told in found[entry].reason
-        assert f"{name}.json" in found[entry].reason
-        assert f"{name}.json" in str(found[entry].files)
-    assert {one: found[one].verdict for one in set(NAMES) - hit} == {one: usual[one] for one in set(NAMES) - hit}
+        assert outcome[entry].verdict == "not run"
+        assert message in outcome[entry].reason
+        assert f"{name}.json" in outcome[entry].reason
+        assert f"{name}.json" in str(outcome[entry].files)
+    assert {one: outcome[one].verdict for one in set(NAMES) - hit} == {one: usual[one] for one in set(NAMES) - hit}
 
 
 def test_a_file_that_is_no_json_is_named(tmp_path):
     (tmp_path / "cuda-sizes.json").write_text('{"runs": [1')
-    found = verdict("runtime", tmp_path)
-    assert found.verdict == "not run"
-    assert "cuda-sizes.json must be a file of results" in found.reason
+    outcome = verdict("runtime", tmp_path)
+    assert outcome.verdict == "not run"
+    assert "cuda-sizes.json must be a file of results" in outcome.reason
 
 
 @pytest.mark.parametrize("milliseconds", [0.0, -1.0, float("nan"), float("inf")])
@@ -103,9 +103,9 @@ def test_a_time_that_is_none_is_missing(tmp_path, milliseconds):
         (square(1 << 29), measured(laplex=took(100.0, milliseconds))),
     ]
     write(tmp_path, "cuda-sizes", runs)
-    found = verdict("runtime", tmp_path)
-    assert found.verdict == "not run"
-    assert [one.ours for one in found.figures] == [None, pytest.approx(100.0), None]
+    outcome = verdict("runtime", tmp_path)
+    assert outcome.verdict == "not run"
+    assert [one.ours for one in outcome.figures] == [None, pytest.approx(100.0), None]
 
 
 def test_an_error_that_is_no_number_passes_nothing(tmp_path):
@@ -120,6 +120,6 @@ def test_an_error_that_is_no_number_passes_nothing(tmp_path):
 def test_the_seed_of_the_last_run_is_judged_and_drawn(tmp_path):
     runs = [(square(n) | {"seed": seed}, measured(laplex=took(5.0 + seed))) for seed in (0, 1) for n in (64, 1 << 14)]
     write(tmp_path, "cpu-sizes", runs, "cpu")
-    found = verdict("cpu", tmp_path)
-    assert found.figures[0].ours == pytest.approx(6.0)
-    assert found.plots[0].series[0].y == [pytest.approx(6.0)] * 2
+    outcome = verdict("cpu", tmp_path)
+    assert outcome.figures[0].ours == pytest.approx(6.0)
+    assert outcome.plots[0].series[0].y == [pytest.approx(6.0)] * 2

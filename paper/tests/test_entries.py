@@ -11,7 +11,7 @@ from laplex import testing
 from made_features import write_features
 from paper import datasets, experiments, measuring
 from paper.experiments.options import from_values
-from paper.measuring import BOTH, DENSE, FFT, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ, check, compare, make
+from paper.measuring import BOTH, DENSE, FFT, FORWARD, LAPLEX, LOGS, PLANNED, SCANNED, TOEPLITZ, check, compare, make
 from paper.running import FULL, QUICK, Experiments, Measurement, Request
 from paper.sections import ENTRIES, LABELS_WITHOUT, NAMES, curves
 
@@ -49,7 +49,7 @@ def test_entries_are_complete():
 # --- Problems and rivals ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", [LAPLEX, KEPT, SCANNED, DENSE, LOGS, TOEPLITZ])
+@pytest.mark.parametrize("method", [LAPLEX, PLANNED, SCANNED, DENSE, LOGS, TOEPLITZ])
 def test_methods_compute_the_product(method):
     problem = testing.draw(200, 200, rows=3, seed=1)
     assert check(method, FORWARD, problem, make(method, FORWARD, problem)(), all_rows=True)["error"] < 1e-5
@@ -57,10 +57,10 @@ def test_methods_compute_the_product(method):
 
 def test_a_wrong_method_is_left_out_and_not_timed(monkeypatch):
     monkeypatch.setattr(measuring, "make", lambda method, way, problem: _off(make(method, way, problem), method))
-    found = compare(testing.draw(64, 64, rows=2), [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
-    assert "seconds" in found["measured"][DENSE][FORWARD]
-    assert LAPLEX not in found["measured"]
-    assert found["left_out"][f"{LAPLEX}, {FORWARD}"].startswith("wrong: its relative error is ")
+    result = compare(testing.draw(64, 64, rows=2), [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
+    assert "seconds" in result["measured"][DENSE][FORWARD]
+    assert LAPLEX not in result["measured"]
+    assert result["left_out"][f"{LAPLEX}, {FORWARD}"].startswith("wrong: its relative error is ")
 
 
 def _off(call, method):
@@ -70,8 +70,8 @@ def _off(call, method):
 def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
     monkeypatch.setitem(measuring.MOST, ("cpu", DENSE, FORWARD), 100)
     problem = testing.draw(64, 64, rows=2)
-    found = compare(problem, [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
-    assert "4,096 entries" in found["left_out"][f"{DENSE}, {FORWARD}"]
+    result = compare(problem, [(LAPLEX, FORWARD), (DENSE, FORWARD)], LOOK)
+    assert "4,096 entries" in result["left_out"][f"{DENSE}, {FORWARD}"]
 
     for message, shown in (("none left\nmore about it", "none left"), ("", "OutOfMemoryError")):
 
@@ -79,9 +79,9 @@ def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
             raise torch.OutOfMemoryError(message)
 
         monkeypatch.setattr(measuring, "make", full)
-        found = compare(problem, [(LAPLEX, FORWARD)], LOOK)
-        assert found["measured"] == {}
-        assert found["left_out"] == {f"{LAPLEX}, {FORWARD}": shown}
+        result = compare(problem, [(LAPLEX, FORWARD)], LOOK)
+        assert result["measured"] == {}
+        assert result["left_out"] == {f"{LAPLEX}, {FORWARD}": shown}
 
 
 # --- Measurements ----------------------------------------------------------------------------------------------------
@@ -106,29 +106,29 @@ def test_the_full_sizes_are_those_of_the_paper():
 
 
 def test_both_ways_are_checked_and_timed():
-    found = MEASUREMENTS["batch8"].compute({"n": 100, "k": 100, "batch": 8, "seed": 3}, LOOK)["measured"]
-    assert found[LAPLEX][BOTH]["error"] < 1e-6
-    assert found[DENSE][BOTH]["seconds"] > 0
-    assert found[LAPLEX][BOTH]["peak_bytes"] is None  # on a CPU it is not measured
+    result = MEASUREMENTS["batch8"].compute({"n": 100, "k": 100, "batch": 8, "seed": 3}, LOOK)["measured"]
+    assert result[LAPLEX][BOTH]["error"] < 1e-6
+    assert result[DENSE][BOTH]["seconds"] > 0
+    assert result[LAPLEX][BOTH]["peak_bytes"] is None  # on a CPU it is not measured
 
 
 def test_an_fft_has_a_time_and_no_error():
-    found = MEASUREMENTS["sizes"].compute({"n": 128, "k": 128, "batch": 1, "seed": 0}, LOOK)["measured"]
-    assert found[FFT][FORWARD]["seconds"] > 0
-    assert "error" not in found[FFT][FORWARD]
+    result = MEASUREMENTS["sizes"].compute({"n": 128, "k": 128, "batch": 1, "seed": 0}, LOOK)["measured"]
+    assert result[FFT][FORWARD]["seconds"] > 0
+    assert "error" not in result[FFT][FORWARD]
 
 
 def test_gradients_come_out_as_in_the_paper():
     for settings in MEASUREMENTS["gradients"].points(LOOK):
-        found = MEASUREMENTS["gradients"].compute(settings, LOOK)
-        assert found["has"] is (True if settings["paper"] is None else settings["paper"]), settings
+        result = MEASUREMENTS["gradients"].compute(settings, LOOK)
+        assert result["has"] is (True if settings["paper"] is None else settings["paper"]), settings
 
 
 def test_the_printed_theorem_loses_columns_and_laplex_does_not():
-    found = MEASUREMENTS["theorem"].compute({"n": 8, "draws": 20, "seed": 0}, LOOK)
-    assert max(found["mended"]) < 1e-13 > max(found["laplex"])
-    assert max(found["strict"]) > 0.01
-    assert min(found["printed"]) > 0.01
+    result = MEASUREMENTS["theorem"].compute({"n": 8, "draws": 20, "seed": 0}, LOOK)
+    assert max(result["mended"]) < 1e-13 > max(result["laplex"])
+    assert max(result["strict"]) > 0.01
+    assert min(result["printed"]) > 0.01
 
 
 def test_curves_have_a_loss_before_the_first_epoch_and_after_each(tmp_path):
@@ -136,9 +136,9 @@ def test_curves_have_a_loss_before_the_first_epoch_and_after_each(tmp_path):
     request = Request("cpu", QUICK, data=tmp_path)
     points = MEASUREMENTS["heads-curves"].points(request)
     assert [(one["method"], one["start"]) for one in points[-2:]] == [("low-rank", "random"), ("full", "random")]
-    found = MEASUREMENTS["heads-curves"].compute(points[0], request)
-    assert {len(found[part]) for part in ("train", "val")} == {1 + curves.QUICK_EPOCHS}
-    assert found["accuracy"]["diverged"] is False
+    result = MEASUREMENTS["heads-curves"].compute(points[0], request)
+    assert {len(result[part]) for part in ("train", "val")} == {1 + curves.QUICK_EPOCHS}
+    assert result["accuracy"]["diverged"] is False
 
 
 # --- Experiments -----------------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def test_data_sets_are_found_in_a_folder(tmp_path):
         np.savez(tmp_path / f"imagenette_{part}.npz", jpeg=np.zeros(1), off=np.zeros(1))
     np.savez(tmp_path / "photos.npz", webp_train=np.zeros(1))
     for name, recipe in (("heads", "tuned"), ("heads-recipe", "paper")):
-        (found,) = options(name, tmp_path)
-        assert (found["data"], found["name"], found["recipe"]) == (str(tmp_path / "made_16.npz"), "made", recipe)
+        (result,) = options(name, tmp_path)
+        assert (result["data"], result["name"], result["recipe"]) == (str(tmp_path / "made_16.npz"), "made", recipe)
     write_features(tmp_path / "made_32.npz")
     assert list(datasets.features(tmp_path).values()) == ["made_16", "made_32"]  # "made" would be both
     (density,) = options("density", tmp_path)
@@ -167,7 +167,7 @@ def test_data_sets_are_found_in_a_folder(tmp_path):
     for part in (part for part in PARTS.values() if isinstance(part, Experiments)):
         known = experiments.module(part.experiment).Options
         for request in (LOOK, Request("cpu"), Request("cuda", FULL)):
-            found = options(part.name, tmp_path, request)
-            assert found
-            for one in found:
+            result = options(part.name, tmp_path, request)
+            assert result
+            for one in result:
                 assert one.items() <= vars(from_values(known, one)).items()  # it has all of them

@@ -28,12 +28,12 @@ class Elements(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.text: list[tuple[str, str]] = []  # with the element it is in
         self.data = ""  # of the script that holds the plots
 
     def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
-        self.found.append((name, dict(attributes)))
+        self.elements.append((name, dict(attributes)))
         if name not in VOID:
             self.open.append(name)
 
@@ -43,18 +43,18 @@ class Elements(HTMLParser):
 
     def handle_data(self, text: str) -> None:
         self.text.append((self.open[-1] if self.open else "", text))
-        if self.found and self.found[-1][1].get("id") == "plot-data":
+        if self.elements and self.elements[-1][1].get("id") == "plot-data":
             self.data += text
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def samples(tmp_path_factory):
     return made_outcomes.outcomes(tmp_path_factory.mktemp("report"))
 
 
 @pytest.fixture(scope="module")
-def page(made):
-    return report.to_html(made)
+def page(samples):
+    return report.to_html(samples)
 
 
 @pytest.fixture(scope="module")
@@ -67,32 +67,32 @@ def parsed(page):
 
 def test_it_is_well_formed(parsed):
     assert parsed.open == []
-    ids = [attributes["id"] for _, attributes in parsed.found if "id" in attributes]
+    ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    targets = [attributes["href"] for name, attributes in parsed.found if name == "a"]
+    targets = [attributes["href"] for name, attributes in parsed.elements if name == "a"]
     assert all(target.startswith("#") and target[1:] in ids for target in targets)
 
 
 def test_it_loads_nothing(page, parsed):
-    loaded = [attributes.get(name) for _, attributes in parsed.found for name in ("src", "href", "srcset", "action")]
+    loaded = [attributes.get(name) for _, attributes in parsed.elements for name in ("src", "href", "srcset", "action")]
     assert all(each.startswith(("#", "data:")) for each in loaded if each is not None)
     assert not re.search(r"@import|url\(", page)
-    assert {"http-equiv": "Content-Security-Policy", "content": report.POLICY} in [each for _, each in parsed.found]
+    assert {"http-equiv": "Content-Security-Policy", "content": report.POLICY} in [each for _, each in parsed.elements]
 
 
-def test_every_entry_is_there_with_its_verdict(made, parsed):
+def test_every_entry_is_there_with_its_verdict(samples, parsed):
     shown = {
         attributes["id"]: attributes["data-verdict"]
-        for _, attributes in parsed.found
+        for _, attributes in parsed.elements
         if attributes.get("class") == "entry"
     }
-    assert shown == {f"entry-{outcome.entry.name}": outcome.verdict for outcome in made}
-    listed = [attributes["data-entry"] for _, attributes in parsed.found if "data-entry" in attributes]
+    assert shown == {f"entry-{outcome.entry.name}": outcome.verdict for outcome in samples}
+    listed = [attributes["data-entry"] for _, attributes in parsed.elements if "data-entry" in attributes]
     assert sorted(listed) == sorted(shown)
 
 
-def test_an_entry_is_folded_under_its_title_and_verdict(made, page):
-    for outcome in made:
+def test_an_entry_is_folded_under_its_title_and_verdict(samples, page):
+    for outcome in samples:
         section = page[page.index(f'id="entry-{outcome.entry.name}"') :].split("</section>")[0]
         inside = section[section.index("<details>") :]
         assert f'class="badge {report.slug(outcome.verdict)}"' in inside[: inside.index("</summary>")]
@@ -127,17 +127,17 @@ def test_what_was_not_run_says_so_and_why(page):
 
 
 def test_hostile_text_stays_text(page, parsed):
-    scripts = [attributes for name, attributes in parsed.found if name == "script"]
+    scripts = [attributes for name, attributes in parsed.elements if name == "script"]
     assert len(scripts) == 1 + len(report.SCRIPTS)
-    assert not any("onerror" in attributes for _, attributes in parsed.found)
+    assert not any("onerror" in attributes for _, attributes in parsed.elements)
     assert "<script>alert" not in page
     shown = "".join(text for within, text in parsed.text if within not in ("script", "style"))
     assert made_outcomes.HOSTILE in shown
 
 
-def test_the_data_of_plots_comes_back(made, parsed):
+def test_the_data_of_plots_comes_back(samples, parsed):
     data = json.loads(parsed.data)
-    plots = [plot for outcome in made for plot in outcome.plots]
+    plots = [plot for outcome in samples for plot in outcome.plots]
     assert sorted(each["title"] for each in data) == sorted(plot.title for plot in plots)
     hostile = next(each for each in data if each["title"] == made_outcomes.HOSTILE)
     assert hostile["series"][0]["y"] == [1.0, None]  # JSON has no NaN
@@ -198,10 +198,10 @@ def test_text_is_escaped_once():
 
 
 @pytest.fixture
-def results(tmp_path, monkeypatch, made):
+def results(tmp_path, monkeypatch, samples):
     """A folder of results; what is in it does not matter here."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "outcomes", lambda folders: made)
+    monkeypatch.setattr(command, "outcomes", lambda folders: samples)
     folder = tmp_path / "reproduced"
     folder.mkdir()
     folder.joinpath("one.json").write_text("{}")
@@ -219,18 +219,18 @@ def test_the_command_writes_the_page_and_counts(results, paper_command, page):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--results", "nowhere"), "--results: nowhere is not a folder"),
         (("--results", "empty"), "--results: empty holds no JSON"),
         (("--out", "no/such/folder/page.html"), "--out: cannot write"),
     ],
 )
-def test_what_the_command_refuses(results, paper_command, arguments, told):
+def test_what_the_command_refuses(results, paper_command, arguments, message):
     Path("empty").mkdir()
     status, output, errors = paper_command("report", *arguments)
     assert (status, output) == (2, "")
-    assert told in errors
+    assert message in errors
 
 
 def test_damaged_results_are_told(tmp_path, paper_command):

@@ -65,8 +65,8 @@ def test_every_plot_is_drawn(page, path):
     plots = [plot for outcome in made_outcomes.outcomes(path.parent) for plot in outcome.plots]
     assert sorted(map(len, drawn)) == sorted(len(plot.series) for plot in plots)
     assert all(width > 0 for widths in drawn for width in widths)
-    for at in range(len(plots)):
-        picture = page.pixels(f"figure.plot[data-plot='{at}'] .drawing")
+    for index in range(len(plots)):
+        picture = page.pixels(f"figure.plot[data-plot='{index}'] .drawing")
         assert picture.std() > 3
 
 
@@ -101,10 +101,10 @@ def test_hovering_shows_values(page):
     drawing = page.one(f"{SIZES} .drawing > svg")
     assert not page.one(f"{SIZES} .tip").is_displayed()
     page.pointer(drawing).move_by_offset(-drawing.size["width"] // 2 + 45, 0).perform()
-    told = page.text(f"{SIZES} .tip")
-    assert "n: 210" in told
-    assert "0.001" in told
-    assert "LAPLEX (paper)" in told
+    message = page.text(f"{SIZES} .tip")
+    assert "n: 210" in message
+    assert "0.001" in message
+    assert "LAPLEX (paper)" in message
     page.pointer(page.one("h1")).perform()
     assert not page.one(f"{SIZES} .tip").is_displayed()
 
@@ -143,14 +143,14 @@ def test_the_axis_can_be_linear(page):
 
 
 def test_every_plot_of_the_committed_results_is_drawn(page, tmp_path):
-    found = outcomes([Path(__file__).parents[2] / "benchmarks" / "results"])
+    outcome = outcomes([Path(__file__).parents[2] / "benchmarks" / "results"])
     written = tmp_path / "page.html"
-    written.write_text(report.to_html(found), encoding="utf-8")
+    written.write_text(report.to_html(outcome), encoding="utf-8")
     page.show(written)
     unfold(page)
-    assert len(page.all("section.entry")) == len(found)
+    assert len(page.all("section.entry")) == len(outcome)
     drawn = page.run(f"[...{PLOTS}].map(p => p.querySelectorAll('.drawing .marks').length)")
-    assert len(drawn) == sum(len(outcome.plots) for outcome in found) > 5
+    assert len(drawn) == sum(len(outcome.plots) for outcome in outcome) > 5
     assert min(drawn) > 0
     broken = "[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt)"
     assert page.run(broken) == []

@@ -30,11 +30,11 @@ def test_the_list_names_every_entry_with_its_source_and_data(paper_command):
 
 
 def test_a_quick_look_has_no_verdict_and_other_files(run, tmp_path):
-    status, output, told = run("rounding", "theorem-1", "--quick", "--device", "cpu", "--out", tmp_path)
-    assert status == 0, told
+    status, output, message = run("rounding", "theorem-1", "--quick", "--device", "cpu", "--out", tmp_path)
+    assert status == 0, message
     assert output.startswith("rounding: quick look only\n    it works; ")
     assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == ["cpu-rounding.json", "cpu-theorem.json"]
-    assert "rounding: 5 of 5, n 256, span 10000.0" in told
+    assert "rounding: 5 of 5, n 256, span 10000.0" in message
 
 
 def test_it_needs_torch_and_numpy_alone(tmp_path):
@@ -66,9 +66,9 @@ def test_it_resumes_after_an_interruption(run, tmp_path, monkeypatch):
 
     options = ("rounding", "--quick", "--device", "cpu", "--out", tmp_path)
     monkeypatch.setattr(accuracy, "error_result", interrupted)
-    status, _, told = run(*options)
+    status, _, message = run(*options)
     assert status == 130
-    assert "interrupted; what was measured is kept" in told
+    assert "interrupted; what was measured is kept" in message
     path = tmp_path / "quick" / "cpu-rounding.json"
     before = json.loads(path.read_text())["runs"]
     assert len(before) == 3
@@ -93,16 +93,18 @@ def test_an_entry_without_data_or_device_is_not_run(run, tmp_path):
 
 
 def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(run, tmp_path):
-    told = "runtime, gram: the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not"
+    message = (
+        "runtime, gram: the paper's figures are of a GPU, an H100; those of a CPU are shown in the report, and not"
+    )
     options = ("--quick", "--device", "cpu", "--out", tmp_path)
     for names, said in ((("runtime", "theorem-1", "gram"), True), (("theorem-1", "rounding"), False)):
         error = run(*names, *options)[2]
-        assert error.startswith(f"python -m paper run: {told} judged\n") is said  # before anything is measured
+        assert error.startswith(f"python -m paper run: {message} judged\n") is said  # before anything is measured
         assert ("of a GPU" in error) is said
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("no-such",), "NAME must be among runtime, batch8, batch8-against-dense, "),
         (("runtime", "--device", "cuda:99"), "--device cuda:99: torch sees "),
@@ -118,10 +120,10 @@ def test_on_a_cpu_it_first_says_that_the_figures_are_of_a_gpu(run, tmp_path):
         (("runtime", "--device", "cpu", "--seed", -1), "--seed must be a whole number from 0 to 2^63 - 1, got -1"),
     ],
 )
-def test_options_are_refused(run, tmp_path, arguments, told):
+def test_options_are_refused(run, tmp_path, arguments, message):
     status, _, error = run(*arguments, "--out", tmp_path / "out")
     assert status == 2
-    assert error.startswith(f"python -m paper run: {told}")
+    assert error.startswith(f"python -m paper run: {message}")
     assert not (tmp_path / "out").exists()
 
 

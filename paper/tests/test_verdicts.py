@@ -7,7 +7,7 @@ import pytest
 from made_results import measured, square, took, verdict, write
 from paper.entry import VERDICTS, Figure
 from paper.judging import compare, overall
-from paper.measuring import BOTH, DENSE, FORWARD, KEPT, LAPLEX, LOGS, SCANNED, TOEPLITZ
+from paper.measuring import BOTH, DENSE, FORWARD, LAPLEX, LOGS, PLANNED, SCANNED, TOEPLITZ
 from paper.results import COMMITTED, Archive
 from paper.sections import ENTRIES, fft, operator, outcomes
 
@@ -74,8 +74,8 @@ def test_a_later_folder_wins_and_devices_stand_side_by_side(tmp_path):
     for folder, milliseconds in (("old", 5.0), ("new", 3.0)):
         write(tmp_path / folder, "cpu-sizes", [(square(fft.CPU_SIZE), measured(laplex=took(milliseconds)))], "cpu")
     write(tmp_path / "old", "cuda-sizes", [(square(1 << 19), measured(laplex=took(0.2)))])
-    found = verdict("cpu", tmp_path / "old", tmp_path / "new")
-    assert found.figures[0].ours == pytest.approx(3.0)
+    outcome = verdict("cpu", tmp_path / "old", tmp_path / "new")
+    assert outcome.figures[0].ours == pytest.approx(3.0)
     runtime = verdict("runtime", tmp_path / "old", tmp_path / "new")
     assert {machine["device"] for machine in runtime.machines} == {"cpu", "cuda"}
     assert len(runtime.files) == 2
@@ -83,16 +83,16 @@ def test_a_later_folder_wins_and_devices_stand_side_by_side(tmp_path):
 
 def test_a_gpu_entry_on_a_cpu_alone_is_not_run_but_shown(tmp_path):
     write(tmp_path, "cpu-gram", [({"n": 1024, "k": 1 << 17}, measured(laplex=took(0.1)))], "cpu")
-    found = verdict("gram", tmp_path)
-    assert found.verdict == "not run"
-    assert "--device cuda" in found.reason
-    assert found.plots
+    outcome = verdict("gram", tmp_path)
+    assert outcome.verdict == "not run"
+    assert "--device cuda" in outcome.reason
+    assert outcome.plots
 
 
 def test_missing_sizes_are_not_run(tmp_path):
     write(tmp_path, "cuda-sizes", [(square(1 << 10), measured(laplex=took(0.1)))])
-    found = verdict("runtime", tmp_path)
-    assert (found.verdict, "--full" in found.reason) == ("not run", True)
+    outcome = verdict("runtime", tmp_path)
+    assert (outcome.verdict, "--full" in outcome.reason) == ("not run", True)
 
 
 # --- Times -----------------------------------------------------------------------------------------------------------
@@ -105,9 +105,9 @@ def test_runtime(tmp_path, factor, want):
         (square(1 << 29), measured(laplex=took(704 * factor, 41 * factor))),
     ]
     write(tmp_path, "cuda-sizes", runs)
-    found = verdict("runtime", tmp_path)
-    assert found.verdict == want
-    assert "a GPU" in found.reason
+    outcome = verdict("runtime", tmp_path)
+    assert outcome.verdict == want
+    assert "a GPU" in outcome.reason
 
 
 @pytest.mark.parametrize(("both", "want"), [(500.0, "exceeded"), (430.0, "reproduced"), (12.0, "not reproduced")])
@@ -115,9 +115,9 @@ def test_ratios_to_dense(tmp_path, both, want):
     ours = {FORWARD: took(1.0, 0.01), BOTH: took(1.0)}
     dense = {FORWARD: took(80.0, 1.2), BOTH: took(both)}
     write(tmp_path, "cuda-batch8", [(square(1 << 14, 8), measured(**{LAPLEX: ours, DENSE: dense}))])
-    found = verdict("batch8-against-dense", tmp_path)
-    assert found.verdict == want
-    assert ("the ratio is that of a slow rival" in found.reason) is (both < 140)
+    outcome = verdict("batch8-against-dense", tmp_path)
+    assert outcome.verdict == want
+    assert ("the ratio is that of a slow rival" in outcome.reason) is (both < 140)
 
 
 def test_batch8_and_gram_and_asymmetric(tmp_path):
@@ -128,9 +128,9 @@ def test_batch8_and_gram_and_asymmetric(tmp_path):
     assert verdict("batch8", tmp_path).verdict == "exceeded"
     both = measured(**{LAPLEX: took(0.2, 0.01), DENSE: took(7.0, 1.0)})
     write(tmp_path, "cuda-gram", [({"n": 1024, "k": 1 << 17}, both)])
-    found = verdict("gram", tmp_path)
-    assert [one.verdict for one in found.figures] == ["exceeded", "exceeded", "not reproduced"]
-    assert "where the paper has 216 ms" in found.reason
+    outcome = verdict("gram", tmp_path)
+    assert [one.verdict for one in outcome.figures] == ["exceeded", "exceeded", "not reproduced"]
+    assert "where the paper has 216 ms" in outcome.reason
     write(tmp_path, "cuda-gram", [({"n": 1024, "k": 1 << 17}, measured(**{LAPLEX: took(0.2), DENSE: took(7.0)}))])
     assert "Not measured, or withdrawn: peak memory at k = 2^17." in verdict("gram", tmp_path).reason
     pair = measured(**{LAPLEX: took(0.1), DENSE: took(4.0)})
@@ -153,34 +153,34 @@ def test_batches(tmp_path, dense, growth, want):
 
 
 def test_ffts(tmp_path):
-    ours = measured(**{LAPLEX: took(0.2), KEPT: took(0.05), TOEPLITZ: took(0.1), DENSE: took(30.0), LOGS: took(6.0)})
+    ours = measured(**{LAPLEX: took(0.2), PLANNED: took(0.05), TOEPLITZ: took(0.1), DENSE: took(30.0), LOGS: took(6.0)})
     write(tmp_path, "cuda-sizes", [(square(1 << 20), ours)])
     write(tmp_path, "cpu-sizes", [(square(1 << 14), ours), (square(1 << 18), ours)], "cpu")
     assert verdict("fft", tmp_path).verdict == "exceeded"
     assert verdict("cpu-fft", tmp_path).verdict == "exceeded"
-    found = verdict("cpu", tmp_path)
-    assert found.verdict == "exceeded"
-    assert found.figures[2].verdict is None  # our writing of the paper's path is no part of the criterion
+    outcome = verdict("cpu", tmp_path)
+    assert outcome.verdict == "exceeded"
+    assert outcome.figures[2].verdict is None  # our writing of the paper's path is no part of the criterion
 
 
 def test_sizes_beyond_those_of_the_paper_are_drawn_and_told_beside_ffts(tmp_path):
     pairs = {1 << 10: 2.0, 1 << 20: 0.9, 1 << 24: 2.0, 1 << 29: 2.5}
     runs = [(square(n), measured(**{LAPLEX: took(one), TOEPLITZ: took(1.0)})) for n, one in pairs.items()]
     write(tmp_path, "cuda-sizes", runs)
-    found = verdict("fft", tmp_path)
-    assert found.reason.endswith(
+    outcome = verdict("fft", tmp_path)
+    assert outcome.reason.endswith(
         "From n = 2^24 on the whole call is slower than the Toeplitz product: 2 times as long, and 2.5 times at 2^29."
     )
-    assert found.plots[0].series[0].x == [float(n) for n in pairs]
+    assert outcome.plots[0].series[0].x == [float(n) for n in pairs]
     write(tmp_path, "cuda-sizes", runs[:2])
     assert "slower" not in verdict("fft", tmp_path).reason
 
 
 def test_a_busy_machine_is_named(tmp_path):
-    for others, told in ((0.5, True), (0.01, False)):
+    for others, message in ((0.5, True), (0.01, False)):
         result = measured(**{LAPLEX: took(1.0), DENSE: took(200.0)}) | {"others": others}
         write(tmp_path, "cpu-sizes", [(square(1 << 14), result)], "cpu")
-        assert ("these times are noisy" in verdict("cpu", tmp_path).reason) is told
+        assert ("these times are noisy" in verdict("cpu", tmp_path).reason) is message
 
 
 # --- Errors, gradients, theory ---------------------------------------------------------------------------------------
@@ -197,16 +197,16 @@ def test_accuracy(tmp_path):
     assert verdict("accuracy", tmp_path).verdict == "not reproduced"
     as_asked = measured(**{LAPLEX: off(3e-7), SCANNED: off(3e-8), DENSE: off(3e-6)})
     write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), as_asked)])
-    found = verdict("accuracy", tmp_path)
-    assert found.verdict == "not reproduced"  # by what laplex chooses
-    assert [one.verdict for one in found.figures if one.note] == [None, None]
-    assert "laplex errs by at most 3e-07 in the Euclidean norm, at n = 2^14" in found.reason
+    outcome = verdict("accuracy", tmp_path)
+    assert outcome.verdict == "not reproduced"  # by what laplex chooses
+    assert [one.verdict for one in outcome.figures if one.note] == [None, None]
+    assert "laplex errs by at most 3e-07 in the Euclidean norm, at n = 2^14" in outcome.reason
     lost = measured(**{LAPLEX: off(float("nan")), SCANNED: off(3e-8), DENSE: off(3e-6)})
     write(tmp_path, "cuda-accuracy", [(square(1 << 14, 8), lost)])
     assert "a GPU: not all sizes." in verdict("accuracy", tmp_path).reason
     write(tmp_path, "cuda-accuracy", [(square(1 << 12, 8), measured(**{LAPLEX: off(3e-8), DENSE: off(3e-7)}))])
-    found = verdict("accuracy", tmp_path)
-    assert (found.verdict, "up to n = 2^14" in found.reason) == ("not run", True)
+    outcome = verdict("accuracy", tmp_path)
+    assert (outcome.verdict, "up to n = 2^14" in outcome.reason) == ("not run", True)
 
 
 @pytest.mark.parametrize(("fft", "want"), [(2e-7, "exceeded"), (1e-8, "not reproduced")])
@@ -228,9 +228,9 @@ def test_a_path_whose_answer_is_no_number_is_not_reproduced(tmp_path):
     spans = [({"n": 9, "span": span}, measured(**{LAPLEX: off(3e-8), LOGS: off(error)})) for span, error in (
         (10.0, 1e-7), (10_000.0, float("nan")))]  # fmt: skip
     write(tmp_path, "cpu-rounding", spans, "cpu")
-    found = verdict("rounding", tmp_path)
-    assert found.verdict == "not reproduced"
-    assert "rises to 1.0e-07 (at 10,000 tau it is not a number), laplex's to 3.0e-08;" in found.reason
+    outcome = verdict("rounding", tmp_path)
+    assert outcome.verdict == "not reproduced"
+    assert "rises to 1.0e-07 (at 10,000 tau it is not a number), laplex's to 3.0e-08;" in outcome.reason
 
 
 @pytest.mark.parametrize(("cell", "more", "want"), [
@@ -264,10 +264,10 @@ def test_theory(tmp_path):
 
 
 def test_outcomes_of_the_committed_results():
-    found = outcomes([COMMITTED])
-    assert [one.entry for one in found] == list(ENTRIES)
-    by_name = {one.entry.name: one for one in found}
-    for one in found:
+    outcome = outcomes([COMMITTED])
+    assert [one.entry for one in outcome] == list(ENTRIES)
+    by_name = {one.entry.name: one for one in outcome}
+    for one in outcome:
         assert one.verdict in VERDICTS
         assert one.reason
         assert one.verdict == "not run" or (one.machines and one.files), one.entry.name
@@ -277,7 +277,7 @@ def test_outcomes_of_the_committed_results():
         for table in one.tables:
             assert all(len(row) == len(table.columns) for row in table.rows)
     assert not any(
-        one.verdict == "exceeded" and "not reproduced" in [row.verdict for row in one.figures] for one in found
+        one.verdict == "exceeded" and "not reproduced" in [row.verdict for row in one.figures] for one in outcome
     )
     # What the paper says and is not so stays "not reproduced".
     assert {by_name[name].verdict for name in ("theorem-1", "full-rank", "rounding")} == {"not reproduced"}
@@ -304,9 +304,9 @@ SHOWN = {
 def test_a_row_that_is_not_judged_has_no_verdict():
     for one in outcomes([COMMITTED]):
         shown = SHOWN.get(one.entry.name, ())
-        found = {row.label for row in one.figures if row.verdict is None}
-        assert found == {row.label for row in one.figures if row.label.startswith(shown)}, one.entry.name
-        assert all(any(label.startswith(start) for label in found) for start in shown), one.entry.name
+        outcome = {row.label for row in one.figures if row.verdict is None}
+        assert outcome == {row.label for row in one.figures if row.label.startswith(shown)}, one.entry.name
+        assert all(any(label.startswith(start) for label in outcome) for start in shown), one.entry.name
 
 
 def test_memory_says_what_it_counts():
@@ -339,18 +339,18 @@ def test_no_picture_is_of_images_that_may_not_be_shown():
 def test_a_part_of_the_numbers_of_vectors_decides_nothing(tmp_path):
     both = measured(**{LAPLEX: {FORWARD: took(0.1), BOTH: took(1)}, DENSE: {FORWARD: took(2), BOTH: took(8)}})
     write(tmp_path, "cuda-batches", [(square(1 << 14, batch), both) for batch in (1, 8, 256)])
-    found = verdict("batch-scaling", tmp_path)
-    assert found.verdict == "not run"
-    assert "1 to 256 vectors" in found.reason
-    assert [one.ours for one in found.figures] == [None, None, pytest.approx(1.0)]  # the last is of 8 and 256 alone
-    assert found.plots
-    assert "`python -m paper run batch-scaling --device cuda` measures it" in found.reason  # --full has no more
+    outcome = verdict("batch-scaling", tmp_path)
+    assert outcome.verdict == "not run"
+    assert "1 to 256 vectors" in outcome.reason
+    assert [one.ours for one in outcome.figures] == [None, None, pytest.approx(1.0)]  # the last is of 8 and 256 alone
+    assert outcome.plots
+    assert "`python -m paper run batch-scaling --device cuda` measures it" in outcome.reason  # --full has no more
 
 
 def test_a_missing_figure_of_a_criterion_is_not_passed(tmp_path):
     fast = measured(**{LAPLEX: took(0.01), DENSE: took(1)})
     sizes = [(1024, k) for k in operator.ASYMMETRIC_MS]
     write(tmp_path, "cuda-asymmetric", [({"n": n, "k": k, "batch": 8}, fast) for n, k in sizes])
-    found = verdict("asymmetric", tmp_path)
-    assert found.verdict == "not run"
-    assert "long side 2^18" in found.reason
+    outcome = verdict("asymmetric", tmp_path)
+    assert outcome.verdict == "not run"
+    assert "long side 2^18" in outcome.reason

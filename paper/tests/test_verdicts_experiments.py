@@ -21,9 +21,9 @@ def test_random_features(tmp_path, slower, want):
     write(tmp_path, "rff", runs, "cpu")
     times = measured(**{LAPLEX: took(1.0), RFF: took(slower)})
     write(tmp_path, "cpu-rff-times", [({"n": 64, "features": 64}, times)], "cpu")
-    found = verdict("rff-value", tmp_path)
-    assert found.verdict == want
-    assert found.figures[1].verdict is None  # the paper's features are off by 4.5 with D = 1, these by 0.5
+    outcome = verdict("rff-value", tmp_path)
+    assert outcome.verdict == want
+    assert outcome.figures[1].verdict is None  # the paper's features are off by 4.5 with D = 1, these by 0.5
     write(tmp_path, "cuda-rff-times", [({"n": 64, "features": 64}, measured(**{LAPLEX: took(1.0), RFF: took(0.5)}))])
     assert verdict("rff-value", tmp_path).verdict == "not reproduced"  # the worse device decides
 
@@ -41,10 +41,10 @@ def test_gradients_of_random_features(tmp_path):
     for error, want in ((1e-7, "reproduced"), (1e-3, "not reproduced")):
         exact = ({"size": 64, "method": "laplex", "dtype": "float32"}, {"value": error, "a": error, "b": error})
         write(tmp_path, "rff", [*runs, exact], "cpu")
-        found = verdict("rff-gradient", tmp_path)
-        assert found.verdict == want
-        assert found.figures[0].ours == pytest.approx(8.0)
-        assert found.figures[0].verdict is None  # the paper's improve 57 times
+        outcome = verdict("rff-gradient", tmp_path)
+        assert outcome.verdict == want
+        assert outcome.figures[0].ours == pytest.approx(8.0)
+        assert outcome.figures[0].verdict is None  # the paper's improve 57 times
 
 
 def head_runs(laplex, low, data="one"):
@@ -73,10 +73,10 @@ def test_the_recipe_of_the_paper_is_judged_by_itself_and_from_random_starts(tmp_
     known = [(one | {"start": "reseated"}, reached) for one, reached in head_runs(0.95, 0.5)[:6]]
     for laplex, low, want in ((0.9, 0.4, "exceeded"), (0.6, 0.5, "reproduced"), (0.045, 0.3, "not reproduced")):
         write(tmp_path, "heads-made-paper", [*known, *head_runs(laplex, low)])
-        found = verdict("heads-recipe", tmp_path)
-        assert found.verdict == want
-        assert "Steps times rate is the paper's: anchors have a rate of 0.1," in found.reason
-        assert [row.verdict for row in found.figures if row.label.endswith("best starts")] == [None] * 3
+        outcome = verdict("heads-recipe", tmp_path)
+        assert outcome.verdict == want
+        assert "Steps times rate is the paper's: anchors have a rate of 0.1," in outcome.reason
+        assert [row.verdict for row in outcome.figures if row.label.endswith("best starts")] == [None] * 3
         assert verdict("heads", tmp_path).verdict == "not run"  # which has rates that are tuned
     slow = [(one | {"floor": 1e-6}, reached) for one, reached in head_runs(0.01, 0.5)]
     fair = [(one | {"floor": 8e-5}, reached) for one, reached in head_runs(0.6, 0.5)]
@@ -103,9 +103,9 @@ def test_curves_of_heads(tmp_path, random, data, want):
         for rank in (4, 8, 16)
     ]
     write(tmp_path, "cuda-heads-curves", runs)
-    found = verdict("heads-curves", tmp_path)
-    assert found.verdict == want
-    assert len(found.plots) == 3
+    outcome = verdict("heads-curves", tmp_path)
+    assert outcome.verdict == want
+    assert len(outcome.plots) == 3
 
 
 def projections(folder, **accuracies):
@@ -114,8 +114,8 @@ def projections(folder, **accuracies):
         for width in (25, 100, 500, 1000):
             one = {"method": method.replace("_", "-"), "tau": 0.1 if method == "laplex" else None, "phase": False}
             one |= {"signs": False, "width": width, "seed": 0, "lr": 1.0}
-            found = accuracy[width] if isinstance(accuracy, dict) else accuracy
-            runs.append((one, {"val": found, "held": found}))
+            outcome = accuracy[width] if isinstance(accuracy, dict) else accuracy
+            runs.append((one, {"val": outcome, "held": outcome}))
     write(folder, "projection-made", runs)
 
 
@@ -157,8 +157,8 @@ def test_shares_of_several_numbers_of_images_are_told(tmp_path):
     for images, share in ((100, 0.85), (200, 0.734)):
         ceiling = fit("empirical", 1000.0, rank=images - 1, parameters=(images + 1) * 1000)
         write(tmp_path, f"density-imagenette-{images}", [ceiling, fit("em", 1000 * share, functions=2)])
-    found = verdict("density", tmp_path).reason
-    assert "2 functions have 85.0 % with 100 images and 73.4 % with 200 images." in found
+    outcome = verdict("density", tmp_path).reason
+    assert "2 functions have 85.0 % with 100 images and 73.4 % with 200 images." in outcome
 
 
 def by_adam(components, level):
@@ -175,11 +175,11 @@ def test_the_own_model_of_the_paper_is_judged_by_itself(tmp_path, shares, want):
     ceiling = fit("empirical", 1000.0, rank=2999, parameters=3001 * 150_528)
     runs = [by_adam(components, 1000 * share) for components, share in shares.items()]
     write(tmp_path, "density-imagenette", [ceiling, fit("em", 800.0, functions=2), *runs])
-    found = verdict("density-adam", tmp_path)
-    assert found.verdict == want
-    assert "3,000 of 150,528 numbers here (imagenette) and 9,469 of 307,200 in the paper" in found.reason
-    assert "25 epochs are about 1,150 steps here and 3,675 there" in found.reason
-    assert len(found.figures) == 3
+    outcome = verdict("density-adam", tmp_path)
+    assert outcome.verdict == want
+    assert "3,000 of 150,528 numbers here (imagenette) and 9,469 of 307,200 in the paper" in outcome.reason
+    assert "25 epochs are about 1,150 steps here and 3,675 there" in outcome.reason
+    assert len(outcome.figures) == 3
     assert verdict("density", tmp_path).verdict == "exceeded"
     assert not any("Adam" in one.label for one in verdict("density", tmp_path).figures)
     write(tmp_path, "density-imagenette", [ceiling, *runs])  # no EM: a file of its own
@@ -194,8 +194,8 @@ def test_densities_over_functions(tmp_path):
         runs[1][0]["rank"] = 1000
         write(tmp_path, "density-imagenette", runs)
         assert verdict("density-reconstructions", tmp_path).verdict == want
-        found = verdict("density-samples", tmp_path).verdict
-        assert found == ("not run" if want == "exceeded" else want)
+        outcome = verdict("density-samples", tmp_path).verdict
+        assert outcome == ("not run" if want == "exceeded" else want)
 
 
 @pytest.mark.parametrize(("variance", "colour", "want"), [
@@ -208,20 +208,20 @@ def test_samples_are_judged_by_how_much_they_vary(tmp_path, variance, colour, wa
     for _, result in runs:
         result["samples"] = {"variance": variance, "colour": colour}
     write(tmp_path, "density-imagenette", [ceiling, *runs])
-    found = verdict("density-samples", tmp_path)
-    assert found.verdict == want
+    outcome = verdict("density-samples", tmp_path)
+    assert outcome.verdict == want
     if want == "not run":
-        assert found.reason.startswith("Not measured: how much samples vary.")
+        assert outcome.reason.startswith("Not measured: how much samples vary.")
     else:
-        assert f"{variance:.3g} times the variance and {colour:.3g} to {colour:.3g} times the colour" in found.reason
+        assert f"{variance:.3g} times the variance and {colour:.3g} to {colour:.3g} times the colour" in outcome.reason
 
 
 def test_samples_that_were_not_measured_are_not_run(tmp_path):
     ceiling = fit("empirical", 1000.0, rank=99, parameters=101_000)
     write(tmp_path, "density-imagenette", [ceiling, *(fit("em", 500.0 + q, functions=q) for q in (1, 2))])
-    found = verdict("density-samples", tmp_path)
-    assert found.verdict == "not run"
-    assert "Not measured: how much samples vary. `python -m paper run density-samples --fresh`" in found.reason
+    outcome = verdict("density-samples", tmp_path)
+    assert outcome.verdict == "not run"
+    assert "Not measured: how much samples vary. `python -m paper run density-samples --fresh`" in outcome.reason
 
 
 @pytest.mark.parametrize(("nats", "want"), [(0.6, "exceeded"), (0.31, "reproduced"), (0.1, "not reproduced")])
