@@ -7,9 +7,8 @@ from pathlib import Path
 from benchmarks.report import Report
 from benchmarks.result import Result
 from benchmarks.run import choose_suite, run
-from benchmarks.tables import outcome, tables
+from benchmarks.tables import outcome, plain, tables
 from benchmarks.words import INTERRUPTED, closing_lines, exit_code, opening_line
-from laplex.cli.tables import plain
 
 
 class PlainProgress:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from benchmarks.report import COMMITTED, load
@@ -9,7 +10,6 @@ from benchmarks.result import Result
 from paper.results import Results, read
 
 LONGEST_FIGURE = 10  # characters
-EXPERIMENTS = "experiments"
 
 
 def suite_results(suite: str) -> tuple[str, list[Result]]:
@@ -22,14 +22,15 @@ def content(name: str) -> dict[str, Any]:
     return json.loads((COMMITTED / name).read_text())  # type: ignore[no-any-return]
 
 
-def results(name: str) -> Results:
+def experiments(name: str) -> Results:
     """The runs of an experiment."""
-    return read(COMMITTED / name)
+    return read(COMMITTED / "experiments" / f"{name}.json")
 
 
-def source(*names: str) -> str:
-    """The line below a table that names its files."""
-    return "From " + ", ".join(f"`{(COMMITTED / name).as_posix()}`" for name in names) + "."
+def source(*files: str | Path) -> str:
+    """The line below a table that names its files, those of the folder of results by their names."""
+    paths = (COMMITTED / file if isinstance(file, str) else file for file in files)
+    return "From " + ", ".join(f"`{path.as_posix()}`" for path in paths) + "."
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]], *origins: str) -> str:

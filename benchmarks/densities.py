@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.committed import EXPERIMENTS, results, source, table
-from paper.results import Run
+from benchmarks.committed import experiments, source, table
+from paper.results import Results, Run
 
-GPU, CPU = "density-imagenette224.json", "density-imagenette224-cpu.json"
+GPU, CPU = "density-imagenette224", "density-imagenette224-cpu"
 PHOTOGRAPHS = {  # by the number of images that were fitted
-    234: "density-photos1024.json",
-    58: "density-photos1024-58.json",
-    29: "density-photos1024-29.json",
+    234: "density-photos1024",
+    58: "density-photos1024-58",
+    29: "density-photos1024-29",
 }
-LONGER = ["density-imagenette224.json", "density-imagenette224-100.json", "density-imagenette224-6000.json"]
+LONGER = "density-imagenette224", "density-imagenette224-100", "density-imagenette224-6000"
 STARTS = {
     "tree": "`laplex.seriate`, blind",
     "random": "random",
@@ -24,93 +24,77 @@ TRAINED = {"adam": "LAPLEX as in the paper", "low-rank": "dense low rank"}
 
 def densities() -> str:
     """Likelihoods of test images: a line per model, the fewest parameters first, and then what it is compared with."""
-    runs = [(run, "H200") for run in _runs(GPU)] + [(run, "two cores") for run in _runs(CPU)]
-    fits = [(run, where) for run, where in runs if run.settings["method"] == "em" and _as_fitted(run)]
-    fits.sort(key=lambda one: (one[0].result["parameters"], one[1]))
-    lines = [_line(_title(run.settings), run, where) for run, where in fits]
-    papers = [run for run in _runs(GPU) if run.settings["method"] == "adam"]
-    budgets = sorted(int(run.result["parameters"]) for run in papers)
+    gpu, cpu = experiments(GPU), experiments(CPU)
+    fits = [(run, "H200") for run in _fitted(gpu, "em")] + [(run, "two cores") for run in _fitted(cpu, "em")]
+    fits.sort(key=lambda fit: (fit[0].result["parameters"], fit[1]))
+    budgets = sorted(int(run.result["parameters"]) for run in gpu.matching(method="adam"))
     for method in ("adam", "low-rank", "ppca"):
-        nearest = [_nearest(_runs(GPU), method, budget) for budget in budgets]
-        lines += [_line(_title(run.settings), run, "H200") for run in nearest]
-    ceiling = _only(_runs(GPU), "empirical")
-    lines.append(_line("the empirical Gaussian with a ridge", ceiling, "H200"))
-    header = ("model", "parameters", "log-likelihood", "of the empirical Gaussian's", "fitted in")
-    return _table(header, lines, [GPU, CPU])
+        fits += [(_nearest(gpu.matching(method=method), budget), "H200") for budget in budgets]
+    rows = [_line(_title(run.settings), run, where) for run, where in fits]
+    (ceiling,) = _fitted(gpu, "empirical")
+    rows.append(_line("the empirical Gaussian with a ridge", ceiling, "H200"))
+    header = "model", "parameters", "log-likelihood", "of the empirical Gaussian's", "fitted in"
+    return table(header, rows, source(gpu.path, cpu.path))
 
 
 def starts() -> str:
     """Likelihoods of validation images after EM: a line per start; with and without jumps, pixels permuted or not."""
-    columns = [(jump, permuted) for permuted in (False, True) for jump in (True, False)]
-    names = [
-        f"{'permuted pixels' if permuted else 'pixels'}{'' if jump else ', no jumps'}" for jump, permuted in columns
-    ]
-    levels = {}
-    for run in _runs(GPU):
-        settings = run.settings
-        if (settings["method"], settings["functions"], settings["rank"]) == ("em", 2, 1000):
-            key = settings["start"], settings["jump"], settings["permuted"]
-            levels[key] = run.result["val"]["log_likelihood"]
-    lines = [[title, *(f"{levels[start, *column]:,.0f}" for column in columns)] for start, title in STARTS.items()]
-    return _table(("start", *names), lines, [GPU])
+    columns = {
+        "pixels": {"jump": True, "permuted": False},
+        "pixels, no jumps": {"jump": False, "permuted": False},
+        "permuted pixels": {"jump": True, "permuted": True},
+        "permuted pixels, no jumps": {"jump": False, "permuted": True},
+    }
+    results = experiments(GPU)
+    rows = []
+    for start, title in STARTS.items():
+        same = {"method": "em", "functions": 2, "rank": 1000, "start": start}
+        runs = [results.matching(**same, **settings)[-1] for settings in columns.values()]
+        rows.append([title, *(f"{run.result['val']['log_likelihood']:,.0f}" for run in runs)])
+    return table(("start", *columns), rows, source(results.path))
 
 
 def longer() -> str:
     """Likelihoods with more images, higher ranks and more rounds of EM: a line per fit, the fewest functions first."""
-    lines = []
-    for name in LONGER:
-        runs = _runs(name)
-        empirical = _only(runs, "empirical").result
-        images = empirical["rank"] + 1  # they span one dimension less than there are of them
-        for run in runs:
-            settings, result = run.settings, run.result
-            if settings["method"] == "em" and settings["functions"] > 1 and _as_fitted(run):
+    files = [experiments(name) for name in LONGER]
+    rows = []
+    for results in files:
+        (empirical,) = _fitted(results, "empirical")
+        images = empirical.result["rank"] + 1  # they span one dimension less than there are of them
+        for run in _fitted(results, "em"):
+            counts = run.settings["functions"], run.settings["rank"], images, run.settings["rounds"]
+            levels = (f"{one.result['test']['log_likelihood']:,.0f}" for one in (run, empirical))
+            share = f"{100 * run.result['test']['closure']:.1f} %"
+            if counts[0] > 1:
                 where = run.machine.get("gpu", "two cores")
-                levels = [part["test"]["log_likelihood"] for part in (result, empirical)]
-                share = f"{100 * result['test']['closure']:.1f} %"
-                counts = settings["functions"], settings["rank"], images, settings["rounds"]
-                lines.append(
-                    (counts, [*(f"{count:,}" for count in counts), *(f"{one:,.0f}" for one in levels), share, where])
-                )
-    header = ("functions", "rank", "images", "rounds", "LAPLEX", "the empirical Gaussian", "share", "on")
-    return _table(header, [line for _, line in sorted(lines)], LONGER)
+                rows.append((counts, [*(f"{count:,}" for count in counts), *levels, share, where]))
+    header = "functions", "rank", "images", "rounds", "LAPLEX", "the empirical Gaussian", "share", "on"
+    return table(header, [row for _, row in sorted(rows)], source(*(results.path for results in files)))
 
 
 def photographs() -> str:
     """Likelihoods of held-out photographs of 3 145 728 numbers: a line per number of images that were fitted."""
-    lines = []
-    for count, name in PHOTOGRAPHS.items():
-        runs = _runs(name)
-        fitted, empirical = _only(runs, "em"), _only(runs, "empirical")
+    files = {count: experiments(name) for count, name in PHOTOGRAPHS.items()}
+    rows = []
+    for count, results in files.items():
+        (fitted,), (empirical,) = _fitted(results, "em"), _fitted(results, "empirical")
         ours, theirs = (run.result["val"]["log_likelihood"] for run in (fitted, empirical))
         seconds = f"{fitted.result['seconds']:.0f} s, after {fitted.result['read_seconds']:.0f} s of reading"
         peak = f"{fitted.result['peak_bytes'] / 1e9:.1f} GB"
-        lines.append([str(count), f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}", seconds, peak])
-    header = ("photographs fitted", "LAPLEX", "the empirical Gaussian", "ratio", "fitted in", "memory beyond the data")
-    return _table(header, lines, list(PHOTOGRAPHS.values()))
+        rows.append([str(count), f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.2f}", seconds, peak])
+    header = "photographs fitted", "LAPLEX", "the empirical Gaussian", "ratio", "fitted in", "memory beyond the data"
+    return table(header, rows, source(*(results.path for results in files.values())))
 
 
-def _runs(name: str) -> list[Run]:
-    return results(f"{EXPERIMENTS}/{name}").runs
+def _fitted(results: Results, method: str) -> list[Run]:
+    """The runs of a method with the defaults of `laplex.density.fit`, and not those of the study of starts."""
+    runs = results.matching(method=method, jump=method == "em", permuted=False)
+    return [run for run in runs if run.settings["start"] in ("tree", "")]
 
 
-def _as_fitted(run: Run) -> bool:
-    """Whether a run is one of `laplex.density.fit` as it is by default, and not of the study of starts."""
-    settings = run.settings
-    as_usual = settings["start"] in ("tree", "") and settings["jump"] == (settings["method"] == "em")
-    return as_usual and not settings["permuted"]
-
-
-def _nearest(runs: list[Run], method: str, budget: int) -> Run:
-    """The run of a method whose parameters are nearest to a number."""
-    same = (run for run in runs if run.settings["method"] == method)
-    return min(same, key=lambda run: abs(int(run.result["parameters"]) - budget))
-
-
-def _only(runs: list[Run], method: str) -> Run:
-    """The one run of a method, as it is by default."""
-    (run,) = (run for run in runs if run.settings["method"] == method and _as_fitted(run))
-    return run
+def _nearest(runs: list[Run], budget: int) -> Run:
+    """The run whose parameters are nearest to a number."""
+    return min(runs, key=lambda run: abs(int(run.result["parameters"]) - budget))
 
 
 def _title(settings: dict[str, Any]) -> str:
@@ -125,20 +109,14 @@ def _title(settings: dict[str, Any]) -> str:
 
 
 def _line(title: str, run: Run, where: str) -> list[str]:
-    result = run.result
-    test = result["test"]
-    time = f"{result['seconds']:.0f} s, {where}" if result["seconds"] >= 1 else f"{result['seconds']:.1f} s, {where}"
+    test, seconds = run.result["test"], run.result["seconds"]
     return [
         title,
-        f"{result['parameters']:,}",
+        f"{run.result['parameters']:,}",
         f"{test['log_likelihood']:,.0f}",
         f"{100 * test['closure']:.1f} %",
-        time,
+        f"{seconds:.0f} s, {where}" if seconds >= 1 else f"{seconds:.1f} s, {where}",
     ]
-
-
-def _table(header: tuple[str, ...], lines: list[list[str]], names: list[str]) -> str:
-    return table(header, lines, source(*(f"{EXPERIMENTS}/{name}" for name in names)))
 
 
 CONTENT: dict[str, Callable[[], str]] = {

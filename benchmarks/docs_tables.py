@@ -133,6 +133,24 @@ def modules() -> str:
     return table(header, rows, source(*MODULES.values()))
 
 
+def trained_layers() -> str:
+    """Training steps of sums of kernels, without a module, compared with nn.Linear."""
+    gpu, cpu = "trained-layers-nvidia-h200.json", "formed-amd-epyc-2-threads.json"
+    steps = [
+        (one, one["matrices"], "H200", one["milliseconds"]["nn.Linear"], one["milliseconds"]["laplex"])
+        for one in content(gpu)["layers"]
+    ]
+    layers = (one for one in content(cpu)["results"] if one["name"] == "layer")
+    steps += [(one, one["kernels"], "CPU", one["ms"]["linear"], one["ms"]["laplex"]) for one in layers]
+    rows = [
+        (f"{one['in']} -> {one['out']}", str(kernels), str(one["rows"]), device, f"{dense:.3g} ms", f"{ours:.3g} ms",
+         _ratio(ours / dense))
+        for one, kernels, device, dense, ours in steps
+    ]  # fmt: skip
+    header = "layer", "r", "rows", "on", "nn.Linear", "laplex", "ratio"
+    return table(header, rows, source(gpu, cpu))
+
+
 def sizes() -> str:
     """Time and memory on a GPU over n = k."""
     origin, results = suite_results("gpu")
@@ -248,6 +266,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "large ffts": partial(toeplitz, "cuda", [16, 17, 20, 21, 24, 25, 28, 29], "On the H200."),
     "missed": missed,
     "modules": modules,
+    "trained layers": trained_layers,
     "sizes": sizes,
     "peaks": peaks,
     "plans": plans,

@@ -31,15 +31,8 @@ def filled(text: str) -> str:
     return MARKED.sub(renew, text)
 
 
-def trained_layers() -> str:
-    from benchmarks.trained import table  # needs matplotlib
-
-    return table()
-
-
 CONTENT: dict[str, Callable[[], str]] = {
     "figures": figures.figures,
-    "trained layers": trained_layers,
     "verdicts": verdicts.verdicts,
     **accuracies.CONTENT,
     **densities.CONTENT,
@@ -53,7 +46,7 @@ def main() -> None:
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
         from benchmarks.plot import draw_sweep
-        from benchmarks.trained import draw
+        from benchmarks.ways_picture import draw
 
         origin, results = suite_results("gpu")
         draw_sweep(results, "sweep-size", origin).savefig(COMMITTED / "sizes.png", dpi=110)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from benchmarks.plot import draw
 from benchmarks.report import Report
-from benchmarks.tables import tables
-from laplex.cli.tables import Table
+from benchmarks.tables import Grid, tables
 from laplex.testing import busy
 
 STYLE = """
@@ -58,10 +57,10 @@ def to_html(report: Report, png: bytes) -> str:
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in table.header)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in table.rows)
-    return f'<h2>{html.escape(table.title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+def _table(grid: Grid) -> str:
+    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in grid.header)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in grid.rows)
+    return f'<h2>{html.escape(grid.title)}</h2><div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _cell(text: str) -> str:

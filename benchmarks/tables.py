@@ -1,10 +1,10 @@
 """Results as tables of strings, which the terminal and the HTML page show."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from benchmarks.problems import power
 from benchmarks.result import Measured, Result, Unit
-from laplex.cli.tables import Table
 
 TIMES = "Time of one product y = K x, n x n, float32 (Toeplitz-FFT needs a uniform grid; one FFT is not a product)"
 ERRORS = "Relative error of y, against sums in float64 (float32 itself rounds to 6e-08)"
@@ -14,10 +14,19 @@ SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
 }
 
 
-def tables(results: list[Result]) -> list[Table]:
+@dataclass(frozen=True)
+class Grid:
+    """Rows of cells under a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def tables(results: list[Result]) -> list[Grid]:
     """Claims held against their bars; or, where there are no bars, methods side by side."""
     if any(result.bar is not None for result in results):
-        return [Table("Claims", ("claim", "size", "value", "bar", "verdict", "measured"), list(map(claim, results)))]
+        return [Grid("Claims", ("claim", "size", "value", "bar", "verdict", "measured"), list(map(claim, results)))]
     return [
         side_by_side(TIMES, results, time_of),
         side_by_side(ERRORS, results, error_of),
@@ -30,7 +39,7 @@ def claim(result: Result) -> tuple[str, ...]:
     return result.says, str(result.size or ""), *held, detail(result)
 
 
-def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str]) -> Table:
+def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], str]) -> Grid:
     """One line per method, one column per size."""
     measured = [result for result in results if result.sides and result.size is not None]
     labels = list(dict.fromkeys(label for result in measured for label in result.sides))
@@ -39,7 +48,7 @@ def side_by_side(title: str, results: list[Result], cell: Callable[[Measured], s
         (label, *(cell(result.sides[label]) if label in result.sides else "-" for result in measured))
         for label in labels
     ]
-    return Table(title, header, lines)
+    return Grid(title, header, lines)
 
 
 def outcome(result: Result) -> str:
@@ -88,3 +97,11 @@ def scaled(value: float, unit: Unit) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {name}"
     return f"{value / smallest:.3g} {last}"
+
+
+def plain(grid: Grid) -> str:
+    """Aligned columns of text."""
+    lines = [grid.header, *grid.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    return "\n".join([grid.title, *("  " + line for line in text)])

@@ -17,8 +17,7 @@ from benchmarks.problems import Side, Size, Suite
 from benchmarks.result import Measured, Result, from_json, to_json
 from benchmarks.run import SUITES, choose_suite, run
 from benchmarks.suites import QUICK
-from benchmarks.tables import tables
-from laplex.cli.tables import plain
+from benchmarks.tables import plain, tables
 from laplex.testing import Times
 
 

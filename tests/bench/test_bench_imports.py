@@ -9,7 +9,7 @@ import pytest
 import laplex
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-LOOKS_INSIDE = {"trained.py"}  # it draws what the cost model chooses
+LOOKS_INSIDE = {"ways_picture.py"}  # it draws what the cost model chooses
 FILES = sorted(
     path for path in FOLDER.rglob("*.py") if path.parent.name != "studies" and path.name not in LOOKS_INSIDE
 )  # studies change internal constants and functions, to find where time and digits go

@@ -1,8 +1,7 @@
-"""The table of trained layers in the README files, and the picture of which way wins where, from committed JSON."""
+"""The picture of where forming the matrix is faster than scanning, from committed JSON."""
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -10,32 +9,10 @@ from matplotlib.figure import Figure
 from benchmarks.report import COMMITTED
 from laplex._backends import cost
 
-GPU_LAYERS = COMMITTED / "trained-layers-nvidia-h200.json"
-CPU_LAYERS = COMMITTED / "formed-amd-epyc-2-threads.json"
 SWEEPS = {"cuda": COMMITTED / "ways-nvidia-h200.json", "cpu": COMMITTED / "ways-amd-epyc-2-threads.json"}
 NAMES = {"cuda": "H200", "cpu": "CPU, 2 threads"}
 SIZES = [2 ** (step / 2) for step in range(12, 33)]
 ROWS = [2 ** (step / 2) for step in range(25)]
-
-
-def table() -> str:
-    """A line a layer: wall time of a training step, and the ratio."""
-    lines = ["| layer | r | rows | on | nn.Linear | laplex | ratio |", "| --- | --- | --- | --- | --- | --- | --- |"]
-    for row in json.loads(GPU_LAYERS.read_text())["layers"]:
-        times = row["milliseconds"]
-        lines.append(_line(row, row["matrices"], "H200", times["nn.Linear"], times["laplex"]))
-    for row in json.loads(CPU_LAYERS.read_text())["results"]:
-        if row["name"] == "layer":
-            lines.append(_line(row, row["kernels"], "CPU", row["ms"]["linear"], row["ms"]["laplex"]))
-    files = ", ".join(f"`benchmarks/results/{path.name}`" for path in (GPU_LAYERS, CPU_LAYERS))
-    return "\n".join([*lines, "", f"From {files}."])
-
-
-def _line(row: dict[str, Any], r: int, device: str, linear: float, ours: float) -> str:
-    ratio = ours / linear
-    shown = f"{ratio:.2f}" if ratio <= 1 else f"**{ratio:.2f}**"
-    layer = f"{row['in']} -> {row['out']} | {r} | {row['rows']}"
-    return f"| {layer} | {device} | {linear:.3g} ms | {ours:.3g} ms | {shown} |"
 
 
 def draw() -> Figure:
@@ -80,11 +57,3 @@ def _panel(axes: Any, device: str, r: int, points: list[dict[str, Any]]) -> Any:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     return mesh
-
-
-def main(folder: Path = COMMITTED) -> None:
-    draw().savefig(folder / "ways.png", dpi=110)
-
-
-if __name__ == "__main__":
-    main()
