@@ -16,166 +16,134 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 import laplex
+from laplex import testing
+from laplex.testing import Problem
 
 LARGEST, MOST_ROWS = 20, 12  # powers of two
 SUMMED = (1, 1, 1, 4, 16)
+SLICE = 1 << 22  # entries of K formed at once
 SAMPLE = 48  # positions at which a result is compared
 MOST_PAIRS = {"cpu": 2e9, "cuda": 2e11}  # rows times entries; gradients that sum over all of them are compared below
 MOST_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 28}  # of x and y
 
 
-class Problem(NamedTuple):
-    """The leaves of one product, and the cotangent of its result."""
-
-    x: Tensor  # (m, k)
-    a: Tensor  # (r, n)
-    b: Tensor  # (r, k)
-    tau: Tensor  # ()
-    weight: Tensor  # (r,)
-    phi: Tensor | None  # (r, n)
-    psi: Tensor | None  # (r, k)
-    g: Tensor  # (m, n)
-
-    def wide(self) -> Problem:
-        return Problem(*(None if value is None else value.detach().double() for value in self))  # type: ignore[arg-type]
-
-    def swapped(self) -> Problem:
-        """The transposed product, whose x is the cotangent."""
-        return Problem(self.g, self.b, self.a, self.tau, self.weight, self.psi, self.phi, self.x)
+def draw(shape: dict[str, Any], device: str) -> Problem:
+    """The problem of a shape: a sum of matrices with weights, even where it is a sum of one."""
+    n, k, dtype = shape["n"], shape["k"], getattr(torch, shape["dtype"])
+    options = {"rows": shape["rows"], "matrices": shape["matrices"], "phases": shape["phases"], "seed": shape["seed"]}
+    problem = testing.draw(n, k, **options, device=device, dtype=dtype)
+    weight = problem.weight if shape["matrices"] > 1 else torch.ones(1, device=device)
+    problem = replace(problem, tau=torch.tensor(shape["tau"], device=device), weight=weight)
+    return replace(problem, x=problem.x.abs(), cotangent=problem.cotangent.abs()) if shape["positive"] else problem
 
 
-def problem(shape: dict[str, Any], device: str) -> Problem:
-    n, k, m, r = (shape[name] for name in ("n", "k", "rows", "matrices"))
-    generator = torch.Generator(device).manual_seed(shape["seed"])
-
-    def normal(*size: int) -> Tensor:
-        return torch.randn(size, device=device, generator=generator)
-
-    x, g = normal(m, k), normal(m, n)
-    if shape["positive"]:
-        x, g = x.abs(), g.abs()
-    phi, psi = (normal(r, n), normal(r, k)) if shape["phases"] else (None, None)
-    weight = normal(r) if r > 1 else torch.ones(1, device=device)
-    dtype, tau = getattr(torch, shape["dtype"]), torch.tensor(shape["tau"], device=device)
-    return Problem(x.to(dtype), normal(r, n), normal(r, k), tau, weight, phi, psi, g.to(dtype))
-
-
-def results(given: Problem, gradients: bool) -> dict[str, Tensor]:
-    """What ``laplex.linear`` gives: y, and the gradients by name."""
-    named = {name: value for name, value in given._asdict().items() if value is not None and name != "g"}
-    leaves = {name: value.requires_grad_(gradients) for name, value in named.items()}
-    y = laplex.linear(**arguments(given))
-    if not gradients:
-        return {"y": y}
-    y.backward(given.g)
-    return {"y": y.detach(), **{name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}}
-
-
-def arguments(given: Problem) -> dict[str, Any]:
-    """Those of ``laplex.linear``. One matrix is given as it is: without a sum over matrices and its weight of 1."""
-    named = {name: value for name, value in given._asdict().items() if value is not None and name != "g"}
-    if given.a.shape[0] == 1:
+def arguments(problem: Problem) -> dict[str, Any]:
+    """Those of ``laplex.linear``. One matrix is given as it is: without a sum over matrices and its weight."""
+    named = problem.arguments
+    if len(named["weight"]) == 1:
         del named["weight"]
         named |= {name: named[name][0] for name in ("a", "b", "phi", "psi") if name in named}
     return named
 
 
-def entries(given: Problem, rows: Tensor, q: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of kernel q at some rows (s, k): the kernel without phases, its cosine and its sine."""
-    u = (given.a[q, rows][:, None] - given.b[q]).abs() / given.tau
-    if given.phi is None or given.psi is None:
-        return torch.exp(-u), torch.ones_like(u), torch.zeros_like(u)
-    turn = given.phi[q, rows][:, None] - given.psi[q]
-    return torch.exp(-u), turn.cos(), turn.sin()
+def results(problem: Problem, gradients: bool) -> dict[str, Tensor]:
+    """What ``laplex.linear`` gives: y, and the gradients by name."""
+    leaves = {name: value.requires_grad_(gradients) for name, value in problem.arguments.items()}
+    y = laplex.linear(**arguments(problem))
+    if not gradients:
+        return {"y": y}
+    y.backward(problem.cotangent)
+    return {"y": y.detach(), **{name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}}
 
 
-def sample(size: int, device: torch.device) -> Tensor:
-    return torch.randperm(size, generator=torch.Generator().manual_seed(size))[:SAMPLE].to(device)
+def one_matrix(problem: Problem, index: int) -> Problem:
+    """One of the matrices that are summed, with a weight of 1."""
+    parts = {name: value[index : index + 1] for name, value in problem.arguments.items() if name not in ("x", "tau")}
+    return replace(problem, **parts | {"weight": torch.ones_like(parts["weight"])})
 
 
-def compared(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
-    """The largest error over the sum of the terms' sizes; where there are no terms, over the smallest number."""
-    error = (got.double() - truth).abs() / sizes.clamp_min(1e-300)
-    error = torch.where(sizes > 1e-30, error, torch.zeros_like(error))  # float32 underflows
-    return float(error.max()) if error.numel() else 0.0
-
-
-def side_errors(given: Problem, got: dict[str, Tensor], names: tuple[str, str, str]) -> dict[str, float]:
-    """Errors of one side: the product at a sample of targets, and the gradients of its anchors and phases."""
+def side_errors(problem: Problem, got: dict[str, Tensor], names: tuple[str, str, str]) -> dict[str, float]:
+    """Errors of one side at a sample of positions: of the product, and of the gradients of anchors and phases."""
     value, anchor, phase = names
+    positions = testing.sample(problem.a.shape[1], SAMPLE, problem.a.device)
     errors: dict[str, float] = {}
-    rows = sample(given.a.shape[1], given.a.device)
-    outer = given.g[:, rows].mT @ given.x  # (s, k)
-    outer_sizes = given.g[:, rows].abs().mT @ given.x.abs()
-    total, sizes = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-    for q in range(given.a.shape[0]):
-        kernel, cos, sin = entries(given, rows, q)
-        size = given.weight[q].abs() * kernel
-        total = total.to(kernel) + given.x @ (given.weight[q] * kernel * cos).mT
-        sizes = sizes.to(kernel) + given.x.abs() @ size.mT
-        sign = (given.b[q] - given.a[q, rows][:, None]).sign()
-        for name, factor in ((anchor, sign * cos / given.tau), (phase, -sin)):
-            if name in got and got[name] is not None:
-                truth = (given.weight[q] * kernel * factor * outer).sum(1)
-                scale = (size * (1 / given.tau if name == anchor else 1.0) * outer_sizes).sum(1)
-                part = compared(got[name][q, rows], truth, scale)
-                errors[name] = max(errors.get(name, 0.0), part)
     if value in got:
-        errors[value] = compared(got[value][:, rows], total, sizes)
+        sizes = testing.sizes(problem, positions)
+        errors[value] = testing.term_error(got[value][:, positions], testing.product(problem, positions), sizes)
+    if anchor not in got:
+        return errors
+    truth = testing.gradients(problem, positions, positions.new_zeros(1))
+    for index, weight in enumerate(weights(problem)):
+        sizes = testing.sizes(one_matrix(problem, index), positions) * problem.cotangent[:, positions].abs()
+        scale = weight.abs() * sizes.sum(0)  # of the terms in the gradient of a phase
+        for name, key, rate in ((anchor, "a", 1 / problem.tau), (phase, "phi", 1.0)):
+            if name in got:
+                error = testing.term_error(got[name][index, positions], truth[key][index], scale * rate)
+                errors[name] = max(errors.get(name, 0.0), error)
     return errors
 
 
-def total_errors(given: Problem, got: dict[str, Tensor]) -> dict[str, float]:
-    """Errors of the gradients that sum over all pairs: of the kernels' weights and of tau."""
-    n, (r, k) = given.a.shape[1], given.b.shape
-    sums = torch.zeros(4, r, dtype=torch.float64, device=given.a.device)
-    step = max(1, (1 << 22) // k)
-    for rows in torch.arange(n, device=given.a.device).split(step):
-        outer, outer_sizes = given.g[:, rows].mT @ given.x, given.g[:, rows].abs().mT @ given.x.abs()
-        for q in range(r):
-            kernel, cos, _ = entries(given, rows, q)
-            u = (given.a[q, rows][:, None] - given.b[q]).abs() / given.tau
-            signed, sized = outer * kernel * cos, outer_sizes * kernel
-            sums[0, q] += signed.sum()
-            sums[1, q] += sized.sum()
-            sums[2, q] += given.weight[q] / given.tau * (u * signed).sum()
-            sums[3, q] += given.weight[q].abs() / given.tau * (u * sized).sum()
-    errors = {"tau": compared(got["tau"], sums[2].sum(), sums[3].sum())}
-    return errors | ({"weight": compared(got["weight"], sums[0], sums[1])} if "weight" in got else {})
+def total_errors(problem: Problem, got: dict[str, Tensor]) -> dict[str, float]:
+    """Errors of the gradients that sum over all pairs: of the kernels' weights and of tau.
+
+    With u = |a - b| / tau the terms of tau's are g x weight u K / tau. Both sums are taken in one pass over K.
+    """
+    tau = torch.as_tensor(problem.tau).double()
+    g, x, a, b = (value.double() for value in (problem.cotangent, problem.x, problem.a, problem.b))
+    sums = torch.zeros(4, len(b), dtype=torch.float64, device=g.device)
+    for rows in torch.arange(g.shape[1], device=g.device).split(max(1, SLICE // x.shape[1])):
+        outer, outer_sizes = g[:, rows].mT @ x, g[:, rows].abs().mT @ x.abs()
+        for index in range(len(b)):
+            u = (a[index, rows][:, None] - b[index]).abs() / tau
+            kernel = torch.exp(-u)
+            signed, sized = outer * kernel, outer_sizes * kernel
+            if problem.phi is not None and problem.psi is not None:
+                signed *= torch.cos(problem.phi[index, rows].double()[:, None] - problem.psi[index].double())
+            sums[:, index] += torch.stack([signed.sum(), sized.sum(), (u * signed).sum(), (u * sized).sum()])
+    weight = weights(problem) / tau
+    errors = {"tau": testing.term_error(got["tau"], weight @ sums[2], weight.abs() @ sums[3])}
+    return errors | ({"weight": testing.term_error(got["weight"], sums[0], sums[1])} if "weight" in got else {})
+
+
+def weights(problem: Problem) -> Tensor:
+    assert problem.weight is not None
+    return problem.weight.double()
 
 
 def point(shape: dict[str, Any], device: str) -> dict[str, Any]:
-    given = problem(shape, device)
-    got = results(given, shape["gradients"])
-    chosen = laplex.backends.which(**arguments(given))
-    truth = given.wide()
-    errors = side_errors(truth, got, ("y", "a", "phi"))
-    if shape["gradients"]:
-        errors |= side_errors(truth.swapped(), got, ("x", "b", "psi"))
-        if shape["rows"] * shape["n"] * shape["k"] * shape["matrices"] <= MOST_PAIRS[device]:
-            errors |= total_errors(truth, got)
+    """The errors of one call."""
+    problem = draw(shape, device)
+    got = results(problem, shape["gradients"])
+    chosen = laplex.backends.which(**arguments(problem))
+    with torch.no_grad():
+        errors = side_errors(problem, got, ("y", "a", "phi"))
+        if shape["gradients"]:
+            errors |= side_errors(problem.mT, got, ("x", "b", "psi"))
+            if shape["rows"] * shape["n"] * shape["k"] * shape["matrices"] <= MOST_PAIRS[device]:
+                errors |= total_errors(problem, got)
     return {**shape, "backend": chosen, "errors": {name: float(f"{error:.3g}") for name, error in errors.items()}}
 
 
 def shapes(device: str, seed: int, dtypes: list[str]) -> Iterator[dict[str, Any]]:
     """Random sizes, whose logarithms are even; small ones as often as large ones."""
-    draw = random.Random(seed)
+    rng = random.Random(seed)
     while True:
-        n, k = (round(2 ** draw.uniform(0, LARGEST)) for _ in range(2))
-        rows, r = round(2 ** draw.uniform(0, MOST_ROWS)), draw.choice(SUMMED)
+        n, k = (round(2 ** rng.uniform(0, LARGEST)) for _ in range(2))
+        rows, r = round(2 ** rng.uniform(0, MOST_ROWS)), rng.choice(SUMMED)
         if rows * max(n, k) * r > MOST_NUMBERS[device]:
             continue
         yield {
-            "n": n, "k": k, "rows": rows, "matrices": r, "tau": draw.choice((0.01, 0.7, 0.7, 50.0)),
-            "phases": draw.random() < 0.25, "positive": draw.random() < 0.5, "gradients": draw.random() < 0.6,
-            "dtype": draw.choice(dtypes), "seed": draw.randrange(1 << 30),
+            "n": n, "k": k, "rows": rows, "matrices": r, "tau": rng.choice((0.01, 0.7, 0.7, 50.0)),
+            "phases": rng.random() < 0.25, "positive": rng.random() < 0.5, "gradients": rng.random() < 0.6,
+            "dtype": rng.choice(dtypes), "seed": rng.randrange(1 << 30),
         }  # fmt: skip
 
 
