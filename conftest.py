@@ -286,10 +286,12 @@ def uninterrupted(data, tmp_path_factory):
 @pytest.fixture
 def undrawn(monkeypatch):
     """The pictures of a fit as empty files: to draw them takes longer than the fit."""
+    from laplex.cli import fit_plots
     from laplex.density import pictures
 
-    for name in ("grid", "places", "spectrum", "likelihoods"):
-        monkeypatch.setattr(pictures, name, lambda path, *_, **options: path.write_bytes(b""))
+    for owner, names in ((pictures, ["grid"]), (fit_plots, ["places", "spectrum", "likelihoods"])):
+        for name in names:
+            monkeypatch.setattr(owner, name, lambda path, *_, **options: path.write_bytes(b""))
 
 
 # --- the page of `python -m paper report` ----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Dense Gaussians that ``laplex.density`` is compared with: against torch's, scikit-learn's, and brute force."""
 
-import re
 from itertools import pairwise
 
 import pytest
@@ -9,8 +8,6 @@ from torch.distributions import LowRankMultivariateNormal, MultivariateNormal, k
 
 from helpers import error
 from laplex.density import Examples
-from laplex.density import _moments as moments_module
-from laplex.density._moments import welford
 from paper.methods import gaussian as gaussian_module
 from paper.methods.empirical import EmpiricalGaussian, empirical
 from paper.methods.gaussian import DenseFactorGaussian, LowRankGaussian, matched_rank, ppca, ppca_parameters
@@ -252,38 +249,3 @@ def test_bad_arguments_of_the_empirical_gaussian():
     alike = Examples(torch.ones(5, 40, dtype=torch.float64))
     with pytest.raises(ValueError, match="`examples` must differ, got 5 that are alike"):
         empirical(alike, Examples(validation.values, mean=alike.mean), [1.0])
-
-
-# --- Moments of a stream ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("wide", [1, 50, 1 << 22])
-def test_welford_is_exact_far_from_zero(wide, monkeypatch):
-    monkeypatch.setattr(moments_module, "WIDE", wide)
-    near = torch.randn(200, 7, dtype=torch.float64)
-    mean, variance = welford(iter((1e8 + near).split([3, 0, 100, 97])))
-    assert error(mean - 1e8, near.mean(0)) <= 1e-6  # 1e8 has a spacing of 1.5e-8
-    assert error(variance, near.var(0, correction=0)) <= 1e-7
-
-
-def test_welford_reads_bytes_and_float32_in_float64():
-    values = torch.randint(256, (50, 9), dtype=torch.uint8)
-    for given in (values, values.float()):
-        mean, variance = welford(given.split(7))
-        assert mean.dtype == variance.dtype == torch.float64
-        assert error(mean, values.double().mean(0)) <= 1e-14
-        assert error(variance, values.double().var(0, correction=0)) <= 1e-14
-    kept = torch.randn(4, 3, dtype=torch.float64)
-    before = kept.clone()
-    welford([kept])
-    assert torch.equal(kept, before)
-
-
-def test_bad_arguments_of_welford():
-    for parts in ([], [torch.zeros(0, 3)]):
-        with pytest.raises(ValueError, match=r"laplex.density.welford: `parts` must have at least one row, got none"):
-            welford(parts)
-    with pytest.raises(ValueError, match=re.escape("`parts` must be (few, 3) each, got (2, 4)")):
-        welford([torch.zeros(2, 3), torch.zeros(2, 4)])
-    with pytest.raises(TypeError, match=r"`parts` must be a torch.Tensor, got list"):
-        welford([[1.0]])

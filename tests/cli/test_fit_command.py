@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from laplex import _progress
-from laplex.cli import checkpoint
+from laplex.cli import checkpoint, fit_plots
 from laplex.cli.fit_report import _dips
-from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files, pictures
+from laplex.density import Examples, LaplexGaussian, PlacedGaussian, evaluate, files
 from made_pictures import BOTH, DIM, PICTURES, SHAPE, SMALL, STEPS, WRITTEN, drawn, log, steps, write
 
 pytest.importorskip("safetensors")
@@ -62,13 +62,13 @@ def test_progress_and_table_are_told(laplex, data, tmp_path):
 
 
 def test_the_dips_of_annealing_are_told(laplex, data, tmp_path, monkeypatch):
-    drawn, right = [], pictures.likelihoods
+    drawn, right = [], fit_plots.likelihoods
 
-    def likelihoods(*arguments, marks, **options):
+    def likelihoods(path, curves, levels, marks):
         drawn.append(marks)
-        right(*arguments, marks=marks, **options)
+        right(path, curves, levels, marks)
 
-    monkeypatch.setattr(pictures, "likelihoods", likelihoods)
+    monkeypatch.setattr(fit_plots, "likelihoods", likelihoods)
     options = ("--rank", 8, "--rounds", 30, "--device", "cpu")
     status, _, told = laplex("fit", data, "--out", tmp_path, *options)
     assert status == 0, told
@@ -156,7 +156,7 @@ def test_without_pillow_the_numbers_are_there(laplex, data, tmp_path, monkeypatc
     status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert status == 0, told
     assert "laplex fit: samples.png is not drawn: laplex.density.pictures.grid: images need Pillow" in told
-    assert "laplex fit: places.png is not drawn: laplex.density.pictures.places: plots need matplotlib" in told
+    assert "laplex fit: places.png is not drawn: plots need matplotlib" in told
     assert sorted(os.listdir(tmp_path)) == [name for name in WRITTEN if name not in PICTURES]
 
 

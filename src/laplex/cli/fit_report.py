@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from laplex._writing import write_whole
+from laplex.cli import fit_plots
 from laplex.cli.checkpoint import MODEL, PICTURES, SUMMARY
 from laplex.cli.density_commands import ACROSS, evaluation_table, in_rows, samples
 from laplex.cli.fitting import FitResult, Job
@@ -62,7 +63,7 @@ def _draw(job: Job, result: FitResult) -> list[str]:
         drawings += [
             lambda path: pictures.grid(path, in_rows(samples(result.model, 16, job.settings.seed)), shape),
             lambda path: _reconstructions(job, result, path),
-            lambda path: pictures.places(path, result.start, result.model.a, shape),
+            lambda path: fit_plots.places(path, result.start, result.model.a, shape),
         ]
     drawn = []
     for name, draw in zip(PICTURES, drawings):
@@ -90,7 +91,7 @@ def _spectrum(result: FitResult, path: Path) -> None:
     gaussian = result.model.distribution()
     spread = gaussian.spectrum()
     noise = gaussian.noise.double().square().mean().expand_as(spread)
-    pictures.spectrum(path, {"F F^T, fitted": spread, "noise of a feature, mean": noise})
+    fit_plots.spectrum(path, {"F F^T, fitted": spread, "noise of a feature, mean": noise})
 
 
 def _likelihoods(job: Job, path: Path) -> None:
@@ -103,7 +104,7 @@ def _likelihoods(job: Job, path: Path) -> None:
         curves.setdefault(f"{name}, train", []).append((entry["seconds"], value))
         if "validation" in entry:
             levels[f"validation, after {name}"] = entry["validation"]["log_likelihood"]
-    pictures.likelihoods(path, curves, levels, marks=_dips(job.keeper.log))
+    fit_plots.likelihoods(path, curves, levels, _dips(job.keeper.log))
 
 
 def _dips(log: list[dict[str, Any]]) -> dict[str, list[float]]:

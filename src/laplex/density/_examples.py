@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex.density._moments import welford
 
 BLOCK = 1 << 26  # numbers that are float32 at a time
+WIDE = 1 << 22  # numbers that are float64 at a time
 DIGESTED = 1 << 26  # bytes that a thread hashes at a time
 LEAST_NOISE = 1e-4  # of the variance of a feature, and of the mean variance; without noise a likelihood has no bound
 
@@ -100,6 +101,29 @@ class Examples:
         if moved.dtype == torch.uint8:
             return moved.to(self.dtype).div_(255)
         return moved.to(self.dtype, copy=is_view and moved.device == values.device)
+
+
+@torch.no_grad()
+def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """The mean (n,) and the variance (n,) of all rows of all parts (few, n), in float64; the variance divides by N.
+
+    Sums of squares are taken around the mean of a few rows and then joined (Welford; Chan, Golub, LeVeque), so that
+    nothing is lost where the mean is far larger than the deviation. Each part is read once.
+    """
+    count = 0
+    for part in parts:
+        for rows in part.split(max(1, WIDE // part.shape[1])):
+            block = rows.double()
+            block_mean = block.mean(0)
+            block_squares = (block - block_mean).square_().sum(0)
+            if count == 0:
+                mean, squares = block_mean, block_squares
+            else:
+                apart, total = block_mean - mean, count + len(block)
+                mean += apart * (len(block) / total)
+                squares += block_squares + apart.square_() * (count / total * len(block))
+            count += len(block)
+    return mean, squares / count
 
 
 def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) -> None:
