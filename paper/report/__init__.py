@@ -3,7 +3,7 @@
 It needs nothing else: style, scripts, data and pictures are inside, and its policy forbids a browser to fetch anything.
 
     markup           text to HTML, escaped; numbers
-    entry_section    the section of one entry; origin, where it ran
+    entries          the section of one entry
     page/            the style and the scripts, plain CSS and JavaScript
 """
 
@@ -15,10 +15,9 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paper.entry import VERDICTS, Outcome, Plot, Verdict
-from paper.report.entry_section import SIGNS, PlotNumber, anchor, badge, section, slug
+from paper.entry import VERDICTS, Outcome
+from paper.report.entries import SIGNS, anchor, badge, entry_section, machine_name, slug
 from paper.report.markup import Markup, embedded_json, join, prose, tag, void
-from paper.report.origin import machine_name
 
 TITLE = "LAPLEX: the paper's results and ours"
 PARTS = Path(__file__).parent / "page"
@@ -31,40 +30,23 @@ MEANINGS = {
     "not reproduced": "ours is worse, or contradicts the paper",
     "not run": "not all that the criterion needs is there; the entry says what is missing, and shows what there is",
 }
+ROWS = "A row of an entry that is not part of its criterion is not judged. A condition holds or not; an entry is \
+exceeded if all its conditions hold, and all its other judged rows are exceeded."
+
+Groups = dict[str, list[Outcome]]
 
 
 def to_html(outcomes: Sequence[Outcome]) -> str:
-    """The whole page."""
-    plots: list[Plot] = []
-
-    def plot_number(plot: Plot) -> int:
-        plots.append(plot)
-        return len(plots) - 1
-
-    groups = _grouped(outcomes)
-    sections = [_group(name, group, plot_number) for name, group in groups.items()]
-    main = tag("main", *sections, tag("p", "No entry matches.", id="none-matches", hidden=True))
-    data = tag("script", embedded_json([asdict(plot) for plot in plots]), type="application/json", id="plot-data")
-    body = tag(
-        "body", _header(outcomes), tag("div", _contents(groups), main, class_="columns"), _footer(), data, _scripts()
-    )
-    return f"<!doctype html>\n{tag('html', _head(), body, lang='en')}\n"
-
-
-def _grouped(outcomes: Sequence[Outcome]) -> dict[str, list[Outcome]]:
-    """By section, in the order of their first entries."""
-    groups: dict[str, list[Outcome]] = {}
+    """The page."""
+    groups: Groups = {}
     for outcome in outcomes:
         groups.setdefault(outcome.entry.section, []).append(outcome)
-    return groups
-
-
-def _group(name: str, outcomes: list[Outcome], plot_number: PlotNumber) -> Markup:
-    entries = [section(outcome, plot_number) for outcome in outcomes]
-    return tag("section", tag("h2", name), *entries, class_="group", id=f"group-{slug(name)}")
-
-
-# --- The head -------------------------------------------------------------------------------------------------------
+    plots = [asdict(plot) for group in groups.values() for outcome in group for plot in outcome.plots]
+    columns = tag("div", _contents(groups), _main(groups), class_="columns")
+    data = tag("script", embedded_json(plots), type="application/json", id="plot-data")
+    scripts = [tag("script", _part(name)) for name in SCRIPTS]
+    body = tag("body", _header(outcomes), columns, _footer(), data, *scripts)
+    return f"<!doctype html>\n{tag('html', _head(), body, lang='en')}\n"
 
 
 def _head() -> Markup:
@@ -80,25 +62,29 @@ def _head() -> Markup:
     )
 
 
-def _scripts() -> Markup:
-    return join(tag("script", _part(name)) for name in SCRIPTS)
-
-
 def _part(name: str) -> Markup:
     """A file of ours, as it is."""
     return Markup((PARTS / name).read_text(encoding="utf-8"))
 
 
-# --- Header, contents and footer ------------------------------------------------------------------------------------
+def _main(groups: Groups) -> Markup:
+    """All entries; plots are numbered through."""
+    sections, plots = [], 0
+    for name, group in groups.items():
+        entries = []
+        for outcome in group:
+            entries.append(entry_section(outcome, plots))
+            plots += len(outcome.plots)
+        sections.append(tag("section", tag("h2", name), *entries, class_="group", id=f"group-{slug(name)}"))
+    return tag("main", *sections, tag("p", "No entry matches.", id="none-matches", hidden=True))
 
 
 def _header(outcomes: Sequence[Outcome]) -> Markup:
-    counts = Counter(outcome.verdict for outcome in outcomes)
     return tag(
         "header",
         tag("h1", TITLE),
         tag("p", prose(_summary(outcomes))),
-        _filters(counts),
+        _filters(Counter(outcome.verdict for outcome in outcomes)),
         _machines(outcomes),
         tag("noscript", tag("p", "Plots and filters need JavaScript; the values are in the tables.")),
     )
@@ -109,31 +95,27 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     ran = sum(outcome.verdict != "not run" for outcome in outcomes)
     good = sum(outcome.verdict in ("exceeded", "reproduced") for outcome in outcomes)
     return (
-        "Every table and figure of “LAPLEX: The FFT of Learnable Laplace Kernels” beside what the library laplex "
-        f"measures. Of {len(outcomes)} entries {ran} were run, and {good} of these reproduce or exceed the paper. Each "
-        "verdict follows from a criterion that the entry states; each figure of ours comes from a file that it names. "
-        "Press an entry to open it. In plots the paper's points are marks without a line."
+        "Every table and figure of “LAPLEX: The FFT of Learnable Laplace Kernels”, compared with what the library "
+        f"laplex measures. Of {len(outcomes)} entries {ran} were run, and {good} of these reproduce or exceed the "
+        "paper. Each verdict follows from a criterion that the entry states; each figure of ours comes from a file "
+        "that it names. Press an entry to open it. In plots the paper's points are marks without a line."
     )
 
 
-def _filters(counts: Counter[Verdict]) -> Markup:
+def _filters(counts: Counter[str]) -> Markup:
     """A button for each verdict, which also shows how many there are, and a search."""
-    buttons = [_filter("all", "all", str(sum(counts.values())), "every entry", pressed=True)]
-    for verdict in VERDICTS:
-        label = f"{SIGNS[verdict]} {verdict}"
-        buttons.append(_filter(verdict, label, str(counts[verdict]), MEANINGS[verdict], pressed=False))
+    buttons = [("all", "all", counts.total(), "every entry")]
+    buttons += [(verdict, f"{SIGNS[verdict]} {verdict}", counts[verdict], MEANINGS[verdict]) for verdict in VERDICTS]
+    pressed = {"all": "true"}
+    shown = [
+        tag("button", tag("strong", str(count)), tag("span", label), type="button", class_=slug(name), title=meaning,
+            data_filter=name, aria_pressed=pressed.get(name, "false"))
+        for name, label, count, meaning in buttons
+    ]  # fmt: skip
     search = void("input", type="search", id="search", placeholder="Search entries", aria_label="Search entries")
-    shown = tag("output", "", id="shown", for_="search")
-    group = tag("div", *buttons, class_="verdicts", role="group", aria_label="Show entries by verdict")
-    return tag("div", group, tag("div", search, shown, class_="search"), class_="filters")
-
-
-def _filter(value: str, label: str, count: str, meaning: str, *, pressed: bool) -> Markup:
-    parts = tag("strong", count), tag("span", label)
-    state = "true" if pressed else "false"
-    return tag(
-        "button", *parts, type="button", class_=slug(value), data_filter=value, aria_pressed=state, title=meaning
-    )
+    group = tag("div", *shown, class_="verdicts", role="group", aria_label="Show entries by verdict")
+    output = tag("output", "", id="shown", for_="search")
+    return tag("div", group, tag("div", search, output, class_="search"), class_="filters")
 
 
 def _machines(outcomes: Sequence[Outcome]) -> Markup:
@@ -141,32 +123,26 @@ def _machines(outcomes: Sequence[Outcome]) -> Markup:
     names = Counter(name for outcome in outcomes for name in {machine_name(each) for each in outcome.machines})
     if not names:
         return Markup("")
-    machines = "; ".join(
-        f"{name} ({count} {'entry' if count == 1 else 'entries'})" for name, count in names.most_common()
-    )
-    return tag("p", tag("strong", "Ran on: "), machines, ".", class_="machines")
+    counts = [f"{name} ({count} {'entry' if count == 1 else 'entries'})" for name, count in names.most_common()]
+    return tag("p", tag("strong", "Ran on: "), "; ".join(counts), ".", class_="machines")
 
 
-def _contents(groups: dict[str, list[Outcome]]) -> Markup:
+def _contents(groups: Groups) -> Markup:
     """Links to all entries, with their verdicts."""
     lists = []
-    for name, outcomes in groups.items():
-        items = [tag("li", _content(outcome), data_entry=anchor(outcome)) for outcome in outcomes]
+    for name, group in groups.items():
+        items = [tag("li", _link(outcome), data_entry=anchor(outcome)) for outcome in group]
         lists.append(tag("section", tag("h3", tag("a", name, href=f"#group-{slug(name)}")), tag("ul", *items)))
     inner = tag("details", tag("summary", "Contents"), *lists, open=True)
     return tag("nav", inner, aria_label="Contents", id="contents")
 
 
-def _content(outcome: Outcome) -> Markup:
+def _link(outcome: Outcome) -> Markup:
     sign = tag("span", SIGNS[outcome.verdict], class_=f"sign {slug(outcome.verdict)}", title=outcome.verdict)
     return tag("a", sign, tag("span", prose(outcome.entry.title)), href=f"#{anchor(outcome)}")
 
 
 def _footer() -> Markup:
     meanings = join(tag("li", badge(verdict), f": {MEANINGS[verdict]}.") for verdict in VERDICTS)
-    origin = (
-        f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. It needs no other file, and no network."
-    )
-    rows = "A row of an entry that is not part of its criterion is not judged. A condition holds or not; an entry is "
-    rows += "exceeded if all its conditions hold, and all its other judged rows are exceeded."
-    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", rows), tag("p", prose(origin)))
+    origin = f"Made by `python -m paper report` on {datetime.now(UTC):%Y-%m-%d}. It needs no network and no other file."
+    return tag("footer", tag("h2", "Verdicts"), tag("ul", meanings), tag("p", ROWS), tag("p", prose(origin)))

@@ -14,8 +14,8 @@ from made_results import write
 from paper import report
 from paper.commands import report as command
 from paper.entry import VERDICTS, Figure
-from paper.report import entry_section
-from paper.report.entry_section import compared
+from paper.report import entries
+from paper.report.entries import comparison
 from paper.report.markup import Markup, embedded_json, number, prose, tag
 from paper.results import COMMITTED
 
@@ -110,7 +110,7 @@ def test_an_entry_is_folded_under_its_title_and_verdict(samples, page):
     ],
 )
 def test_rows_that_are_shown_and_conditions_have_words_of_their_own(row, shown, absent):
-    text = "".join(entry_section._figure_row(row))
+    text = "".join(entries.figure_row(row))
     assert shown in text
     assert absent not in text
 
@@ -184,7 +184,7 @@ def figure(paper, ours, unit, better):
     ],
 )
 def test_comparisons(given, want):
-    assert compared(given) == want
+    assert comparison(given) == want
 
 
 def test_text_is_escaped_once():
