@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,17 +34,17 @@ def measure_all(
     """The results of all candidates, with a line on stderr for each that is new.
 
     Args:
-        experiment: runs that its record has are not repeated; those that an earlier command left in parts are gathered.
+        experiment: runs that its record has are not repeated.
         measure, candidates: how to measure, and what.
-        count: processes that share the work. Each writes its runs into a part of the record.
+        count: processes that share the work, and the record.
     """
-    experiment.record.absorb()
     count = min(count, len(candidates))
     if count > 1:
+        experiment.record.refresh()
         try:
             side_by_side(partial(_measure_share, experiment, measure, candidates), count)
         finally:
-            experiment.record.absorb()
+            experiment.record.refresh()
     return _measure_share(experiment, measure, candidates, 0, 1)
 
 
@@ -54,7 +53,7 @@ def _measure_share(
 ) -> list[Any]:
     """What one of ``count`` jobs measures."""
     if count > 1:
-        experiment = replace(experiment, record=experiment.record.part(job))
+        experiment.record.describe_machine()
     results = []
     for number, candidate in list(enumerate(candidates, 1))[job::count]:
         before = len(experiment.record)

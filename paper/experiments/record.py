@@ -7,15 +7,12 @@
 The settings of a run are its key: a run whose settings are in the file is not repeated. An interruption therefore loses
 the run in progress and no other. A run may come from another machine than the one before it, so each names its own.
 
-Before a file is replaced it is read again, with its folder locked, and the runs that another command wrote meanwhile
-are kept. The jobs of one command each write a part of their own, runs.part0.json and so on beside runs.json, and
-``absorb`` moves the runs of all parts into the file. Parts that an interruption leaves behind are absorbed by the next
-command, however many jobs that one has.
+Before a file is replaced it is read again, with its folder locked, and the runs that another process wrote meanwhile
+are kept. The jobs of one command all write into the same file.
 """
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import time
@@ -47,23 +44,21 @@ class Record:
     """
 
     def __init__(self, path: Path, experiment: str, *, device: str = "cpu", fresh: bool = False) -> None:
-        self.path, self.experiment, self._device, self._fresh = path, experiment, device, fresh
-        self._machine = describe(device) | {"commit": commit()}
+        self.path, self.experiment, self._device = path, experiment, device
+        self.describe_machine()
         self._machines: list[dict[str, Any]] = []
         self._runs: dict[str, dict[str, Any]] = {}
-        self._known: dict[str, dict[str, Any]] = {}  # runs of another file, which are not written to this one
         self._replaces = fresh  # the next write drops what the file holds
         if path.exists() and not fresh:
             self._machines, self._runs = self._read()
-            self._tell_other_code()
+            self._warn_of_other_code()
 
     def __len__(self) -> int:
         return len(self._runs)
 
     def get(self, settings: Settings) -> Result | None:
         """The result of the run with these settings, if the file has it."""
-        key = _key(settings)
-        run = self._runs.get(key) or self._known.get(key)
+        run = self._runs.get(_key(settings))
         return None if run is None else run["result"]
 
     def run(self, settings: Settings, compute: Callable[[], Result]) -> Result:
@@ -84,24 +79,14 @@ class Record:
             self._write([self._machine], {_key(settings): run})
         return result
 
-    def part(self, index: int) -> Record:
-        """A record for one of several processes: it knows the runs of this one, and writes its own into a part."""
-        path = self.path.with_name(f"{self.path.stem}.part{index}.json")
-        part = Record(path, self.experiment, device=self._device, fresh=True)
-        part._known = self._runs
-        part._replaces = False  # earlier parts are absorbed by now: what is there is another command's
-        return part
+    def refresh(self) -> None:
+        """Take over the runs that other processes have written; a fresh record drops those from before it, once."""
+        with _alone_in(self.path.parent):
+            self._write([], {})
 
-    def absorb(self) -> None:
-        """Move the runs of all parts into the file; a record that is made fresh drops those of earlier commands."""
-        with _alone_in(self.path.parent):  # else a part could get a run between its reading and its removal
-            parts = sorted(self.path.parent.glob(f"{glob.escape(self.path.stem)}.part*.json"))
-            for path in () if self._fresh else parts:
-                part = Record(path, self.experiment, device=self._device)
-                self._write(part._machines, part._runs)
-            self._fresh = False
-            for path in parts:  # only now are their runs safe elsewhere
-                path.unlink()
+    def describe_machine(self) -> None:
+        """Look again at what computes the next runs: a job has fewer threads than the process that started it."""
+        self._machine = describe(self._device) | {"commit": commit()}
 
     def _write(self, machines: list[dict[str, Any]], runs: dict[str, dict[str, Any]]) -> None:
         """Add runs, and those that another command has written into the file since it was read; replace the file."""
@@ -139,8 +124,8 @@ class Record:
             raise ValueError(self._unreadable(f"which is of the experiment {experiment!r}"))
         return machines, runs
 
-    def _tell_other_code(self) -> None:
-        """Settings are the key and the code is not: runs of other code are kept, and it is said."""
+    def _warn_of_other_code(self) -> None:
+        """Settings are the key and the code is not: runs of other code are kept, with a warning."""
         ours = [self._machine[name] for name in ("laplex", "commit")]
         theirs = [[machine.get(name) for name in ("laplex", "commit")] for machine in self._machines]
         count = sum(theirs[run["machine"]] != ours for run in self._runs.values())

@@ -12,7 +12,6 @@ import torch
 
 from made_images import SIDE, write_files
 from paper.experiments import jobs
-from paper.experiments.record import Record
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,57 +91,6 @@ def test_an_interruption_stops_the_jobs(tmp_path, interruptible):
     assert alive(tmp_path) == []
 
 
-# --- Parts of a record -----------------------------------------------------------------------------------------------
-
-
-def test_parts_know_the_runs_of_the_file_and_are_absorbed(tmp_path):
-    path = tmp_path / "runs.json"
-    whole = Record(path, "some")
-    whole.run({"seed": 0}, lambda: {"test": 0})
-    for index in (0, 1):
-        part = whole.part(index)
-        assert part.get({"seed": 0}) == {"test": 0}
-        part.run({"seed": 0}, lambda: pytest.fail("a finished run was repeated"))
-        assert len(part) == 0
-        part.run({"seed": 1 + index}, lambda index=index: {"test": 1 + index})
-    assert sorted(os.listdir(tmp_path)) == ["runs.json", "runs.part0.json", "runs.part1.json"]
-    again = Record(path, "some")
-    again.absorb()
-    assert os.listdir(tmp_path) == ["runs.json"]
-    for record in (again, Record(path, "some")):
-        assert [record.get({"seed": seed}) for seed in range(3)] == [{"test": seed} for seed in range(3)]
-    content = json.loads(path.read_text())
-    assert [run["machine"] for run in content["runs"]] == [0, 0, 0]
-    before = path.stat().st_mtime_ns
-    again.absorb()  # nothing is left, so nothing is written
-    assert path.stat().st_mtime_ns == before
-
-
-def test_a_part_of_another_machine_keeps_its_name(tmp_path):
-    path = tmp_path / "runs.json"
-    whole = Record(path, "some")
-    whole.run({"seed": 0}, dict)
-    whole.part(0).run({"seed": 1}, dict)
-    part = json.loads((tmp_path / "runs.part0.json").read_text())
-    part["machines"][0]["cpu"] = "another"
-    (tmp_path / "runs.part0.json").write_text(json.dumps(part))
-    whole.absorb()
-    content = json.loads(path.read_text())
-    assert [content["machines"][run["machine"]]["cpu"] == "another" for run in content["runs"]] == [False, True]
-
-
-def test_a_fresh_record_drops_the_parts_of_earlier_commands_only(tmp_path):
-    path = tmp_path / "runs.json"
-    Record(path, "some").part(0).run({"seed": 0}, dict)
-    fresh = Record(path, "some", fresh=True)
-    fresh.absorb()
-    assert os.listdir(tmp_path) == []
-    fresh.part(0).run({"seed": 1}, dict)
-    fresh.absorb()
-    assert fresh.get({"seed": 0}) is None
-    assert Record(path, "some").get({"seed": 1}) == {}
-
-
 # --- heads -----------------------------------------------------------------------------------------------------------
 
 
@@ -155,18 +103,17 @@ def test_jobs_give_the_results_of_one_process_and_go_on_with_another_number(file
     one, two = tmp_path / "one", tmp_path / "two"
     assert command("heads", "--data", file, "--out", one, *options)[0] == 0
     stem = "heads-tiny-tuned-quick"
-    # As if a command with more jobs had been killed: some runs are in the file, and some in a part of a fourth job.
-    whole = json.loads((one / f"{stem}.json").read_text())
+    # As if a command had been killed: some runs are in the file.
+    content = json.loads((one / f"{stem}.json").read_text())
     two.mkdir()
-    (two / f"{stem}.json").write_text(json.dumps(whole | {"runs": whole["runs"][:2]}))
-    (two / f"{stem}.part3.json").write_text(json.dumps(whole | {"runs": whole["runs"][2:4]}))
+    (two / f"{stem}.json").write_text(json.dumps(content | {"runs": content["runs"][:4]}))
     status, output, told = command("heads", "--data", file, "--out", two, *options, "--jobs", 2)
     assert status == 0, told
     assert sorted(os.listdir(two)) == [f"{stem}.json", f"{stem}.md", f"{stem}.png"]
     assert results(two / f"{stem}.json") == results(one / f"{stem}.json")
-    dates = {run["date"] for run in whole["runs"][:4]}
-    kept = json.loads((two / f"{stem}.json").read_text())["runs"]
-    assert {run["date"] for run in kept[:4]} == dates
+    dates = {run["date"] for run in content["runs"][:4]}
+    runs = json.loads((two / f"{stem}.json").read_text())["runs"]
+    assert {run["date"] for run in runs[:4]} == dates
     assert (two / f"{stem}.md").read_text() == (one / f"{stem}.md").read_text()
     assert output.count("wrote ") == 2
 
@@ -174,7 +121,7 @@ def test_jobs_give_the_results_of_one_process_and_go_on_with_another_number(file
 def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, command, monkeypatch):
     def failing(work, count):
         experiment = work.args[0]
-        experiment.record.part(0).run({"seed": 0}, lambda: {"test": 1.0})
+        experiment.record.run({"seed": 0}, lambda: {"test": 1.0})
         raise jobs.JobError(f"job 1 of {count} failed: no memory")
 
     monkeypatch.setattr(jobs, "side_by_side", failing)

@@ -94,9 +94,13 @@ def test_records_side_by_side_keep_the_runs_of_each_other(tmp_path, monkeypatch)
     content = json.loads(path.read_text())
     assert [run["settings"]["seed"] for run in content["runs"]] == [0, 1, 2]
     assert ["another" in str(content["machines"][run["machine"]]) for run in content["runs"]] == [False, True, False]
+    second.refresh()
+    assert [second.get({"seed": seed}) for seed in range(3)] == [{"test": 0}, {"test": 1}, {"test": 2}]
+    fresh.refresh()
     fresh.run({"seed": 3}, dict)
-    fresh.run({"seed": 4}, dict)
-    assert [Record(path, "some").get({"seed": seed}) for seed in range(5)] == [None, None, None, {}, {}]
+    Record(path, "some").run({"seed": 4}, dict)
+    fresh.refresh()
+    assert [fresh.get({"seed": seed}) for seed in range(5)] == [None, None, None, {}, {}]
 
 
 def test_processes_side_by_side_lose_nothing(tmp_path):
