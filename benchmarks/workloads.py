@@ -1,4 +1,7 @@
-"""The calls that `benchmarks.compare` times. Of laplex they use only public names that older versions have, too."""
+"""Calls to be timed, by name, for `compare` and `studies.crossover_gpu`.
+
+Of laplex they use only public names that older versions have, too.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +28,8 @@ WORK = {  # kind, and sizes: see ``workload``
 def workload(name: str, device: str) -> Call:
     """A call to be timed; E stands for sizes 2^E.
 
-    kept E B, whole E B, train E B    a product of n = k = 2^E with B rows: plan kept, with planning, and trained
+    kept E B, in_order E B            a product of n = k = 2^E with B rows, plan kept; anchors sorted
+    whole E B, train E B              the same with planning, and trained
     tau E B                           trained with tau
     long E K B, short E K B           2^E rows and K columns, or the reverse, plan kept
     gram N E, gram_whole, gram_train  a Gram matrix of N rows and 2^E columns
@@ -44,9 +48,12 @@ def workload(name: str, device: str) -> Call:
         return _solve(kind, normal(sizes[0]), normal(sizes[0]))
     n, k = 1 << sizes[0], sizes[1] if kind in ("long", "short") else 1 << sizes[0]
     n, k = (k, n) if kind == "short" else (n, k)
-    a, b, x = normal(n), normal(k), normal(sizes[-1], k)
+    a, b = normal(n), normal(k)
     if kind == "plan":
         return lambda: laplex.Plan(a, b)
+    if kind == "in_order":
+        a, b = a.sort().values, b.sort().values
+    x = normal(sizes[-1], k)
     if kind in ("train", "tau"):
         tau: Any = torch.ones((), device=device) if kind == "tau" else 1.0
         leaves = [value.requires_grad_() for value in (x, a, b, *([tau] if kind == "tau" else []))]

@@ -8,7 +8,6 @@ which opens one region, for scale. And what a plan costs, in quiet, for anchors 
 
 import json
 import multiprocessing
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ import torch
 
 import laplex
 from benchmarks.report import conditions
+from laplex.testing import Budget, interleave
 
 OUT = Path(__file__).parents[1] / "results" / "busy-cpu.json"
 OTHERS = 4
@@ -30,14 +30,8 @@ def rest_not() -> None:
 
 def median(call: Callable[[], object], seconds: float) -> float:
     """Of as many calls as fit, in milliseconds."""
-    call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 5 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        times.append(1e3 * (time.perf_counter() - start))
-    return round(statistics.median(times), 4)
+    times = interleave({"": call}, budget=Budget(min_s=seconds, min_samples=5), cold=True)
+    return round(1e3 * times[""].median, 4)
 
 
 def products() -> dict[str, Callable[[], object]]:

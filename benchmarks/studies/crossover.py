@@ -12,9 +12,7 @@ Four sweeps, each the median time of a whole call (dense, chunk) or of one with 
 """
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,22 +24,17 @@ from laplex import _backends
 from laplex._scan import cpp
 from laplex._scan import torch as torch_scan
 from laplex._scan.order import Matrix
+from laplex.testing import Budget, interleave
 
 OUT = Path(__file__).parents[1] / "results" / "crossover-cpu.json"
 
 
 def medians(calls: dict[str, Callable[[], object]], seconds: float = 0.5) -> dict[str, float]:
     """Median seconds of each call, taken in turns."""
-    samples: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    end = time.perf_counter() + seconds * len(calls)
-    while time.perf_counter() < end or len(next(iter(samples.values()))) < 5:
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            samples[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in samples.items()}
+    times = interleave(calls, budget=Budget(min_s=seconds, min_samples=5, turn_s=0.0), cold=True)
+    return {name: each.median for name, each in times.items()}
 
 
 def dense(n: int) -> dict[str, float]:

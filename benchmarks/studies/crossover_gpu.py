@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ import torch
 
 import laplex
 from benchmarks.report import conditions
+from benchmarks.workloads import Call, workload
 from laplex._triton import launch, replay, tuning
 from laplex._triton.gram import launch as gram_launch
 from laplex._triton.scan import schedule
@@ -35,24 +35,23 @@ from laplex.testing import Budget, interleave
 OUT = Path(__file__).parents[1] / "results"
 BUDGET = Budget(min_s=0.02, min_samples=15, max_s=0.4, turn_s=0.01)
 COMPILERS = 8  # processes
-Workload = Callable[[], object]
 P = 1 << 20
 
 # The values a constant is measured with, and the workloads: see ``workload``.
 SWEEPS: dict[str, tuple[list[Any], list[str]]] = {
     "SHORT_AXIS_RATIO": ([8, 16, 32], ["long 12 1000 64", "short 12 1000 64"]),
-    "TABLE_SOURCES": ([1024, 4096], ["table 4000 64", "table 1500 64"]),
-    "TABLE_FROM": ([1 << 21, 1 << 23, 1 << 25], ["table 1000 4", "table 1000 16"]),
+    "TABLE_SOURCES": ([1024, 4096], ["long 20 4000 64", "long 20 1500 64"]),
+    "TABLE_FROM": ([1 << 21, 1 << 23, 1 << 25], ["long 20 1000 4", "long 20 1000 16"]),
     "ROWS_STAGED": ([4, 8, 16], ["short 20 1000 4", "short 20 1000 8"]),
-    "COUNTED_PAIRS": ([1 << 24, 1 << 26, 1 << 28], ["order 11", "order 12", "order 13"]),
-    "COUNTED_IN_RUNS": ([1 << 14, 1 << 16, 1 << 18], ["order 13", "order 15", "order 16"]),
-    "RUN": ([1024, 2048, 4096], ["order 14"]),
-    "RANK_TILE": ([(16, 512, 128), (32, 512, 128), (32, 256, 64)], ["order 11"]),
-    "RUN_TILE": ([(16, 256, 32), (32, 256, 32), (32, 512, 128)], ["order 14"]),
-    "JOIN_TILE": ([(32, 4), (32, 8), (64, 8)], ["order 14"]),
-    "MERGE_TILE": ([512, 1024, 2048], ["order 20"]),
+    "COUNTED_PAIRS": ([1 << 24, 1 << 26, 1 << 28], ["whole 11 1", "whole 12 1", "whole 13 1"]),
+    "COUNTED_IN_RUNS": ([1 << 14, 1 << 16, 1 << 18], ["whole 13 1", "whole 15 1", "whole 16 1"]),
+    "RUN": ([1024, 2048, 4096], ["whole 14 1"]),
+    "RANK_TILE": ([(16, 512, 128), (32, 512, 128), (32, 256, 64)], ["whole 11 1"]),
+    "RUN_TILE": ([(16, 256, 32), (32, 256, 32), (32, 512, 128)], ["whole 14 1"]),
+    "JOIN_TILE": ([(32, 4), (32, 8), (64, 8)], ["whole 14 1"]),
+    "MERGE_TILE": ([512, 1024, 2048], ["whole 20 1"]),
     "PLACES_FROM": ([1 << 21, 1 << 23, 1 << 26], ["kept 21 1", "kept 23 1"]),
-    "PLACE_TILE": ([256, 512, 1024], ["places 24"]),
+    "PLACE_TILE": ([256, 512, 1024], ["plan 24"]),
     "TILE": ([128, 256, 512], ["kept 14 8", "kept 20 8", "train 20 8"]),
     "LARGE_TILE": ([256, 512, 1024], ["kept 26 1", "kept 20 1"]),
     "LARGE_TILE_FROM": ([1 << 23, 1 << 25, 1 << 27], ["kept 25 1"]),
@@ -107,65 +106,6 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda")
 
 
-def workload(name: str) -> Workload:
-    """A call that is timed; its inputs and plan are made here, with the constants as they are now.
-
-    kept E B, in_order E B      a product of n = k = 2^E with B rows, plan kept
-    whole E B                   the same with planning
-    train E B, tau E B          forward and backward with planning; with tau
-    long E K B, short E K B     2^E rows and K columns, or the reverse, plan kept
-    table K B                   2^20 rows, K columns
-    order E, places E           the order of 2^E + 2^E anchors in a product; a plan of them that is kept
-    gram N E, gram_train N E    a Gram matrix of N rows and 2^E columns
-    """
-    kind, *numbers = name.split()
-    sizes = [int(number) for number in numbers]
-    if kind.startswith("gram"):
-        return _gram(kind, *sizes)
-    if kind in ("order", "places"):
-        a, b = normal(1 << sizes[0]), normal(1 << sizes[0])
-        if kind == "places":
-            return lambda: laplex.Plan(a, b)
-        return lambda: laplex.linear(b, a, b, 1.0)
-    if kind in ("train", "tau"):
-        return _training(kind, 1 << sizes[0], sizes[1])
-    if kind in ("long", "short", "table"):
-        long, few, rows = sizes if kind != "table" else (20, *sizes)
-        n, k = (few, 1 << long) if kind == "short" else (1 << long, few)
-    else:
-        n = k = 1 << sizes[0]
-        rows = sizes[1]
-    a, b, x = normal(n), normal(k), normal(rows, k)
-    if kind == "in_order":
-        a, b = a.sort().values, b.sort().values
-    plan = None if kind == "whole" else laplex.Plan(a, b)
-    return lambda: laplex.linear(x, a, b, 1.0, plan=plan)
-
-
-def _training(kind: str, n: int, rows: int) -> Workload:
-    leaves = [normal(n), normal(n), normal(rows, n)]
-    tau: Any = torch.ones((), device="cuda") if kind == "tau" else 1.0
-    leaves += [tau] if kind == "tau" else []
-    g = normal(rows, n)
-    for leaf in leaves:
-        leaf.requires_grad_()
-
-    def step() -> object:
-        y = laplex.linear(leaves[2], leaves[0], leaves[1], tau)
-        return torch.autograd.grad(y, leaves, g)
-
-    return step
-
-
-def _gram(kind: str, n: int, exponent: int) -> Workload:
-    a, b, weight = normal(n), normal(1 << exponent), torch.rand(1 << exponent, device="cuda")
-    plan = laplex.Plan(a, b)
-    if kind == "gram":
-        return lambda: laplex.gram(a, b, weight, 1.0, plan=plan)
-    leaves, g = [leaf.requires_grad_() for leaf in (a, b, weight)], normal(n, n)
-    return lambda: torch.autograd.grad(laplex.gram(a, b, weight, 1.0), leaves, g)
-
-
 def forget() -> None:
     """Drop what was made with other constants."""
     schedule.schedule.cache_clear()
@@ -174,7 +114,7 @@ def forget() -> None:
     replay.calls.by_form.clear()
 
 
-def with_value(name: str, value: Any, call: Workload) -> Workload:
+def with_value(name: str, value: Any, call: Call) -> Call:
     """The call with a constant set. What it caches is keyed by sizes, so that it must be dropped in between."""
 
     def set_and_call() -> object:
@@ -199,7 +139,7 @@ def sweep(name: str, *, timed: bool) -> dict[str, dict[str, float | str]]:
                 setattr(tuning, name, value)
                 forget()
                 torch.manual_seed(0)
-                call = workload(work)
+                call = workload(work, "cuda")
                 result = leading(call())
                 first = result if first is None else first
                 assert torch.allclose(result, first, rtol=1e-3, atol=1e-3 * float(first.abs().max())), (
@@ -225,7 +165,7 @@ def leading(result: Any) -> torch.Tensor:
     return result if isinstance(result, torch.Tensor) else torch.zeros(1, device="cuda")
 
 
-def wall(call: Workload, rounds: int = 300) -> float:
+def wall(call: Call, rounds: int = 300) -> float:
     """Median microseconds of host time, the device idle in between."""
     times = []
     for _ in range(rounds):
@@ -248,7 +188,7 @@ def dense_or_scan() -> dict[str, dict[str, float]]:
     return figures
 
 
-def twice(call: Workload) -> None:
+def twice(call: Call) -> None:
     call()
     call()
 
@@ -258,7 +198,7 @@ def replays() -> dict[str, dict[str, float]]:
     figures = {}
     outer, committed = replay._replayable_call, tuning.REPLAYED_OPERATORS
     for name in ("kept 14 8", "whole 12 8", "whole 14 8", "whole 9 8", "gram 1024 17", "train 12 8", "train 14 8"):
-        call, times = workload(name), {}
+        call, times = workload(name, "cuda"), {}
         try:
             twice(call)
             times["all"] = wall(call)
@@ -285,7 +225,7 @@ def public_launch() -> dict[str, float]:
     grid, numbers = (1, 1, 1), (4, 64, *x.stride(), *y.stride(), 256, 4)
     compiled = copy_program[grid](x, y, *numbers, num_warps=4)
     stream = torch.cuda.current_stream().cuda_stream
-    ways: dict[str, Workload] = {
+    ways: dict[str, Call] = {
         "ours": lambda: launch.launch_compiled(compiled, grid, stream, [x.data_ptr(), y.data_ptr()], numbers),
         "compiled[grid]": lambda: compiled[grid](x, y, *numbers),
         "program[grid]": lambda: copy_program[grid](x, y, *numbers, num_warps=4),
