@@ -40,7 +40,7 @@ class Launch(NamedTuple):
 
 
 class Setup(NamedTuple):
-    """A launch but for its program and its tensors: what follows from sizes and dtypes alone."""
+    """A launch without its program and its tensors: what follows from sizes and dtypes alone."""
 
     grid: Grid
     numbers: tuple[int, ...]

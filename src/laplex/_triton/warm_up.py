@@ -1,4 +1,4 @@
-"""Compiling ahead: which programs products of any size need, and compiling them side by side.
+"""Compiling ahead: which programs products of any size need, and compiling them in parallel.
 
 The operators themselves say what they need. They run on meta tensors, which have shapes and no memory, and ``launch``
 notes each program in place of launching it. So no list of programs can become wrong, and sizes for which the GPU has

@@ -47,7 +47,7 @@ def _scan(x: Tensor, matrix: Matrix, even: Tensor, other: Tensor, *, odd: bool, 
     flags: tuple[Any, ...] = exact, *sides, checked, far, tile, rows
     launch(programs.distance_reduce_program, grid, tensors, (*sizes, *x.stride()), flags, warps)
     group = step(tiles, tuning.DISTANCE_CARRIED, 4, 16)
-    carry_warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
+    carry_warps = max(group // 32, 1)  # one tile per thread: the scan over tiles is one long chain
     launch(programs.distance_carry_program, (2 * m, h, 1), (scratch, tau), (m, tiles), (exact, group), carry_warps)
     tensors = *tensors, even, other, scratch if pull is None else pull
     flags = exact, odd, pull is not None, *sides, far, tile, rows

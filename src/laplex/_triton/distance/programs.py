@@ -9,7 +9,7 @@ in units of tau. Then the sum from the left at point i is
 
     sum over j <= i of (c_i - c_j) exp(c_j - c_i) x_j  =  exp(-c_i) (c_i sum of exp(c_j) x_j - sum of c_j exp(c_j) x_j)
 
-and the sum from the right mirrors it: four prefix sums for a row, and no exponentials. It subtracts, in float64, which
+and the sum from the right mirrors it: four prefix sums per row, and no exponentials. It subtracts, in float64, which
 is accurate enough for float32 data but not for float64 data.
 
 The scratch memory, float64, for h batch entries of m rows, all arrays contiguous:
@@ -28,7 +28,7 @@ from laplex._triton.points import LN_2, NARROW, WORD, decay_over, entry_of, expo
 from laplex._triton.program import program
 from laplex._triton.running import carried_over, running_states
 
-STATES = tl.constexpr(4)  # numbers for a row and a tile: v and p, in two directions
+STATES = tl.constexpr(4)  # numbers per row and tile: v and p, in two directions
 
 
 @triton.jit

@@ -69,12 +69,19 @@ def _turns(phase, index, inside, SUM: tl.constexpr):
 def fault_program(target, target_faults, size, fault_parts, WIDTH: tl.constexpr):
     """target_faults (h, fault_parts): NaN where one of the ``size`` anchors of an entry is not finite, else 0."""
     part, batch = tl.program_id(0) % fault_parts, (tl.program_id(0) // fault_parts).to(tl.int64)
-    fault = tl.zeros([WIDTH], tl.float32)
-    for block in range(part, tl.cdiv(size, WIDTH), fault_parts):
-        i = block * WIDTH + tl.arange(0, WIDTH)
-        t = tl.load(target + batch * size + i, mask=i < size, other=0.0)
-        fault += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
-    tl.store(target_faults + batch * fault_parts + part, tl.sum(fault, 0))
+    fault = _fault_in_steps(target + batch * size, part * WIDTH, size, fault_parts * WIDTH, WIDTH)
+    tl.store(target_faults + batch * fault_parts + part, fault)
+
+
+@triton.jit
+def _fault_in_steps(target, begin, size, step, WIDTH: tl.constexpr):
+    """NaN if one of the WIDTH anchors at every ``step`` from ``begin`` on is not finite, else 0."""
+    faults = tl.zeros([WIDTH], tl.float32)
+    for start in range(begin, size, step):
+        i = start + tl.arange(0, WIDTH)
+        t = tl.load(target + i, mask=i < size, other=0.0)
+        faults += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
+    return tl.sum(faults, 0)
 
 
 @triton.jit
@@ -92,12 +99,7 @@ def _fault_of_targets(target, target_faults, size, fault_parts, KNOWN: tl.conste
         lane = tl.arange(0, 64)
         fault = tl.sum(tl.load(target_faults + lane, mask=lane < fault_parts, other=0.0), 0)
     else:
-        faults = tl.zeros([1024], tl.float32)
-        for start in range(0, size, 1024):
-            i = start + tl.arange(0, 1024)
-            t = tl.load(target + i, mask=i < size, other=0.0)
-            faults += tl.where(tl.abs(t) < INFINITY, 0.0, float("nan"))
-        fault = tl.sum(faults, 0)
+        fault = _fault_in_steps(target, 0, size, 1024, 1024)
     return fault
 
 
@@ -148,7 +150,7 @@ def pull_program(
 ):  # fmt: skip
     """What one tile of g, the gradient of W, gives to the gradients, without the factors of ``finish_program``.
 
-    Of the r matrices of a sum ``group`` are pulled, from ``begin`` on. Parts are three arrays, one behind the other:
+    Of the r matrices of a sum ``group`` are pulled, from ``begin`` on. Parts are three arrays, one after the other:
 
         at 0             (h group, channels, tiles across, n)    sums over columns: for t if ANCHORS, for phi if PHASE
         at sources_at    (h group, channels, tiles down, k)      sums over rows: for s and psi, with opposite sign
@@ -206,7 +208,7 @@ def finish_program(
     ANCHORS: tl.constexpr, TAU: tl.constexpr, WEIGHT: tl.constexpr, WEIGHTED: tl.constexpr, PHASE: tl.constexpr,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of one matrix, WIDTH targets or sources a program; the last one sums those for weight and tau."""
+    """Sum the parts of one matrix, WIDTH targets or sources per program; the last one sums those for weight and tau."""
     channels: tl.constexpr = (1 if ANCHORS else 0) + (1 if PHASE else 0)
     last: tl.constexpr = channels - 1
     blocks_of_targets, blocks_of_sources = tl.cdiv(n, WIDTH), tl.cdiv(k, WIDTH)

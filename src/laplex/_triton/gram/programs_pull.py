@@ -86,15 +86,14 @@ def gram_table_program(
 
 
 @triton.jit
-def _channel_bars(left_at, right_at, tied_at, places, decays, exponents, TO_TAU: tl.constexpr):
+def _channel_bars(left_at, right_at, stride, neighbours, TO_TAU: tl.constexpr):
     """Of one weight vector and channel: w_bar, b_bar * tau / w, and right_1 + left_1.
 
-    ``left_at``, ``right_at`` and ``tied_at`` are the table's addresses for the next target on the left, the next one on
-    the right, and the last one that ties. Exponents, and so right_1 + left_1, are in powers of two.
+    ``left_at`` and ``right_at`` are the table's addresses for the next target on the left and on the right; the one
+    before the latter is the last that ties. Exponents, and so right_1 + left_1, are in powers of two.
     """
-    has_left, has_right, is_inside, is_tied = places
-    from_left, from_right = decays
-    u_left, u_right = exponents
+    has_left, has_right, is_inside, is_tied, from_left, from_right, u_left, u_right = neighbours
+    tied_at = right_at - stride
     right = tl.load(right_at, mask=has_right, other=0.0)
     left = tl.load(left_at + 2, mask=has_left, other=0.0)
     weighted = tl.zeros_like(left)
@@ -138,9 +137,9 @@ def gram_source_program(
     before = tl.load(position + below - 1, mask=has_left, other=0.0).to(tl.float64)
     after = tl.load(position + upto, mask=has_right, other=0.0).to(tl.float64)
     left_gap, right_gap = tl.where(has_left, tl.abs(b - before), 0.0), tl.where(has_right, tl.abs(after - b), 0.0)
-    decays = decay_over(left_gap, rate, EXACT), decay_over(right_gap, rate, EXACT)
-    exponents = exponent_over(left_gap, rate), exponent_over(right_gap, rate)
-    places = has_left, has_right, upto > 0, is_tied
+    from_left, from_right = decay_over(left_gap, rate, EXACT), decay_over(right_gap, rate, EXACT)
+    u_left, u_right = exponent_over(left_gap, rate), exponent_over(right_gap, rate)
+    neighbours = has_left, has_right, upto > 0, is_tied, from_left, from_right, u_left, u_right
     stride = tl.zeros([], tl.int64) + m * CHANNELS * FIELDS  # of a target in the table
     table += batch * n * stride
     if PHASED:
@@ -151,16 +150,12 @@ def gram_source_program(
         w = tl.load(weight + batch * w_batch + row * w_row + j * w_col, mask=inside, other=0.0).to(tl.float64)
         left_at = table + (below - 1) * stride + row * CHANNELS * FIELDS
         right_at = table + upto * stride + row * CHANNELS * FIELDS
-        bar, slope, weighted = _channel_bars(left_at, right_at, right_at - stride, places, decays, exponents, TO_TAU)
+        bar, slope, weighted = _channel_bars(left_at, right_at, stride, neighbours, TO_TAU)
         if PHASED:
             left_at, right_at = left_at + FIELDS, right_at + FIELDS
-            cos_bar, cos_slope, cos_weighted = _channel_bars(
-                left_at, right_at, right_at - stride, places, decays, exponents, TO_TAU
-            )
+            cos_bar, cos_slope, cos_weighted = _channel_bars(left_at, right_at, stride, neighbours, TO_TAU)
             left_at, right_at = left_at + FIELDS, right_at + FIELDS
-            sin_bar, sin_slope, sin_weighted = _channel_bars(
-                left_at, right_at, right_at - stride, places, decays, exponents, TO_TAU
-            )
+            sin_bar, sin_slope, sin_weighted = _channel_bars(left_at, right_at, stride, neighbours, TO_TAU)
             bar += cos * cos_bar + sin * sin_bar
             slope += cos * cos_slope + sin * sin_slope
             weighted += cos * cos_weighted + sin * sin_weighted

@@ -34,7 +34,7 @@ STEP = tl.constexpr(8)  # points that one thread merges
 
 @program(numbers="n", callers=("ones", "twos"))
 def side_by_side_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
-    """Copy two sides, of n and k points, one behind the other: the input of a sort."""
+    """Copy two sides, of n and k points, one after the other: the input of a sort."""
     batch = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
     is_one, inside = place < n, place < n + k
@@ -45,7 +45,7 @@ def side_by_side_program(ones, twos, position, n, k, WIDTH: tl.constexpr):
 
 @triton.jit
 def _load_sides(ones, twos, index, n, k):
-    """The points ``index`` of [ones; twos]; infinity for NaN, and behind the end."""
+    """The points ``index`` of [ones; twos]; infinity for NaN, and after the end."""
     value = tl.load(tl.where(index < n, ones + index, twos + (index - n)), mask=index < n + k, other=float("inf"))
     return tl.where(value == value, value, float("inf"))
 
@@ -66,7 +66,7 @@ def rank_program(
     end = tl.minimum(begin + run, n + k)
     own = first + tl.arange(0, WIDTH)
     value = _load_sides(ones, twos, own, n, k)
-    # The tie rule: points before this program's own count if they tie with one of them, points behind them do not.
+    # The tie rule: points before this program's own count if they tie with one of them, points after them do not.
     counts = _counts_before(ones, twos, n, k, value, begin, first, True, OTHERS, LANES)
     counts += _counts_before(ones, twos, n, k, value, first + WIDTH, end, False, OTHERS, LANES)
     tied_before = (value[None, :] == value[:, None]) & (own[None, :] < own[:, None])
@@ -98,7 +98,7 @@ def _counts_before(
 
 @triton.jit
 def _store_points(position, entry, start, place, value, coded, own, merged, padded):
-    """Store points at their places behind ``start``; the program that has the last point stores the padding, too.
+    """Store points at their places from ``start`` on; the program that has the last point stores the padding, too.
 
     Points with own >= merged do not exist and are not stored.
     """

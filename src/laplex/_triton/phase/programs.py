@@ -69,11 +69,8 @@ def unstack_program(
     cos, sin = direction(angle + batch * size, i, i < size)
     cos, sin = cos[None, :], sin[None, :]
     channel = (tl.zeros([], tl.int64) + m) * size
-    turned, pulled, stretched = (
-        tl.zeros([WIDTH], tl.float64),
-        tl.zeros([WIDTH], tl.float64),
-        tl.zeros([WIDTH], tl.float64),
-    )
+    nothing = tl.zeros([WIDTH], tl.float64)
+    turned, pulled, stretched = nothing, nothing, nothing
     for step in range(steps):
         row = ((row_block * steps + step) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[:, None]
         both = (row < m) & (i < size)[None, :]

@@ -17,7 +17,7 @@ Sums are fields, each for both channels and all rows: (FIELDS, 2, m), with v sou
     TO_LEFT + WEIGHTED...  sum of u exp(-u) v, for the gradient of tau
 
 Ties. In the merged order rows come before columns. If the long side has the rows (LONG_FIRST), a tied source lies just
-before its short point, as a tie with the right end of its interval; else just behind it, as a tie with the left end. So
+before its short point, as a tie with the right end of its interval; else just after it, as a tie with the left end. So
 the ties of short point q are those of interval q or q + 1. Among equal short points only the first, or the last, has
 them. What lies strictly left or right of a point is then right at that one, and the others read it there. No tied
 source is ever subtracted: with T_q for the ties of q, the scan from the left is that of
@@ -105,9 +105,8 @@ def collect_program(
             within = (left < s) & (s <= right) if LONG_FIRST else (left <= s) & (s < right)
             fault += tl.where(inside & ~(within & (tl.abs(s) < INFINITY)), float("nan"), 0.0)
             ties += is_tied.to(tl.int32)
-            v = tl.load(
-                merged_x + (batch * padded + place[:, None]) * m + row, mask=inside[:, None] & (row < m), other=0.0
-            ).to(SUM)
+            x_here = merged_x + (batch * padded + place[:, None]) * m + row
+            v = tl.load(x_here, mask=inside[:, None] & (row < m), other=0.0).to(SUM)
             left_gap = tl.where(inside & (interval > 0), s - left, 0.0)
             right_gap = tl.where(inside & (interval < k), right - s, 0.0)
             to_left = tl.where(is_tied | (interval == 0), 0.0, decay_over(left_gap, rate, EXACT))
@@ -135,9 +134,8 @@ def collect_program(
                 place = begin + step * POINTS + tl.arange(0, POINTS)
                 inside, s, cos, sin = _points(place, end, entry, source, angle, merged, padded, IN_ORDER)
                 is_tied = inside & (s == (right if LONG_FIRST else left))
-                v = tl.load(
-                    merged_x + (batch * padded + place[:, None]) * m + row, mask=is_tied[:, None] & (row < m), other=0.0
-                ).to(SUM)
+                x_here = merged_x + (batch * padded + place[:, None]) * m + row
+                v = tl.load(x_here, mask=is_tied[:, None] & (row < m), other=0.0).to(SUM)
                 tied_cos += v * cos.to(SUM)[:, None]
                 tied_sin += v * sin.to(SUM)[:, None]
         _store_field(fields, TIED, tied_cos, tied_sin, row, m)
@@ -197,7 +195,7 @@ def settle_program(
     faults += rate * 0.0 + tl.load(fault + batch)
     mass += batch * (k + 1) * numbers + row
     own = mass + (q + side).to(tl.int64) * numbers  # the interval on this side
-    ties = mass + (neighbour + (0 if LONG_FIRST else 1)).to(tl.int64) * numbers  # where the ties of ``beside`` are
+    ties = mass + (neighbour + (0 if LONG_FIRST else 1)).to(tl.int64) * numbers  # where its ties are
     field = tl.where(side == 0, TO_RIGHT, TO_LEFT) * 2 * m
     tied = tl.load(ties + TIED * 2 * m, mask=has_neighbour, other=0.0) * decay_over(gap, rate, EXACT)
     v = tl.load(own + field, mask=inside, other=0.0) + tied

@@ -17,17 +17,14 @@ import triton.language as tl
 from laplex._triton.phase.programs import direction
 from laplex._triton.points import decay_over, rate_of
 from laplex._triton.program import program
-from laplex._triton.short.programs import count_before
+from laplex._triton.short.programs import count_before, gaps_to_neighbours
 
 
 @triton.jit
 def _weights(source, t, number, k, rate, cos, sin, EXACT: tl.constexpr, SUM: tl.constexpr):
     """lc, ls, rc and rs for the neighbours ``number - 1`` and ``number`` of t, (targets, 1)."""
-    t = t.to(tl.float64)
-    left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
-    right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
-    from_left = decay_over(tl.where(number > 0, t - left, 0.0), rate, EXACT)
-    from_right = decay_over(tl.where(number < k, right - t, 0.0), rate, EXACT)
+    left_gap, right_gap = gaps_to_neighbours(source, t, number, k)
+    from_left, from_right = decay_over(left_gap, rate, EXACT), decay_over(right_gap, rate, EXACT)
     left_cos, left_sin = (from_left * cos).to(SUM), (from_left * sin).to(SUM)
     right_cos, right_sin = (from_right * cos).to(SUM), (from_right * sin).to(SUM)
     return left_cos[:, None], left_sin[:, None], right_cos[:, None], right_sin[:, None]

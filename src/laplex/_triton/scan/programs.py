@@ -25,7 +25,7 @@ Ties
     The even sum needs no care. For the odd sum the ties must be taken out of the sum that has them. Ties may be almost
     all of that sum, so subtracting them in float32 could leave only rounding errors. A launch for narrow tiles alone
     (SPANS = "narrow", STRICT) reads the sum before the ties are added. In other launches all sums are float64, and the
-    sum over the ties is computed beside them and subtracted.
+    sum over the ties is computed separately and subtracted.
 
 Narrow and wide tiles
     A tile that spans at most NARROW powers of two has all its sums referred to one position. A wider tile is cut into
@@ -41,7 +41,7 @@ The scratch memory, float64, h batch entries of m rows, all arrays contiguous
                                        neighbour's last position; if ODD, the sum over ties there
     rates     (h,)                from ``rate_at`` on
 
-Compile-time flags beside those of ``points``
+Compile-time flags in addition to those of ``points``
     ODD       odd sums, too
     STAGED    how x lies in the merged order when the scan reads it: "" not at all (gathered from the caller's x),
               "places" (h, m, padded), as ``reduce_program`` has copied it, "rows" (h, padded, m)

@@ -195,7 +195,7 @@ def _carry(h: int, m: int, tiles: int, flags: dict[str, bool]) -> Carry:
     """Launches that add to the scratch memory the sums left and right of every tile, for m rows of h matrices."""
     at_once = tuning.CARRIED_AT_ONCE
     group, groups = step(tiles, at_once, 2, 4), -(-tiles // at_once)
-    warps = max(group // 32, 1)  # one tile a thread: the scan over tiles is one long chain
+    warps = max(group // 32, 1)  # one tile per thread: the scan over tiles is one long chain
     by_tiles, most = groups <= tuning.GROUPS_BY_TILES, at_once * tuning.GROUPS_BY_TILES
     count = tiles if by_tiles else groups
     sizes = {"m": m, "tiles": tiles, "groups": groups}

@@ -37,7 +37,7 @@ def spread(
     (h, m, k), n = x.shape, matrix.target.shape[-1]
     target, position, order, fault = from_anchors("sources and fault", lambda: sources_of(matrix, h))
     exact = x.dtype == torch.float64
-    degree = h * 2 * k * m  # sums in the table; as many weighted by distance come behind them
+    degree = h * 2 * k * m  # sums in the table; as many weighted by distance follow them
     table = x.new_empty((degree * (2 if to_tau else 1),), dtype=torch.float64 if exact else torch.float32)
     tensors: tuple[Tensor, ...] = x, matrix.tau, position, order, fault, table
     sources = step(k, tuning.TABLE_SOURCES, 4, 32)

@@ -43,7 +43,7 @@ def table_program(
     table (batches, 2, k, rows) has at each source the decayed sum up to and including it, from the left at [:, 0] and
     from the right at [:, 1]. Sources are sorted, as ``position`` is; ``order`` has their indices in the caller's order.
     A fault makes the table NaN. TO_TAU: the sums weighted by distance are a second table, ``weighted_at`` numbers
-    behind the first; their exponents u are in powers of two.
+    after the first; their exponents u are in powers of two.
     """
     row, side, batch = (tl.program_id(0) // 2).to(tl.int64), tl.program_id(0) % 2, tl.program_id(1).to(tl.int64)
     rate = rate_of(tl.load(tau + batch))
@@ -79,12 +79,18 @@ def count_before(values, t, size, steps, OR_TIED: tl.constexpr):
 
 
 @triton.jit
-def _neighbours(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
-    """For the sources ``number - 1`` and ``number``: the decays from each to t, then the exponents in powers of two."""
+def gaps_to_neighbours(source, t, number, k):
+    """The distances from the sources ``number - 1`` and ``number`` to t, 0 where there is none."""
     left = tl.load(source + number - 1, mask=number > 0, other=0.0).to(tl.float64)
     right = tl.load(source + number, mask=number < k, other=0.0).to(tl.float64)
-    left_gap = tl.where(number > 0, t.to(tl.float64) - left, 0.0)
-    right_gap = tl.where(number < k, right - t.to(tl.float64), 0.0)
+    t = t.to(tl.float64)
+    return tl.where(number > 0, t - left, 0.0), tl.where(number < k, right - t, 0.0)
+
+
+@triton.jit
+def _neighbours(source, t, number, k, rate, EXACT: tl.constexpr, SUM: tl.constexpr):
+    """For the sources ``number - 1`` and ``number``: the decays from each to t, then the exponents in powers of two."""
+    left_gap, right_gap = gaps_to_neighbours(source, t, number, k)
     from_left, from_right = decay_over(left_gap, rate, EXACT), decay_over(right_gap, rate, EXACT)
     u_left, u_right = exponent_over(left_gap, rate), exponent_over(right_gap, rate)
     return from_left.to(SUM)[:, None], from_right.to(SUM)[:, None], u_left.to(SUM)[:, None], u_right.to(SUM)[:, None]
