@@ -43,7 +43,7 @@ def count() -> None:
     launch.can_start_early = lambda device: True
     device, variants = torch.device("cuda", 0), collections.Counter()
     for n, k, rows in calls():
-        variants.update(warm_up.survey(device, warm_up.Asked(torch.float32, rows), [(n, k)]).keys())
+        variants.update(warm_up.survey(device, warm_up.Request(torch.float32, rows), [(n, k)]).keys())
     for name, number in collections.Counter(variant.program.__name__ for variant in variants).most_common():
         print(f"{number:4d}  {name}")
         for variant, times in variants.most_common():

@@ -111,7 +111,7 @@ def warm_up(
     if where == torch.device("cuda"):
         where = torch.device("cuda", torch.cuda.current_device())
     ahead: Any = _backends.load("triton", "cuda").ahead
-    calls = [ahead.Asked(dtype, m, batch, gradients) for dtype, m in itertools.product(dtypes, rows)]
+    calls = [ahead.Request(dtype, m, batch, gradients) for dtype, m in itertools.product(dtypes, rows)]
     with _progress.bar("laplex: compiling GPU programs", progress) as told:
         made: int = ahead.prepare(where, calls, points, told)
     return made

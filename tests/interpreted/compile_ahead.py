@@ -39,7 +39,7 @@ driver.set_active(Driver())
 torch.cuda.device = lambda device: contextlib.nullcontext()
 launch.can_start_early = lambda device: True
 
-DEVICE, ASKED = torch.device("cuda", 0), warm_up.Asked(torch.float32, 3)
+DEVICE, ASKED = torch.device("cuda", 0), warm_up.Request(torch.float32, 3)
 found = warm_up.survey(DEVICE, ASKED, [(12000, 13000), (20000, 21000), (60000, 70000)])
 warm_up.compile_all(found, lambda done, total: None)
 compiled = len(list(Path(knobs.cache.dir).rglob("*.cubin")))

@@ -54,24 +54,24 @@ def random_sizes(largest, number):
 
 @pytest.mark.parametrize(("rows", "gradients"), [(1, False), (5, False), (64, False), (1, True), (8, True)])
 def test_random_sizes_need_nothing_that_was_not_compiled_ahead(rows, gradients, ahead):
-    asked = ahead.Asked(torch.float32, rows, 0, gradients)
-    compiled = ahead.of_all_sizes(CPU, [asked], 40_000)
-    assert set(ahead.survey(CPU, asked, random_sizes(20_000, 300))) <= set(compiled)
+    request = ahead.Request(torch.float32, rows, 0, gradients)
+    compiled = ahead.programs_for_all_sizes(CPU, [request], 40_000)
+    assert set(ahead.survey(CPU, request, random_sizes(20_000, 300))) <= set(compiled)
 
 
 @pytest.mark.parametrize("batch", [0, 3], ids=["one", "batch"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_large_ones_neither(dtype, batch, ahead):
-    asked = ahead.Asked(dtype, 8, batch)
-    compiled = ahead.of_all_sizes(CPU, [asked], 1 << 22)
-    assert set(ahead.survey(CPU, asked, random_sizes(1 << 21, 300))) <= set(compiled)
+    request = ahead.Request(dtype, 8, batch)
+    compiled = ahead.programs_for_all_sizes(CPU, [request], 1 << 22)
+    assert set(ahead.survey(CPU, request, random_sizes(1 << 21, 300))) <= set(compiled)
 
 
 def test_few_programs_are_for_all_sizes(ahead):
     """What the first calls of 200 sizes take is compiling: 111 programs before sizes were hidden from Triton."""
     found = {}
     for rows in (1, 8):
-        found |= ahead.survey(CPU, ahead.Asked(torch.float32, rows), random_sizes(20_000, 200))
+        found |= ahead.survey(CPU, ahead.Request(torch.float32, rows), random_sizes(20_000, 200))
     assert len(found) <= 24
 
 
@@ -87,7 +87,7 @@ def test_a_variant_is_what_triton_compiles(tmp_path):
 def test_a_survey_launches_nothing(ahead, launched):
     from laplex._triton.launch import state
 
-    assert ahead.survey(CPU, ahead.Asked(torch.float32, 1), [(3, 4), (3000, 4000)])
+    assert ahead.survey(CPU, ahead.Request(torch.float32, 1), [(3, 4), (3000, 4000)])
     assert state.survey is None
 
 
@@ -105,7 +105,7 @@ def test_a_survey_foresees_what_public_calls_launch(leaves, ahead, launched, mon
         if leaves:
             y.backward(torch.randn_like(y))
     ran = set(launched)
-    foreseen = ahead.survey(CPU, ahead.Asked(torch.float32, 3, 0, bool(leaves)), pairs)
+    foreseen = ahead.survey(CPU, ahead.Request(torch.float32, 3, 0, bool(leaves)), pairs)
     assert ran
     assert ran <= set(foreseen)
 
@@ -122,7 +122,7 @@ def test_without_a_gpu_there_is_nothing_to_compile(monkeypatch):
 def test_every_program_found_is_compiled_once_and_told(ahead, monkeypatch):
     compiled, told = [], []
     monkeypatch.setattr(ahead, "compile_ahead", lambda variant, numbers: compiled.append(variant))
-    calls = [ahead.Asked(torch.float32, rows) for rows in (1, 8)]
+    calls = [ahead.Request(torch.float32, rows) for rows in (1, 8)]
     number = ahead.prepare(CPU, calls, 4096, lambda done, total: told.append((done, total)))
     assert len(compiled) == len(set(compiled)) == number > 3
     assert told == [(done, number) for done in range(number + 1)]
@@ -134,7 +134,7 @@ def test_a_failure_to_compile_is_not_hidden(ahead, monkeypatch):
 
     monkeypatch.setattr(ahead, "compile_ahead", fails)
     with pytest.raises(RuntimeError, match="no compiler"):
-        ahead.prepare(CPU, [ahead.Asked(torch.float32, 1)], 64, lambda done, total: None)
+        ahead.prepare(CPU, [ahead.Request(torch.float32, 1)], 64, lambda done, total: None)
 
 
 def test_progress_without_a_terminal_is_a_few_lines(capsys):

@@ -33,7 +33,7 @@ KIND = ((torch.float64, False),)  # dtype of tau, and whether there is a weight
 WAYS = "triton", "formed"  # both at every size: the choice between them may change at any
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """The calls to prepare for."""
 
     dtype: torch.dtype  # of x
@@ -53,16 +53,16 @@ def sizes(points: int) -> Iterator[tuple[int, int]]:
                 yield total - short, short
 
 
-def survey(device: torch.device, asked: Asked, pairs: Iterable[tuple[int, int]]) -> dict[Variant, tuple[int, ...]]:
+def survey(device: torch.device, request: Request, pairs: Iterable[tuple[int, int]]) -> dict[Variant, tuple[int, ...]]:
     """The programs of products with n x k matrices, each with numbers that it may be compiled with."""
     with surveyed(device) as noted:
         for n, k in pairs:
-            _multiply(n, k, asked, [_backends.cheapest_backend(_work(n, k, asked), CUDA)])
+            _multiply(n, k, request, [_backends.cheapest_backend(_work(n, k, request), CUDA)])
     return noted.programs
 
 
-def _work(n: int, k: int, asked: Asked) -> Work:
-    return Work(max(asked.batch, 1), 1, asked.rows, n, k, asked.gradients)
+def _work(n: int, k: int, request: Request) -> Work:
+    return Work(max(request.batch, 1), 1, request.rows, n, k, request.gradients)
 
 
 @contextmanager
@@ -74,36 +74,36 @@ def surveyed(device: torch.device) -> Iterator[Survey]:
         state.survey = before
 
 
-def _multiply(n: int, k: int, asked: Asked, backends: Iterable[str]) -> None:
+def _multiply(n: int, k: int, request: Request, backends: Iterable[str]) -> None:
     """What ``laplex.linear`` and its backward run, for all sets of inputs that need a gradient."""
-    batch = (asked.batch,) if asked.batch else ()
-    anchors = torch.promote_types(asked.dtype, torch.float32)
-    x = torch.empty((*batch, asked.rows, k), dtype=asked.dtype, device="meta")
+    batch = (request.batch,) if request.batch else ()
+    anchors = torch.promote_types(request.dtype, torch.float32)
+    x = torch.empty((*batch, request.rows, k), dtype=request.dtype, device="meta")
     a, b = (torch.empty((*batch, size), dtype=anchors, device="meta") for size in (n, k))
     tau = torch.empty(batch, dtype=torch.float64, device="meta")
     for chosen in backends:
         table = _backends.load(chosen, "cuda")
         if table.form is not None:
             for size in {k, -(-k // 16) * 16, max(k, 3) | 1}:  # one column, and aligned rows, have their own programs
-                _form(x, a, b.new_empty((*batch, size)), table.form, asked)
+                _form(x, a, b.new_empty((*batch, size)), table.form, request)
             continue
         order = Order.none(a, b) if table.order is None else table.order(a, b, table.layout(n, k))
         matrix = Matrix(a, b, tau, order, table)
         even, none = table.scan(x, matrix, odd=False)
-        if asked.gradients:
+        if request.gradients:
             _differentiate(table, even, none, x, matrix)
 
 
-def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, asked: Asked) -> None:
+def _form(x: Tensor, a: Tensor, b: Tensor, module: Any, request: Request) -> None:
     """The matrix, and its pullback onto all sets of arguments: with tau as a number, or like the anchors."""
-    for dtype, weighted in itertools.product({torch.float64, a.dtype}, (False, True)) if asked.all_kinds else KIND:
+    for dtype, weighted in itertools.product({torch.float64, a.dtype}, (False, True)) if request.all_kinds else KIND:
         tau = a.new_empty(a.shape[:-1], dtype=dtype)
         kernels = Kernels(a, b, tau, a.new_empty(a.shape[:-1]) if weighted else None, None, None, 1)
         rows = x.new_empty((*x.shape[:-1], b.shape[-1]))
         written = module.entries_dtype(x.dtype, x.device, rows.numel() * a.shape[-1])
         matrix = module.form(kernels, x.dtype, written)
         y = module.multiply(rows, matrix)
-        if asked.gradients:
+        if request.gradients:
             module.matmul(y, matrix, x.dtype)
             g = module.matmul(y.mT, rows, matrix.dtype if x.dtype.itemsize >= 4 else torch.float32)
             for needs in itertools.product((True, False), (True, False), {False, weighted}):
@@ -119,29 +119,29 @@ def _differentiate(table: Any, g: Tensor, none: Tensor, x: Tensor, matrix: Matri
         table.pullback(g, x, known, matrix, to_tau=to_tau)
 
 
-def prepare(device: torch.device, calls: list[Asked], points: int, told: Callable[[int, int], None]) -> int:
+def prepare(device: torch.device, calls: list[Request], points: int, progress: Callable[[int, int], None]) -> int:
     """Compile all programs of these calls with n + k up to ``points``, and return how many that are."""
-    found = of_all_sizes(device, calls, points)
-    compile_all(found, told)
-    return len(found)
+    programs = programs_for_all_sizes(device, calls, points)
+    compile_all(programs, progress)
+    return len(programs)
 
 
-def of_all_sizes(device: torch.device, calls: list[Asked], points: int) -> dict[Variant, tuple[int, ...]]:
+def programs_for_all_sizes(device: torch.device, calls: list[Request], points: int) -> dict[Variant, tuple[int, ...]]:
     """The programs of all ways that these calls may take."""
     with surveyed(device) as noted:
-        for asked, (n, k) in itertools.product(calls, [*sizes(points)]):
-            _multiply(n, k, asked._replace(all_kinds=True), WAYS)
+        for request, (n, k) in itertools.product(calls, [*sizes(points)]):
+            _multiply(n, k, request._replace(all_kinds=True), WAYS)
     return noted.programs
 
 
-def compile_all(found: dict[Variant, tuple[int, ...]], told: Callable[[int, int], None]) -> None:
-    """Compile in threads, which Triton allows: much of it runs outside of Python. ``told`` hears how many are done."""
-    told(0, len(found))
-    first, *others = found.items()
+def compile_all(programs: dict[Variant, tuple[int, ...]], progress: Callable[[int, int], None]) -> None:
+    """Compile in threads, which Triton allows: much of it runs outside of Python. ``progress`` hears how many are done."""
+    progress(0, len(programs))
+    first, *others = programs.items()
     compile_ahead(*first)  # alone: with the first one Triton reads all of its own files, which threads would do again
-    told(1, len(found))
+    progress(1, len(programs))
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         compiling = [threads.submit(compile_ahead, *each) for each in others]
         for done, each in enumerate(as_completed(compiling), 2):
             each.result()
-            told(done, len(found))
+            progress(done, len(programs))

@@ -22,8 +22,8 @@ def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = Non
 
     It is ``written`` in this dtype, or in that of x.
     """
-    made: Tensor = _form(kernels, exact=dtype == torch.float64, written=written or dtype)[0]
-    return made
+    matrix: Tensor = _form(kernels, exact=dtype == torch.float64, written=written or dtype)[0]
+    return matrix
 
 
 def _flat(kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
@@ -58,12 +58,11 @@ def pull(g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = 
     ``dtype`` is that of x, by default that of g: for float32 programs compute in float32, though g may be float64.
     """
     exact = (g.dtype if dtype is None else dtype) == torch.float64
-    found = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact))
+    bars = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact))
     anchors, tau, weight, phase = needs
-    t_bar, s_bar = (next(found), next(found)) if anchors else (None, None)
-    tau_bar = next(found) if tau else None
-    weight_bar = next(found) if weight else None
-    phi_bar, psi_bar = (next(found), next(found)) if phase else (None, None)
+    t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar = (
+        next(bars) if needed else None for needed in (anchors, anchors, tau, weight, phase, phase)
+    )
     return t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar
 
 
@@ -111,9 +110,11 @@ def _pull_group(
     launch(programs.pull_program, grid, tensors, (sources_at, all_at, *of_group, n, k), flags, 1)
     width, chunk = tuning.FINISH_TILE
     tensors = parts, tau, _or(weight, tau), *[_or(bar, parts) for bar in bars]
-    how = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
+    flags_of_finish = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
     grid = h * count * (-(-n // width) + -(-k // width) + 1), 1, 1
-    launch(programs.finish_program, grid, tensors, (sources_at, all_at, *of_group, n, k, across, down), how, 4)
+    launch(
+        programs.finish_program, grid, tensors, (sources_at, all_at, *of_group, n, k, across, down), flags_of_finish, 4
+    )
 
 
 def _in_memory(kernels: Kernels) -> tuple[Any, ...]:
