@@ -1,6 +1,6 @@
 """Docstrings as reStructuredText.
 
-Our docstrings are plain text for readers of the source: formulas are indented, `|x|` and `*H` are no markup, and
+Our docstrings are plain text for readers of the source: formulas are indented, `|x|` and `*H` are not markup, and
 arguments carry their shapes, as in `a (*H, n): row anchors`. This extension turns them into what Sphinx reads: formulas
 and tables become literal blocks, sections become fields, and markup characters in sentences are escaped. Roles
 (:func:`laplex.linear`), ``code``, **bold** text and lists stay as they are.
@@ -13,21 +13,21 @@ from typing import Any
 FIELDS = {"Args:": "Arguments", "Attributes:": "Attributes", "Returns:": "Returns", "Raises:": "Raises"}
 LISTS = ("Args:", "Attributes:", "Raises:")  # sections of items, `name: what it is`
 ITEM = re.compile(r"^ {4}(?P<term>[^ ].*?): (?P<text>.*)$")
-KEPT = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|\*\*[^*]+\*\*)")
+UNCHANGED = re.compile(r"(:[\w:]+:`[^`]+`|``.+?``|\*\*[^*]+\*\*)")
 
 
 def converted(lines: list[str]) -> list[str]:
-    """A whole docstring."""
-    made: list[str] = []
+    """A docstring."""
+    output: list[str] = []
     for title, part in sections(lines):
         if title == "":
-            made += text(part)
+            output += text(part)
         elif title == "Example:":
-            made += [".. code-block:: pycon", "", *part, ""]
+            output += [".. code-block:: pycon", "", *part, ""]
         else:
             inner = items(part) if title in LISTS else text([line[4:] for line in part])
-            made += [f":{FIELDS[title]}:", *("    " + line if line else "" for line in inner), ""]
-    return made
+            output += [f":{FIELDS[title]}:", *("    " + line if line else "" for line in inner), ""]
+    return output
 
 
 def sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
@@ -47,37 +47,37 @@ def sections(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
 
 def items(lines: list[str]) -> list[str]:
     """`name (shape): text` as a definition list."""
-    made: list[str] = []
+    output: list[str] = []
     for line in lines:
-        found = ITEM.match(line)
-        if found:
-            made += [f"``{found['term']}``", "    " + escaped(found["text"])]
+        match = ITEM.match(line)
+        if match:
+            output += [f"``{match['term']}``", "    " + escaped(match["text"])]
         else:
-            made.append("    " + escaped(line.strip()) if line.strip() else "")
-    return made
+            output.append("    " + escaped(line.strip()) if line.strip() else "")
+    return output
 
 
 def text(lines: list[str]) -> list[str]:
     """Sentences, with what is indented after an empty line as a literal block."""
-    made: list[str] = []
+    output: list[str] = []
     literal, announced = False, False
     for line in lines:
-        if line.startswith("    ") and (literal or not made or made[-1] == ""):
+        if line.startswith("    ") and (literal or not output or output[-1] == ""):
             if not literal and not announced:
-                made += ["::", ""]
+                output += ["::", ""]
             literal = True
-            made.append(line)
+            output.append(line)
         elif line:
             literal, announced = False, line.endswith("::")
-            made.append(escaped(line))
+            output.append(escaped(line))
         else:
-            made.append("")
-    return made
+            output.append("")
+    return output
 
 
 def escaped(line: str) -> str:
     """The line with `*`, `|` and a `_` at the end of a word as characters."""
-    parts = KEPT.split(line)
+    parts = UNCHANGED.split(line)
     parts[::2] = [re.sub(r"([*|]|_(?=\W|$))", r"\\\1", part) for part in parts[::2]]
     return "".join(parts)
 

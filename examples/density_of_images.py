@@ -1,6 +1,6 @@
-"""A Gaussian over photographs, fitted by EM, then sampled from and conditioned. It needs laplex[images].
+"""A Gaussian over photographs: fit it by EM, sample from it, and condition it. It needs laplex[images].
 
-Writes samples and inpainted photographs as a PNG file into a folder: a temporary one if none is given.
+Writes samples and inpainted photographs as a PNG file into a folder: by default a temporary one.
 Run it: python examples/density_of_images.py [folder]
 """
 
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
     # The self-check: inpainting beats the mean photograph, and the likelihood is that of a dense Gaussian.
     error, plain = ((guess - held_out)[:, ~known].square().mean().sqrt() for guess in (filled, model.mean))
-    print(f"error of the unseen half: {error:.3f}, of the mean photograph {plain:.3f}")
+    print(f"error in the unseen half: {error:.3f}; with the mean photograph: {plain:.3f}")
     assert error < 0.95 * plain, f"inpainting is no better than the mean: {error:.3f} against {plain:.3f}"
     some = torch.randperm(train.shape[1])[:300]  # a marginal is small enough to be formed
     part = model.marginal(some)
@@ -55,5 +55,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(Path(sys.argv[1]))
     else:
-        with tempfile.TemporaryDirectory() as made:
-            main(Path(made))
+        with tempfile.TemporaryDirectory() as folder:
+            main(Path(folder))

@@ -21,7 +21,7 @@ def likelihood(times, values, plan, log_tau, log_amplitude, log_noise):
 
 
 def predict(times, values, new, tau, amplitude, noise, block=500):
-    """Mean and variance of f at new times, in any order: O(n) for the mean, O(n) a new time for the variance."""
+    """Mean and variance of f at new times, in any order: O(n) for the mean, O(n) per new time for the variance."""
     K, cross = laplex.LaplaceOperator(times, tau=tau), laplex.LaplaceOperator(new, times, tau)
     diag = (noise / amplitude) ** 2
     mean = cross @ K.solve(values, diag)  # the rectangular matrix K(new, times), never formed
@@ -33,12 +33,12 @@ def predict(times, values, new, tau, amplitude, noise, block=500):
 
 def main() -> None:
     torch.manual_seed(0)
-    times = 200 * torch.rand(3000, dtype=torch.float64)  # irregular, and in no order
+    times = 200 * torch.rand(3000, dtype=torch.float64)  # irregular and unsorted
     truth = 2.0 * laplex.LaplaceOperator(times, tau=1.5).sample(diag=1e-10)
     values = truth + 0.4 * torch.randn_like(truth)
     old, new = slice(0, 2000), slice(2000, None)
 
-    plan = laplex.Plan(times[old], times[old])  # one sort for all steps; the times do not move
+    plan = laplex.Plan(times[old], times[old])  # the times are fixed: one sort serves all steps
     logs = [torch.zeros((), dtype=torch.float64, requires_grad=True) for _ in range(3)]
     optimizer = torch.optim.LBFGS(logs, max_iter=40, line_search_fn="strong_wolfe")
 
@@ -55,7 +55,7 @@ def main() -> None:
     inside = ((truth[new] - mean).abs() < 1.96 * variance.sqrt()).double().mean()
     print(f"{len(mean)} new times: {100 * float(inside):.0f} % of the truth lie within the 95 % intervals")
 
-    # The self-check: the same by dense matrices.
+    # The self-check: the same with dense matrices.
     covariance = amplitude**2 * laplex.reference.kernel(times[old], times[old], tau)
     covariance.diagonal().add_(noise**2)
     cross = amplitude**2 * laplex.reference.kernel(times[new], times[old], tau)

@@ -1,7 +1,7 @@
 """A wide layer of a model, replaced by a layer of kernels: few parameters, if its anchors start in the right places.
 
-The data are signals of 3000 features. Neighbouring features vary alike, but they are shuffled, and nobody tells the
-model their order. Run it: python examples/layer_in_a_model.py
+The data are signals of 3000 features. Neighbouring features vary together, but they are shuffled, and the model
+does not know their order. Run it: python examples/layer_in_a_model.py
 """
 
 import torch
@@ -13,7 +13,7 @@ FEATURES, HIDDEN, CLASSES = 3000, 100, 8
 
 
 def signals(count: int, templates: Tensor, shuffled: Tensor) -> tuple[Tensor, Tensor]:
-    """Noisy copies of one smooth template a class, with shuffled features."""
+    """Noisy copies of one smooth template per class, with shuffled features."""
     labels = torch.randint(CLASSES, (count,))
     return (templates[labels] + torch.randn(count, FEATURES))[:, shuffled], labels
 
@@ -23,14 +23,14 @@ def network() -> nn.Sequential:
 
 
 def placed(model: nn.Sequential, x: Tensor) -> nn.Sequential:
-    """Anchors of the first layer where the data put them: gradient descent does not find an order."""
+    """Put the anchors of the first layer where the data suggest: gradient descent does not find an order."""
     with torch.no_grad():
-        model[0].b.copy_(HIDDEN * laplex.seriate(x))  # features that vary alike come to lie near one another
-        model[0].a.copy_(torch.arange(HIDDEN) + 0.5)  # each hidden unit listens to its part of the line
+        model[0].b.copy_(HIDDEN * laplex.seriate(x))  # features that vary together lie close to each other
+        model[0].a.copy_(torch.arange(HIDDEN) + 0.5)  # each hidden unit covers its part of the line
     return model
 
 
-def accuracy_of(model: nn.Sequential, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], lr: float) -> float:
+def test_accuracy(model: nn.Sequential, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], lr: float) -> float:
     """Sixty steps of Adam, then the share of test signals that are recognised."""
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     for _ in range(60):
@@ -52,19 +52,20 @@ def main() -> None:
         table = laplex.nn.replace_linear(model, kernels=1, include="0")  # in place
     print(table)
     models = {"nn.Linear": dense, "kernels": anywhere, "kernels, placed": placed(seriated, train[0])}
-    found = {}
+    accuracies = {}
     for name, model in models.items():
         rate = 1e-3 if model is dense else 1e-2  # one rate for the kernels and for the dense layer above them
-        found[name] = accuracy_of(model, train, test, rate)
+        accuracies[name] = test_accuracy(model, train, test, rate)
         count = sum(parameter.numel() for parameter in model.parameters())
-        print(f"{name:16} {count:7,} parameters, test accuracy {found[name]:.3f}")
+        print(f"{name:16} {count:7,} parameters, test accuracy {accuracies[name]:.3f}")
 
     # The self-check: the layer applies the matrix that it says it has, and the model learned.
     layer = seriated[0]
     with torch.no_grad():
         difference = (layer(test[0]) - layer.to_linear()(test[0])).abs().max()
     assert difference < 1e-3, f"the layer differs from its dense form by {difference:.1e}"
-    assert found["kernels, placed"] > max(0.9, found["kernels"]), f"the layer of kernels learned too little: {found}"
+    best = max(0.9, accuracies["kernels"])
+    assert accuracies["kernels, placed"] > best, f"the kernels learned too little: {accuracies}"
     print("OK")
 
 

@@ -1,4 +1,4 @@
-"""A projection of features to few, in a scikit-learn pipeline, beside PCA. It needs laplex[sklearn].
+"""A projection of many features to few in a scikit-learn pipeline, compared with PCA. It needs laplex[sklearn].
 
 Run it: python examples/projection_in_sklearn.py
 """
