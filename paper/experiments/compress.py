@@ -118,7 +118,7 @@ def read_head(path: Path, device: str) -> tuple[nn.Linear, Tensor | None]:
 def run(experiment: Experiment) -> int:
     """Every approximation that the record lacks; then the table and the plot."""
     options, subject = experiment.options, experiment.data
-    source = trained_head(experiment) if subject.head is None else given_head(subject.head)
+    source = stored_head(subject.head) if subject.head is not None else trained_head(experiment)
     most = min(source.shape)  # singular vectors; more kernels than that cannot start at them
     candidates = [(way, rank) for rank in options.ranks for way in WAYS if way != "singular" or rank <= most]
     results = {}
@@ -134,8 +134,8 @@ def run(experiment: Experiment) -> int:
 
 
 @dataclass(frozen=True)
-class Source:
-    """The head to compress: what gives it, and what of it decides the results beside the file."""
+class HeadSource:
+    """The head to compress: what gives it, and what of it decides the results, besides the file."""
 
     make: Callable[[], nn.Linear]
     settings: dict[str, Any]
@@ -143,12 +143,12 @@ class Source:
     test: float | None = None  # its accuracy, where there are features
 
 
-def given_head(head: nn.Linear) -> Source:
+def stored_head(head: nn.Linear) -> HeadSource:
     """The head of the file."""
-    return Source(lambda: head, {}, (head.out_features, head.in_features))
+    return HeadSource(lambda: head, {}, (head.out_features, head.in_features))
 
 
-def trained_head(experiment: Experiment) -> Source:
+def trained_head(experiment: Experiment) -> HeadSource:
     """A full head at the learning rate that is best on validation rows. It is trained again when it is needed."""
     subject, data = experiment.data, experiment.data.features
     if data is None:
@@ -173,7 +173,7 @@ def trained_head(experiment: Experiment) -> Source:
         train(head, data, best, 0)
         return head
 
-    return Source(make, {"head": asdict(best)}, (data.classes, data.width), results[best]["test"])
+    return HeadSource(make, {"head": asdict(best)}, (data.classes, data.width), results[best]["test"])
 
 
 def measure(experiment: Experiment, make: Callable[[], nn.Linear], way: str, rank: int) -> dict[str, Any]:
@@ -224,7 +224,7 @@ def residual_energy(weight: Tensor, other: Tensor, importance: Tensor | None) ->
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
-def _write(experiment: Experiment, source: Source, results: dict[tuple[str, int], dict[str, Any]]) -> None:
+def _write(experiment: Experiment, source: HeadSource, results: dict[tuple[str, int], dict[str, Any]]) -> None:
     """The page and, where matplotlib is installed, the plot."""
     rows, cols = source.shape
     lines = [("the head itself", "", f"{rows * cols:,}", "0", _percent(source.test))]

@@ -216,7 +216,7 @@ def _ppca(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
 
 
 def _empirical(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
-    gaussian, ridge, _ = empirical(data.train, data.val)
+    gaussian, ridge = empirical(data.train, data.val)
     stored = (len(data.train) + 1) * data.dim  # the examples and their mean, as the paper counts
     return Fit(gaussian, stored, [], {"ridge": ridge, "rank": gaussian.latents})
 

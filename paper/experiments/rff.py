@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 
 import laplex
+from laplex import testing
+from laplex.testing import Problem
 from paper.experiments import published, record, report
 from paper.experiments.options import at_least_one, option, words
 from paper.experiments.record import Target
@@ -26,7 +28,6 @@ from paper.methods import rff
 
 ABOUT = "Values and gradients of random Fourier features against their number, beside the exact product."
 SIZE, SEEDS = 4096, 10
-ENTRIES = 1 << 22  # of the dense matrix formed at a time
 COMPARED = {"value": "K x", "a": "gradient in a", "b": "gradient in b (side of x)"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 HEADER = ("method", "D", *COMPARED.values(), "paper, K x")
@@ -38,16 +39,8 @@ NOTES = (
 )
 
 
-class Inputs(NamedTuple):
-    """What is multiplied: all (n,), float64, with values that float32 has, too."""
-
-    x: Tensor
-    a: Tensor
-    b: Tensor
-
-
 class Outcome(NamedTuple):
-    """y = K x (n,), and the gradients of its sum in a and in b."""
+    """y = K x (1, n), and the gradients of its sum in a and in b."""
 
     value: Tensor
     a: Tensor
@@ -66,14 +59,14 @@ class Options:
     seeds: int = option("draws of the features", SEEDS, metavar="S")
 
 
-Experiment = record.Experiment[Options, Inputs]
+Experiment = record.Experiment[Options, Problem]
 
 
 def prepare(options: Options, target: Target) -> Experiment:
     """Check the options; ValueError where something is wrong, and nothing is written."""
     at_least_one(options, "size", "features", "seeds")
     options = replace(options, features=tuple(sorted(set(options.features))))
-    return Experiment(options, inputs(options.size, target.device), target.record("rff", "rff"))
+    return Experiment(options, draw(options.size, target.device), target.record("rff", "rff"))
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -104,48 +97,40 @@ def run(experiment: Experiment) -> int:
     return 0
 
 
-def inputs(size: int, device: str) -> Inputs:
-    """Standard normal numbers, the same on every device."""
-    drawn = torch.randn(3, size, generator=torch.Generator().manual_seed(0))
-    return Inputs(*drawn.to(device, torch.float64))
+def draw(size: int, device: str) -> Problem:
+    """Standard normal numbers (1, n) and (n,), float64, with values that float32 has, too; the same on every device."""
+    x, a, b = torch.randn(3, size, generator=torch.Generator().manual_seed(0)).to(device, torch.float64)
+    return Problem(x[None], a, b, cotangent=torch.ones_like(a)[None])
 
 
-def truth(problem: Inputs) -> Outcome:
-    """By the dense definition, in blocks of rows."""
-    b = problem.b.clone().requires_grad_()
-    values, a_bars, b_total = [], [], torch.zeros_like(b)
-    for rows in problem.a.split(max(1, ENTRIES // len(problem.b))):
-        a = rows.clone().requires_grad_()
-        y = laplex.reference.linear(problem.x, a, b)
-        a_bar, b_bar = torch.autograd.grad(y.sum(), (a, b))
-        values.append(y.detach())
-        a_bars.append(a_bar)
-        b_total += b_bar
-    return Outcome(torch.cat(values), torch.cat(a_bars), b_total)
+def truth(problem: Problem) -> Outcome:
+    """By the dense definition, in blocks."""
+    gradients = testing.gradients(problem)
+    return Outcome(testing.product(problem), gradients["a"], gradients["b"])
 
 
-def laplex_outcome(problem: Inputs, dtype: torch.dtype) -> Outcome:
+def laplex_outcome(problem: Problem, dtype: torch.dtype) -> Outcome:
     """By laplex.linear."""
-    return _differentiate(laplex.linear, Inputs(*(one.to(dtype) for one in problem)))
+    return _differentiate(laplex.linear, problem, dtype)
 
 
-def features_outcome(problem: Inputs, count: int, seed: int) -> Outcome:
-    """By ``count`` random Fourier features."""
+def features_outcome(problem: Problem, count: int, seed: int) -> Outcome:
+    """By ``count`` random Fourier features, in float64."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = rff.draw(count, generator=generator, device=problem.x.device, dtype=problem.x.dtype)
-    return _differentiate(drawn.linear, problem)
+    features = rff.draw(count, generator=generator, device=problem.x.device, dtype=torch.float64)
+    return _differentiate(features.linear, problem, torch.float64)
 
 
-def _differentiate(linear: Callable[[Tensor, Tensor, Tensor], Tensor], problem: Inputs) -> Outcome:
-    a, b = problem.a.clone().requires_grad_(), problem.b.clone().requires_grad_()
-    y = linear(problem.x, a, b)
+def _differentiate(linear: Callable[[Tensor, Tensor, Tensor], Tensor], problem: Problem, dtype: torch.dtype) -> Outcome:
+    x, a, b = (one.to(dtype) for one in (problem.x, problem.a, problem.b))
+    a, b = a.clone().requires_grad_(), b.clone().requires_grad_()
+    y = linear(x, a, b)
     return Outcome(y.detach(), *torch.autograd.grad(y.sum(), (a, b)))
 
 
 def errors(got: Outcome, want: Outcome) -> dict[str, float]:
     """Relative errors of value and gradients, by the keys of COMPARED."""
-    pairs = zip(COMPARED, got, want, strict=True)
-    return {key: float((one.double() - other).norm() / other.norm()) for key, one, other in pairs}
+    return {key: testing.relative_error(*pair) for key, *pair in zip(COMPARED, got, want, strict=True)}
 
 
 def by_quantity(runs: list[dict[str, float]]) -> Errors:

@@ -13,30 +13,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplex.density._examples import Examples
 from laplex.density._factor import Capacitance, FactorGaussian, Statistics
-from paper.methods.gaussian import DenseFactorGaussian, parts, spectrum, spread_blocks
+from paper.methods.gaussian import parts, spectrum, spread_blocks
 
 LEAST = 1e-10  # of the largest variance: directions below it are rounding
 RIDGES = (1e-4, 10.0, 577)  # from and to, in mean variances of a feature, and how many: 2 % apart
 
 
-class Tried(NamedTuple):
-    """A ridge, and the mean log-likelihood of the validation examples with it."""
-
-    ridge: float
-    log_likelihood: float
-
-
 class EmpiricalGaussian(FactorGaussian):
     """N(mean, X^T X / N + ridge) of examples X; see the head of this module.
-
-    ``marginal`` and ``condition`` hold a dense factor of the features that are asked for.
 
     Args:
         examples (N, n): less their mean.
@@ -68,20 +58,6 @@ class EmpiricalGaussian(FactorGaussian):
         """M, which is diagonal."""
         return _Diagonal(1 + self._variances / self.ridge)
 
-    def spectrum(self) -> Tensor:
-        """The eigenvalues of X^T X / N that are not 0 (r,), the largest first."""
-        return self._variances
-
-    def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
-        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
-        loadings = self._vectors.new_empty(self.latents, len(indices))
-        for part, block in zip(parts(self._examples), spread_blocks(self._examples, self._vectors), strict=True):
-            inside = (indices >= part.start) & (indices < part.stop)
-            loadings[:, inside] = block[:, indices[inside] - part.start]
-        if covariance is not None:
-            loadings = covariance.whitened(loadings)
-        return DenseFactorGaussian(mean, self.noise[indices], loadings.to(mean.dtype))
-
 
 class _Diagonal:
     """A diagonal capacitance."""
@@ -105,30 +81,33 @@ class _Diagonal:
 @torch.no_grad()
 def empirical(
     examples: Examples, validation: Examples, ridges: Sequence[float] | None = None
-) -> tuple[EmpiricalGaussian, float, list[Tried]]:
-    """The empirical Gaussian with the ridge under which validation examples are likeliest.
+) -> tuple[EmpiricalGaussian, float]:
+    """The empirical Gaussian with the ridge under which validation examples are likeliest, and that ridge.
 
     Args:
         examples (N, n): less their mean.
         validation (V, n): less the same mean.
         ridges: those that are tried; if not given, 2 % apart from 1e-4 to 10 mean variances of a feature.
-
-    Returns:
-        The Gaussian, its ridge, and all that were tried.
     """
     where = "paper.methods.empirical"
-    _same_mean(where, examples, validation)
-    tried = _checked(where, ridges, float(examples.variance.mean(dtype=torch.float64)))
+    if not torch.equal(validation.mean, examples.mean):
+        raise ValueError(
+            f"{where}: `validation` must be less the mean of `examples`, got another mean; use Examples(values, "
+            "mean=examples.mean)"
+        )
+    if ridges is None:
+        low, high, count = RIDGES
+        scale = float(examples.variance.mean(dtype=torch.float64))
+        ridges = [scale * low * (high / low) ** (index / (count - 1)) for index in range(count)]
     variances, vectors = spectrum(examples, len(examples))
     rank = int((variances > LEAST * variances[0]).sum())
     if rank == 0:
-        raise ValueError(f"{where}: `examples` must differ, got {len(examples)} that are alike; check what is read")
+        raise ValueError(f"{where}: `examples` must differ, got {len(examples)} equal ones; check what is read")
     variances, vectors = variances[:rank], vectors[:, :rank]
     lengths, pulled = _read(examples, vectors / math.sqrt(len(examples)), len(validation), validation.features)
     means = variances.cpu(), lengths.mean().cpu(), pulled.square().mean(0).cpu()  # small, and read many times
-    table = [Tried(ridge, _likelihood(ridge, examples.dim, *means)) for ridge in tried]
-    best = max(table, key=lambda one: one.log_likelihood).ridge
-    return EmpiricalGaussian(examples, variances, vectors, best), best, table
+    best = max(ridges, key=lambda ridge: _likelihood(ridge, examples.dim, *means))
+    return EmpiricalGaussian(examples, variances, vectors, best), best
 
 
 def _likelihood(ridge: float, dim: int, variances: Tensor, length: Tensor, squares: Tensor) -> float:
@@ -148,28 +127,3 @@ def _read(
         lengths += y.square().sum(1)
         products.addmm_(y, examples.features(part).double().mT)
     return lengths, products @ vectors
-
-
-def _same_mean(where: str, examples: Examples, validation: Examples) -> None:
-    if validation.dim != examples.dim:
-        raise ValueError(
-            f"{where}: `validation` must have {examples.dim} features, got {validation.dim}; use the same size"
-        )
-    if not torch.equal(validation.mean, examples.mean):
-        raise ValueError(
-            f"{where}: `validation` must be less the mean of `examples`, got another mean; use Examples(values, "
-            "mean=examples.mean)"
-        )
-
-
-def _checked(where: str, ridges: Sequence[float] | None, scale: float) -> list[float]:
-    """The ridges to try."""
-    if ridges is None:
-        low, high, count = RIDGES
-        return [scale * low * (high / low) ** (index / (count - 1)) for index in range(count)]
-    values = [float(ridge) for ridge in ridges]
-    wrong = [ridge for ridge in values if not 0 < ridge < math.inf]
-    if not values or wrong:
-        got = wrong[0] if wrong else "none"
-        raise ValueError(f"{where}: `ridges` must be positive and finite, at least one, got {got}; leave it out")
-    return values

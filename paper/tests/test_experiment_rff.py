@@ -14,16 +14,14 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SMALL = ("--size", 50, "--features", 1, 64, "--seeds", 3, "--device", "cpu")
 
 
-def test_the_truth_is_the_dense_definition_in_any_blocks(monkeypatch):
-    given = rff.inputs(37, "cpu")
-    difference = given.a[:, None] - given.b
+def test_the_truth_is_the_dense_definition():
+    problem = rff.draw(37, "cpu")
+    difference, x = problem.a[:, None] - problem.b, problem.x[0]
     kernel = torch.exp(-difference.abs())
     slope = -difference.sign() * kernel  # of an entry in its row anchor
-    want = rff.Outcome(kernel @ given.x, slope @ given.x, -slope.sum(0) * given.x)
-    for entries in (1, 5 * 37, 1 << 22):
-        monkeypatch.setattr(rff, "ENTRIES", entries)
-        for one, other in zip(rff.truth(given), want, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    want = (kernel @ x)[None], slope @ x, -slope.sum(0) * x
+    for one, other in zip(rff.truth(problem), want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_an_error_is_relative_to_the_length_of_the_truth():
@@ -33,19 +31,19 @@ def test_an_error_is_relative_to_the_length_of_the_truth():
 
 
 def test_laplex_is_exact_and_float32_inputs_are_not_rounded_again():
-    given = rff.inputs(300, "cpu")
-    assert all(torch.equal(one.float().double(), one) for one in given)
-    want = rff.truth(given)
+    problem = rff.draw(300, "cpu")
+    assert all(torch.equal(one.float().double(), one) for one in (problem.x, problem.a, problem.b))
+    want = rff.truth(problem)
     for dtype, most in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
-        found = rff.laplex_outcome(given, dtype)
+        found = rff.laplex_outcome(problem, dtype)
         assert found.value.dtype == dtype
         assert max(rff.errors(found, want).values()) < most
 
 
 def test_values_converge_with_the_number_of_features():
-    given = rff.inputs(60, "cpu")
-    want = rff.truth(given)
-    reached = [rff.errors(rff.features_outcome(given, count, 0), want)["value"] for count in (16, 65536)]
+    problem = rff.draw(60, "cpu")
+    want = rff.truth(problem)
+    reached = [rff.errors(rff.features_outcome(problem, count, 0), want)["value"] for count in (16, 65536)]
     assert reached[1] < 0.05 < reached[0]
 
 
