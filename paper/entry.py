@@ -28,7 +28,7 @@ class Entry:
     criterion: str  # when it counts as reproduced, and when as exceeded, in words
     minutes: dict[str, float]  # by the devices that it can run on, "cuda" and "cpu"; about
     measure: tuple[Measurement | Experiments, ...]  # entries may share them; each is then run once
-    judge: Callable[[Entry, Archive], Outcome]  # what came of it, from results
+    judge: Callable[[Entry, Archive], Outcome | None]  # what came of it, from results; None without any
     data: str = ""  # what it needs besides the library
     gpu_figures: bool = False  # the paper's figures are of a GPU: those of a CPU are shown and not judged
 

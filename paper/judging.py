@@ -85,15 +85,10 @@ def outcome(
     return Outcome(entry, overall(figures), reason, *shown, machines=list(machines.values()), files=files)
 
 
-def not_run(entry: Entry, missing: str = "") -> Outcome:
-    """An entry without results."""
-    return Outcome(entry, "not run", missing or f"No measurement: `python -m paper run {entry.name}` makes one.")
-
-
 def evaluate(entry: Entry, archive: Archive) -> Outcome:
-    """What came of an entry. One whose results cannot be read is "not run", and says why."""
+    """What came of an entry. One without results, or whose results cannot be read, is "not run", and says why."""
     try:
-        result = entry.judge(entry, archive)
+        result = entry.judge(entry, archive) or _without_results(entry)
         _refuse_damage(result)
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         files = list(dict.fromkeys(map(shown_path, archive.opened)))
@@ -101,6 +96,11 @@ def evaluate(entry: Entry, archive: Archive) -> Outcome:
         reason = f"Its results cannot be read ({damage}), from {', '.join(files)}; move the damaged file away."
         return Outcome(entry, "not run", reason, files=files, damage=damage)
     return result
+
+
+def _without_results(entry: Entry) -> Outcome:
+    data = f"; it needs {entry.data}, in the folder of --data" if entry.data else ""
+    return Outcome(entry, "not run", f"No results: `python -m paper run {entry.name}` makes them{data}.")
 
 
 def _refuse_damage(result: Outcome) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from paper.entry import Entry, Figure, Outcome, Plot
-from paper.judging import machine_name, not_run, outcome, overall, paper_series, series, value
+from paper.judging import machine_name, outcome, overall, paper_series, series, value
 from paper.measuring import DENSE, FORWARD, LAPLEX, LOGS, PLANNED, TITLES
 from paper.results import Archive, Results, Run
 from paper.running import FULL, Measurement, Request
 
-MB, GB = 1e6, 1e9
+GB = 1e9
 BUSY = 0.15  # part of the CPU that others may use before times are called noisy
 GPU = "the paper's GPU is an H100"
 MEMORY = "the most that one call allocates, inputs and result counted; the paper does not say what it counts"
@@ -39,7 +39,7 @@ def judge_times(
         if device not in by_device:
             word = "GPU" if device == "cuda" else "CPU"
             missing = f"No measurement on a {word}: `python -m paper run {entry.name} --device {device}` makes one."
-            return outcome(entry, missing, sources, plots=drawn) if sources else not_run(entry, missing)
+            return outcome(entry, missing, sources, plots=drawn)
         rows, reason = figures(by_device[device])
         reason = _with_missing(reason, rows, entry, device, measurement)
         if device == "cpu":
@@ -103,11 +103,6 @@ def in_words(results: Results, figures: Sequence[Figure]) -> str:
         f"{row.label}: {row.ours:.3g} {row.unit} (paper {row.paper:g})" for row in figures if row.ours and row.paper
     ]
     return f"{machine_name(results)} ({GPU}): {'; '.join(words)}."
-
-
-def gigabytes(points: Mapping[int, float]) -> dict[int, float]:
-    """Bytes over a size, in GB."""
-    return {size: number / GB for size, number in points.items()}
 
 
 def peak(run: Run | None, method: str, way: str = FORWARD) -> float | None:

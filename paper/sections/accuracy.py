@@ -10,7 +10,6 @@ from paper.judging import (
     condition,
     figure,
     machine_name,
-    not_run,
     outcome,
     overall,
     power,
@@ -85,10 +84,10 @@ ROUNDING = Measurement("rounding", _spans, _spread_errors)
 # --- Random anchors --------------------------------------------------------------------------------------------------
 
 
-def _accuracy(entry: Entry, archive: Archive) -> Outcome:
+def _accuracy(entry: Entry, archive: Archive) -> Outcome | None:
     by_device = archive.measurement(ACCURACY.name)
     if not by_device:
-        return not_run(entry)
+        return None
     figures = [row for results in by_device.values() for row in _accuracy_figures(results)]
     plots = [_errors_plot(results, "n", norm, "Errors") for results in by_device.values() for norm in NORMS]
     reason = " ".join(_errors_in_words(results) for results in by_device.values())
@@ -144,10 +143,10 @@ def _largest(results: Results, method: str, norm: str) -> float | None:
 # --- Uniform grid ----------------------------------------------------------------------------------------------------
 
 
-def _grid(entry: Entry, archive: Archive) -> Outcome:
+def _grid(entry: Entry, archive: Archive) -> Outcome | None:
     by_device = archive.measurement(GRID.name)
     if not by_device:
-        return not_run(entry)
+        return None
     figures, words = [], []
     for results in by_device.values():
         machine, smallest = machine_name(results), [_is_smallest(run) for run in results.runs]
@@ -178,10 +177,10 @@ def _is_smallest(run: Run) -> bool:
 # --- Spread of anchors -----------------------------------------------------------------------------------------------
 
 
-def _rounding(entry: Entry, archive: Archive) -> Outcome:
+def _rounding(entry: Entry, archive: Archive) -> Outcome | None:
     by_device = archive.measurement(ROUNDING.name)
     if not by_device:
-        return not_run(entry)
+        return None
     figures, words = [], []
     for results in by_device.values():
         for method in (LOGS, LAPLEX):

@@ -20,7 +20,7 @@ from paper.experiments import data
 from paper.experiments.data import Features
 from paper.experiments.head_methods import HeadMethod, Heads
 from paper.experiments.training import PAPER, PAPER_FULL, ROWS, Recipe, scaled, train
-from paper.judging import claim_verdict, not_run, outcome, unjudged
+from paper.judging import claim_verdict, outcome, unjudged
 from paper.methods.heads import count, size_for_budget
 from paper.results import Archive, Run
 from paper.running import FULL, Measurement, Request, Result, Settings
@@ -29,7 +29,6 @@ from paper.sections.heads import RANKS, TITLES
 QUICK_RANKS, QUICK_EPOCHS, FULL_SEEDS = (4,), 2, 5
 FROM_DATA = {"laplex": "reseated", "low-rank": "svd"}  # starts that know the data
 RANDOM = dict.fromkeys(FROM_DATA, "random")
-MISSING = "No losses of every epoch; give a file of features with --data, and run `python -m paper run heads-curves`."
 
 
 # --- Measurement -----------------------------------------------------------------------------------------------------
@@ -113,13 +112,13 @@ def _compute(settings: Settings, request: Request) -> Result:
 # --- Judge -----------------------------------------------------------------------------------------------------------
 
 
-def _judge(entry: Entry, archive: Archive) -> Outcome:
+def _judge(entry: Entry, archive: Archive) -> Outcome | None:
     sources = list(archive.measurement(CURVES.name, every_seed=True).values())
     # Of one device, the GPU if it has any.
     runs = sources[0].like_last("data", "epochs", "floor").runs if sources else []
     from_data, from_random = ({rank: _share(runs, rank, starts) for rank in RANKS} for starts in (FROM_DATA, RANDOM))
     if None in from_data.values():
-        return not_run(entry, MISSING)
+        return None
     more = all(share == 1.0 for share in from_random.values())
     note = "decides between reproduced and exceeded"
     figures = [

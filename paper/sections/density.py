@@ -5,7 +5,7 @@ from __future__ import annotations
 from paper import datasets
 from paper.entry import TENTH, Entry, Figure, Outcome, Picture, Plot, Series, TextTable
 from paper.experiments import published
-from paper.judging import condition, figure, not_run, outcome
+from paper.judging import condition, figure, outcome
 from paper.results import Archive, Results
 from paper.running import FULL, Experiments, Options, Request
 from paper.sections import density_reading as reading
@@ -16,8 +16,6 @@ VALIDATION = 500  # images that choose the ridge of the empirical Gaussian; the 
 IMAGENETTE, PHOTOGRAPHS = published.DENSITIES
 RMSE = {1: 0.119, 2: 0.105, 3: 0.102}  # Figure 21: the mean of ten held-out images, by the number of components
 COLUMNS = ["file", "model", "rank", "parameters", "log-likelihood", "of the empirical Gaussian's, %", "RMSE"]
-MISSING = "No results of `python -m paper experiment density`; give the images with --data."
-NO_PHOTOGRAPHS = "No results of `python -m paper experiment density` on photographs; give them with --data."
 SPREADS = {"variance": (0.9, 1.1), "colour": (0.7, 1.3)}  # of samples over that of the images, where it counts
 SAMPLES = "of samples over that of the images"
 DIFFER = "Other images than the paper's, and fewer of them, which makes the empirical Gaussian a weaker ceiling"
@@ -67,13 +65,13 @@ def _photograph_options(request: Request) -> list[Options]:
 # --- Shares of the ceiling -------------------------------------------------------------------------------------------
 
 
-def _by_em(entry: Entry, archive: Archive) -> Outcome:
+def _by_em(entry: Entry, archive: Archive) -> Outcome | None:
     """Shares of the ceiling's likelihood, and dense models of equal parameters."""
     sources = reading.imagenette(archive)
     shares = [row for source in sources for row in _shares(source)]
     leads = [row for source in sources for row in _dense_leads(source)]
     if not shares:
-        return not_run(entry, MISSING)
+        return None
     best, theirs = max(row.ours or 0.0 for row in shares), max(row.paper or 0.0 for row in shares)
     reason = f"{DIFFER}; at rank 1000 LAPLEX has up to {best:.0f} % of its likelihood, the paper's up to {theirs:.0f} %"
     reason += f", and it leads dense models of no fewer parameters by {_span(leads)} nats per number." if leads else "."
@@ -127,12 +125,12 @@ def _span(figures: list[Figure]) -> str:
     return f"{min(numbers):.3g} to {max(numbers):.3g}"
 
 
-def _by_adam(entry: Entry, archive: Archive) -> Outcome:
+def _by_adam(entry: Entry, archive: Archive) -> Outcome | None:
     """Shares of the ceiling's likelihood, of the paper's model trained by Adam as it says."""
     sources = [source for source in reading.with_ceiling(archive, "density-imagenette*") if reading.trained(source)]
     figures = [row for source in sources for row in _adam_shares(source)]
     if not figures:
-        return not_run(entry, MISSING)
+        return None
     theirs = [row.paper for row in figures if row.paper is not None]
     reason = (
         f"The paper's model by Adam, in raster order, has {_span(figures)} % of the empirical Gaussian's likelihood, "
@@ -168,11 +166,11 @@ def _adam_steps(source: Results) -> str:
 # --- Samples and reconstructions -------------------------------------------------------------------------------------
 
 
-def _samples(entry: Entry, archive: Archive) -> Outcome:
+def _samples(entry: Entry, archive: Archive) -> Outcome | None:
     """How much samples vary, and in colour, over how much the images do; likelihoods over functions; a picture."""
     sources = reading.imagenette(archive)
     if not sources:
-        return not_run(entry, MISSING)
+        return None
     spreads = [row for source in sources for row in _spreads(source)]
     spreads = spreads or [condition(f"{key} {SAMPLES}", None, None, "x", "lower", False) for key in SPREADS]
     steps = [pair for source in sources for pair in reading.steps(source, "log_likelihood")]
@@ -214,7 +212,7 @@ def _all_steps(claim: str, holds: list[bool]) -> Figure:
     )
 
 
-def _reconstructions(entry: Entry, archive: Archive) -> Outcome:
+def _reconstructions(entry: Entry, archive: Archive) -> Outcome | None:
     """Errors of the most likely images."""
     sources = reading.imagenette(archive)
     figures = []
@@ -225,7 +223,7 @@ def _reconstructions(entry: Entry, archive: Archive) -> Outcome:
                 label = f"{name(source)}, as many values per pixel as I = {components}"
                 figures.append(figure(label, theirs, reading.unseen(run)["rmse"], "RMSE", "lower"))
     if not figures:
-        return not_run(entry, MISSING)
+        return None
     errors = [row.ours for row in figures if row.ours is not None]
     falls = [later < earlier for source in sources for earlier, later in reading.steps(source, "rmse")]
     reason = (
@@ -241,7 +239,7 @@ def _reconstructions(entry: Entry, archive: Archive) -> Outcome:
 # --- Photographs -----------------------------------------------------------------------------------------------------
 
 
-def _photographs(entry: Entry, archive: Archive) -> Outcome:
+def _photographs(entry: Entry, archive: Archive) -> Outcome | None:
     """The lead over a dense model of no fewer parameters, at three million numbers."""
     sources = reading.with_ceiling(archive, "density-photos*")
     levels = {model.method: model.log_likelihood for model in PHOTOGRAPHS.models}
@@ -255,7 +253,7 @@ def _photographs(entry: Entry, archive: Archive) -> Outcome:
             figures.append(figure(label, theirs, (ours - dense) / PHOTOGRAPHS.dim, "nats per number", "higher"))
             pairs.append(f"{ours:,.0f} against {dense:,.0f} nats ({name(source)})")
     if not figures:
-        return not_run(entry, NO_PHOTOGRAPHS)
+        return None
     reason = f"Other photographs than DIV2K's, {most} fitted in place of 800: {'; '.join(pairs)}; the paper has "
     reason += f"{levels['laplex']:,} against {levels['low-rank']:,}."
     caption = "Photographs of 64 x 64 pixels, their upper halves, and the lower halves at their mean given those"

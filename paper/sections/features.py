@@ -18,7 +18,6 @@ from paper.judging import (
     figure,
     machine_name,
     milliseconds,
-    not_run,
     outcome,
     paper_series,
     series,
@@ -36,7 +35,6 @@ TITLES = {VALUE: "K x", NEAR: "gradient on the side of x", FAR: "gradient on the
 TENTH = 0.1
 SLOPES = (0.4, 0.6)  # that count as falling by the root of D
 EXACT = 1e-6
-MISSING = "No results of `python -m paper experiment rff`; run `python -m paper run rff-value`."
 
 # Figure 6, at n = 2^16.
 PAPER_SIZE, PAPER_FEATURES = 1 << 16, 1024
@@ -84,17 +82,17 @@ def _times(settings: Settings, request: Request) -> Result:
 # --- Judges ----------------------------------------------------------------------------------------------------------
 
 
-def _values(entry: Entry, archive: Archive) -> Outcome:
+def _values(entry: Entry, archive: Archive) -> Outcome | None:
     source, timed = archive.experiment("rff"), archive.measurement(TIMES.name)
     errors = {} if source is None else _errors(source, VALUE)
     if source is None or not timed or len(errors) < 2:
-        return not_run(entry, MISSING)
+        return None
     medians = {count: statistics.median(draws) for count, draws in errors.items()}
     slope = _slope(medians)
     enough = min((count for count, error in medians.items() if error < TENTH), default=None)
     ratios = {device: _slower(results, enough) for device, results in timed.items()}
     if not any(ratios.values()):
-        return not_run(entry, "No time of as many features as an error below a tenth needs.")
+        return None
     falls = condition("exponent s of an error as D^-s", 0.5, slope, "", "higher", SLOPES[0] <= slope <= SLOPES[1])
     figures = [falls, *_value_figures(medians, enough, ratios, timed)]
     size = max(run.settings["size"] for run in source.runs)
@@ -131,11 +129,11 @@ def _value_figures(
     return figures
 
 
-def _gradients(entry: Entry, archive: Archive) -> Outcome:
+def _gradients(entry: Entry, archive: Archive) -> Outcome | None:
     source = archive.experiment("rff")
     ours = [] if source is None else source.matching(method=LAPLEX, dtype="float32")
     if source is None or not ours or len(_errors(source, VALUE)) < 2:
-        return not_run(entry, MISSING)
+        return None
     falls = {key: _fall(_errors(source, key)) for key in TITLES}
     tails = {key: _tail(_errors(source, key)) for key in TITLES}
     exact = max(run.result[key] for run in ours for key in TITLES)

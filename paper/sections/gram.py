@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paper.entry import TENTH, Entry, Figure, Plot
 from paper.judging import figure, milliseconds, ratio
-from paper.judging_times import GB, MB, MEMORY, gigabytes, in_words, judge_times, peak, times_plot
+from paper.judging_times import MEMORY, in_words, judge_times, peak, times_plot
 from paper.measuring import DENSE, FORWARD, GRAM, LAPLEX, PLANNED, compare, draw, sizes
 from paper.results import Results
 from paper.running import Measurement, Request, Result, Settings
@@ -14,7 +14,7 @@ from paper.running import Measurement, Request, Result, Settings
 # Figure 12: n = 1024, over k.
 GRAM_SIZE = 1 << 17
 GRAM_MS, GRAM_DENSE_MS = {GRAM_SIZE: 1.45}, {GRAM_SIZE: 216.0}
-GRAM_BYTES, GRAM_DENSE_BYTES = {GRAM_SIZE: 33 * MB}, {GRAM_SIZE: 1.0 * GB}
+GRAM_GB, GRAM_DENSE_GB = {GRAM_SIZE: 0.033}, {GRAM_SIZE: 1.0}
 GRAM_RATIO = 149.0
 
 
@@ -33,10 +33,9 @@ def _compute(settings: Settings, request: Request) -> Result:
 
 def _figures(results: Results) -> tuple[list[Figure], str]:
     run = results.first(k=GRAM_SIZE)
-    memory = GRAM_BYTES[GRAM_SIZE] / GB
     figures = [
         figure("time at k = 2^17", GRAM_MS[GRAM_SIZE], milliseconds(run, LAPLEX), "ms", "lower"),
-        figure("peak memory at k = 2^17", memory, peak(run, LAPLEX), "GB", "lower", MEMORY),
+        figure("peak memory at k = 2^17", GRAM_GB[GRAM_SIZE], peak(run, LAPLEX), "GB", "lower", MEMORY),
         figure("dense over laplex, k = 2^17", GRAM_RATIO, ratio(run, LAPLEX, DENSE), "x", "higher"),
     ]
     reason = in_words(results, figures)
@@ -48,7 +47,7 @@ def _figures(results: Results) -> tuple[list[Figure], str]:
 
 def _plots(results: Results) -> list[Plot | None]:
     times = {"LAPLEX": GRAM_MS, "dense": GRAM_DENSE_MS}
-    memory = {"LAPLEX": gigabytes(GRAM_BYTES), "dense": gigabytes(GRAM_DENSE_BYTES)}
+    memory = {"LAPLEX": GRAM_GB, "dense": GRAM_DENSE_GB}
     title = "Gram matrix of 1024 rows"
     return [
         times_plot(results, f"{title}, time", over="k", gpu_points=times),

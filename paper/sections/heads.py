@@ -9,7 +9,7 @@ from dataclasses import replace
 from paper import datasets
 from paper.entry import Entry, Figure, Outcome, Plot, Series, TextTable
 from paper.experiments import published
-from paper.judging import claim_verdict, not_run, outcome, paper_series, unjudged
+from paper.judging import claim_verdict, outcome, paper_series, unjudged
 from paper.results import Archive, Results, Run, tuned_head
 from paper.running import Experiments, Options, Request
 
@@ -18,7 +18,6 @@ COMPARED = ("laplex", "low-rank")
 TITLES = {"laplex": "LAPLEX", "low-rank": "low rank", "full": "torch.nn.Linear"}
 ROWS = ("laplex", "laplex-phased", "low-rank", "kronecker", "seeded", "laplex-projection", "pca", "pca-stored")
 FROM_DATA = "for comparison: each with the start that is best on validation rows"
-MISSING = "No results of `python -m paper experiment heads`; give the features with --data."
 
 Accuracies = dict[tuple[str, int], float]  # in percent, by method and by the rank that sets the budget
 
@@ -40,12 +39,12 @@ def _options(path: object, name: str, recipe: str, request: Request) -> Options:
 # --- Judges ----------------------------------------------------------------------------------------------------------
 
 
-def _tuned(entry: Entry, archive: Archive) -> Outcome:
+def _tuned(entry: Entry, archive: Archive) -> Outcome | None:
     """LAPLEX compared with low rank at equal parameters, each with its best start and learning rate."""
     sources = archive.experiments("heads-*-tuned")
     by_data = _complete(sources)
     if not by_data:
-        return not_run(entry, MISSING)
+        return None
     compressed = archive.experiments("compress-*")
     reason = f"{_lead_in_words(by_data)}, each with its best start, for LAPLEX one that knows the data. The entry "
     reason += "heads-recipe has the paper's own recipe, from random starts."
@@ -55,12 +54,12 @@ def _tuned(entry: Entry, archive: Archive) -> Outcome:
     return outcome(entry, reason, [*sources, *compressed], figures=figures, plots=plots, tables=tables)
 
 
-def _recipe(entry: Entry, archive: Archive) -> Outcome:
+def _recipe(entry: Entry, archive: Archive) -> Outcome | None:
     """The same under the paper's recipe, from random starts; those that know the data are shown, too."""
     sources = [source.like_last("data", "floor") for source in archive.experiments("heads-*-paper")]
     random, best = _complete(sources, "random"), _complete(sources)
     if not random:
-        return not_run(entry, MISSING)
+        return None
     rates = {f"{run.settings['lr']:.2g}" for source in sources for run in source.matching(method="laplex")}
     reason = (
         f"{_lead_in_words(random)}, from random starts: {_span(random, 'laplex')} % against "

@@ -10,7 +10,7 @@ from paper import datasets
 from paper.entry import Entry, Figure, Outcome, Plot, Series
 from paper.experiments import published
 from paper.experiments.projection_maps import TITLES
-from paper.judging import RIVAL, claim_verdict, condition, not_run, outcome, paper_series, unjudged
+from paper.judging import RIVAL, claim_verdict, condition, outcome, paper_series, unjudged
 from paper.results import Archive, Results, Run, latest_recipe
 from paper.running import Experiments, Options, Request
 
@@ -19,7 +19,6 @@ LARGEST, SMALLEST = 1000, 25
 TRAINED_WIDTHS = (25, 100, 500, 1000)
 TAUS = (0.01, 0.05, 0.1, 0.5, 1.0)  # of the paper's frozen LAPLEX
 DIFFER = "The images are ImageNette's, where the paper has its own ten classes of ImageNet"
-MISSING = "No results of `python -m paper experiment projection`; give the images with --data."
 
 
 class Accuracy(NamedTuple):
@@ -41,7 +40,7 @@ def _options(request: Request) -> list[Options]:
 # --- Judges ----------------------------------------------------------------------------------------------------------
 
 
-def _frozen(entry: Entry, archive: Archive) -> Outcome:
+def _frozen(entry: Entry, archive: Archive) -> Outcome | None:
     """Random LAPLEX compared with CountSketch, Gaussian projections and PCA."""
     sources = archive.experiments("projection-*")
     figures, plots, words = [], [], []
@@ -63,7 +62,7 @@ def _frozen(entry: Entry, archive: Archive) -> Outcome:
         figures += _frozen_figures(name, best, rivals, lead)
         plots.append(_plot(f"Frozen projections, {name}", _frozen_series(cells, best)))
     if not figures:
-        return not_run(entry, MISSING)
+        return None
     reason = f"{DIFFER}; {', '.join(words)}, the paper's by {_paper_lead():.1f}. It needs phases or signs, and a small "
     reason += f"tau: without either, and the paper mentions neither, it has {min(plain):.0f} to {max(plain):.0f} %."
     return outcome(entry, reason, sources, figures=figures, plots=plots)
@@ -89,7 +88,7 @@ def _frozen_figures(name: str, best: Widths, rivals: dict[str, Widths], lead: fl
     return figures
 
 
-def _trained(entry: Entry, archive: Archive) -> Outcome:
+def _trained(entry: Entry, archive: Archive) -> Outcome | None:
     """Trained LAPLEX compared with a trained dense projection."""
     sources = archive.experiments("projection-*")
     figures, plots, words = [], [], []
@@ -109,7 +108,7 @@ def _trained(entry: Entry, archive: Archive) -> Outcome:
             figures.append(Figure(f"lead over dense, m = {m}, {name}", paper, lead, "points", "higher", verdict))
         plots.append(_plot(f"Trained projections, {name}", _trained_series(cells)))
     if not figures:
-        return not_run(entry, MISSING)
+        return None
     theirs = [row.paper for row in figures if row.paper is not None]
     reason = f"{DIFFER}, so that levels differ; trained LAPLEX from a random start leads dense "
     reason += f"{', '.join(words)}, the paper's by {min(theirs):.1f} to {max(theirs):.1f}."

@@ -8,7 +8,7 @@ from torch import Tensor
 import laplex
 from laplex import reference, testing
 from paper.entry import Entry, Figure, Outcome
-from paper.judging import claim_verdict, not_run, outcome, unjudged
+from paper.judging import claim_verdict, outcome, unjudged
 from paper.results import Archive
 from paper.running import Measurement, Request, Result, Settings
 
@@ -52,10 +52,10 @@ def _by_theorem(x: Tensor, a: Tensor, b: Tensor) -> dict[str, Tensor]:
     return {"printed": kernel.triu() @ u + kernel.tril() @ v, "strict": strict, "mended": strict + kernel @ beyond}
 
 
-def _theorem(entry: Entry, archive: Archive) -> Outcome:
+def _theorem(entry: Entry, archive: Archive) -> Outcome | None:
     results = archive.measurement(THEOREM.name).get("cpu")
     if results is None:
-        return not_run(entry)
+        return None
     errors, size = results.runs[-1].result, results.runs[-1].settings["n"]
     draws = len(errors["strict"])
     right = {name: sum(error < EXACT for error in each) for name, each in errors.items()}
@@ -95,10 +95,10 @@ def _ranks(settings: Settings, request: Request) -> Result:
     return {"rank": exact, "numerical": numerical}
 
 
-def _full_rank(entry: Entry, archive: Archive) -> Outcome:
+def _full_rank(entry: Entry, archive: Archive) -> Outcome | None:
     results = archive.measurement(RANKS.name).get("cpu")
     if results is None:
-        return not_run(entry)
+        return None
     figures, words = [], []
     for run in results.runs:
         n, ranks, numerical = run.settings["n"], run.result["rank"], run.result["numerical"]

@@ -6,7 +6,6 @@ import zlib
 from pathlib import Path
 
 from paper.entry import Entry, Figure, Outcome, Picture, Plot, Series, TextTable
-from paper.judging import not_run
 
 HOSTILE = """</script><script>alert("1")</script> & 'quotes' <img src=x onerror=alert(1)>"""
 MACHINE = {"device": "cuda", "cpu": "Some CPU", "gpu": "Some GPU 200", "torch": "2.11.0", "date": "2026-11-16T10:00:00"}
@@ -25,9 +24,13 @@ def png(side: int = 24) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
+def no_judge(entry, archive):
+    return None
+
+
 def entry(name: str, title: str, section: str, data: str = "") -> Entry:
     claim, criterion = f"The paper says that {title} works.", "Reproduced within 10 %; exceeded if better by more."
-    return Entry(name, title, section, "Figure 3", claim, criterion, {"cpu": 1.0}, (), not_run, data)
+    return Entry(name, title, section, "Figure 3", claim, criterion, {"cpu": 1.0}, (), no_judge, data)
 
 
 def sizes_plot() -> Plot:
@@ -55,7 +58,7 @@ def outcomes(folder: Path) -> list[Outcome]:
     close = Figure("r = 8", 89.9, 89.4, "%", "higher", "reproduced")
     worse = Figure("error", 1e-8, 4.2e-7, "relative error", "lower", "not reproduced")
     unknown = Figure("n = 2^24", None, None, "ms", "lower", "not run")
-    hostile = Entry("hostile", HOSTILE, "Heads", HOSTILE, HOSTILE, HOSTILE, {}, (), not_run, HOSTILE)
+    hostile = Entry("hostile", HOSTILE, "Heads", HOSTILE, HOSTILE, HOSTILE, {}, (), no_judge, HOSTILE)
     lines = [Series(HOSTILE, [1.0, 2.0], [1.0, float("nan")])]
     return [
         Outcome(
