@@ -47,9 +47,8 @@ def always(condition: bool | torch.SymBool) -> bool:
     built on one answer refuses the sizes that have the other."""
     if not exporting():
         return bool(condition)
-    from torch.fx.experimental.symbolic_shapes import statically_known_true  # slow to import
-
-    return statically_known_true(condition)
+    symbolic_shapes = torch.fx.experimental.symbolic_shapes  # imported by an export, and slow to import without one
+    return bool(symbolic_shapes.statically_known_true(condition))
 
 
 def apart(tensors: Iterable[Tensor]) -> list[Tensor]:

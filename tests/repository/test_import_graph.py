@@ -25,7 +25,7 @@ NOT_EVERYWHERE = {"fcntl", "resource"}  # in the standard library of some system
 LATE = ("laplex._backends", "laplex.cli", "_laplex_command", "paper.commands", "paper.__main__")
 
 
-LEFT = ("laplex._eager", "laplex._gram_operator")  # still to be mended
+LEFT = ("laplex._gram_operator",)  # still to be mended
 
 
 class Import(NamedTuple):
