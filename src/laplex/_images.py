@@ -57,7 +57,7 @@ def decoded(
         sources: at least one.
         square: see :func:`decoder`.
         progress: called with the number of images that are decoded, and of all; None shows a bar.
-        count: the first so many that can be read, and no others; None for all. What comes after them is not looked at.
+        count: how many to read, the first that can be; None for all. What comes after them is not looked at.
     """
     most = len(sources) if count is None else min(count, len(sources))
     pixels, read, looked, good = np.zeros((0,), np.uint8), np.zeros(len(sources), bool), 0, 0
@@ -109,7 +109,7 @@ def decoder(
         side, width: the image is resized to cover these, and cropped at the centre; a square if only ``side`` is given.
         channels: 3 for RGB, 1 for grey.
         upright: turn the image as its camera says it was held.
-        nearest: take a pixel from its nearest one, and blend none, as a mask needs it.
+        nearest: take the nearest pixel instead of blending, as a mask needs.
     """
     image_module, operations = pillow(where)
     size, mode = (side if width is None else width, side), "RGB" if channels == 3 else "L"
@@ -133,7 +133,7 @@ def decoder(
 
 
 def tell_skipped(where: str, path: Path, skipped: tuple[str, ...], count: int) -> None:
-    """Warn of the images that cannot be read; an error if there is no other."""
+    """Warn about images that cannot be read; an error if there are no others."""
     if len(skipped) == count:
         raise ValueError(
             f"{where}: `source` must have images that can be read, got {path}, where all {count} fail; open one with "

@@ -100,7 +100,7 @@ def test_one_image_is_data(laplex, path, model, grids, tmp_path):
     (tmp_path / "broken.png").write_bytes(b"no image")
     status, _, told = laplex("reconstruct", path, tmp_path / "broken.png", "--out", tmp_path / "y.png", *CPU)
     assert status == 2
-    assert f"got {tmp_path / 'broken.png'}, which is no image that Pillow can read" in told
+    assert f"got {tmp_path / 'broken.png'}, which is not an image that Pillow can read" in told
 
 
 @pytest.mark.parametrize("command", ["inpaint", "reconstruct"])
@@ -273,16 +273,16 @@ REFUSED = {
     ("sample", "--device", "tpu"): "--device must be cpu, cuda or cuda:INDEX, got 'tpu'",
     ("sample", "--out", "picture.jpg"): "--out must end with .png, got picture.jpg; --files takes a folder",
     ("sample", "--out", "nowhere/x.png"): "--out: cannot write nowhere/x.png (there is no such folder)",
-    ("inpaint", "DATA", "--mask", "left"): f"--mask must be {masks.KINDS}, got 'left', which is no file",
-    ("inpaint", "DATA", "--mask", "random:2"): f"--mask must be {masks.KINDS}, got 'random:2', which is no file",
-    ("inpaint", "DATA", "--mask", "random:x"): f"--mask must be {masks.KINDS}, got 'random:x', which is no file",
+    ("inpaint", "DATA", "--mask", "left"): f"--mask must be {masks.KINDS}, got 'left', which is not a file",
+    ("inpaint", "DATA", "--mask", "random:2"): f"--mask must be {masks.KINDS}, got 'random:2', which is not a file",
+    ("inpaint", "DATA", "--mask", "random:x"): f"--mask must be {masks.KINDS}, got 'random:x', which is not a file",
     (
         "inpaint",
         "DATA",
         "--mask",
         "random:0.001",
     ): "--mask must hide some of the 6 x 6 pixels, got random:0.001, wh",
-    ("inpaint", "DATA", "--mask", "."): f"--mask must be {masks.KINDS}, got '.', which is no file",
+    ("inpaint", "DATA", "--mask", "."): f"--mask must be {masks.KINDS}, got '.', which is not a file",
     ("inpaint", "DATA", "--mask", "DATA"): f"--mask must be {masks.KINDS}, got ",
     ("inpaint", "DATA", "--samples", -1): "--samples must be at least 0, got -1",
     ("sample", "--files", ""): "--files must name a folder, got an empty name",

@@ -91,7 +91,7 @@ def test_files_that_are_not_models_are_refused(path, tmp_path):
     with pytest.raises(ValueError, match=start + "which cannot be read"):
         files.load(tmp_path)
     path.write_bytes(b"\x89PNG and some more bytes")
-    with pytest.raises(ValueError, match=start + "which is damaged or no safetensors file"):
+    with pytest.raises(ValueError, match=start + "which is damaged or not a safetensors file"):
         files.load(path)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match=start + "which "):
@@ -108,7 +108,7 @@ def test_files_that_are_damaged_or_of_others_are_refused(path):
     whole = path.read_bytes()
     for count in (len(whole) - 1, len(whole) // 2, 40, 7):
         path.write_bytes(whole[:count])
-        with pytest.raises(ValueError, match="which is damaged or no safetensors file"):
+        with pytest.raises(ValueError, match="which is damaged or not a safetensors file"):
             files.load(path)
     for changes, told in (
         ({"format": 2, "laplex": "9.9"}, "of format 2, by laplex 9.9; laplex .* reads format 1: upgrade it"),

@@ -165,7 +165,7 @@ ERRORS = {
     "seed": ({"seed": 1 << 70}, r"`seed` must be at most 2\^63 - 1, got"),
     "lr": ({"lr": -1.0}, "`lr` must be positive and finite, got -1.0"),
     "batch": ({"batch": 0}, "`batch` must be at least 1, got 0"),
-    "examples": ({"batch": 300, "share": (0, 300)}, "`examples` must be at least one a process, got 200 for 300"),
+    "examples": ({"batch": 300, "share": (0, 300)}, "`examples` must be at least one per process, got 200 for 300"),
     "share": ({"batch": 5, "share": (0, 2)}, "`batch` must be a multiple of the 2 processes, got 5"),
 }
 

@@ -1,12 +1,12 @@
 """The folder of a fit: its log, and the checkpoint that an interruption must not lose.
 
-    FOLDER/log.jsonl                one JSON object a line: what each round or epoch found
+    FOLDER/log.jsonl                one JSON object per line: what each round or epoch found
     FOLDER/checkpoint.safetensors   tensors, settings, and the log so far
     FOLDER/model.safetensors        and summary.json and pictures, when the fit has ended
 
-A checkpoint is replaced in one step, so at every moment the folder has a whole one or none. The last state is held in
-memory, too, so that a fit that is interrupted between two checkpoints can save it. Lines are added to the log; what it
-has beyond the checkpoint is dropped when a fit is resumed, because those rounds are repeated.
+A checkpoint is replaced in one step, so at every moment the folder has a complete one or none. The last state is also
+held in memory, so that a fit that is interrupted between two checkpoints can save it. Lines are added to the log; what
+it has beyond the checkpoint is dropped when a fit is resumed, because those rounds are repeated.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Keeper:
 
     Args:
         folder: where they are. It must exist when something is written.
-        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to go on from it. Of those in
-            GROWING it may have less, and "schedule" is what it says.
+        settings: a dictionary of options, and ``data``: what a checkpoint must agree with to be resumed. Those in
+            GROWING may be smaller there, and "schedule" is taken from there.
         every: seconds between checkpoints.
         writes: whether this process does; of several that fit together one does.
     """
@@ -58,9 +58,9 @@ class Keeper:
     def __init__(self, folder: Path, settings: dict[str, Any], data: str, every: float, *, writes: bool = True) -> None:
         self.folder, self._settings, self._data = folder, settings, data
         self._every, self._writes = every, writes
-        self._begun = self._written = time.monotonic()
+        self._start = self._last_save = time.monotonic()
         self._before = 0.0
-        self._held: int | None = None  # the folder, locked
+        self._lock_descriptor: int | None = None  # the folder, locked
         self._reached: Reached | None = None
         self._saved: Reached | None = None
         self.log: list[dict[str, Any]] = []
@@ -84,10 +84,12 @@ class Keeper:
         return point
 
     def _refuse_other(self, settings: dict[str, Any], data: str) -> None:
-        names = sorted((settings.keys() | self._settings.keys()) - {"schedule"})
-        pairs = {name: (settings.get(name), self._settings.get(name)) for name in names}
-        other = {name: pair for name, pair in pairs.items() if not _fits(name, *pair)}
-        differ = [f"{name} {there} there and {here} here" for name, (there, here) in other.items()]
+        differ = []
+        for name in sorted((settings.keys() | self._settings.keys()) - {"schedule"}):
+            saved: Any = settings.get(name)
+            request: Any = self._settings.get(name)
+            if not (saved <= request if name in GROWING else saved == request):
+                differ.append(f"{name} {saved} there and {request} here")
         if not differ and data != self._data:
             differ = ["DATA, --side, --channels or --hold-out give other examples"]
         if differ:
@@ -113,7 +115,7 @@ class Keeper:
     def _lock(self) -> None:
         """Keep other fits out of the folder until this process ends, however it ends."""
         try:
-            self._held = locked(self.folder, wait=False)
+            self._lock_descriptor = locked(self.folder, wait=False)
         except BlockingIOError:
             raise ValueError(
                 f"--out: another fit writes into {self.folder} now; wait for it, or give another folder"
@@ -121,13 +123,13 @@ class Keeper:
 
     def close(self) -> None:
         """Let others write into the folder."""
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        if self._lock_descriptor is not None:
+            os.close(self._lock_descriptor)
+            self._lock_descriptor = None
 
     def seconds(self) -> float:
         """How long the fit has taken, with the time before the checkpoint."""
-        return round(self._before + time.monotonic() - self._begun, 3)
+        return round(self._before + time.monotonic() - self._start, 3)
 
     def note(self, **entry: Any) -> None:
         """Add a line to the log."""
@@ -138,7 +140,7 @@ class Keeper:
 
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        return self._writes and time.monotonic() - self._written >= self._every
+        return self._writes and time.monotonic() - self._last_save >= self._every
 
     @property
     def progress(self) -> str | None:
@@ -166,12 +168,7 @@ class Keeper:
         """Replace the checkpoint by the state that was reached last, unless it is that already."""
         if self._reached is not None and self._reached is not self._saved:
             files.write(self.folder / CHECKPOINT, "checkpoint", self._reached.tensors, self._reached.about)
-            self._saved, self._written = self._reached, time.monotonic()
-
-
-def _fits(name: str, there: Any, here: Any) -> bool:
-    """Whether a fit with the one setting can go on with the other."""
-    return bool(there <= here if name in GROWING else there == here)
+            self._saved, self._last_save = self._reached, time.monotonic()
 
 
 def packed(tree: Any, tensors: dict[str, Tensor], name: str = "tree") -> Any:

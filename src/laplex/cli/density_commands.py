@@ -225,7 +225,7 @@ def _write(options: argparse.Namespace, images: Mapping[str, Tensor], shape: Sha
 
 
 def _refuse_file(option: str, path: Path) -> None:
-    """Raise ValueError where the file cannot be written, before anything is computed; nothing is made."""
+    """Raise ValueError where the file cannot be written, before anything is computed; nothing is created."""
     if path.is_dir():
         raise ValueError(f"{option}: cannot write {path} (it is a folder)")
     if not path.absolute().parent.is_dir():
@@ -233,7 +233,7 @@ def _refuse_file(option: str, path: Path) -> None:
 
 
 def refuse_folder(option: str, name: str) -> None:
-    """Raise ValueError where nothing can be written into the folder, without making it."""
+    """Raise ValueError where nothing can be written into the folder, without creating it."""
     if not name:
         raise ValueError(f"{option} must name a folder, got an empty name")
     path = Path(name)

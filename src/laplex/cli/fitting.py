@@ -26,7 +26,7 @@ FAILURES = (FloatingPointError, torch.linalg.LinAlgError, ValueError)  # type: i
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the result, beside the data."""
+    """What decides the result, besides the data."""
 
     rank: int
     functions: int | None  # None with components
@@ -102,7 +102,7 @@ def _blank(job: Job) -> Model:
 
 def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
     settings, keeper, train = job.settings, job.keeper, job.data.train
-    began = time.perf_counter() - keeper.seconds()
+    start_time = time.perf_counter() - keeper.seconds()
     if tree is None:
         options: dict[str, Any] = {"functions": settings.functions, "seed": settings.seed, "shape": job.data.shape}
         state = start(train, settings.rank, places=settings.places, **options)
@@ -110,7 +110,7 @@ def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
         _hold(job, state, places)
     else:
         state, places = State(**tree["state"]).to(train.device), tree["before"]
-    em = EM(train, state, settings.rounds, schedule=settings.schedule, jump=settings.jump, began=began)
+    em = EM(train, state, settings.rounds, schedule=settings.schedule, jump=settings.jump, start_time=start_time)
     with _progress_bar(job, "EM") as show:
         show(state.round, settings.rounds, "")
         for done in _rounds(em):

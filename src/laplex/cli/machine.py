@@ -1,4 +1,4 @@
-"""Whether a device and a seed can be used. torch is imported where it is used: help does without."""
+"""Whether a device and a seed can be used. torch is imported only where needed, so that help does without."""
 
 
 def refuse_device(name: str) -> None:

@@ -40,11 +40,11 @@ def _drawn(name: str, height: int, width: int) -> Tensor:
     """The dark pixels (height, width) of an image file, which is turned, resized and cropped as photographs are."""
     path = Path(name)
     if not path.is_file():
-        raise ValueError(f"--mask must be {KINDS}, got {name!r}, which is no file")
+        raise ValueError(f"--mask must be {KINDS}, got {name!r}, which is not a file")
     square = decoder("--mask", height, width=width, channels=1, upright=True, nearest=True)
     pixels = square(Source(name, path.read_bytes))
     if pixels is None:
-        raise ValueError(f"--mask must be {KINDS}, got {name}, which is no image that Pillow can read")
+        raise ValueError(f"--mask must be {KINDS}, got {name}, which is not an image that Pillow can read")
     return torch.tensor(pixels[..., 0] < HIDDEN)
 
 

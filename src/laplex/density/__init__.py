@@ -4,15 +4,15 @@ The model
     x = m + F z + d * eps,      z ~ N(0, 1) (r,),      eps ~ N(0, 1) (n,)
 
     The covariance of the n features is F F^T + diag(d^2). Every feature has a place a_p on a line, which also holds k
-    knots b_j, and F is made of the kernel matrix A = K(a, b): n + k numbers, and r k for the latent covariance.
+    knots b_j, and F is built from the kernel matrix A = K(a, b): n + k numbers, and r k for the latent covariance.
 
         LaplexGaussian    F = sum over i of diag(w_i) A L_i^T: the paper's. Trained by Adam.
         PlacedGaussian    x_p = m_p + sum over c of w_cp y_c(a_p) + d_p eps, with q random functions
                           y_c(s) = sum over j of K(s, b_j) y_cj, jointly Gaussian. Fitted by EM.
 
     Between two knots a function is known from its values at them. So a feature takes q weights times two neighbours of
-    k values, all of which are correlated freely: a low-rank Gaussian whose factor is sparse, and whose sparsity is
-    found by search.
+    k values, all of which are correlated freely: a low-rank Gaussian whose factor is sparse, with a pattern of zeros
+    that is found by search.
 
 Everything is exact
     With D = diag(d^2), the r x r matrix M = 1 + F^T D^-1 F gives likelihoods, posteriors, conditionals, marginals and

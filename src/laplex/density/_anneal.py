@@ -26,7 +26,7 @@ FEWEST = 8  # rounds of a fit that is annealed: a shorter one would end in the m
 
 @torch.no_grad()
 def annealed(state: State, rounds: int) -> State:
-    """The state with which to go into its next round, of a fit of so many rounds; unchanged in the second half.
+    """The state with which the next round begins, in a fit of this many rounds; unchanged in the second half.
 
     It depends on the state and ``rounds`` alone, so that a fit can be resumed.
     """

@@ -1,4 +1,4 @@
-"""Examples as a table of numbers, which is read in parts and never copied as a whole."""
+"""Examples as rows of numbers, which are read in parts and never all copied at once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Examples:
             _checks.is_tensor(where, "mean", mean)
         if mean is not None and tuple(mean.shape) != (values.shape[1],):
             raise ValueError(
-                f"{where}: `mean` must be ({values.shape[1]},), one number a feature of `values`, got "
+                f"{where}: `mean` must be ({values.shape[1]},), one number per feature of `values`, got "
                 f"{tuple(mean.shape)}; examples of one model have the same features"
             )
         self.values = values
@@ -92,7 +92,7 @@ class Examples:
         return _parts(len(self), max(1, BLOCK // self.dim))
 
     def feature_parts(self, most: int) -> list[slice]:
-        """Slices of features that are read at a time, of at most so many."""
+        """Slices of features that are read at a time, each of at most ``most``."""
         return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
 
     def _read(self, values: Tensor, is_view: bool) -> Tensor:

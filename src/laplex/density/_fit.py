@@ -57,9 +57,9 @@ def fit(
         >>> model.log_prob(images.flatten(1))
     """
     integer("laplex.density.fit", "rounds", rounds)
-    began, history = time.perf_counter(), []
+    start_time, history = time.perf_counter(), []
     state = start(examples, rank, functions=functions, places=places, shape=shape, seed=seed)
-    em = EM(examples, state, rounds, jump=jump, began=began)
+    em = EM(examples, state, rounds, jump=jump, start_time=start_time)
     with _progress.bar("EM", progress) as report:
         for done in em:
             history.append(done)

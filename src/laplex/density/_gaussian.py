@@ -22,7 +22,7 @@ LATENTS = ("dense", "diagonal")
 NOISE = 0.8  # of the standard deviation of each feature: details are learned after what many features share
 SPACING = 5e-3  # of neighbouring knots: a step of Adam moves a place by about its rate, 2e-3 for instance
 KNOTS_IN_TAU = 100.0  # so long that places find their way past many knots; it falls as the fit grows finer
-OTHERS = 0.3  # weights of the second component and of those after it, beside those of the first
+OTHERS = 0.3  # weights of the second component and of those after it, relative to those of the first
 PHASES = 0.1  # in radians: where all phases are equal they have no gradient
 UNMOVED = 1e-6  # what rounding may do to a parameter that nobody changed
 
@@ -98,7 +98,7 @@ class LaplexGaussian(Density):
             # Neighbouring knots a quarter of a turn apart: a feature's phase then says how much it takes of each.
             self.psi.copy_(torch.arange(self.rank, device=self.psi.device) % 2 * (math.pi / 2))
         self.weight.normal_(0.0, 0.05)
-        self.weight[0].fill_(0.05)  # of one sign, so that features of one place vary alike
+        self.weight[0].fill_(0.05)  # of one sign, so that features at one place vary together
         self.log_noise.fill_(math.log(START_NOISE))
         self.log_tau.fill_(math.log(START_TAU / self.rank))
         self._reset_factor(torch.ones(self.components, self.rank, device=self.b.device))
@@ -115,16 +115,16 @@ class LaplexGaussian(Density):
     @torch.no_grad()
     @_autocast.unaffected
     def start_from(self, examples: Examples, *, seed: int = 0) -> None:
-        """Set all parameters to a start that training by Adam goes far from; places and knots are only scaled.
+        """Set all parameters to a start from which training by Adam gets far; places and knots are only scaled.
 
         The mean is that of the examples. Each feature has its variance, most of it as noise, so that what many features
         share is learned first and details later. For the same reason tau is long, and the weights of the first
-        component have one sign, so that features near one another vary alike. Components take turns with the knots, so
-        that their functions are independent; the weights of all but the first are random.
+        component have one sign, so that features near one another vary together. Components take turns with the knots,
+        so that their functions are independent; the weights of all but the first are random.
 
         Args:
-            examples: what will be fitted. Features whose places are near one another should vary alike, as they do in
-                raster order, or at the places of :func:`laplex.seriate`.
+            examples: what will be fitted. Features whose places are near one another should vary together, as they do
+                in raster order, or at the places of :func:`laplex.seriate`.
             seed: of random weights and phases.
         """
         where = f"{self._where}.start_from"

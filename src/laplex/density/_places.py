@@ -60,9 +60,9 @@ class Line:
         step = PLACES // COARSE
         while step > 1:
             around = torch.arange(-(step - 1), step, max(1, step // 4), device=index.device)
-            tried = (index[:, None] + around).clamp(0, PLACES * (len(self._knots) - 1))
-            gains = self._gains(at_knots, tried)
-            index = tried.gather(1, gains.argmax(1, keepdim=True))[:, 0]
+            candidates = (index[:, None] + around).clamp(0, PLACES * (len(self._knots) - 1))
+            gains = self._gains(at_knots, candidates)
+            index = candidates.gather(1, gains.argmax(1, keepdim=True))[:, 0]
             step //= 4
         return self._knots[0] + index * (self._step / PLACES)
 
@@ -73,12 +73,12 @@ class Line:
         left = along.long().clamp_max(len(self._knots) - 2)
         first, second = (share.to(at_knots.dtype) for share in self._shares(along - left))
         feature = torch.arange(len(places), device=places.device)
-        wanted = first[:, None] * at_knots[feature, :, left] + second[:, None] * at_knots[feature, :, left + 1]
+        target = first[:, None] * at_knots[feature, :, left] + second[:, None] * at_knots[feature, :, left + 1]
         forms, ridge = self._forms(left, first.double(), second.double())
-        weight = torch.cholesky_solve(wanted.double()[..., None], torch.linalg.cholesky_ex(forms + ridge).L)[..., 0]
+        weight = torch.cholesky_solve(target.double()[..., None], torch.linalg.cholesky_ex(forms + ridge).L)[..., 0]
         # With the ridge the weight is not quite the best one, and what it explains is less than its product with t_p.
-        explained = (2 * weight * wanted).sum(1) - (weight[:, None] @ forms @ weight[..., None])[:, 0, 0]
-        return weight.to(wanted.dtype).mT, explained.to(wanted.dtype)
+        explained = (2 * weight * target).sum(1) - (weight[:, None] @ forms @ weight[..., None])[:, 0, 0]
+        return weight.to(target.dtype).mT, explained.to(target.dtype)
 
     # --- scores -------------------------------------------------------------------------------------------------------
 
@@ -90,27 +90,27 @@ class Line:
         for number in range(COARSE):
             place = PLACES // COARSE * number
             first, second = self._shares(best.new_full((), place / PLACES))
-            wanted = first.to(left.dtype) * left + second.to(left.dtype) * right
+            target = first.to(left.dtype) * left + second.to(left.dtype) * right
             gain = torch.zeros_like(best)
             for row in range(self._functions):
-                whitened = wanted[:, 0] * self._whiten[place:-1:PLACES, row, 0]
+                whitened = target[:, 0] * self._whiten[place:-1:PLACES, row, 0]
                 for column in range(1, row + 1):
-                    whitened.addcmul_(wanted[:, column], self._whiten[place:-1:PLACES, row, column])
+                    whitened.addcmul_(target[:, column], self._whiten[place:-1:PLACES, row, column])
                 gain.addcmul_(whitened, whitened)
             which.masked_fill_(gain > best, number)
             torch.maximum(best, gain, out=best)
         interval = best.argmax(1, keepdim=True)
         return (interval * PLACES + which.gather(1, interval) * (PLACES // COARSE))[:, 0]
 
-    def _gains(self, at_knots: Tensor, tried: Tensor) -> Tensor:
+    def _gains(self, at_knots: Tensor, candidates: Tensor) -> Tensor:
         """What features explain at the places with these indices: (p, m) -> (p, m)."""
-        left = (tried // PLACES).clamp_max(len(self._knots) - 2)
-        first, second = self._shares((tried - left * PLACES) / PLACES)
+        left = (candidates // PLACES).clamp_max(len(self._knots) - 2)
+        first, second = self._shares((candidates - left * PLACES) / PLACES)
         chosen = left[:, None].expand(-1, self._functions, -1)
-        wanted = first[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen)
-        wanted += second[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen + 1)
-        whiten = self._whiten[tried]
-        return torch.einsum("pmdc,pcm->pdm", whiten, wanted).square().sum(1)
+        target = first[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen)
+        target += second[:, None].to(at_knots.dtype) * at_knots.gather(2, chosen + 1)
+        whiten = self._whiten[candidates]
+        return torch.einsum("pmdc,pcm->pdm", whiten, target).square().sum(1)
 
     # --- tables -------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,7 @@ class EM:
         rounds: of the whole fit, including those that came before ``state``.
         schedule: the number of rounds that annealing is planned for; ``rounds`` if not given.
         jump: whether features may leave the places where they start.
-        began: when the fit began, by ``time.perf_counter()``; now if not given.
+        start_time: when the fit began, by ``time.perf_counter()``; now if not given.
 
     Attributes:
         state: after the last round.
@@ -62,7 +62,7 @@ class EM:
         *,
         schedule: int | None = None,
         jump: bool = True,
-        began: float | None = None,
+        start_time: float | None = None,
     ) -> None:
         where = "laplex.density.EM"
         examples_of(where, examples)
@@ -73,12 +73,12 @@ class EM:
         self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), len(examples))
         self._schedule = self.rounds if schedule is None else counts.integer(where, "schedule", schedule, 0)
         self._jump = jump
-        self._began = time.perf_counter() if began is None else began
+        self._start_time = time.perf_counter() if start_time is None else start_time
 
     def __iter__(self) -> Iterator[Round]:
         """Run the rounds that are left."""
         while self.state.round < self.rounds:
-            seconds = time.perf_counter() - self._began
+            seconds = time.perf_counter() - self._start_time
             state = annealed(self.state, self._schedule) if self._jump else self.state
             levelled = state.a is not self.state.a
             reached, likelihood = em_round(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-EXAMPLES_OF_A_PATTERN = 10  # a pattern is kept for so many
+EXAMPLES_OF_A_PATTERN = 10  # one pattern is kept for this many
 RIDGE = 1e-6  # of the mean variance of the functions at a knot
 LEAST_RIDGE = 1e-9  # of the mean of a diagonal: what makes rounding harmless
 

@@ -61,7 +61,7 @@ def start(
     count = rank // functions
     deviation = examples.variance.sqrt()
     drawn = torch.randn(functions, examples.dim, generator=generator).to(**like)
-    # Neighbours vary alike, so that one function starts as their mean; several must start apart from one another.
+    # Neighbours vary together, so one function starts as their mean; several must start different from one another.
     shares = drawn if functions > 1 else torch.ones_like(drawn)
     return State(
         a=a,
@@ -109,7 +109,7 @@ def hilbert(where: str, shape: tuple[int, ...] | None, n: int) -> Tensor:
         right, below = x >= side, y >= side
         x, y = x - side * right, y - side * below
         along = along * 4 + (3 * right.long() ^ below.long())
-        # Each quarter holds the curve of the level below, turned in the two quarters where the whole begins and ends.
+        # Each quarter holds the curve of the level below, turned in the two quarters where the curve begins and ends.
         mirrored = ~below & right
         x, y = torch.where(mirrored, side - 1 - x, x), torch.where(mirrored, side - 1 - y, y)
         x, y = torch.where(below, x, y), torch.where(below, y, x)

@@ -19,8 +19,8 @@ LOOK = 16  # steps between two looks at whether all was finite: a look waits for
 class Trainer:
     """Adam on the mean log-likelihood of minibatches.
 
-    Batches of epoch e are drawn with a seed made of ``seed`` and e, so that a fit that is resumed after an epoch goes
-    on as if it had not been interrupted.
+    Batches of epoch e are drawn with a seed made of ``seed`` and e, so that a fit that is resumed after an epoch
+    continues as if it had not been interrupted.
 
     Args:
         model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
@@ -31,9 +31,9 @@ class Trainer:
         batch: examples in a step, over all processes.
         seed: of the order of examples.
         share: (index, count) of this process among those that train together; each takes its part of every batch.
-        start: whether a model that is as its class made it starts from the examples, if it can
-            (:meth:`laplex.density.LaplexGaussian.start_from`). One that was trained, loaded or started before goes on
-            from where it is.
+        start: whether a new model starts from the examples, if it can
+            (:meth:`laplex.density.LaplexGaussian.start_from`). One that was trained, loaded or started before
+            continues from where it is.
     """
 
     def __init__(
@@ -61,7 +61,9 @@ class Trainer:
         if batch % share[1]:
             raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
         if len(examples) < share[1]:
-            raise ValueError(f"{where}: `examples` must be at least one a process, got {len(examples)} for {share[1]}")
+            raise ValueError(
+                f"{where}: `examples` must be at least one per process, got {len(examples)} for {share[1]}"
+            )
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
         self._share = share
         if start:
@@ -74,7 +76,7 @@ class Trainer:
         self._one = torch.ones((), dtype=torch.float64, device=examples.device)
 
     def epoch(self) -> float:
-        """One step for each whole batch that the examples make; the mean log-likelihood, each before its step.
+        """One step for each full batch of the examples; the mean log-likelihood, each before its step.
 
         Raises:
             FloatingPointError: the gradients of a batch are not finite; the parameters are those before its step. Or an
@@ -110,8 +112,8 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         likelihood: Tensor = self.model(x).mean()
         # Once a step was left out, all are, until the host looks: the parameters stay those before it.
-        goes_on = torch.where(self._watch.scale(self._one) < 1.0, torch.nan, self._one)
-        self._watch.scale(-likelihood / x.shape[-1] * goes_on).backward()
+        alive = torch.where(self._watch.scale(self._one) < 1.0, torch.nan, self._one)
+        self._watch.scale(-likelihood / x.shape[-1] * alive).backward()
         self._watch.step(self._optimizer)
         self._watch.update()
         return likelihood.detach()
@@ -125,11 +127,11 @@ class Trainer:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What a fit needs to go on, beside the model: the optimizer's averages and the number of epochs."""
+        """What a fit needs to resume, besides the model: the optimizer's averages and the number of epochs."""
         return {"optimizer": self._optimizer.state_dict(), "epochs": self.epochs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict``."""
+        """Resume from ``state_dict``."""
         self._optimizer.load_state_dict(state["optimizer"])
         self.epochs = state["epochs"]
 
@@ -150,7 +152,7 @@ def _start(model: nn.Module, examples: Examples, seed: int) -> None:
     if not (isinstance(inner, LaplexGaussian) and inner._knows_nothing()):
         return
     inner.start_from(examples, seed=seed)
-    if isinstance(model, DistributedDataParallel):  # which made the parameters of all alike before
+    if isinstance(model, DistributedDataParallel):  # which gave all processes the same parameters before
         first = torch.distributed.get_global_rank(model.process_group, 0)
         for one in (*inner.parameters(), *inner.buffers()):
             torch.distributed.broadcast(one.detach(), first, group=model.process_group)

@@ -1,7 +1,7 @@
 """Model files: the tensors of a density as safetensors, and in their metadata what is needed to make it again.
 
 The metadata has one entry, "laplex", a JSON object with sorted keys. Of two entries safetensors would write either one
-first, and equal models would have files of different bytes. Every file is written beside its place and then moved
+first, and equal models would have files of different bytes. Every file is written next to its place and then moved
 there, so an interruption leaves the old file or the new one.
 """
 
@@ -31,7 +31,7 @@ def save(path: Path | str, model: Model, shape: tuple[int, ...] | None = None, *
     Args:
         path: the file; its folder must exist.
         model: a :class:`laplex.density.LaplexGaussian` or :class:`laplex.density.PlacedGaussian`.
-        shape: (height, width, channels) of an image; None where an example is no image.
+        shape: (height, width, channels) of an image; None if examples are not images.
         about: anything else that JSON can hold, such as ``units="1/255"``; :func:`load` returns it.
     """
     name = type(model).__name__
@@ -47,7 +47,7 @@ def _refuse_shape(shape: tuple[int, ...], dim: int) -> None:
     if len(shape) != 3 or not all(isinstance(one, int) and one > 0 for one in shape) or math.prod(shape) != dim:
         raise ValueError(
             f"laplex.density.files.save: `shape` must be (height, width, channels) of {dim} numbers, as the model has, "
-            f"got {shape}; leave it out where an example is no image"
+            f"got {shape}; leave it out if examples are not images"
         )
 
 
@@ -60,7 +60,7 @@ def load(path: Path | str, device: torch.device | str = "cpu") -> tuple[Model, d
 
     Returns:
         the model, and a dictionary: "shape" of an image, or None; "laplex", the version that wrote the file; "class"
-        and "arguments" of the model; and what ``save`` was given beside them.
+        and "arguments" of the model; and what else ``save`` was given.
     """
     tensors, about = read(path, "model")
     if about.get("class") not in MODELS:
@@ -91,7 +91,7 @@ def _arguments(model: Model) -> dict[str, Any]:
 
 
 def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write tensors, and a dictionary for JSON, as a file of ours of this kind."""
+    """Write tensors, and a dictionary for JSON, as one of our files, of this kind."""
     library = require("laplex.density.files.save")
     content = {"format": FORMAT, "kind": kind, "laplex": __version__, "about": about}
     parts = {name: one.detach().cpu().contiguous() for name, one in tensors.items()}
@@ -101,7 +101,7 @@ def write(path: Path | str, kind: str, tensors: dict[str, Tensor], about: dict[s
 
 
 def read(path: Path | str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors on the CPU, and the dictionary, of a file of ours of this kind; ValueError where it is none."""
+    """The tensors, on the CPU, and the dictionary of a file of this kind; ValueError if it is not one of ours."""
     require("laplex.density.files.load")
     from safetensors import SafetensorError, safe_open
 
@@ -113,7 +113,7 @@ def read(path: Path | str, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]
     except OSError as error:
         raise ValueError(_refused(path, kind, f"which cannot be read ({error.strerror or error})")) from None
     except (SafetensorError, UnicodeDecodeError) as error:
-        raise ValueError(_refused(path, kind, f"which is damaged or no safetensors file ({error})")) from None
+        raise ValueError(_refused(path, kind, f"which is damaged or not a safetensors file ({error})")) from None
     except (KeyError, json.JSONDecodeError):
         raise ValueError(_refused(path, kind, "which laplex did not write")) from None
     return tensors, _about(path, kind, content)
@@ -136,7 +136,7 @@ def _refused(path: Path | str, kind: str, why: str) -> str:
 
 
 def require(where: str) -> Any:
-    """The library that writes the files, or an error that says that ``where`` lacks it."""
+    """The library that writes the files, or an error that says that it is missing."""
     try:
         import safetensors.torch
     except ImportError:

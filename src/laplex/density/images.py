@@ -10,7 +10,7 @@ Packed images are one array of bytes, 1-dimensional and uint8, and one array of 
 jpeg[off[i]:off[i + 1]], a whole file of any format that Pillow opens. `webp_train` belongs to `off_train` and is the
 part "train" of its file; `jpeg` belongs to `off` and is the part "jpeg". An array of images is a part by its own name.
 
-Images with transparent pixels are shown over white: what colour a file has where nothing of it is seen is chance.
+Images with transparent pixels are shown over white: the colour that a file has under a transparent pixel is arbitrary.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def load(
         side: the side of the squares; images are resized to cover it and cropped at the centre. A folder needs it.
             One image and packed images keep their size if it is left out. Arrays are not resized: for (N, n) it gives
             the shape.
-        channels: 3 for RGB, 1 for grey; that of the images if it is left out and they are all alike.
-        count: the first so many that can be read; the others are not decoded. All if it is left out.
+        channels: 3 for RGB, 1 for grey; that of the images if it is left out and they all agree.
+        count: how many images to read, the first that can be; the others are not decoded. All if it is left out.
         progress: called with the number of images that are decoded, and of all; None shows a bar.
     """
     side = None if side is None else integer(WHERE, "side", side)
@@ -91,7 +91,7 @@ def load(
     pixels, read = decoded(content, square, progress, count)
     skipped = tuple(one.name for one, good in zip(content, read) if not good)
     if skipped == (str(path),):
-        raise ValueError(f"{WHERE}: `source` must be {SOURCES}, got {path}, which is no image that Pillow can read")
+        raise ValueError(f"{WHERE}: `source` must be {SOURCES}, got {path}, which is not an image that Pillow can read")
     tell_skipped(WHERE, path, skipped, len(read))
     return Pictures(torch.from_numpy(pixels).flatten(1), (pixels.shape[1], pixels.shape[2], pixels.shape[3]), skipped)
 
@@ -104,7 +104,7 @@ def bundled() -> tuple[Pictures, Pictures]:
     with a standard deviation below 0.05 (a mean over channels), were left out. The others were shuffled and saved as
     JPEG of quality 95, with colours at full resolution. No photograph has quarters in both parts.
 
-    The file is photographs.npz beside this module. Its array `credits` names the photographs and their authors, and
+    The file is photographs.npz next to this module. Its array `credits` names the photographs and their authors, and
     image i of the part "train" is of the photograph credits[credit_train[i]].
     """
     path = Path(__file__).with_name("photographs.npz")
