@@ -22,28 +22,10 @@ from laplex.testing._problem import Problem, draw, sample
 from laplex.testing._timing import Budget, Times, interleave, peak_bytes
 
 __all__ = [
-    "Budget",
-    "OtherProcesses",
-    "Problem",
-    "Times",
-    "busy",
-    "commit",
-    "describe",
-    "draw",
-    "gradients",
-    "gram",
-    "interleave",
-    "largest_error",
-    "load",
-    "machine",
-    "peak_bytes",
-    "product",
-    "relative_error",
-    "sample",
-    "sizes",
-    "term_error",
-    "versions",
-]
+    "Budget", "OtherProcesses", "Problem", "Times", "busy", "commit", "describe", "draw", "gradients", "gram",
+    "interleave", "largest_error", "load", "machine", "peak_bytes", "product", "relative_error", "sample",
+    "sizes", "term_error", "versions",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:
