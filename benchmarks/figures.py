@@ -25,9 +25,9 @@ HIGHLIGHTS = (
     Highlight("cpu", "error-float32-cpp-normal", Size(1 << 20, 1 << 20, 8),
            "Relative error of a float32 product, n = k = 2^20 (one float32 rounding is 6e-08)"),
     Highlight("cpu", "time-celerite2", LARGE,
-           "Product with different row and column anchors, n = k = 2^20, against celerite2's `general_matmul`"),
+           "Rectangular product, n = k = 2^20, float32, two threads, against celerite2 (float64, one thread)"),
     Highlight("layers", "time-celerite2-symmetric-1-thread", LARGE,
-           "Symmetric product, n = 2^20, sorted, float64, one thread, against celerite2's symmetric product"),
+           "Symmetric product, n = 2^20, sorted anchors, both sides in float64 on one thread, against celerite2"),
 )  # fmt: skip
 LAYERS = (("CPU", 150528), ("GPU", 768))  # the device, and the inputs of the layer
 
@@ -55,7 +55,8 @@ def layer_line(device: str, width: int) -> str:
     """A training step of a layer, with Adam, against nn.Linear: the least of several rounds."""
     layer = next(one for one in content(MODULES[device])["layers"] if one["in"] == width)
     ours, dense = (layer["milliseconds"]["with Adam"][name] / 1e3 for name in ("LaplexLinear", "nn.Linear"))
-    words = f"Training step with Adam of a layer {layer['in']} -> {layer['out']}, {layer['rows']} rows"
+    size = f"{layer['in']} -> {layer['out']}, {layer['rows']} rows, r = {layer['rank']}"
+    words = f"Training step with Adam of a layer {size}"
     return f"| {words}, against `torch.nn.Linear` | {device} | {against(ours, dense)} |"
 
 
