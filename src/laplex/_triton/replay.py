@@ -188,7 +188,7 @@ class _Call(NamedTuple):
 
 def repeated(function: Callable[..., Tensor], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """``function(*args, **options)`` for laplex.linear or laplex.gram: replayed, or recorded for the next time."""
-    call = _replayable_call(function, {**dict(zip(_names(function), args)), **options})
+    call = _replayable_call(function, dict(zip(_names(function), args)) | options)
     if call is None:
         return function(*args, **options)
     replay = call.replays.by_form.get(call.form)
@@ -226,19 +226,18 @@ def _number(tau: float | None, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]
 def _replayable_call(function: Callable[..., Tensor], arguments: dict[str, Any]) -> _Call | None:
     """The call, unless it is not to be replayed."""
     plan, tau = arguments.pop("plan", None), arguments.get("tau", 1.0)  # the default of both functions
-    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
-    if torch.is_grad_enabled():  # asked first: training replays operators
-        for tensor in tensors.values():
-            if tensor.requires_grad:
+    trains, tensors = torch.is_grad_enabled(), {}
+    for name, value in arguments.items():
+        if isinstance(value, Tensor):
+            if trains and value.requires_grad:  # training replays operators
                 return None
+            tensors[name] = value
+        elif value is not None and name != "tau":  # a backend, or what is not valid
+            return None
     a, b = tensors.get("a"), tensors.get("b")
     if a is None or b is None or not (a.dim() == b.dim() == 1 or ("x" in tensors and "weight" in tensors)):
         return None
     if type(tau) not in (float, int) and "tau" not in tensors:  # True equals 1, and is refused
-        return None
-    if any(
-        arguments[name] is not None for name in arguments.keys() - tensors.keys() - {"tau"}
-    ):  # a backend, or a fault
         return None
     replays, constants = calls, ()
     if plan is not None:
