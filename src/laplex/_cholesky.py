@@ -36,8 +36,8 @@ class CholeskyFactor:
     __array_ufunc__ = None  # NumPy then leaves array @ C to __rmatmul__ below, whose error says what to do
 
     def __init__(self, system: System) -> None:
-        how = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
-        _checks.made_by("CholeskyFactor", how, system, System)
+        maker = "K.cholesky(diag) of a symmetric K = laplex.LaplaceOperator(a), or of a GramOperator"
+        _checks.made_by("CholeskyFactor", maker, system, System)
         self.__dict__.update(_system=system if torch.is_grad_enabled() else system.detached())
 
     @property

@@ -65,8 +65,8 @@ class GramOperator:
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
         from laplex._operator import LaplaceOperator  # here, because that module imports this one
 
-        how = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
-        _checks.made_by("GramOperator", how, kernel, LaplaceOperator)
+        maker = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
+        _checks.made_by("GramOperator", maker, kernel, LaplaceOperator)
         _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
         self.__dict__.update(kernel=kernel, weight=weight)
 

@@ -18,7 +18,7 @@ from laplex._functional import linear
 from laplex._gram_operator import GramOperator
 from laplex._plan import Plan
 from laplex._quasisep import systems as _systems
-from laplex._shapes import beside
+from laplex._shapes import spread_tau
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -171,7 +171,7 @@ class LaplaceOperator:
         _checks.positive_on_cpu("LaplaceOperator.diagonal", self.tau, self._batch)
         size = torch.sym_min(*self.shape[-2:])  # min() would bind an exported graph to these sizes
         a, b = self.a[..., :size], self.b[..., :size]
-        scale = beside(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
+        scale = spread_tau(self.tau, 1) if isinstance(self.tau, Tensor) else self.tau
         entries = torch.exp(-(a - b).abs() / scale)
         if self.phi is not None and self.psi is not None:
             entries = entries * torch.cos(self.phi[..., :size] - self.psi[..., :size])
@@ -261,10 +261,12 @@ class LaplaceOperator:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """As the constructor: what comes from a file is checked as what comes from a caller."""
-        kept = saved.OPERATOR.fields(state, {"a", "b", "tau", "phi", "psi", "plan", "_batch"})
-        del kept["_batch"]
-        saved.OPERATOR.require(isinstance(kept["plan"], Plan) and kept["plan"].__dict__, "`plan` must be a laplex.Plan")
-        LaplaceOperator.__init__(self, **kept)
+        fields = saved.OPERATOR.fields(state, {"a", "b", "tau", "phi", "psi", "plan", "_batch"})
+        del fields["_batch"]
+        saved.OPERATOR.require(
+            isinstance(fields["plan"], Plan) and fields["plan"].__dict__, "`plan` must be a laplex.Plan"
+        )
+        LaplaceOperator.__init__(self, **fields)
 
     def __repr__(self) -> str:
         phased = ", phased" if self.phi is not None else ""

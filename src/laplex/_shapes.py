@@ -27,7 +27,7 @@ def fold(x: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Folding]:
     axes = range(len(lead))
     front = (*[d for d in axes if of_batch[d] != 1], *[d for d in axes if of_batch[d] == 1])
     last = len(lead)
-    rows = x.shape[-2] * math.prod([size for size, of in zip(lead, of_batch, strict=True) if of == 1])
+    rows = x.shape[-2] * math.prod([size for size, differs in zip(lead, of_batch, strict=True) if differs == 1])
     folded = x.expand(*lead, *x.shape[-2:]).permute(*front, last, last + 1)
     return folded.reshape(math.prod(batch), rows, x.shape[-1]), Folding(lead, front, x.shape[-2])
 
@@ -52,14 +52,14 @@ def flat_tau(tau: float | Tensor, batch: tuple[int, ...], device: torch.device) 
     """tau as (h,), or () without a batch, in float64, which holds float32 values and Python floats exactly."""
     shape = (math.prod(batch),) if batch else ()
     if isinstance(tau, Tensor):
-        return beside(tau, 0).to(torch.float64).expand(batch).reshape(shape)
+        return spread_tau(tau, 0).to(torch.float64).expand(batch).reshape(shape)
     if device.type == "cuda" and plainly_eager() and not torch.cuda.is_current_stream_capturing():
         stream = torch._C._cuda_getCurrentRawStream(-1 if device.index is None else device.index)
         return _number_on(float(tau), shape, device, stream)
     return torch.full(shape, float(tau), dtype=torch.float64, device=device)
 
 
-def beside(tau: Tensor, dims: int) -> Tensor:
+def spread_tau(tau: Tensor, dims: int) -> Tensor:
     """tau, reshaped to divide a tensor (*H, ...) with ``dims`` dimensions after H; one element counts as a number."""
     return tau.reshape((1,) * dims) if tau.numel() == 1 else tau[(..., *[None] * dims)]
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
-from laplex._shapes import beside
+from laplex._shapes import spread_tau
 
 __all__ = ["gram", "kernel", "linear"]
 
@@ -32,7 +32,7 @@ def kernel(
     if (phi is None) != (psi is None):
         raise ValueError("laplex.reference.kernel: `phi` and `psi` go together, got one without the other; pass zeros")
     _checks.batch_shape("laplex.reference.kernel", a, b, tau)
-    scale = beside(tau, 2) if isinstance(tau, Tensor) else tau
+    scale = spread_tau(tau, 2) if isinstance(tau, Tensor) else tau
     dense = torch.exp(-(a[..., :, None] - b[..., None, :]).abs() / scale)
     if phi is not None and psi is not None:
         dense = dense * torch.cos(phi[..., :, None] - psi[..., None, :])

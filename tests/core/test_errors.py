@@ -486,7 +486,7 @@ def test_what_is_meant_warns_of_nothing(name):
 
 @pytest.fixture
 def _untold(monkeypatch):
-    monkeypatch.setattr(tau_checks._precision, "told", False)
+    monkeypatch.setattr(tau_checks._precision, "shown", False)
     _route.forget()
 
 

@@ -36,6 +36,3 @@ def positive(where: str, name: str, value: object, instead: str | None = None) -
         also = f",{other}" if other else ""
         raise ValueError(f"{where}: `{name}` must be positive and finite{also}, got {value}; leave it out")
     return as_float(value)
-
-
-whole = integer  # until no branch imports it by this name

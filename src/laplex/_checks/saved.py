@@ -51,41 +51,42 @@ CHOLESKY = Place("laplex.CholeskyFactor", "K.cholesky(diag)")
 
 def plan(state: Any) -> tuple[tuple[int, ...], Order]:
     """The shape and the order of a plan."""
-    kept = PLAN.fields(state, {"shape", "layout", "order"})
-    shape = _sizes(PLAN, "shape", kept["shape"])
+    fields = PLAN.fields(state, {"shape", "layout", "order"})
+    shape = _sizes(PLAN, "shape", fields["shape"])
     PLAN.require(len(shape) >= 2, f"its shape must be (*H, n, k), got {shape}")
-    return shape, order(PLAN, shape, kept["layout"], kept["order"])
+    return shape, order(PLAN, shape, fields["layout"], fields["order"])
 
 
 def factor(state: Any) -> dict[str, Any]:
     """The state of a factor."""
-    kept = CHOLESKY.fields(state, FACTOR)
-    batch = _sizes(CHOLESKY, "batch", kept["batch"])
-    CHOLESKY.require(isinstance(kept["where"], str), "`where` must be a text")
-    CHOLESKY.require(kept["dtype"] in ANCHOR_DTYPES, f"its dtype must be float32 or float64, got {kept['dtype']}")
-    CHOLESKY.require(isinstance(kept["factored"], Sequence) and len(kept["factored"]) == 7, "`factored` has 7 parts")
-    *numbers, index, backend = kept["factored"]
-    groups = {"generators": kept["generators"], "factored": numbers, "diag": [kept["diag"]]}
-    groups["parameters"] = kept["parameters"]
-    made = {name: [_own(CHOLESKY, name, value, torch.float64) for value in _listed(name, values)]
+    fields = CHOLESKY.fields(state, FACTOR)
+    batch = _sizes(CHOLESKY, "batch", fields["batch"])
+    CHOLESKY.require(isinstance(fields["where"], str), "`where` must be a text")
+    CHOLESKY.require(fields["dtype"] in ANCHOR_DTYPES, f"its dtype must be float32 or float64, got {fields['dtype']}")
+    factored = fields["factored"]
+    CHOLESKY.require(isinstance(factored, Sequence) and len(factored) == 7, "`factored` has 7 parts")
+    *numbers, index, backend = factored
+    groups = {"generators": fields["generators"], "factored": numbers, "diag": [fields["diag"]]}
+    groups["parameters"] = fields["parameters"]
+    parts = {name: [_own(CHOLESKY, name, value, torch.float64) for value in _listed(name, values)]
             for name, values in groups.items()}  # fmt: skip
-    (diag,), index = made["diag"], _own(CHOLESKY, "factored", index, torch.int64)
+    (diag,), index = parts["diag"], _own(CHOLESKY, "factored", index, torch.int64)
     h, n = math.prod(batch), _last(diag)
-    k = _factor_shapes(made, h, n)
-    _same_device(CHOLESKY, [diag, index, *(part for parts in made.values() for part in parts)])
+    k = _factor_shapes(parts, h, n)
+    _same_device(CHOLESKY, [diag, index, *(part for group in parts.values() for part in group)])
     CHOLESKY.require(index.shape == (h, n), f"its index must be {(h, n)}, got {tuple(index.shape)}")
     if _readable([index]):
         CHOLESKY.require(_permutes(index), "its index must be a permutation of the points")
-    planned = CHOLESKY.fields(kept["planned"], {"order", "layout"})
-    found = order(CHOLESKY, (*batch, n, k), planned["layout"], planned["order"])
+    planned = CHOLESKY.fields(fields["planned"], {"order", "layout"})
+    sorting = order(CHOLESKY, (*batch, n, k), planned["layout"], planned["order"])
     return {
-        **kept,
+        **fields,
         "batch": batch,
-        "generators": tuple(made["generators"]),
-        "factored": (*made["factored"], index, backend),
+        "generators": tuple(parts["generators"]),
+        "factored": (*parts["factored"], index, backend),
         "diag": diag,
-        "parameters": tuple(made["parameters"]),
-        "planned": {"order": found.tensors, "layout": found.layout},
+        "parameters": tuple(parts["parameters"]),
+        "planned": {"order": sorting.tensors, "layout": sorting.layout},
     }
 
 
@@ -96,35 +97,35 @@ def order(place: Place, shape: tuple[int, ...], layout: Any, tensors: Any) -> Or
     indices = [_own(place, "order", tensor, torch.int32) for tensor in tensors[::2]]
     values = [_own(place, "order", tensor, *ANCHOR_DTYPES) for tensor in tensors[1::2]]
     place.require(values[0].dtype == values[1].dtype, "its two sides must have one dtype")
-    made = Order.from_tensors([indices[0], values[0], indices[1], values[1]], layout)
-    _same_device(place, made.tensors)
+    own_order = Order.from_tensors([indices[0], values[0], indices[1], values[1]], layout)
+    _same_device(place, own_order.tensors)
     *batch, n, k = shape
     h = math.prod(batch)
     if layout.endswith("_transposed"):
-        _check_order(place, made.mT, (h, k, n))
+        _check_order(place, own_order.mT, (h, k, n))
     else:
-        _check_order(place, made, (h, n, k))
-    return made
+        _check_order(place, own_order, (h, n, k))
+    return own_order
 
 
 # --- Orders -----------------------------------------------------------------------------------------------------------
 
 
-def _check_order(place: Place, made: Order, sizes: tuple[int, int, int]) -> None:
+def _check_order(place: Place, order: Order, sizes: tuple[int, int, int]) -> None:
     h, n, k = sizes
-    wanted = empty_order(torch.empty(h, n, device="meta"), torch.empty(h, k, device="meta"), made.layout)
+    wanted = empty_order(torch.empty(h, n, device="meta"), torch.empty(h, k, device="meta"), order.layout)
     allowed = [[tensor.shape] for tensor in wanted.tensors]
-    if made.joined:
+    if order.joined:
         allowed[1].append(torch.Size((h, 1, 0)))  # positions may be left out
         allowed[2].append(torch.Size((h, 1, n + k)))  # places may be there
-    for got, shapes in zip(made.tensors, allowed, strict=True):
+    for got, shapes in zip(order.tensors, allowed, strict=True):
         place.require(got.shape in shapes, f"a tensor of its order must be {tuple(shapes[0])}, got {tuple(got.shape)}")
-    if not _readable(made.tensors) or 0 in sizes:  # of nothing an order is not even filled
+    if not _readable(order.tensors) or 0 in sizes:  # of nothing an order is not even filled
         return
-    if made.joined:
-        _check_joined(place, made, n, k)
+    if order.joined:
+        _check_joined(place, order, n, k)
         return
-    for side, other in ((made.target, made.source), (made.source, made.target)):
+    for side, other in ((order.target, order.source), (order.source, order.target)):
         _check_side(place, side, other)
 
 
@@ -156,10 +157,10 @@ def _check_counts(place: Place, own: Tensor, below: Tensor, upto: Tensor, other:
     place.require(exact.all(), "counts must be those of its anchors")
 
 
-def _check_joined(place: Place, made: Order, n: int, k: int) -> None:
+def _check_joined(place: Place, order: Order, n: int, k: int) -> None:
     """Both sides in one sequence, as the GPU has it."""
-    entries, places = made.target.indices[:, 0], made.source.indices[:, 0].long()
-    if made.target.kind == "bits":
+    entries, places = order.target.indices[:, 0], order.source.indices[:, 0].long()
+    if order.target.kind == "bits":
         words, before = entries.tensor_split(2, -1)
         bits = (words[..., None] >> torch.arange(WORD, dtype=torch.int32, device=words.device)) & 1
         bits = bits.flatten(-2)
@@ -198,11 +199,11 @@ def _rises(values: Tensor) -> bool:
 # --- Factors ----------------------------------------------------------------------------------------------------------
 
 
-def _factor_shapes(made: dict[str, list[Tensor]], h: int, n: int) -> int:
+def _factor_shapes(parts: dict[str, list[Tensor]], h: int, n: int) -> int:
     """Check the shapes of what a factor of n points is made of; k, the columns of its kernel matrix."""
-    count = [len(made[name]) for name in ("generators", "factored")]
+    count = [len(parts[name]) for name in ("generators", "factored")]
     CHOLESKY.require(count == [6, 5], f"it has 6 generators and 5 arrays of its factor, got {count}")
-    r, c = _last(made["generators"][2]), _last(made["generators"][4])
+    r, c = _last(parts["generators"][2]), _last(parts["generators"][4])
     CHOLESKY.require((r, c) in CHANNELS, f"its generators must be of a known order, got {(r, c)}")
     vector, block, mass = (h, n), (h, n, r), (h, n, c)
     shapes: dict[str, list[tuple[int, ...]]] = {
@@ -213,10 +214,10 @@ def _factor_shapes(made: dict[str, list[Tensor]], h: int, n: int) -> int:
     }
     k = n
     if c:
-        k = _last(made["parameters"][0]) if made["parameters"] else 0
+        k = _last(parts["parameters"][0]) if parts["parameters"] else 0
         shapes["parameters"] = [(h, k), vector, (h, k), (h,)] + [vector, (h, k)] * (r == 4)
     for name, wanted in shapes.items():
-        got = [tuple(tensor.shape) for tensor in made[name]]
+        got = [tuple(tensor.shape) for tensor in parts[name]]
         CHOLESKY.require(got == wanted, f"`{name}` must have the shapes {wanted}, got {got}")
     return k
 
@@ -228,10 +229,10 @@ def _own(place: Place, name: str, value: Any, *dtypes: torch.dtype) -> Tensor:
     """The tensor as an object of our own: later parts of a file may give another memory to the one that they name."""
     place.require(isinstance(value, Tensor) and value.layout is torch.strided, f"`{name}` must hold dense tensors")
     place.require(value.dtype in dtypes, f"`{name}` must hold {' or '.join(map(str, dtypes))}, got {value.dtype}")
-    made: Tensor = value.detach().contiguous()
-    if plainly_eager() and not made.is_meta:
-        place.require(plain(made), f"`{name}` must hold plain tensors, got {type(made).__name__}")
-    return made
+    tensor: Tensor = value.detach().contiguous()
+    if plainly_eager() and not tensor.is_meta:
+        place.require(plain(tensor), f"`{name}` must hold plain tensors, got {type(tensor).__name__}")
+    return tensor
 
 
 def _readable(tensors: Sequence[Tensor]) -> bool:

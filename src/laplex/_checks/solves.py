@@ -38,18 +38,18 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, opt
         return torch.where(positive.all(-1, keepdim=True), flat, torch.nan)
     positive = (values > 0) & (values < math.inf)  # of the values before they are expanded: of a number, one
     if not bool(positive.all()):
-        found = float(values.detach()[~positive][0])
+        value = float(values.detach()[~positive][0])
         raise ValueError(
-            f"{where}: `diag` must be positive and finite throughout, got {found}{_diagonal_instead(found, optional)}"
+            f"{where}: `diag` must be positive and finite throughout, got {value}{_diagonal_instead(value, optional)}"
         )
     return flat
 
 
-def _diagonal_instead(found: float, optional: bool) -> str:
+def _diagonal_instead(value: float, optional: bool) -> str:
     """What to do about a diagonal that holds the value ``found``."""
-    if not math.isfinite(found):
+    if not math.isfinite(value):
         return "; find it with torch.isfinite(diag).logical_not().nonzero()"
-    left_out = "leave `diag` out for the matrix without one, or " if optional and found == 0 else ""
+    left_out = "leave `diag` out for the matrix without one, or " if optional and value == 0 else ""
     return f"; {left_out}clamp it from below"
 
 
@@ -59,9 +59,9 @@ def not_negative(where: str, weight: Tensor) -> Tensor:
     if weight.is_cuda:
         return torch.where(allowed.all(-1, keepdim=True), weight, torch.nan)
     if not bool(allowed.all()):
-        found = float(weight.detach()[~allowed][0])
+        value = float(weight.detach()[~allowed][0])
         raise ValueError(
-            f"{where}: `weight` must be finite and not negative, or the matrix need not be definite, got {found}; "
+            f"{where}: `weight` must be finite and not negative, or the matrix need not be definite, got {value}; "
             "products with signed weights are fine, solves are not"
         )
     return weight

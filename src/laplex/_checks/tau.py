@@ -23,7 +23,7 @@ SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at 
 class _Precision:
     """Whether this process was told of anchors with too few digits."""
 
-    told = False
+    shown = False
 
 
 _precision = _Precision()
@@ -50,7 +50,7 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
     The last bit tells anchors that were rounded from exact ones, such as whole numbers. With ``shifted`` only anchors
     that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the device.
     """
-    if _precision.told or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
+    if _precision.shown or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
         return
     if watching.modes:  # a recording ends where a value is read
         return
@@ -64,7 +64,7 @@ def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = Fa
         return
     if bool((anchors.view(torch.int32) & 1).any()):
         warn(_too_coarse(where, size, length), PrecisionWarning)
-        _precision.told = True
+        _precision.shown = True
 
 
 def _far_from_zero(anchors: Tensor, tau: float | Tensor) -> bool:
@@ -141,5 +141,5 @@ def bad_tau(where: str, tau: float | Tensor, smallest: float = SMALLEST_TAU) -> 
 
 def _first(values: Tensor, wrong: Tensor) -> str:
     """The first wrong value; in a batch of matrices, also the matrix it belongs to."""
-    at, count = int(wrong.flatten().int().argmax()), values.numel()
-    return str(float(values.detach().flatten()[at])) + (f" for matrix {at} of {count}" if count > 1 else "")
+    first, count = int(wrong.flatten().int().argmax()), values.numel()
+    return str(float(values.detach().flatten()[first])) + (f" for matrix {first} of {count}" if count > 1 else "")

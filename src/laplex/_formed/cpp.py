@@ -18,9 +18,9 @@ from laplex._formed.torch import times_transposed
 def form(kernels: Kernels, dtype: torch.dtype, _written: Any = None) -> Tensor:
     """W (h, n, k), or (n, k) if all matrices are summed."""
     wide = torch.promote_types(dtype, kernels.target.dtype)  # the core takes one dtype: the wider, so nothing is lost
-    made = kernels.target.new_empty(kernels.shape_of_results, dtype=wide)
-    _run(core.form, kernels, made)
-    return made.to(dtype)
+    matrix = kernels.target.new_empty(kernels.shape_of_results, dtype=wide)
+    _run(core.form, kernels, matrix)
+    return matrix.to(dtype)
 
 
 def multiply(x: Tensor, matrix: Tensor) -> Tensor:
@@ -35,13 +35,13 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     """
     if left.dtype != torch.float32:
         return torch.matmul(left, right).to(dtype)
-    made = left.new_empty((*left.shape[:-1], right.shape[-1]))
+    product = left.new_empty((*left.shape[:-1], right.shape[-1]))
     a, b = (side if side.dim() == 3 else side[None] for side in (left, right))
     (h, m, length), n = a.shape, b.shape[-1]
-    addresses = a.data_ptr(), b.data_ptr(), made.data_ptr()
+    addresses = a.data_ptr(), b.data_ptr(), product.data_ptr()
     if core.multiply(*addresses, h, m, n, length, *a.stride(), *b.stride(), torch.get_num_threads()):
         raise MemoryError("laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches")
-    return made.to(dtype)
+    return product.to(dtype)
 
 
 def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradients:

@@ -74,8 +74,8 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Te
 
 def gradients_like(kernels: Kernels, needs: Needs) -> Gradients:
     """Memory for the gradients that are wanted, in the order of ``Kernels.tensors``."""
-    made = [
+    bars = [
         tensor.new_empty(tensor.shape) if need and tensor is not None else None
         for tensor, need in zip(kernels.tensors, needs.of_each, strict=True)
     ]
-    return made[0], made[1], made[2], made[3], made[4], made[5]
+    return bars[0], bars[1], bars[2], bars[3], bars[4], bars[5]

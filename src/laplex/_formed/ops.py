@@ -50,8 +50,8 @@ def _form(*inputs: Any) -> Tensor:
     kernels = Kernels(*given)
     if 0 in kernels.shape:
         return kernels.target.new_zeros(kernels.shape_of_results, dtype=written)
-    made: Tensor = backend_of(backend, kernels.target).form(kernels, dtype, written)
-    return made
+    matrix: Tensor = backend_of(backend, kernels.target).form(kernels, dtype, written)
+    return matrix
 
 
 @torch.library.register_fake("laplex::form", lib=_library)
@@ -107,8 +107,8 @@ def _matmul(left: Tensor, right: Tensor, dtype: torch.dtype, backend: str) -> Te
     if 0 in (*left.shape, *right.shape):
         empty: Tensor = _matmul_fake(left, right, dtype, backend)
         return empty.zero_()
-    made: Tensor = backend_of(backend, left).matmul(left, right, dtype)
-    return made
+    product: Tensor = backend_of(backend, left).matmul(left, right, dtype)
+    return product
 
 
 @torch.library.register_fake("laplex::matmul", lib=_library)

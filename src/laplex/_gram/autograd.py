@@ -78,12 +78,12 @@ class _FusedGram(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         matrix, phase = matrix_from(inputs[:9]), inputs[9:]
         fused: Any = matrix.backend.fused_gram
-        made: tuple[Tensor, Tensor, Tensor] = fused.gram(weight, phase, matrix)
+        results: tuple[Tensor, Tensor, Tensor] = fused.gram(weight, phase, matrix)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*made[1:])
+        ctx.mark_non_differentiable(*results[1:])
         ctx.layout, ctx.backend = inputs[7:9]
-        ctx.save_for_backward(weight, *phase, *made[1:], *matrix.tensors)
-        return made
+        ctx.save_for_backward(weight, *phase, *results[1:], *matrix.tensors)
+        return results
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
@@ -100,8 +100,8 @@ class _FusedGram(torch.autograd.Function):
             fused: Any = matrix.backend.fused_gram
             bars = fused.pullback(g, (sums, direction), weight, tuple(phase), matrix, need)
         weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar = bars
-        found = weight_bar, t_bar, s_bar, tau_bar, *(None,) * 6, *((phi_bar, psi_bar) if phase else ())
-        return tuple(bar if needed else None for bar, needed in zip(found, needs, strict=True))
+        in_order = weight_bar, t_bar, s_bar, tau_bar, *(None,) * 6, *((phi_bar, psi_bar) if phase else ())
+        return tuple(bar if needed else None for bar, needed in zip(in_order, needs, strict=True))
 
 
 def _composite_bars(
@@ -113,10 +113,10 @@ def _composite_bars(
         leaves = apart((weight, *matrix[:3], *phase))
         (weight, target, source, tau), phase = leaves[:4], tuple(leaves[4:])
         matrix = matrix._replace(target=target, source=source, tau=tau)
-        made = _composite(_columns(weight, phase, target), matrix, weight.dtype)
+        matrix_gram = _composite(_columns(weight, phase, target), matrix, weight.dtype)
         wanted = [leaf for leaf, needed in zip(leaves, need) if needed]
-        found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
-    return [next(found) if needed else None for needed in need]
+        grads = iter(torch.autograd.grad(matrix_gram, wanted, g, create_graph=again, materialize_grads=True))
+    return [next(grads) if needed else None for needed in need]
 
 
 class _Gram(torch.autograd.Function):
@@ -138,8 +138,10 @@ class _Gram(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         order = target_index, target_values, source_index, source_values
-        made: tuple[Tensor, Tensor] = ops.gram(weight, direction, target, source, tau, *order, layout, backend, dtype)
-        return made
+        results: tuple[Tensor, Tensor] = ops.gram(
+            weight, direction, target, source, tau, *order, layout, backend, dtype
+        )
+        return results
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -157,8 +159,8 @@ class _Gram(torch.autograd.Function):
             return *_composite_pullback(ctx, g, need), *(None,) * 7
         weight, direction, *tensors, sums = ctx.saved_tensors
         to_source, to_tau = need[0] or need[3], need[4]
-        how = ctx.layout, ctx.backend, to_source, to_tau
-        bars = ops.gram_pullback(g, sums, weight, direction, *tensors, *how)
+        options = ctx.layout, ctx.backend, to_source, to_tau
+        bars = ops.gram_pullback(g, sums, weight, direction, *tensors, *options)
         bars = bars[0], bars[1], bars[2].to(tensors[0].dtype), bars[3].to(tensors[1].dtype), bars[4]
         return *(bar if needed else None for bar, needed in zip(bars, need, strict=True)), *(None,) * 7
 
@@ -171,9 +173,9 @@ def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Ten
         leaves = apart(tensors[:5])
         wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
         matrix = matrix_from((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
-        made = _composite(Columns(*leaves[:2]), matrix, ctx.dtype)
-        found = iter(torch.autograd.grad(made, wanted, g, create_graph=again, materialize_grads=True))
-    return [next(found) if needed else None for needed in need]
+        matrix_gram = _composite(Columns(*leaves[:2]), matrix, ctx.dtype)
+        grads = iter(torch.autograd.grad(matrix_gram, wanted, g, create_graph=again, materialize_grads=True))
+    return [next(grads) if needed else None for needed in need]
 
 
 def _composite(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> Tensor:
@@ -198,10 +200,10 @@ def _composite(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> Tensor:
         return torch.where(row_is_right, v[..., :, None], v[..., None, :])
 
     unequal = decay * (of_left(tied_left) + between + of_right(tied_right))
-    made = decay * (of_left(left) + of_right(right)) + torch.where(equal, tied[..., :, None], unequal)
+    entries = decay * (of_left(left) + of_right(right)) + torch.where(equal, tied[..., :, None], unequal)
     if channels == 3:
-        made = made * _turns(direction)
-    return made.sum(-3).to(dtype).reshape(*weight.shape[:-2], n, n)
+        entries = entries * _turns(direction)
+    return entries.sum(-3).to(dtype).reshape(*weight.shape[:-2], n, n)
 
 
 def _pairwise(entries: Tensor) -> Tensor:

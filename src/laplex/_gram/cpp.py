@@ -12,17 +12,17 @@ from laplex._gram.sums import pulls
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
     """M (h, m, n, n), symmetric to the bit."""
     h, m, _, _, n = sums.shape
-    made = sums.new_empty((h, m, n, n), dtype=dtype)
-    _run(sums, direction, target, tau, made, None)
-    return made
+    matrix = sums.new_empty((h, m, n, n), dtype=dtype)
+    _run(sums, direction, target, tau, matrix, None)
+    return matrix
 
 
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """(h, m, pulls, n): the contributions ("pulls") of the cotangent g (h, m, n, n) of M at every row anchor."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, sum(pulls(channels)), n))
-    _run(sums, direction, target, tau, g.contiguous(), made)
-    return made
+    pulled = sums.new_empty((h, m, sum(pulls(channels)), n))
+    _run(sums, direction, target, tau, g.contiguous(), pulled)
+    return pulled
 
 
 def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: Tensor, pulled: Tensor | None) -> None:

@@ -38,8 +38,8 @@ def _gram(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tens
     *flat_matrix, dtype = inputs
     matrix = matrix_from(flat_matrix)
     if weight.numel() == 0 or matrix.target.numel() == 0:
-        made, sums = _matrix_like(weight, matrix, dtype)
-        return made.zero_(), sums.zero_()
+        results, sums = _matrix_like(weight, matrix, dtype)
+        return results.zero_(), sums.zero_()
     return of_sums.gram(Columns(weight.contiguous(), direction), matrix, dtype)
 
 
@@ -54,8 +54,8 @@ def _gram_pullback(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *
     *flat_matrix, to_source, to_tau = inputs
     matrix, columns = matrix_from(flat_matrix), Columns(weight.contiguous(), direction)
     if weight.numel() == 0 or matrix.target.numel() == 0:
-        made = _gradients_like(columns, matrix, to_source, to_tau)
-        return made[0].zero_(), made[1].zero_(), made[2].zero_(), made[3].zero_(), made[4].zero_()
+        results = _gradients_like(columns, matrix, to_source, to_tau)
+        return results[0].zero_(), results[1].zero_(), results[2].zero_(), results[3].zero_(), results[4].zero_()
     return of_sums.pullback(g, sums, columns, matrix, to_source=to_source, to_tau=to_tau)
 
 

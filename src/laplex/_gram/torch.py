@@ -20,41 +20,41 @@ BLOCK = 1 << 18  # entries of M in a block of rows, over the whole batch and all
 def assemble(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, dtype: torch.dtype) -> Tensor:
     """M (h, m, n, n), symmetric to the bit: each pair of rows is computed once and written to both of its entries."""
     h, m, _, _, n = sums.shape
-    made = sums.new_empty((h, m, n, n), dtype=dtype)
+    matrix = sums.new_empty((h, m, n, n), dtype=dtype)
     for rows in _blocks(h * m, n):
         begin, cols = rows.start, slice(0, rows.stop)
         pairs = _pairs(sums, target, tau, rows, cols)
         mass = (pairs.left + pairs.between + pairs.right) * _turns(direction, rows, cols)
         values = (pairs.decay * mass.sum(2)).to(dtype)  # (h, m, rows, cols)
-        made[:, :, rows, :begin] = values[..., :begin]
-        made[:, :, :begin, rows] = values[..., :begin].mT
+        matrix[:, :, rows, :begin] = values[..., :begin]
+        matrix[:, :, :begin, rows] = values[..., :begin].mT
         lower = values[..., begin:].tril()
-        made[:, :, rows, rows] = lower + lower.tril(-1).mT
-    return made
+        matrix[:, :, rows, rows] = lower + lower.tril(-1).mT
+    return matrix
 
 
 def pull(g: Tensor, sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor) -> Tensor:
     """(h, m, pulls, n): the contributions ("pulls") of the cotangent g (h, m, n, n) of M at every row anchor."""
     h, m, channels, _, n = sums.shape
-    made = sums.new_empty((h, m, sum(pulls(channels)), n))
+    pulled = sums.new_empty((h, m, sum(pulls(channels)), n))
     cols = slice(0, n)
     for rows in _blocks(h * m, n):
         pairs = _pairs(sums, target, tau, rows, cols)
         both = (g[:, :, rows].double() + g[..., rows].mT.double()) * pairs.decay  # (h, m, rows, n)
         turned = both[:, :, None] * _turns(direction, rows, cols)
         is_right = (pairs.gap.sign() + 1) / 2  # is the row's anchor the right one of the two? 1/2 if they tie
-        made[:, :, :channels, rows] = (turned * (1 - is_right)).sum(-1)
-        made[:, :, channels : 2 * channels, rows] = (turned * is_right).sum(-1)
+        pulled[:, :, :channels, rows] = (turned * (1 - is_right)).sum(-1)
+        pulled[:, :, channels : 2 * channels, rows] = (turned * is_right).sum(-1)
         lever = pairs.right - pairs.left - pairs.gap.sign() * pairs.between
-        made[:, :, 2 * channels, rows] = (turned * lever).sum((2, -1))
+        pulled[:, :, 2 * channels, rows] = (turned * lever).sum((2, -1))
         mass = pairs.left + pairs.between + pairs.right
-        made[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # a pair appears twice
+        pulled[:, :, 2 * channels + 1, rows] = (turned * pairs.u * mass).sum((2, -1)) / 2  # a pair appears twice
         if channels == 3:
             plain, of_cos, of_sin = mass.unbind(2)
             cos, sin = direction[:, None, :, None, :].unbind(2)  # (h, 1, 1, n)
-            made[:, :, -2, rows] = (both * (cos * (plain + of_cos) + sin * of_sin)).sum(-1) / 2
-            made[:, :, -1, rows] = (both * (sin * (plain - of_cos) + cos * of_sin)).sum(-1) / 2
-    return made
+            pulled[:, :, -2, rows] = (both * (cos * (plain + of_cos) + sin * of_sin)).sum(-1) / 2
+            pulled[:, :, -1, rows] = (both * (sin * (plain - of_cos) + cos * of_sin)).sum(-1) / 2
+    return pulled
 
 
 class Pairs(NamedTuple):

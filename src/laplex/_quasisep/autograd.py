@@ -75,11 +75,11 @@ def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
     Without mass the factor needs 1 - rho^2, and rho - 1 gives it with all digits for neighbours that are close. With
     mass the factor needs rho times the mass of the gap, which may be large where rho is tiny. Not differentiable.
     """
-    made = torch.empty_like(t)
-    made[:, :1] = -1.0 if mass.shape[-1] == 0 else 0.0
-    steps = torch.sub(t[:, :-1], t[:, 1:], out=made[:, 1:]).div_(tau[:, None])
+    decay = torch.empty_like(t)
+    decay[:, :1] = -1.0 if mass.shape[-1] == 0 else 0.0
+    steps = torch.sub(t[:, :-1], t[:, 1:], out=decay[:, 1:]).div_(tau[:, None])
     steps.expm1_() if mass.shape[-1] == 0 else steps.exp_()
-    return made
+    return decay
 
 
 def factor(generators: Generators, order: Tensor, backend: str) -> Factored:
@@ -151,8 +151,8 @@ class _Solve(torch.autograd.Function):
                 product = ctx.product(x, *own)
                 leaves = [part for part, want in zip(own, wanted) if want]
                 # lambda is the cotangent, not a factor: as a cotangent it may be a batch (is_grads_batched).
-                found = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
-            bars = [next(found) if want else None for want in wanted]
+                grads = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
+            bars = [next(grads) if want else None for want in wanted]
         return lam, -(lam * x).sum(-1), None, None, *bars
 
 

@@ -12,10 +12,10 @@ from laplex._compiled import core
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 
 
-def factor(matrix: Quasiseparable, made: Pivots) -> None:
+def factor(matrix: Quasiseparable, pivots: Pivots) -> None:
     """A = L diag(d) L^T."""
     arrays = _contiguous(*matrix)
-    core.factor(*_addresses(*arrays, *made), *matrix.p.shape[:2], *_sizes(matrix))
+    core.factor(*_addresses(*arrays, *pivots), *matrix.p.shape[:2], *_sizes(matrix))
 
 
 def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_bar: Tensor, bars: MatrixBars) -> None:

@@ -65,10 +65,10 @@ def _factor_fake(*inputs: Any) -> tuple[Tensor, ...]:
 def _factor(*inputs: Any) -> tuple[Tensor, ...]:
     *arrays, _, backend = inputs
     matrix = Quasiseparable(*arrays)
-    made: tuple[Tensor, ...] = _factor_fake(*inputs)
+    results: tuple[Tensor, ...] = _factor_fake(*inputs)
     if matrix.p.numel():
-        _solver(backend, matrix.p).factor(matrix, Pivots(*made))
-    return made
+        _solver(backend, matrix.p).factor(matrix, Pivots(*results))
+    return results
 
 
 @torch.library.register_fake("laplex::factor_pullback", lib=_library)
@@ -80,18 +80,18 @@ def _factor_pullback_fake(*inputs: Any) -> tuple[Tensor, ...]:
 @torch.library.impl(_library, "factor_pullback", _EVERYWHERE)
 def _factor_pullback(*inputs: Any) -> tuple[Tensor, ...]:
     decay, p, mass, d, z, states, d_bar, z_bar, backend = inputs
-    made = tuple(part.zero_() for part in _factor_pullback_fake(*inputs))
+    results = tuple(part.zero_() for part in _factor_pullback_fake(*inputs))
     if p.numel():
-        chain, bars = Chain(decay, p, z, mass), MatrixBars(*made)
+        chain, bars = Chain(decay, p, z, mass), MatrixBars(*results)
         _solver(backend, p).factor_pullback(chain, d, states, d_bar, z_bar, bars)
-    return made
+    return results
 
 
 @torch.library.register_fake("laplex::sweep", lib=_library)
 def _sweep_fake(*inputs: Any) -> Tensor:
     *_, x, _, _, _ = inputs
-    made: Tensor = x.new_empty(x.shape)
-    return made
+    results: Tensor = x.new_empty(x.shape)
+    return results
 
 
 @torch.library.impl(_library, "sweep", _EVERYWHERE)
@@ -106,8 +106,8 @@ def _sweep(*inputs: Any) -> Tensor:
 @torch.library.register_fake("laplex::quasi_solve", lib=_library)
 def _quasi_solve_fake(*inputs: Any) -> Tensor:
     *_, y, _ = inputs
-    made: Tensor = y.new_empty(y.shape)
-    return made
+    results: Tensor = y.new_empty(y.shape)
+    return results
 
 
 @torch.library.impl(_library, "quasi_solve", _EVERYWHERE)
@@ -128,7 +128,7 @@ def _sweep_pullback_fake(*inputs: Any) -> tuple[Tensor, ...]:
 @torch.library.impl(_library, "sweep_pullback", _EVERYWHERE)
 def _sweep_pullback(*inputs: Any) -> tuple[Tensor, ...]:
     *arrays, left, right, backend = inputs
-    made = tuple(part.zero_() for part in _sweep_pullback_fake(*inputs))
+    results = tuple(part.zero_() for part in _sweep_pullback_fake(*inputs))
     if left.numel():
-        _solver(backend, left).sweep_pullback(Chain(*arrays), left, right, ChainBars(*made))
-    return made
+        _solver(backend, left).sweep_pullback(Chain(*arrays), left, right, ChainBars(*results))
+    return results

@@ -82,26 +82,26 @@ class System(NamedTuple):
     def saved(self) -> dict[str, Any]:
         """The system in classes of torch and Python alone: private classes may change their names, files stay."""
         chain, *others = self.factored
-        kept = self._asdict()
-        order = kept.pop("order")
+        fields = self._asdict()
+        order = fields.pop("order")
         planned = {"order": order.tensors, "layout": order.layout}
-        return {**kept, "generators": tuple(self.generators), "factored": (*chain, *others), "planned": planned}
+        return {**fields, "generators": tuple(self.generators), "factored": (*chain, *others), "planned": planned}
 
     @classmethod
     def loaded(cls, saved: dict[str, Any]) -> System:
         """The system that ``saved`` wrote. It may now be on another device, or without the compiled core."""
         backend = _backends.planner_of_sides(saved["diag"].device)
         *chain, d, index, _ = saved["factored"]
-        kept = {**saved}
-        planned = kept.pop("planned")
+        fields = {**saved}
+        planned = fields.pop("planned")
         order = Order.from_tensors(planned["order"], planned["layout"])
-        made = {
+        private = {
             "generators": Generators(*saved["generators"]),
             "factored": Factored(Chain(*chain), d, index, backend),
             "order": order,
             "backend": _backends.order_backend(order),
         }
-        return cls(**{**kept, **made})
+        return cls(**{**fields, **private})
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (n,) or (..., n, m), in its dtype."""
@@ -305,12 +305,12 @@ def _masses(moments: Tensor, k: Flat, index: Tensor, t: Tensor) -> tuple[Tensor,
 
 def _as_sorted(order: Order) -> Order:
     """A merged order, changed to that of the same anchors given sorted."""
-    made = []
+    tensors = []
     for side in (order.target, order.source):
         below, upto = side.indices[:, 2], side.indices[:, 3]
         own = torch.arange(below.shape[-1], dtype=torch.int32, device=below.device).expand(below.shape)
-        made += [torch.stack([own, own, below, upto], 1), below.new_empty((1, 0, 1), dtype=torch.float64)]
-    return Order.from_tensors(made, order.layout)
+        tensors += [torch.stack([own, own, below, upto], 1), below.new_empty((1, 0, 1), dtype=torch.float64)]
+    return Order.from_tensors(tensors, order.layout)
 
 
 def _between(moments: Tensor, below: Tensor, upto: Tensor, n: int) -> Tensor:

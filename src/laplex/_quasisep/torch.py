@@ -45,14 +45,14 @@ Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
 Compose = Callable[[Maps, Maps], Maps]  # (first, second) -> the map that applies first, then second
 
 
-def factor(matrix: Quasiseparable, made: Pivots) -> None:
+def factor(matrix: Quasiseparable, pivots: Pivots) -> None:
     """A = L diag(d) L^T."""
     p, diag = matrix.p, matrix.diag
     state, c = _factor_gram(matrix) if matrix.mass.shape[-1] else _factor_kernel(matrix)
-    made.d.copy_(diag + (p * c).sum(-1))
-    made.z.copy_(c / made.d[..., None])
-    if made.states.numel():
-        made.states.copy_(state)
+    pivots.d.copy_(diag + (p * c).sum(-1))
+    pivots.z.copy_(c / pivots.d[..., None])
+    if pivots.states.numel():
+        pivots.states.copy_(state)
 
 
 def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_bar: Tensor, bars: MatrixBars) -> None:
@@ -147,8 +147,8 @@ def _factor_kernel(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
     kappa = (-decay * (2 + decay))[..., None, None]
     rho = (1 + decay)[..., None, None]
     added = diag[..., None, None]
-    kept = _beside(p) + _outer(p, p) * (added / _nonzero(kappa + added))
-    maps = rho * kept, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * kept
+    through = _orthogonal(p) + _outer(p, p) * (added / _nonzero(kappa + added))
+    maps = rho * through, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * through
     before = _before(_prefixes(_compose_states, maps)[2])
     state = rho * rho * before + kappa * _eye(p)
     return state, (state @ p[..., None])[..., 0]
@@ -168,8 +168,8 @@ def _guess(matrix: Quasiseparable, steps: Tensor) -> Tensor:
     """S+ (h, n, r, r) of the matrix whose diagonal is at least ENOUGH of its entries, by composition."""
     p, q, diag = matrix.p, matrix.q, matrix.diag
     entries = (p * q).sum(-1)
-    whole = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
-    maps = (_eye(p) - _outer(q, p) / whole) @ steps, steps.mT @ (_outer(p, p) / whole) @ steps, _outer(q, q) / whole
+    pivot = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
+    maps = (_eye(p) - _outer(q, p) / pivot) @ steps, steps.mT @ (_outer(p, p) / pivot) @ steps, _outer(q, q) / pivot
     return _prefixes(_compose_states, maps)[2]
 
 
@@ -212,12 +212,12 @@ def _prefixes(compose: Compose, maps: Maps) -> Maps:
     up_to_odd = _prefixes(compose, compose(tuple(part[:, : n // 2] for part in even), odd))
     earlier = tuple(part[:, : (n - 1) // 2] for part in up_to_odd)
     up_to_even = compose(earlier, tuple(part[:, 1:] for part in even))
-    made = []
+    prefixes = []
     for part, evens, odds in zip(maps, up_to_even, up_to_odd):
-        whole = torch.empty_like(part)
-        whole[:, 0], whole[:, 2::2], whole[:, 1::2] = part[:, 0], evens, odds
-        made.append(whole)
-    return tuple(made)
+        joined = torch.empty_like(part)
+        joined[:, 0], joined[:, 2::2], joined[:, 1::2] = part[:, 0], evens, odds
+        prefixes.append(joined)
+    return tuple(prefixes)
 
 
 def _compose_states(one: Maps, two: Maps) -> Maps:
@@ -284,7 +284,7 @@ def _symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.mT) / 2
 
 
-def _beside(p: Tensor) -> Tensor:
+def _orthogonal(p: Tensor) -> Tensor:
     """I - p p^T for p of length 1, without the subtraction."""
     if p.shape[-1] == 1:
         return torch.zeros_like(p)[..., None]

@@ -16,16 +16,16 @@ from laplex._shapes import flat
 def order(a: Tensor, b: Tensor, layout: str) -> Order:
     """The order of a (*H, n) and b (*H, k)."""
     a, b = flat(a, 2), flat(b, 2)
-    made = empty_order(a, b, layout)
-    _sort(a, b, made, from_old=False)
-    return made
+    order = empty_order(a, b, layout)
+    _sort(a, b, order, from_old=False)
+    return order
 
 
 def update(a: Tensor, b: Tensor, old: Order) -> Order:
     """The order of anchors that moved, sorted from the old order on."""
-    made = Order.from_tensors([tensor.clone() for tensor in old.tensors], old.layout)
-    _sort(a, b, made, from_old=True)
-    return made
+    order = Order.from_tensors([tensor.clone() for tensor in old.tensors], old.layout)
+    _sort(a, b, order, from_old=True)
+    return order
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
@@ -103,12 +103,12 @@ def _run(
         _raise("laplex.linear", status, tau)
 
 
-def _sort(a: Tensor, b: Tensor, made: Order, from_old: bool) -> None:
+def _sort(a: Tensor, b: Tensor, order: Order, from_old: bool) -> None:
     """Fill the order's tensors in place."""
     one = a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride()
     a = a.contiguous()
     b = a if one else b.contiguous()  # the core sorts one tensor once
-    rows, cols = made.target, made.source
+    rows, cols = order.target, order.source
     arrays = a, b, rows.indices, cols.indices, rows.values, cols.values
     sizes = a.shape[0], a.shape[1], b.shape[1], rows.indices.shape[1], cols.indices.shape[1]
     threads = torch.get_num_threads()

@@ -172,9 +172,9 @@ def empty_order(a: Tensor, b: Tensor, layout: str) -> Order:
         entries = a.new_empty((h, 1, length), dtype=torch.int32)
         nothing = a.new_empty((h, 1, 0))
         return Order.from_tensors((entries, a.new_empty((h, 1, points)), nothing.to(torch.int32), nothing), layout)
-    made = []
+    tensors = []
     for side, kind in zip((a, b), kinds, strict=True):
         index, values = _CHANNELS[kind]
-        made.append(side.new_empty((side.shape[0], index, side.shape[1]), dtype=torch.int32))
-        made.append(side.new_empty((side.shape[0], values, side.shape[1])))
-    return Order.from_tensors(made, layout)
+        tensors.append(side.new_empty((side.shape[0], index, side.shape[1]), dtype=torch.int32))
+        tensors.append(side.new_empty((side.shape[0], values, side.shape[1])))
+    return Order.from_tensors(tensors, layout)

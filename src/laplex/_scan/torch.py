@@ -26,15 +26,15 @@ def order(a: Tensor, b: Tensor, layout: str) -> Order:
     for name, anchors in (("a", a), ("b", b)):
         if not bool(torch.isfinite(anchors).all()):
             raise ValueError(_checks.not_finite("laplex", name))
-    made = empty_order(a, b, layout)
-    rows, cols = made.target, made.source
+    filled = empty_order(a, b, layout)
+    rows, cols = filled.target, filled.source
     a_sorted, b_sorted = _fill_order(a, rows), _fill_order(b, cols)
     _fill_counts(a_sorted, b_sorted, rows)
     _fill_counts(b_sorted, a_sorted, cols)
     for side, given, in_order in ((rows, a, a_sorted), (cols, b, b_sorted)):
         if side.kind == "sorted":
             side.values[:, 0], side.values[:, 1] = given, in_order
-    return made
+    return filled
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
@@ -151,38 +151,38 @@ def _carried(states: Tensor, u: Tensor) -> Tensor:
     return torch.stack([decay * v, decay * (p + u * v)])
 
 
-def _running(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
-    """The prefix scan of states (degree + 1, h, m, k) at sorted positions ``at`` (h, k).
+def _running(p: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+    """The prefix scan of states (degree + 1, h, m, k) at sorted positions p (h, k).
 
     Every chunk is scanned by doubling. Then the chunks' totals, each at the position of its chunk's last point, are
     scanned in the same way and added to the chunks that follow. Decays are exponentials of differences of positions.
     """
-    k = at.shape[-1]
+    k = p.shape[-1]
     if k > CHUNK:
         extra = -k % CHUNK
-        at = torch.cat([at, at[:, -1:].expand(-1, extra)], -1)
+        p = torch.cat([p, p[:, -1:].expand(-1, extra)], -1)
         states = pad(states, (0, extra))
-    width = min(at.shape[-1], CHUNK)
-    at = at.unflatten(-1, (-1, width))  # (h, chunks, width)
+    width = min(p.shape[-1], CHUNK)
+    p = p.unflatten(-1, (-1, width))  # (h, chunks, width)
     states = states.unflatten(-1, (-1, width)).clone()  # (degree + 1, h, m, chunks, width)
     rate = rate[..., None]
     step = 1
     while step < width:
-        gap = at[..., step:] - at[..., :-step]
+        gap = p[..., step:] - p[..., :-step]
         states[..., step:] += _carried(states[..., :-step], gap * rate)  # all states are read before any is written
         step *= 2
-    if at.shape[1] > 1:
-        ends = at[..., -1]
+    if p.shape[1] > 1:
+        ends = p[..., -1]
         totals = _running(ends, states[..., -1], rate[..., 0])[..., :-1, None]
-        states[..., 1:, :] += _carried(totals, (at[:, 1:] - ends[:, :-1, None]) * rate)
+        states[..., 1:, :] += _carried(totals, (p[:, 1:] - ends[:, :-1, None]) * rate)
     return states.flatten(3)[..., :k]
 
 
-def _running_before(at: Tensor, states: Tensor, rate: Tensor) -> Tensor:
+def _running_before(p: Tensor, states: Tensor, rate: Tensor) -> Tensor:
     """The prefix scan at the last point strictly before each, moved to the point; 0 where there is none."""
-    start = _group_starts(at)
+    start = _group_starts(p)
     before = (start - 1).clamp(min=0)
-    carried = _carried(_take(_running(at, states, rate), before), (at - at.gather(-1, before)) * rate)
+    carried = _carried(_take(_running(p, states, rate), before), (p - p.gather(-1, before)) * rate)
     return torch.where((start > 0)[:, None], carried, 0.0)
 
 
