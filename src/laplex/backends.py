@@ -112,6 +112,6 @@ def warm_up(
         where = torch.device("cuda", torch.cuda.current_device())
     ahead: Any = _backends.load("triton", "cuda").ahead
     calls = [ahead.Request(dtype, m, batch, gradients) for dtype, m in itertools.product(dtypes, rows)]
-    with _progress.bar("laplex: compiling GPU programs", progress) as told:
-        made: int = ahead.prepare(where, calls, points, told)
-    return made
+    with _progress.bar("laplex: compiling GPU programs", progress) as report:
+        programs: int = ahead.prepare(where, calls, points, report)
+    return programs
