@@ -96,11 +96,6 @@ def documented():
     return [name for page in PAGES for name in NAMED.findall(text_of(page))]
 
 
-def found(name):
-    """The object of a dotted name; modules that `import laplex` does not import are imported."""
-    return pkgutil.resolve_name(name)  # which imports what it has to
-
-
 class Lenient(doctest.OutputChecker):
     """An example may leave out what it prints."""
 
@@ -115,17 +110,21 @@ def names_of_examples():
     from sklearn.preprocessing import StandardScaler
 
     images = torch.rand(60, 110)
-    made = {"images": images, "x": images, "batch": slice(0, 16), "X": images.numpy(), "y": torch.arange(60) % 3}
-    made |= {"LaplaceOperator": laplex.LaplaceOperator, "LaplexProjection": laplex.nn.LaplexProjection}
-    made |= {"LaplexTransformer": found("laplex.sklearn.LaplexTransformer"), "torch": torch, "laplex": laplex}
-    return made | {each.__name__: each for each in (LogisticRegression, StandardScaler, make_pipeline)}
+    names = {"images": images, "x": images, "batch": slice(0, 16), "X": images.numpy(), "y": torch.arange(60) % 3}
+    names |= {"LaplaceOperator": laplex.LaplaceOperator, "LaplexProjection": laplex.nn.LaplexProjection}
+    names |= {
+        "LaplexTransformer": pkgutil.resolve_name("laplex.sklearn.LaplexTransformer"),
+        "torch": torch,
+        "laplex": laplex,
+    }
+    return names | {each.__name__: each for each in (LogisticRegression, StandardScaler, make_pipeline)}
 
 
 @pytest.mark.parametrize("name", [name for name in documented() if not name.rpartition(".")[2].isupper()])
 def test_docstring_examples(name):
     """Every name of the reference exists, and its example runs, if it has one. (A number has no docstring.)"""
     with torch.no_grad() if name.endswith("LaplexGaussian") else torch.enable_grad():  # it sets a buffer
-        for test in doctest.DocTestFinder().find(found(name), globs=names_of_examples()):
+        for test in doctest.DocTestFinder().find(pkgutil.resolve_name(name), globs=names_of_examples()):
             flags = doctest.NORMALIZE_WHITESPACE
             failed, _ = doctest.DocTestRunner(Lenient(), optionflags=flags, verbose=False).run(test)
             assert failed == 0
@@ -171,9 +170,9 @@ def test_arguments_keep_their_shapes(docstrings):
         "        as :func:`laplex.rank` has.",
         "",
     ]
-    made = docstrings.converted(lines)
+    names = docstrings.converted(lines)
     want = [":Arguments:", "    ``a (*H, n), b (*H, k)``", "        anchors, \\|a\\| < 1,"]
-    assert made[2:6] == [*want, "        as :func:`laplex.rank` has."]
+    assert names[2:6] == [*want, "        as :func:`laplex.rank` has."]
 
 
 def test_roles_code_and_bold_text_stay(docstrings):
