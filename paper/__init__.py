@@ -17,8 +17,10 @@ as reproduced, what is measured, and how results are judged. ``sections`` has a 
     experiments, methods      experiments on data, and all that laplex is compared with
     commands, report          the command line; the HTML page
 
-To add an entry, open the file of its section. Write the paper's numbers as constants; write a ``Measurement`` (its name
-is that of its file, ``points`` lists what to measure, ``compute`` returns a result for one point) or take one that is
-there; write ``judge(entry, archive)``, which reads the results and returns ``outcome(...)`` with figures; add an
-``Entry`` to ``ENTRIES``. `python -m paper run NAME --quick` shows that it works, and the tests take it from there.
+To add an entry, open the file of its section. Write the paper's numbers as constants; write a ``Measurement``, whose
+name is that of its file, whose ``points`` are what to measure, and whose ``compute`` returns the result at one point,
+or take one that is there; write ``judge(entry, archive)``, which returns ``outcome(...)`` with figures; add an
+``Entry`` to ``ENTRIES``. `python -m paper run NAME --quick` shows that it works, and without --quick what comes of
+it; the tests find it by themselves. To commit its results, move the JSON into benchmarks/results/reproduce, and run
+`make tables`.
 """
