@@ -30,7 +30,7 @@ from paper.experiments.options import add_options, from_values
 from paper.experiments.record import Target
 
 NAMES = ("heads", "compress", "projection", "density", "rff", "features")  # to add one, write its module
-ARGUMENTS = {"side": "--side", "channels": "--channels"}  # of functions, that are options of all that have them
+ARGUMENTS = {"side": "--side", "channels": "--channels"}  # of functions, and the options that set them
 
 
 class Module(Protocol):

@@ -207,7 +207,7 @@ def best_sum(layer: LaplexLinear, weight: Tensor, importance: Tensor | None) -> 
     root = torch.ones_like(kernels[0, 0]) if importance is None else importance.double().sqrt()
     columns = (kernels * root).flatten(1).mT
     target = (weight.double() * root).reshape(-1, 1)
-    # The normal equations may be singular where two kernels are alike; the pseudo-inverse is not.
+    # The normal equations may be singular where two kernels are equal; the pseudo-inverse is not.
     solved = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ target)
     fitted: Tensor = torch.tensordot(solved[:, 0], kernels, 1)
     return fitted

@@ -20,13 +20,13 @@ from paper.experiments.options import option
 from paper.methods.empirical import empirical
 from paper.methods.gaussian import LowRankGaussian, ppca, ppca_parameters
 
-METHODS = ("em", "em-adam", "adam", "diagonal", "low-rank", "ppca")  # beside "empirical", which is the ceiling of all
+METHODS = ("em", "em-adam", "adam", "diagonal", "low-rank", "ppca")  # and "empirical", the ceiling of all
 FIGURES = ("log_likelihood", "standard_error", "bits_per_dim", "rmse")  # of an evaluation
 
 
 @dataclass(frozen=True)
 class DensitySpec:
-    """What is fitted, and from where; 0 or nothing where a method has no such thing."""
+    """What is fitted, and from where; 0 or empty where that means nothing to a method."""
 
     method: str  # one of METHODS, or "empirical"
     rank: int = 0
@@ -47,7 +47,7 @@ class FitRecipe:
     rounds: int = option("of EM", 40, metavar="N")
     epochs: int = option("of Adam", 25, metavar="N")
     lr: float = option("of Adam", 2e-3, metavar="RATE")
-    batch: int = option("images of a step", 64, metavar="N")
+    batch: int = option("images per step", 64, metavar="N")
     after_epochs: int = option("of Adam after EM", 6, metavar="N")
     after_lr: float = option("of Adam after EM", 2e-3, metavar="RATE")
     seed: int = option("of starts and of batches", 0, metavar="N")
@@ -127,7 +127,7 @@ def evaluate(model: Density | FactorGaussian, examples: Examples) -> dict[str, f
 def spread(model: Density | FactorGaussian, examples: Examples, channels: int) -> dict[str, float | None]:
     """How much samples of a model vary, over how much the examples do: in all values, and in colour.
 
-    Colour is a pixel's channels less their mean, and without the noise: that is alone in each number, and colours no
+    Colour is a pixel's channels less their mean, and without the noise: each number has its own, so it colours no
     patch. It is None with one channel. Both are exact: nothing is drawn.
     """
     gaussian = model if isinstance(model, FactorGaussian) else model.distribution()

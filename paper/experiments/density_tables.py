@@ -1,4 +1,4 @@
-"""The tables and the plot of `python -m paper experiment density`, with the paper's figures beside ours."""
+"""The tables and the plot of `python -m paper experiment density`, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PLACES = {
     "random": "from random places",
 }
 COLUMNS = ("model", "rank", "parameters", "validation", "closure, %")
-MORE = ("bits a value", "RMSE", "train", "seconds", "peak, GB")
+MORE = ("bits per value", "RMSE", "train", "seconds", "peak, GB")
 PAPER = ("paper: likelihood", "paper: closure, %")
 
 
@@ -68,7 +68,7 @@ class DensityResult:
 
 
 def write(experiment: Experiment[Any, Data], results: Sequence[DensityResult], starts: Sequence[DensityResult]) -> None:
-    """The tables and the plot beside the file of results; ``starts`` are the results of the study of starts."""
+    """Write the tables and the plot next to the file of results; ``starts`` are the results of the study of starts."""
     title = f"Gaussian densities of {experiment.options.name}, n = {experiment.data.dim:,}"
     title += ", a quick look: too short to compare methods" if experiment.options.quick else ""
     sections = [_models(experiment, results)]

@@ -9,7 +9,7 @@ The result is an .npz file:
     importance (in,)                           the mean square of each input of W over the train rows
     key                                        of the images, the weights and the size of images
 
-Until it is complete there is a folder of shards beside it, each of ``SHARD`` images, written one after the other. A
+Until it is complete there is a folder of shards next to it, each of ``SHARD`` images, written one after the other. A
 command that was stopped resumes with the first shard that is missing.
 """
 

@@ -1,4 +1,4 @@
-"""The table and the plot of `python -m paper experiment heads`, with the paper's figures beside ours."""
+"""The table and the plot of `python -m paper experiment heads`, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class HeadResult:
 
 
 def write(results: Path, name: str, recipe: str, rows: list[HeadResult], *, quick: bool = False) -> None:
-    """The table and the plot beside the file of results; a quick look is named so in both."""
+    """Write the table and the plot next to the file of results; both say so if it is a quick look."""
     curves, level = _curves(rows)
     title = f"Heads on {name}, recipe {recipe}" + (", a quick look: too short to compare methods" if quick else "")
     panel = Panel(("parameters", "test accuracy, %"), curves, level)

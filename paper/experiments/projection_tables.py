@@ -1,4 +1,4 @@
-"""The tables and the plot of `python -m paper experiment projection`, with the paper's figures beside ours."""
+"""The tables and the plot of `python -m paper experiment projection`, next to the paper's figures."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ProjectionResult:
 
 
 def write(path: Path, name: str, results: Sequence[ProjectionResult], *, quick: bool = False) -> None:
-    """The tables and the plot beside the file of results; a quick look is named so in both."""
+    """Write the tables and the plot next to the file of results; both say so if it is a quick look."""
     title = f"Projections of {name}" + (", a quick look: too short to compare methods" if quick else "")
     sections, panels = [], []
     for heading, methods, notes in (("Frozen", FROZEN, OF_FROZEN), ("Trained with the head", TRAINED, OF_TRAINED)):

@@ -52,7 +52,7 @@ def frozen_run(data: FlatImages, train: Tensor, val: Tensor, recipe: HeadRecipe,
 def fit_heads(
     z: Tensor, y: Tensor, classes: int, seen: Tensor, decays: tuple[float, ...], recipe: HeadRecipe, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """H linear heads at once, in one product a step: each as ``torch.optim.AdamW`` would train it alone.
+    """H linear heads at once, in one product per step: each as ``torch.optim.AdamW`` would train it alone.
 
     Args:
         z (rows, m), y (rows,): features and classes.

@@ -58,7 +58,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
 
 
 def write(results: Path, title: str, sections: Sequence[Section], panels: Sequence[Panel]) -> None:
-    """The tables and the plot beside the file of results; without matplotlib the tables alone, and it is said why."""
+    """Write the tables and the plot next to the file of results; without matplotlib only the tables, and say why."""
     text = results.with_name(f"{results.stem}.md")
     write_whole(text, page(title, sections))
     print(f"wrote {text}")

@@ -26,7 +26,7 @@ from paper.experiments.record import Target
 from paper.experiments.report import Panel, Point, Section
 from paper.methods import rff
 
-ABOUT = "Values and gradients of random Fourier features against their number, beside the exact product."
+ABOUT = "Values and gradients of random Fourier features against their number, and of the exact product."
 SIZE, SEEDS = 4096, 10
 COMPARED = {"value": "K x", "a": "gradient in a", "b": "gradient in b (side of x)"}
 DTYPES = {"float32": torch.float32, "float64": torch.float64}

@@ -45,8 +45,8 @@ DIVERGED: dict[str, Any] = {"val": 0.0, "test": 0.0, "loss": None, "diverged": T
 def scaled(recipe: Recipe, rows: int) -> Recipe:
     """A recipe of the paper for ``rows`` train rows, with all rates scaled so that steps times rate is the paper's.
 
-    Adam moves a parameter by about its rate a step. The paper's 30 epochs of ImageNet are 300 300 steps of 1e-4, thirty
-    units for an anchor; as many epochs of 15 000 rows are 3540 steps, which at that rate are a third of one unit.
+    Adam moves a parameter by about its rate per step. The paper's 30 epochs of ImageNet are 300 300 steps of 1e-4,
+    thirty units for an anchor; as many epochs of 15 000 rows are 3540 steps, at that rate a third of one unit.
     """
     more, fewer = (-(-count // recipe.batch) for count in (PAPER_ROWS, rows))
     scale = more / fewer

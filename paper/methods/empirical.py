@@ -2,7 +2,7 @@ r"""The empirical Gaussian of N examples X (N, n) with a ridge: N(m, X^T X / N +
 
 Let X X^T = U diag(N v) U^T. Then F = X^T U / sqrt(N) is a factor of the covariance with F^T F = diag(v), so that the
 capacitance 1 + diag(v) / ridge is diagonal, and u = F^T y = U^T X y / sqrt(N) is all that is needed of an example y,
-beside its length:
+besides its length:
 
     log p = -1/2 (|y|^2 / ridge - sum of u^2 / (ridge (ridge + v)) + sum of log(1 + v / ridge) + n log(2 pi ridge))
 
@@ -119,7 +119,7 @@ def _likelihood(ridge: float, dim: int, variances: Tensor, length: Tensor, squar
 def _read(
     examples: Examples, vectors: Tensor, count: int, features: Callable[[slice], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Of so many other examples y, by a function that reads some features of them all: |y|^2, and vectors^T X y."""
+    """|y|^2 (count,) and vectors^T X y (count, r) of other examples y, some features of which a function reads."""
     lengths = vectors.new_zeros(count)
     products = vectors.new_zeros(count, len(examples))
     for part in parts(examples):

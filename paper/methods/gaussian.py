@@ -45,7 +45,7 @@ class DenseFactorGaussian(FactorGaussian):
         return iter(self.loadings.split(LATENTS_AT_ONCE))
 
     def statistics(self, x: Tensor) -> Statistics:
-        """What the likelihood needs of x (..., n), which is read in parts; gradients keep none of them."""
+        """What the likelihood needs of x (..., n), which is read in parts; gradients keep no part."""
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         tensors = [rows, self._mean, self.noise, self.loadings]
         squares, pulled = _sum_parts(_part_statistics, tensors, max(1, len(rows), self.latents))
@@ -59,13 +59,6 @@ class DenseFactorGaussian(FactorGaussian):
     def inner(self, noise: Tensor) -> Tensor:
         """F diag(noise^-2) F^T (r, r), in float64, for noise (n,)."""
         return _sum_parts(_part_gram, [noise, self.loadings], max(1, self.latents))[0]
-
-    def restricted(self, indices: Tensor, mean: Tensor, covariance: Capacitance | None = None) -> DenseFactorGaussian:
-        """Some features alone (s,), with another mean (s,); if given, z has the covariance M^-1 instead of 1."""
-        loadings = self.loadings[:, indices]
-        if covariance is not None:
-            loadings = covariance.whitened(loadings.double()).to(loadings.dtype)
-        return DenseFactorGaussian(mean, self.noise[indices], loadings)
 
 
 def _sum_parts(function: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -137,10 +130,6 @@ class LowRankGaussian(Density):
     def distribution(self) -> DenseFactorGaussian:
         """The Gaussian with the parameters as they are, differentiable in them."""
         return DenseFactorGaussian(self.mean, self.log_noise.exp(), self.loadings)
-
-    def extra_repr(self) -> str:
-        """What print shows."""
-        return f"dim={self.dim}, rank={self.rank}"
 
 
 def matched_rank(parameters: int, dim: int) -> int:

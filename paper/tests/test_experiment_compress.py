@@ -146,6 +146,8 @@ REFUSED = {
     ("heads", "--ranks", "0"): "--ranks must be at least 1, got 0",
     ("heads", "--ranks", "2.5"): "argument --ranks: invalid int value: '2.5'",
     ("heads", "--seeds", "0"): "--seeds must be at least 1, got 0",
+    ("heads", "--head", "deep"): "--head must be one of linear, mlp, got 'deep'",
+    ("heads", "--jobs", "0"): "--jobs must be at least 1, got 0",
     ("heads", "--recipe", "best"): "--recipe must be one of tuned, paper, got 'best'",
     ("heads", "--methods", "full", "fuller"): "--methods must be among full, laplex, .*got 'fuller'",
     ("heads", "--name", "a/b"): "--name must consist of letters, digits, '-', '_' and '.', got 'a/b'",

@@ -1,7 +1,6 @@
-"""`python -m paper experiment features`: what it writes, how it goes on after a stop, and what it refuses."""
+"""`python -m paper experiment features`: what it writes, how it resumes after a stop, and what it refuses."""
 
 import os
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,7 +30,7 @@ def extract(models, command):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    """Twelve train and five validation images a class: squares of 58 pixels, and others of twice that height."""
+    """Twelve train and five validation images per class: squares of 58 pixels, and others of twice that height."""
     made, generator = tmp_path_factory.mktemp("images") / "pictures", np.random.default_rng(0)
     for split, each in (("train", 12), ("val", 5)):
         for label, name in enumerate(NAMES):
@@ -118,17 +117,17 @@ def test_the_file_serves_heads_and_compress(root, tmp_path, extract, command):
 # --- Stops and bad images --------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, extract, monkeypatch):
+def test_a_stopped_run_resumes_with_the_missing_shards(root, tmp_path, extract, monkeypatch):
     arguments = ("--model", "swin_t", "--data", root, *SMALL)
     assert extract(*arguments, "--out", tmp_path / "whole")[0] == 0
     monkeypatch.setattr(features, "SHARD", 10)
     rows, seen = features._rows, []
 
-    def stopped(study, squares):
+    def stopped(extraction, squares):
         seen.append(len(squares))
         if sum(seen) > 24:
             raise KeyboardInterrupt
-        return rows(study, squares)
+        return rows(extraction, squares)
 
     monkeypatch.setattr(features, "_rows", stopped)
     status, _, told = extract(*arguments, "--out", tmp_path / "parts")
@@ -152,7 +151,7 @@ def test_a_stopped_run_goes_on_with_the_missing_shards(root, tmp_path, extract, 
             np.testing.assert_array_equal(value, other[name])
 
 
-def test_a_complete_file_is_kept_and_another_is_not_replaced_unasked(root, tmp_path, extract, monkeypatch):
+def test_a_complete_file_stays_and_another_is_replaced_by_fresh_alone(root, tmp_path, extract, monkeypatch):
     arguments = ("--model", "swin_t", "--data", root, "--out", tmp_path)
     assert extract(*arguments, *SMALL)[0] == 0
     before = (tmp_path / "swin_t-pictures.npz").read_bytes()
@@ -166,16 +165,11 @@ def test_a_complete_file_is_kept_and_another_is_not_replaced_unasked(root, tmp_p
     assert status == 2
     assert "holds features of other images, weights or sides; move it away, or replace it with --fresh" in told
     assert (tmp_path / "swin_t-pictures.npz").read_bytes() == before
-
-
-def test_fresh_replaces_the_file(root, tmp_path, extract):
-    arguments = ("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL, "--fresh")
-    (tmp_path / "swin_t-pictures.npz").write_bytes(b"no features")
     (tmp_path / "swin_t-pictures.shards").mkdir()
     (tmp_path / "swin_t-pictures.shards" / "train-000000000.npz").write_bytes(b"no shard")
-    assert extract(*arguments)[0] == 0
+    assert extract(*run, "--fresh")[0] == 0
     assert os.listdir(tmp_path) == ["swin_t-pictures.npz"]
-    assert len(read(tmp_path / "swin_t-pictures.npz")["x_train"]) == 36
+    assert (tmp_path / "swin_t-pictures.npz").read_bytes() != before
 
 
 def folders(root, bad=(), each=3):
@@ -289,10 +283,3 @@ def test_a_torchvision_of_another_torch_is_told(root, tmp_path, extract, monkeyp
     reason = "operator torchvision::nms does not exist"
     assert f"{WHERE}networks need torchvision, which cannot be imported ({reason}" in told
     assert f"pip install torchvision, in the version that belongs to torch {torch.__version__}" in told
-
-
-def test_without_pillow_the_extra_is_named(root, tmp_path, extract, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
-    assert status == 2
-    assert "python -m paper experiment features: images need Pillow, which is missing; pip install pillow" in told

@@ -135,11 +135,6 @@ def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, comm
     assert list(results(tmp_path / "heads-tiny-tuned-quick.json").values()) == [{"test": 1.0}]
 
 
-def test_jobs_are_counted_from_one(file, tmp_path, command):
-    status, _, told = command("heads", "--data", file, "--out", tmp_path / "new", "--jobs", 0)
-    assert (status, told) == (2, "python -m paper experiment heads: --jobs must be at least 1, got 0\n")
-
-
 # --- projection ------------------------------------------------------------------------------------------------------
 
 
