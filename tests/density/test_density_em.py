@@ -239,7 +239,7 @@ def test_bad_starts(options, message):
 
 
 def test_examples_that_are_alike():
-    with pytest.raises(ValueError, match="`examples` must differ from one another, got 4 that are alike"):
+    with pytest.raises(ValueError, match="`examples` must differ from one another, got 4 that are equal"):
         density.start(density.Examples(torch.ones(4, 9)), 4)
 
 

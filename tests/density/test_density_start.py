@@ -279,7 +279,7 @@ ERRORS = {
         lambda: density.Examples(torch.ones(4, DIM)),
         {},
         ValueError,
-        "`examples` must differ from one another, got 4 that are alike; give more of them",
+        "`examples` must differ from one another, got 4 that are equal; give more of them",
     ),
     "seed": (lambda: density.Examples(drawn()), {"seed": -1}, ValueError, "`seed` must be"),
 }

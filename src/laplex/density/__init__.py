@@ -26,23 +26,16 @@ Fitting
     ``Trainer``   Adam on the exact likelihood, from scratch or after EM.
 """
 
-from laplex.density import files as files
-from laplex.density import images as images
-from laplex.density import pictures as pictures
-from laplex.density._em import State as State
-from laplex.density._examples import Examples as Examples
-from laplex.density._factor import FactorGaussian as FactorGaussian
-from laplex.density._fit import Evaluation as Evaluation
-from laplex.density._fit import Fitted as Fitted
-from laplex.density._fit import evaluate as evaluate
-from laplex.density._fit import fit as fit
-from laplex.density._gaussian import LaplexGaussian as LaplexGaussian
-from laplex.density._gaussian import PlacedGaussian as PlacedGaussian
-from laplex.density._rounds import EM as EM
-from laplex.density._rounds import Round as Round
-from laplex.density._starts import start as start
-from laplex.density._structured import StructuredGaussian as StructuredGaussian
-from laplex.density._train import Trainer as Trainer
+from laplex.density import files, images, pictures
+from laplex.density._em import State
+from laplex.density._examples import Examples
+from laplex.density._factor import FactorGaussian
+from laplex.density._fit import Evaluation, Fitted, evaluate, fit
+from laplex.density._gaussian import LaplexGaussian, PlacedGaussian
+from laplex.density._rounds import EM, Round
+from laplex.density._starts import start
+from laplex.density._structured import StructuredGaussian
+from laplex.density._train import Trainer
 
 __all__ = [
     "EM",

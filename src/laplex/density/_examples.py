@@ -144,8 +144,17 @@ def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) 
         )
 
 
-def examples_of(where: str, examples: object) -> None:
-    """What fits and evaluations take."""
+def check_fitted(where: str, examples: Examples) -> None:
+    """Raise unless these are examples that differ from one another, as a fit needs them."""
+    check_examples(where, examples)
+    if not bool(examples.variance.any()):
+        raise ValueError(
+            f"{where}: `examples` must differ from one another, got {len(examples)} that are equal; give more of them"
+        )
+
+
+def check_examples(where: str, examples: object) -> None:
+    """Raise TypeError unless these are examples."""
     if not isinstance(examples, Examples):
         raise TypeError(
             f"{where}: `examples` must be a laplex.density.Examples, got {type(examples).__name__}; use "

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from laplex import _progress
 from laplex._checks.counts import integer
-from laplex.density._examples import Examples, examples_of
+from laplex.density._examples import Examples, check_examples
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._module import Density
@@ -84,7 +84,7 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         density: a module of ``laplex.density``, or a distribution.
         examples: of as many features as the density has.
     """
-    examples_of("laplex.density.evaluate", examples)
+    check_examples("laplex.density.evaluate", examples)
     gaussian = density.distribution() if isinstance(density, Density) else density
     if examples.dim != len(gaussian.mean):
         raise ValueError(

@@ -11,7 +11,7 @@ from laplex import _autocast
 from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex._functional import linear
-from laplex.density._examples import Examples, examples_of
+from laplex.density._examples import Examples, check_fitted
 from laplex.density._module import START_NOISE, Density, LowerTriangle
 from laplex.density._structured import StructuredGaussian
 
@@ -128,7 +128,12 @@ class LaplexGaussian(Density):
             seed: of random weights and phases.
         """
         where = f"{self._where}.start_from"
-        _matching(where, examples, self.dim)
+        check_fitted(where, examples)
+        if examples.dim != self.dim:
+            raise ValueError(
+                f"{where}: `examples` must have {self.dim} features, as the model, got {examples.dim}; make the model "
+                f"with dim={examples.dim}"
+            )
         generator = torch.Generator().manual_seed(counts.seed(where, seed))
         self.mean.copy_(examples.mean)
         self.log_noise.copy_(examples.noise_at_least(NOISE**2 * examples.variance).log() / 2)
@@ -183,20 +188,6 @@ class LaplexGaussian(Density):
         """What print shows."""
         shape = f"dim={self.dim}, rank={self.rank}, components={self.components}"
         return f"{shape}, phase={self.phi is not None}, latent={self.latent!r}"
-
-
-def _matching(where: str, examples: Examples, dim: int) -> None:
-    """Examples of so many features, which differ from one another."""
-    examples_of(where, examples)
-    if examples.dim != dim:
-        raise ValueError(
-            f"{where}: `examples` must have {dim} features, as the model, got {examples.dim}; make the model with "
-            f"dim={examples.dim}"
-        )
-    if not bool(examples.variance.any()):
-        raise ValueError(
-            f"{where}: `examples` must differ from one another, got {len(examples)} that are alike; give more of them"
-        )
 
 
 def _latent(where: str, latent: str, components: int) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from laplex._checks import counts
 from laplex.density._anneal import annealed
 from laplex.density._em import State, em_round, inflation
-from laplex.density._examples import Examples, examples_of
+from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._shrinkage import shrinkage
 
@@ -65,7 +65,7 @@ class EM:
         start_time: float | None = None,
     ) -> None:
         where = "laplex.density.EM"
-        examples_of(where, examples)
+        check_examples(where, examples)
         self.rounds = counts.integer(where, "rounds", rounds, 0)
         self.examples, self.state = examples, state
         self.entered: State | None = None

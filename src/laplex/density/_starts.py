@@ -12,7 +12,7 @@ from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex._seriation import seriate
 from laplex.density._em import State
-from laplex.density._examples import Examples, examples_of
+from laplex.density._examples import Examples, check_fitted
 from laplex.density._places import evenly
 
 NAMED_PLACES = ("tree", "curve", "raster", "random")
@@ -43,17 +43,13 @@ def start(
         seed: of random places and weights.
     """
     where = "laplex.density.start"
-    examples_of(where, examples)
+    check_fitted(where, examples)
     integer(where, "rank", rank)
     integer(where, "functions", functions)
     if rank % functions or rank // functions < 2:
         raise ValueError(
             f"{where}: `rank` must be a multiple of `functions`, and at least twice as large, got {rank} and "
             f"{functions}; use rank={max(rank // functions, 2) * functions}"
-        )
-    if not bool(examples.variance.any()):
-        raise ValueError(
-            f"{where}: `examples` must differ from one another, got {len(examples)} that are alike; give more of them"
         )
     generator = torch.Generator().manual_seed(counts.seed(where, seed))
     a = _places(where, places, examples, shape, generator)

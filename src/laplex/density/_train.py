@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laplex import _autocast
 from laplex._checks import counts
-from laplex.density._examples import Examples, examples_of
+from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
 
 LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
@@ -53,7 +53,7 @@ class Trainer:
                 f"{where}: `model` must be a module with parameters that require gradients, got "
                 f"{type(model).__name__}; give a laplex.density.LaplexGaussian that is not frozen"
             )
-        examples_of(where, examples)
+        check_examples(where, examples)
         rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
         self.batch = counts.integer(where, "batch", batch)
         if not 0 <= share[0] < share[1]:
