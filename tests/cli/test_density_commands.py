@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import numpy as np
 import pytest
@@ -341,10 +340,3 @@ def test_ctrl_c_writes_nothing(laplex, path, tmp_path, monkeypatch):
     status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
     assert (status, told) == (130, "\nlaplex sample: interrupted; nothing was replaced\n")
     assert os.listdir(tmp_path) == []
-
-
-def test_without_pillow_it_is_said(laplex, path, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
-    assert status == 2
-    assert "laplex sample: it needs pillow, which is missing; pip install pillow" in told
