@@ -170,9 +170,9 @@ def test_arguments_keep_their_shapes(docstrings):
         "        as :func:`laplex.rank` has.",
         "",
     ]
-    names = docstrings.converted(lines)
+    text = docstrings.converted(lines)
     want = [":Arguments:", "    ``a (*H, n), b (*H, k)``", "        anchors, \\|a\\| < 1,"]
-    assert names[2:6] == [*want, "        as :func:`laplex.rank` has."]
+    assert text[2:6] == [*want, "        as :func:`laplex.rank` has."]
 
 
 def test_roles_code_and_bold_text_stay(docstrings):
