@@ -209,8 +209,8 @@ def best_sum(layer: LaplexLinear, weight: Tensor, importance: Tensor | None) -> 
     target = (weight.double() * root).reshape(-1, 1)
     # The normal equations may be singular where two kernels are equal; the pseudo-inverse is not.
     solved = torch.linalg.pinv(columns.mT @ columns, hermitian=True) @ (columns.mT @ target)
-    fitted: Tensor = torch.tensordot(solved[:, 0], kernels, 1)
-    return fitted
+    approximated: Tensor = torch.tensordot(solved[:, 0], kernels, 1)
+    return approximated
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from typing import Any
 from laplex.cli.machine import refuse_seed
 from laplex.density._starts import NAMED_PLACES
 from paper.experiments import density_tables, record
-from paper.experiments.density_data import Data, Split, held_out, read
+from paper.experiments.density_data import Data, held_out, read
 from paper.experiments.density_runs import CEILING, METHODS, DensitySpec, FitRecipe, budget, measure, settings
 from paper.experiments.density_tables import DensityResult
 from paper.experiments.options import among, at_least_one, file_name, option, words
@@ -123,7 +123,7 @@ def _stem(source: str) -> str:
 
 def _data(options: Options, device: str) -> Data:
     """The images that the options name."""
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     pictures = read("data", options.data, options.side, options.channels)
     if options.hold_out is not None:
         train, val = held_out(pictures.values, options.hold_out)
@@ -136,8 +136,8 @@ def _data(options: Options, device: str) -> Data:
     if options.train_count is not None and not 2 <= options.train_count <= len(train):
         raise ValueError(f"--train-count must be from 2 to {len(train)}, the images to fit, got {options.train_count}")
     few = options.val_count or len(val)
-    data = Data(Split(train[: options.train_count], val[:few], val[few:]), pictures.shape, device)
-    data.read_seconds = round(time.perf_counter() - begun, 3)
+    data = Data((train[: options.train_count], val[:few], val[few:]), pictures.shape, device)
+    data.read_seconds = round(time.perf_counter() - start_time, 3)
     return data
 
 
@@ -166,10 +166,10 @@ def run(experiment: Experiment) -> int:
         before = len(experiment.record)
         results[spec] = one = DensityResult(spec, _result(experiment, spec, ceiling))
         if len(experiment.record) > before:
-            line = f"[{number}/{len(specs)}] {one.title}, rank {spec.rank}: {one.shown}"
+            line = f"[{number}/{len(specs)}] {one.title}, rank {spec.rank}: {one.text}"
             print(line, file=sys.stderr, flush=True)
-    shown = [results[spec] for spec in (*models, CEILING)]
-    density_tables.write(experiment, shown, [results[spec] for spec in starts])
+    table = [results[spec] for spec in (*models, CEILING)]
+    density_tables.write(experiment, table, [results[spec] for spec in starts])
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,39 +14,34 @@ from laplex.density._examples import digest
 from laplex.density.images import Pictures, Shape, load
 
 
-class Split(NamedTuple):
-    """Values (N, n) of images: to fit, to choose by, and for nothing but the last figures, of which there may be 0."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
-
-
 class Data:
     """Examples on one device, all less the mean of those to fit.
 
     Args:
-        split: the values.
+        values: (N, n) of the images to fit, of those to choose by, and of those that choose nothing, which may be none.
         shape: (height, width, channels), if it is known.
         device: where the work is done.
         name: runs on data of another name are other runs; made from the values if not given.
 
     Attributes:
         train, val: examples to fit, and to choose by.
-        seen: the first of the train examples, as many as ``val`` has, to evaluate.
-        test: examples that chose nothing, or None.
+        train_sample: the first of the train examples, as many as ``val`` has, to evaluate.
+        test: examples that choose nothing, or None.
         read_seconds: how long it took to read the images, if that is known.
     """
 
     read_seconds: float | None = None
 
-    def __init__(self, split: Split, shape: Shape | None, device: torch.device | str, name: str | None = None) -> None:
-        self.shape, self._split = shape, Split(*(one.to(device) for one in split))
-        self.name = "-".join(digest(one.cpu())[:16] for one in split) if name is None else name
-        self.train = Examples(self._split.train)
-        self.seen = self._less_mean(self._split.train[: len(split.val)])
-        self.val = self._less_mean(self._split.val)
-        self.test = self._less_mean(self._split.test) if len(split.test) else None
+    def __init__(
+        self, values: Sequence[Tensor], shape: Shape | None, device: torch.device | str, name: str | None = None
+    ) -> None:
+        self.name = "-".join(digest(one.cpu())[:16] for one in values) if name is None else name
+        self.shape, self._values = shape, [one.to(device) for one in values]
+        train, val, test = self._values
+        self.train = Examples(train)
+        self.train_sample = self._less_mean(train[: len(val)])
+        self.val = self._less_mean(val)
+        self.test = self._less_mean(test) if len(test) else None
 
     @property
     def dim(self) -> int:
@@ -63,7 +57,7 @@ class Data:
     def permuted(self) -> Data:
         """The same with the values of an image in a random order, which is the same every time."""
         order = torch.randperm(self.dim, generator=torch.Generator().manual_seed(0)).to(self.device)
-        return Data(Split(*(one[:, order] for one in self._split)), self.shape, self.device, f"{self.name}-permuted")
+        return Data([one[:, order] for one in self._values], self.shape, self.device, f"{self.name}-permuted")
 
     def _less_mean(self, values: Tensor) -> Examples:
         return Examples(values, mean=self.train.mean)

@@ -86,18 +86,18 @@ def measure(data: Data, spec: DensitySpec, recipe: FitRecipe, ceiling: dict[str,
         _warm_up(data, replace(spec, permuted=False), SHORT)
     data = data.permuted if spec.permuted else data
     before = _memory_before(data.device)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     fit = FITS[spec.method](data, spec, recipe)
     if data.device.type == "cuda":
         torch.cuda.synchronize(data.device)
     result: dict[str, Any] = {
         "parameters": fit.parameters,
         "read_seconds": data.read_seconds,
-        "seconds": round(time.perf_counter() - begun, 3),
+        "seconds": round(time.perf_counter() - start_time, 3),
         "peak_bytes": _memory_peak(data.device, before),
         **fit.notes,
     }
-    for part, examples in (("train", data.seen), ("val", data.val), ("test", data.test)):
+    for part, examples in (("train", data.train_sample), ("val", data.val), ("test", data.test)):
         if examples is not None:
             result[part] = evaluate(fit.model, examples)
             result[part]["closure"] = _closure(result[part], (ceiling or result)[part])
@@ -134,9 +134,9 @@ def spread(model: Density | FactorGaussian, examples: Examples, channels: int) -
     ours = gaussian.variance.sum() / examples.variance.sum()
     if channels == 1:
         return {"variance": float(ours), "colour": None}
-    drawn = sum(_colour(block, channels) for block in gaussian.columns())
-    seen = sum(_colour(examples.rows(part), channels) for part in examples.row_parts())
-    return {"variance": float(ours), "colour": float(drawn / (seen / len(examples)))}
+    sampled = sum(_colour(block, channels) for block in gaussian.columns())
+    observed = sum(_colour(examples.rows(part), channels) for part in examples.row_parts())
+    return {"variance": float(ours), "colour": float(sampled / (observed / len(examples)))}
 
 
 def _colour(rows: Tensor, channels: int) -> Tensor:
@@ -169,7 +169,7 @@ def _memory_peak(device: torch.device, before: int) -> int | None:
 
 
 def _em(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
-    fitted = density.fit(
+    fit = density.fit(
         data.train,
         spec.rank,
         functions=spec.functions,
@@ -179,16 +179,16 @@ def _em(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
         jump=spec.jump,
         seed=recipe.seed,
     )
-    history = [[round(one.seconds, 3), one.log_likelihood] for one in fitted.history]
-    return Fit(fitted.model, _count(fitted.model), history, {})
+    history = [[round(one.seconds, 3), one.log_likelihood] for one in fit.history]
+    return Fit(fit.model, _count(fit.model), history, {})
 
 
 def _em_then_adam(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
-    fitted = _em(data, spec, recipe)
-    after = _train(fitted.model, data, recipe.after_epochs, recipe.after_lr, recipe)
-    before = fitted.history[-1][0]
+    fit = _em(data, spec, recipe)
+    after = _train(fit.model, data, recipe.after_epochs, recipe.after_lr, recipe)
+    before = fit.history[-1][0]
     later = [[round(before + seconds, 3), likelihood] for seconds, likelihood in after.history]
-    return after._replace(history=fitted.history + later)
+    return after._replace(history=fit.history + later)
 
 
 def _adam(data: Data, spec: DensitySpec, recipe: FitRecipe) -> Fit:
@@ -239,7 +239,7 @@ def _from_scratch(model: Density, data: Data, recipe: FitRecipe) -> Fit:
 
 def _train(model: Density, data: Data, epochs: int, lr: float, recipe: FitRecipe) -> Fit:
     """Train with Adam. Its history has the likelihood of the examples as each epoch saw them; NaN ends it."""
-    begun, history = time.perf_counter(), []
+    start_time, history = time.perf_counter(), []
     notes = {}
     trainer = density.Trainer(model, data.train, lr=lr, batch=recipe.batch, seed=recipe.seed)
     for epoch in range(epochs):
@@ -248,7 +248,7 @@ def _train(model: Density, data: Data, epochs: int, lr: float, recipe: FitRecipe
         except FloatingPointError:  # the parameters are those before the step that was not finite
             notes = {"diverged_in_epoch": epoch}
             break
-        history.append([round(time.perf_counter() - begun, 3), likelihood])
+        history.append([round(time.perf_counter() - start_time, 3), likelihood])
     return Fit(model, _count(model), history, notes)
 
 

@@ -61,7 +61,7 @@ class DensityResult:
         return ", ".join(filter(None, parts))
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The likelihood of the validation images, and in percent its closure."""
         part = closure(self.result["val"])
         return f"{self.val:,.0f}" + (f" ({part} %)" if part else "")
@@ -143,11 +143,11 @@ def published_figure(dim: int, rank: int, spec: DensitySpec) -> Likelihood | Non
 
 def _notes(data: Data, rounds: int) -> list[str]:
     train, val, test = (0 if one is None else len(one) for one in (data.train, data.val, data.test))
-    fitted = f"{train:,} images were fitted" + (f", by EM in {rounds} rounds" if rounds else "")
+    fit = f"{train:,} images were fitted" + (f", by EM in {rounds} rounds" if rounds else "")
     paper = published.densities(data.dim)
     counted = "beyond the data" if data.device.type != "cpu" else "of the process so far, the data included"
     return [
-        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {fitted}. "
+        f"The mean log-likelihood of an image, in nats, of values from 0 to 1; {fit}. "
         f"The ridge of the empirical Gaussian was chosen on {val:,} validation images"
         + (f"; {test:,} test images chose nothing. " if test else ", and nothing else. ")
         + "Closure is the likelihood over that of the empirical Gaussian, where that is positive. Bits and RMSE (of "
@@ -166,13 +166,13 @@ def _notes(data: Data, rounds: int) -> list[str]:
 def _starts(results: Sequence[DensityResult]) -> Section:
     """One line per start; columns with and without jumps, pixels as they are and permuted."""
     columns = [(jump, permuted) for permuted in (False, True) for jump in (True, False)]
-    shown = {(one.spec.start, one.spec.jump, one.spec.permuted): one.shown for one in results}
+    texts = {(one.spec.start, one.spec.jump, one.spec.permuted): one.text for one in results}
     header = ["start"]
     for jump, permuted in columns:
         header.append(("permuted pixels" if permuted else "pixels as they are") + ("" if jump else ", no jumps"))
     lines = []
     for start in dict.fromkeys(one.spec.start for one in results):
-        lines.append([PLACES[start], *(shown.get((start, *column), "") for column in columns)])
+        lines.append([PLACES[start], *(texts.get((start, *column), "") for column in columns)])
     first = results[0].spec
     notes = [
         f"EM with q = {first.functions} and rank {first.rank:,}: the log-likelihood of validation images, and its "
@@ -212,8 +212,8 @@ def _thin(history: Sequence[Sequence[float]]) -> list[Point]:
     end = history[-1][1]
     near = [one for one in history if end - one[1] <= max(abs(end) / 3, 1.0)]
     last = len(near) - 1
-    chosen = {round((last + 1) ** (index / (POINTS - 1))) - 1 for index in range(POINTS)}
-    return [Point(max(near[index][0], 1e-3), near[index][1]) for index in sorted(chosen | {last})]
+    places = {round((last + 1) ** (index / (POINTS - 1))) - 1 for index in range(POINTS)}
+    return [Point(max(near[index][0], 1e-3), near[index][1]) for index in sorted(places | {last})]
 
 
 def _ticks(curves: dict[str, list[Point]]) -> list[float]:

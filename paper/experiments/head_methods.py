@@ -81,7 +81,7 @@ class Heads:
                 return self._random(method.method, size, seed).to(self._data.train[0].device)
         if (method, size) not in self._starts:
             with seeded(0):
-                self._starts[method, size] = self._fitted(method, size)
+                self._starts[method, size] = self._start_from_data(method, size)
         head = copy.deepcopy(self._starts[method, size])
         if isinstance(head, PCAHead):
             with seeded(seed):
@@ -99,7 +99,7 @@ class Heads:
             return SeededProjectionHead(*shape, size, seed)
         return LaplexProjectionHead(*shape, size)
 
-    def _fitted(self, method: HeadMethod, size: int) -> nn.Module:
+    def _start_from_data(self, method: HeadMethod, size: int) -> nn.Module:
         x, y = self._data.train
         if method.method.startswith("pca"):
             return PCAHead(x, self._data.classes, size)

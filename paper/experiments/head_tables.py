@@ -50,7 +50,7 @@ class HeadResult:
     diverged: int = 0  # of the seeds; each counts as 0 in the means
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The test accuracy in percent."""
         return report.percent(self.test, self.deviation, self.seeds, self.diverged)
 
@@ -59,7 +59,7 @@ class HeadResult:
         """What is printed when it is measured."""
         start = "" if self.start == "random" else f", {self.start}"
         rank = "" if self.rank is None else f", r = {self.rank}"
-        return f"{self.method}{start}{rank}: lr {self.lr:g}, test {self.shown}"
+        return f"{self.method}{start}{rank}: lr {self.lr:g}, test {self.text}"
 
 
 def write(results: Path, name: str, recipe: str, rows: list[HeadResult], *, quick: bool = False) -> None:
@@ -70,7 +70,7 @@ def write(results: Path, name: str, recipe: str, rows: list[HeadResult], *, quic
     report.write(results, title, [_section(recipe, rows)], [panel])
 
 
-def chosen(rows: Sequence[HeadResult]) -> list[HeadResult]:
+def best_starts(rows: Sequence[HeadResult]) -> list[HeadResult]:
     """For each method and rank the start that is best on validation rows."""
     best: dict[tuple[str, int | None], HeadResult] = {}
     for row in rows:
@@ -83,7 +83,7 @@ def chosen(rows: Sequence[HeadResult]) -> list[HeadResult]:
 def _section(recipe: str, rows: list[HeadResult]) -> Section:
     """The table, with rows by rank, and its notes."""
     networks = [f"paper, {network}" for network in published.NETWORKS]
-    best = chosen(rows)
+    best = best_starts(rows)
     lines = [_line(row, row in best) for row in sorted(rows, key=lambda row: (row.rank or 0, rows.index(row)))]
     return Section([*HEADER, *networks], lines, [TUNED if recipe == "tuned" else PAPER, CHOSEN, ELSEWHERE])
 
@@ -92,7 +92,7 @@ def _line(row: HeadResult, best: bool) -> list[str]:
     rank, size = ("", "") if row.rank is None else (str(row.rank), str(row.size))
     cells = [row.method, row.start, rank, size, f"{row.parameters.trained:,}", f"{row.parameters.stored:,}"]
     cells += [f"{row.lr:g}{AT_END if row.at_end else ''}", f"{100 * row.val:.1f}"]
-    cells.append(f"**{row.shown}**" if best else row.shown)
+    cells.append(f"**{row.text}**" if best else row.text)
     figures = [published.head(network, row.method, row.rank) for network in published.NETWORKS]
     return cells + ["" if one is None else f"{one.accuracy:.2f} ± {one.deviation:.2f}" for one in figures]
 
@@ -101,7 +101,7 @@ def _curves(rows: list[HeadResult]) -> tuple[dict[str, list[Point]], Point | Non
     """Test accuracy over parameters, one curve per method, each with its best start; and the full head."""
     curves: dict[str, list[Point]] = {}
     level = None
-    for row in chosen(rows):
+    for row in best_starts(rows):
         # PCA whose stored numbers count is placed at what it stores.
         numbers = row.parameters.stored if row.method == "pca-stored" else row.parameters.trained
         point = Point(numbers, 100 * row.test, 100 * row.deviation)

@@ -106,12 +106,12 @@ def _torchvision() -> Any:
 def _state(models: Any, name: str, weights: str) -> tuple[Any, str]:
     """A state dict, and what tells it from others."""
     if weights == DEFAULT:
-        chosen = models.get_model_weights(name).DEFAULT
+        standard = models.get_model_weights(name).DEFAULT
         try:
-            return chosen.get_state_dict(progress=True, check_hash=True), chosen.url
+            return standard.get_state_dict(progress=True, check_hash=True), standard.url
         except (OSError, RuntimeError) as error:  # RuntimeError: the file is not the one that was asked for
             raise ValueError(
-                f"{WHERE}: `--weights` default must be loaded from {chosen.url}, which fails ({error}); download the "
+                f"{WHERE}: `--weights` default must be loaded from {standard.url}, which fails ({error}); download the "
                 "file elsewhere and name it: --weights FILE.pth"
             ) from None
     try:

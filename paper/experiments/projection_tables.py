@@ -42,7 +42,7 @@ class ProjectionResult:
     diverged: int = 0  # of the seeds; each counts as 0 in the mean
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The accuracy in percent."""
         flattered = "" if self.best is None else f" ({100 * self.best:.1f})"
         return report.percent(self.val, self.deviation, self.seeds, self.diverged) + flattered
@@ -51,7 +51,7 @@ class ProjectionResult:
     def line(self) -> str:
         """What is printed when it is measured."""
         regime = "trained" if self.projection.method in TRAINED else "frozen"
-        return f"{regime} {self.projection}, m = {self.width}: {self.shown} %"
+        return f"{regime} {self.projection}, m = {self.width}: {self.text} %"
 
 
 def write(path: Path, name: str, results: Sequence[ProjectionResult], *, quick: bool = False) -> None:
@@ -81,10 +81,10 @@ def _section(heading: str, results: Sequence[ProjectionResult], notes: Sequence[
 
 
 def _line(results: list[ProjectionResult], widths: list[int], best: dict[int, float]) -> list[str]:
-    shown = {one.width: f"**{one.shown}**" if one.val == best[one.width] else one.shown for one in results}
+    texts = {one.width: f"**{one.text}**" if one.val == best[one.width] else one.text for one in results}
     least, most = min(result.numbers for result in results), max(result.numbers for result in results)
     numbers = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return [str(results[0].projection), numbers, *(shown.get(width, "") for width in widths)]
+    return [str(results[0].projection), numbers, *(texts.get(width, "") for width in widths)]
 
 
 def _published_as(projection: Projection) -> tuple[str, float | None]:

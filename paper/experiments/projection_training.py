@@ -37,27 +37,27 @@ def frozen_run(data: FlatImages, train: Tensor, val: Tensor, recipe: HeadRecipe,
     # A feature that is constant up to rounding must not be blown up; one that is 0 stays 0.
     scale = scale.clamp_min(max(1e-6 * float(scale.max()), torch.finfo(scale.dtype).tiny))
     train, val = train / scale, val / scale
-    seen = torch.ones(len(train), 2, device=train.device)
-    seen[data.held, 0] = 0
+    visible = torch.ones(len(train), 2, device=train.device)
+    visible[data.held, 0] = 0
     count = len(recipe.decays)
     weight, bias = fit_heads(
-        train, data.train.y, data.classes, seen.repeat_interleave(count, 1), recipe.decays * 2, recipe, seed
+        train, data.train.y, data.classes, visible.repeat_interleave(count, 1), recipe.decays * 2, recipe, seed
     )
     held = _accuracies(train[data.held], data.train.y[data.held], weight, bias)[:count]
-    reached = _accuracies(val, data.val.y, weight, bias)[count:]
-    chosen = max(range(count), key=lambda index: held[index])  # the first of equally good ones: the smallest decay
-    return {"val": reached[chosen], "held": held[chosen], "decay": recipe.decays[chosen], "best": max(reached)}
+    validated = _accuracies(val, data.val.y, weight, bias)[count:]
+    choice = max(range(count), key=lambda index: held[index])  # the first of equally good ones: the smallest decay
+    return {"val": validated[choice], "held": held[choice], "decay": recipe.decays[choice], "best": max(validated)}
 
 
 def fit_heads(
-    z: Tensor, y: Tensor, classes: int, seen: Tensor, decays: tuple[float, ...], recipe: HeadRecipe, seed: int
+    z: Tensor, y: Tensor, classes: int, visible: Tensor, decays: tuple[float, ...], recipe: HeadRecipe, seed: int
 ) -> tuple[Tensor, Tensor]:
     """H linear heads at once, in one product per step: each as ``torch.optim.AdamW`` would train it alone.
 
     Args:
         z (rows, m), y (rows,): features and classes.
         classes: the number c of classes.
-        seen (rows, H): 1 where head h sees the row, else 0.
+        visible (rows, H): 1 where head h sees the row, else 0.
         decays: the weight decays of the H heads.
         recipe: its learning rate and steps.
         seed: of the start, which all heads share.
@@ -72,7 +72,7 @@ def fit_heads(
         one.detach().expand(count, *one.shape).to(z.device, copy=True).requires_grad_()
         for one in (start.weight, start.bias)
     )
-    share = seen / seen.sum(0)
+    share = visible / visible.sum(0)
     targets = y.repeat_interleave(count)
     keep = 1 - recipe.lr * torch.tensor(decays, device=z.device)
     optimizer = torch.optim.Adam([weight, bias], recipe.lr, fused=True)

@@ -242,7 +242,7 @@ def test_what_is_held_out_is_the_same_every_time():
 
 def test_a_gpu_is_warmed_up_once_for_all_starts(files, monkeypatch):
     values, fitted = torch.from_numpy(np.load(files / "train.npy")), []
-    data = density_data.Data(density_data.Split(values[:50], values[50:60], values[:0]), None, "cpu")
+    data = density_data.Data((values[:50], values[50:60], values[:0]), None, "cpu")
     monkeypatch.setitem(density_runs.FITS, "em", lambda data, spec, recipe: fitted.append((spec, recipe)))
     for _ in range(2):
         density_runs._warm_up(data, DensitySpec("em", 20, functions=1, start="raster", jump=True), density_runs.SHORT)

@@ -217,7 +217,7 @@ def test_the_learning_rate_is_the_best_on_validation_rows(file, tmp_path, monkey
     row = heads.measure(Heads(data), experiment, (HeadMethod("seeded"), 2, 4))
     assert (row.lr, row.at_end, row.val, row.seeds) == (1e-2, False, 0.7, 2)
     assert (row.test, row.deviation) == (pytest.approx(0.7), pytest.approx(0.02**0.5))
-    assert row.shown == "70.0 ± 14.1"
+    assert row.text == "70.0 ± 14.1"
 
 
 # --- Tables and plots ------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ ROWS = [
 
 
 def test_the_best_start_of_a_method_is_chosen_on_validation_rows():
-    assert head_tables.chosen(ROWS) == [ROWS[0], ROWS[2], *ROWS[3:]]
+    assert head_tables.best_starts(ROWS) == [ROWS[0], ROWS[2], *ROWS[3:]]
 
 
 def test_the_table_has_the_paper_s_figures_beside_ours(tmp_path):
@@ -270,7 +270,7 @@ def test_without_matplotlib_there_is_a_table_and_it_is_told(tmp_path, monkeypatc
 
 
 def test_seeds_that_diverged_are_told():
-    assert row("laplex", "random", 4, 0.6, diverged=2).shown == "50.0 ± 1.0 (2 of 5 diverged)"
+    assert row("laplex", "random", 4, 0.6, diverged=2).text == "50.0 ± 1.0 (2 of 5 diverged)"
 
 
 def test_curves_have_one_line_a_method_over_what_counts():
