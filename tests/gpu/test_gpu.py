@@ -126,8 +126,8 @@ def test_columns_stay_columns(lead, kernels):
 @pytest.mark.parametrize("shape", [(2, 3, 900), (3, 2, 2, 900)])
 def test_any_strides_of_x(shape, kernels):
     a, b = randn(800), randn(900)
-    whole = randn(*shape)
-    for x in (whole, whole.flip(0), whole.transpose(0, 1), whole.mT.contiguous().mT, whole[..., :1].expand(shape)):
+    batch = randn(*shape)
+    for x in (batch, batch.flip(0), batch.transpose(0, 1), batch.mT.contiguous().mT, batch[..., :1].expand(shape)):
         y = laplex.linear(x, a, b, backend=kernels)
         assert error(y, oracle(x, a, b), oracle(x.abs(), a, b)) <= TOLERANCE[torch.float32]
 
@@ -170,14 +170,14 @@ def test_single_rows_and_gradients_of_a_large_product(n, k, tau, ordered):
     y = laplex.linear(*leaves, tau, plan=Plan(a, b))
     x_bar, a_bar, b_bar = torch.autograd.grad(y, leaves, torch.ones_like(y))
     rows = torch.cat([torch.randint(n, (40,)), torch.tensor([0, n - 1, int(a.argmin()), int(a.argmax())])])
-    at, mass = a[rows], oracle(x.abs(), a[rows], b, tau)
-    assert error(y[rows], oracle(x, at, b, tau), mass) <= 2e-7
-    assert error(a_bar[rows], wide(x) @ odd_kernel(at, b, tau).mT / tau, mass / tau) <= 2e-7
+    anchors, mass = a[rows], oracle(x.abs(), a[rows], b, tau)
+    assert error(y[rows], oracle(x, anchors, b, tau), mass) <= 2e-7
+    assert error(a_bar[rows], wide(x) @ odd_kernel(anchors, b, tau).mT / tau, mass / tau) <= 2e-7
     cols = torch.cat([torch.randint(k, (40,)), torch.tensor([0, k - 1, int(b.argmin()), int(b.argmax())])])
-    at, ones = b[cols], torch.ones(n, device=DEVICE)
-    mass = oracle(ones, at, a, tau)
+    anchors, ones = b[cols], torch.ones(n, device=DEVICE)
+    mass = oracle(ones, anchors, a, tau)
     assert error(x_bar[cols], mass) <= 2e-7
-    pulled = (wide(ones) @ odd_kernel(at, a, tau).mT) * wide(x[cols]) / tau
+    pulled = (wide(ones) @ odd_kernel(anchors, a, tau).mT) * wide(x[cols]) / tau
     assert error(b_bar[cols], pulled, mass * wide(x[cols]).abs() / tau) <= 2e-7
 
 

@@ -18,10 +18,10 @@ def test_log_prob_and_gradients(variant):
     model = model_of(variant, 300, 42, torch.float32)
     there = model_of(variant, 300, 42, torch.float32).to("cuda")
     x = torch.randn(6, 300)
-    likelihood, found = model.log_prob(x), there.log_prob(x.cuda())
-    assert error(found.cpu(), likelihood) <= 1e-5
+    likelihood, on_gpu = model.log_prob(x), there.log_prob(x.cuda())
+    assert error(on_gpu.cpu(), likelihood) <= 1e-5
     likelihood.sum().backward()
-    found.sum().backward()
+    on_gpu.sum().backward()
     for (name, one), two in zip(model.named_parameters(), there.parameters(), strict=True):
         assert error(two.grad.cpu(), one.grad) <= 1e-3, name  # sums of float32 numbers that cancel
 
@@ -29,7 +29,7 @@ def test_log_prob_and_gradients(variant):
 @pytest.mark.parametrize("shrinkage", [0.0, 0.2])
 def test_rounds_of_em(shrinkage):
     values = smooth(dtype=torch.float32)
-    found = []
+    histories = []
     for device in ("cpu", "cuda"):
         examples = density.Examples(values, device)
         state = density.start(examples, 24, places=torch.linspace(0, 1, 90))
@@ -37,8 +37,8 @@ def test_rounds_of_em(shrinkage):
         for _ in range(5):
             state, likelihood = em_round(examples, state, jump=False, shrinkage=shrinkage)
             history.append(likelihood)
-        found.append(history)
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
+        histories.append(history)
+    assert histories[1] == pytest.approx(histories[0], rel=1e-4)
 
 
 def test_a_fit_on_the_device_from_bytes_on_the_host():

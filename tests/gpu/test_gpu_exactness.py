@@ -21,8 +21,8 @@ MORE = {
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
 @pytest.mark.parametrize("size", MORE)
 def test_the_default_is_exact(size, gradients, phases):
-    found = errors.point(shape(MORE[size], gradients, phases), "cuda")["errors"]
-    assert max(found.values()) <= BOUND, found
+    result = errors.point(shape(MORE[size], gradients, phases), "cuda")["errors"]
+    assert max(result.values()) <= BOUND, result
 
 
 def test_equal_terms_are_summed_exactly():
@@ -56,8 +56,8 @@ def test_a_layer_multiplied_either_way(most, monkeypatch):
     monkeypatch.setattr(errors.laplex, "linear", lambda **given: linear(**given, backend="formed"))
     columns = 769 if most else 771  # other sizes, so that nothing is replayed that the other way recorded
     for gradients in (False, False, True, True):  # the second of each is replayed
-        found = errors.point(shape((1001, columns, 130, 3), gradients, True), "cuda")["errors"]
-        assert max(found.values()) <= BOUND, found
+        result = errors.point(shape((1001, columns, 130, 3), gradients, True), "cuda")["errors"]
+        assert max(result.values()) <= BOUND, result
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
@@ -65,14 +65,14 @@ def test_what_was_computed_with_tf32_is_not_replayed_without_it(gradients):
     x, a, b = (torch.rand(*size, device="cuda") for size in ((256, 2048), (1024,), (2048,)))
     x.requires_grad_(gradients)
     exact = x.double() @ errors.laplex.reference.kernel(a.double(), b.double(), 0.7).mT
-    found = {}
+    result = {}
     before = torch.get_float32_matmul_precision()
     try:
         for precision in ("high", "highest"):
             torch.set_float32_matmul_precision(precision)
             for _ in range(3):  # the last one is replayed
                 y = errors.laplex.linear(x, a, b, 0.7, backend="formed")
-            found[precision] = float(((y.double() - exact) / exact).abs().max())
+            result[precision] = float(((y.double() - exact) / exact).abs().max())
     finally:
         torch.set_float32_matmul_precision(before)
-    assert found["highest"] <= BOUND < found["high"], found
+    assert result["highest"] <= BOUND < result["high"], result

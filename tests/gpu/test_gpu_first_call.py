@@ -19,10 +19,10 @@ def drawn(n, k, rows, gradients):
 def test_calls_compile_nothing_after_a_warm_up(gradients):
     from laplex._triton import launch
 
-    told = []
+    reported = []
     asked = {"rows": (1, 8), "points": 20_000, "gradients": gradients}
-    programs = laplex.backends.warm_up(**asked, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (programs, programs)
+    programs = laplex.backends.warm_up(**asked, progress=lambda done, total: reported.append((done, total)))
+    assert reported[-1] == (programs, programs)
     before, draw = set(launch.compiled), random.Random(0)
     for _ in range(30):
         n, k, rows = draw.randint(1, 10_000), draw.randint(1, 10_000), draw.choice((1, 8))

@@ -49,10 +49,10 @@ def test_sums(name, backend, phased, dtype):
     for _ in range(3):  # the first call records, the others replay
         y = laplex.linear(**inputs, backend=backend)
         assert error(y, reference.linear(**doubled(inputs))) <= tolerance
-        found = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
+        got = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
         true = named_gradients(reference.linear, doubled(inputs), wide(g))
         scale = named_gradients(reference.linear, doubled(inputs), wide(g).abs())
-        assert all(error(found[key], true[key], scale[key]) <= tolerance for key in inputs)
+        assert all(error(got[key], true[key], scale[key]) <= tolerance for key in inputs)
         inputs = {key: value + 0.1 for key, value in inputs.items()}
 
 
@@ -63,10 +63,10 @@ def test_half_precision(dtype):
     y = laplex.linear(**inputs, backend="formed")
     assert y.dtype == dtype
     assert error(y, reference.linear(**doubled(inputs))) <= 2 * torch.finfo(dtype).eps
-    found = named_gradients(lambda **given: laplex.linear(**given, backend="formed"), inputs, g)
+    got = named_gradients(lambda **given: laplex.linear(**given, backend="formed"), inputs, g)
     true = named_gradients(reference.linear, doubled(inputs), wide(g))
-    assert all(error(found[key], true[key]) <= 1e-5 for key in ("a", "b", "tau", "weight"))
-    assert error(found["x"], true["x"]) <= 2 * torch.finfo(dtype).eps
+    assert all(error(got[key], true[key]) <= 1e-5 for key in ("a", "b", "tau", "weight"))
+    assert error(got["x"], true["x"]) <= 2 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("n", [20, 40_000], ids=["checked_by_all", "checked_before"])
@@ -97,20 +97,20 @@ def test_a_batch_of_matrices_is_formed_at_once():
 def test_second_derivatives_go_through_the_scan():
     inputs = {name: value.requires_grad_() for name, value in a_sum(6, 5, 2, 3, torch.float64).items()}
     leaves = [inputs[name] for name in ("x", "a", "weight")]
-    found, true = (
+    got, true = (
         torch.autograd.grad(
             sum(v.square().sum() for v in torch.autograd.grad(y.square().sum(), leaves, create_graph=True)), leaves
         )
         for y in (laplex.linear(**inputs, backend="formed"), reference.linear(**inputs))
     )
-    assert all(error(one, two) <= 1e-11 for one, two in zip(found, true))
+    assert all(error(one, two) <= 1e-11 for one, two in zip(got, true))
 
 
 def test_compiled():
     inputs = {name: value.requires_grad_() for name, value in a_sum(200, 77, 4, 64).items()}
     compiled = torch.compile(laplex.linear, fullgraph=True)
-    found, true = (
+    got, true = (
         torch.autograd.grad(function(**inputs).square().sum(), list(inputs.values()))
         for function in (compiled, laplex.linear)
     )
-    assert all(error(one, two) <= 1e-6 for one, two in zip(found, true))
+    assert all(error(one, two) <= 1e-6 for one, two in zip(got, true))

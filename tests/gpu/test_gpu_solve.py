@@ -22,8 +22,8 @@ def test_values_and_gradients(case, kind, phased):
     for device in ("cpu", "cuda"):
         leaves = {name: value.detach().to(device).requires_grad_() for name, value in inputs.items()}
         right = y.to(device).requires_grad_()
-        made, diag = operator(**leaves), leaves["diag"]
-        values = made.solve(right, diag), made.logdet(diag), made.cholesky(diag) @ right
+        matrix, diag = operator(**leaves), leaves["diag"]
+        values = matrix.solve(right, diag), matrix.logdet(diag), matrix.cholesky(diag) @ right
         total = sum(value.sin().sum() for value in values[:2])
         results.append([value.cpu() for value in (*values, *torch.autograd.grad(total, (right, *leaves.values())))])
     largest = torch.cat([value.flatten() for value in results[0]])  # some gradients are 0, and rounding is all there is
@@ -45,14 +45,14 @@ def test_the_same_bits_every_time(layout):
     a, b, y = (torch.randn(size, device="cuda", dtype=torch.float64) for size in (*layout, layout[0]))
     weight = torch.rand(layout[1], device="cuda", dtype=torch.float64, requires_grad=True)
 
-    def made():
+    def results():
         M = LaplaceOperator(a, b).gram(weight)
         logdet = M.logdet(0.1)
         return M.solve(y, 0.1), logdet, M.cholesky(0.1) @ y, *torch.autograd.grad(logdet, weight)
 
-    first = made()
+    first = results()
     for _ in range(5):
-        assert all(torch.equal(one, other) for one, other in zip(first, made()))
+        assert all(torch.equal(one, other) for one, other in zip(first, results()))
 
 
 def test_faults_are_nan():
@@ -69,9 +69,9 @@ def test_faults_are_nan():
 @pytest.mark.parametrize("name", ["a", "b"])
 def test_anchors_that_are_no_longer_finite_are_nan(value, place, name):
     anchors, y = {"a": torch.randn(50, device="cuda"), "b": torch.randn(40, device="cuda")}, torch.ones(50).cuda()
-    made = [LaplaceOperator(**anchors).gram()] + [LaplaceOperator(anchors["a"])] * (name == "a")
+    operators = [LaplaceOperator(**anchors).gram()] + [LaplaceOperator(anchors["a"])] * (name == "a")
     anchors[name][anchors[name].argsort()[place]] = value
-    for A in made:
+    for A in operators:
         assert all_nan(A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y)
 
 

@@ -34,8 +34,8 @@ def step(leaves, weight, **fixed):
 
 
 def leaves_of(n, k, m=2):
-    made = randn(m, k), randn(n), randn(k), torch.tensor(0.5, device=DEVICE)
-    return [value.requires_grad_() for value in made]
+    leaves = randn(m, k), randn(n), randn(k), torch.tensor(0.5, device=DEVICE)
+    return [value.requires_grad_() for value in leaves]
 
 
 @pytest.mark.parametrize(("n", "k"), [(300, 200), (5003, 4999), (2**15 + 1, 2**14), (2**19 + 1, 2**19)])
@@ -65,12 +65,12 @@ def test_nothing_waits_for_the_device(fixed):
     if "plan" in fixed:
         fixed = {"plan": Plan(*leaves[1:3])}
     frozen = [leaf.detach() for leaf in leaves]
-    kept = {"plan": Plan(*frozen[1:3])} if "plan" in fixed else fixed
+    known = {"plan": Plan(*frozen[1:3])} if "plan" in fixed else fixed
     for wait in (nullcontext, no_waiting):  # the first compiles
         with wait():
             step(leaves, weight, **fixed)  # anchors that are trained: checked
-            laplex.linear(*frozen, **kept)  # trusted
-            laplex.linear(*frozen[:3], 0.5, **kept)
+            laplex.linear(*frozen, **known)  # trusted
+            laplex.linear(*frozen[:3], 0.5, **known)
 
 
 def captured(function):
@@ -92,7 +92,7 @@ def test_a_captured_product_sees_what_changes(ordered):
     a, b, x = randn(3001), randn(2999), randn(3, 2999)
     if ordered:
         a, b = a.sort().values, b.sort().values
-    plan, kept = Plan(a, b), a.clone()
+    plan, known = Plan(a, b), a.clone()
     graph, y = captured(lambda: laplex.linear(x, a, b, 0.5, plan=plan, backend="triton"))
 
     def replayed_right():
@@ -105,10 +105,10 @@ def test_a_captured_product_sees_what_changes(ordered):
     for anchors in (a, b):
         anchors.mul_(2.0)  # another matrix, the same order
     assert replayed_right()
-    a.copy_(kept.flip(0))  # another order
+    a.copy_(known.flip(0))  # another order
     graph.replay()
     assert all_nan(y)
-    a.copy_(kept * 2)
+    a.copy_(known * 2)
     assert replayed_right()
 
 
@@ -251,7 +251,7 @@ def test_a_plan_stays_on_its_device():
 
 
 @pytest.fixture
-def kept(scanned):
+def known(scanned):
     a, b, x = (torch.randn(size, device="cuda") for size in (5000, 4000, (3, 4000)))
     plan = laplex.Plan(a, b)
     y = laplex.linear(x, a, b, 1.0, plan=plan)
@@ -259,8 +259,8 @@ def kept(scanned):
     return x, a, b, plan, y
 
 
-def test_repeats_have_the_same_bits(kept):
-    x, a, b, plan, y = kept
+def test_repeats_have_the_same_bits(known):
+    x, a, b, plan, y = known
     for _ in range(3):
         assert torch.equal(laplex.linear(x, a, b, 1.0, plan=plan), y)
     other = torch.randn_like(x)
@@ -268,24 +268,24 @@ def test_repeats_have_the_same_bits(kept):
 
 
 @pytest.mark.parametrize("side", [1, 2], ids=["a", "b"])
-def test_no_repeat_for_anchors_that_were_written_to(kept, side):
-    x, a, b, plan, _ = kept
-    kept[side].mul_(0.5)
+def test_no_repeat_for_anchors_that_were_written_to(known, side):
+    x, a, b, plan, _ = known
+    known[side].mul_(0.5)
     assert error(laplex.linear(x, a, b, 1.0, plan=laplex.Plan(a, b)), oracle(x, a, b)) <= 2e-7
-    kept[side].neg_()
+    known[side].neg_()
     assert laplex.linear(x, a, b, 1.0, plan=plan).isnan().all()
 
 
-def test_no_repeat_for_another_tau_form_or_dtype(kept):
-    x, a, b, plan, _ = kept
+def test_no_repeat_for_another_tau_form_or_dtype(known):
+    x, a, b, plan, _ = known
     for tau in (2.0, 0.5, 1.0):
         assert error(laplex.linear(x, a, b, tau, plan=plan), oracle(x, a, b, tau)) <= 2e-7
     for other in (x[:2], x[0], x.T.contiguous().T, x.double()):
         assert error(laplex.linear(other, a, b, 1.0, plan=plan), oracle(other, a, b)) <= 2e-7
 
 
-def test_repeats_on_another_stream_and_with_gradients(kept):
-    x, a, b, plan, y = kept
+def test_repeats_on_another_stream_and_with_gradients(known):
+    x, a, b, plan, y = known
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -40,13 +40,13 @@ torch.cuda.device = lambda device: contextlib.nullcontext()
 launch.can_start_early = lambda device: True
 
 DEVICE, ASKED = torch.device("cuda", 0), warm_up.Request(torch.float32, 3)
-found = warm_up.survey(DEVICE, ASKED, [(12000, 13000), (20000, 21000), (60000, 70000)])
-warm_up.compile_all(found, lambda done, total: None)
+programs = warm_up.survey(DEVICE, ASKED, [(12000, 13000), (20000, 21000), (60000, 70000)])
+warm_up.compile_all(programs, lambda done, total: None)
 compiled = len(list(Path(knobs.cache.dir).rglob("*.cubin")))
-assert compiled == len(found) == len(launch.compiled) > 4, (compiled, len(found), len(launch.compiled))
+assert compiled == len(programs) == len(launch.compiled) > 4, (compiled, len(programs), len(launch.compiled))
 for pairs in ([(12345, 12346), (16384, 16384)], [(20001, 20480), (65536, 65536)]):  # odd, even, powers of two
     for variant, numbers in warm_up.survey(DEVICE, ASKED, pairs).items():
         given = *variant.dtypes, *numbers, *variant.flags
-        made = variant.program.warmup(*given, grid=(1, 1, 1), **launch._options(variant))
-        assert made is launch.compiled[variant], variant
+        binary = variant.program.warmup(*given, grid=(1, 1, 1), **launch._options(variant))
+        assert binary is launch.compiled[variant], variant
 assert len(list(Path(knobs.cache.dir).rglob("*.cubin"))) == compiled

@@ -108,11 +108,19 @@ SPREAD = ((1, 0, 0, 0), (1, 1, 1, 1), (0, 0, 0, 1), (1, 1, 0, 0), (1, 1, 1, 0))
 def narrow_sums(anchors, x, exact):
     for place, cases in enumerate(NARROW_OF[x]):
         for odd, pull, first in cases:
-            how = {"EXACT": exact, "ODD": odd, "PULL": pull, "FIRST": first, "SPANS": "narrow", "TILES": 1, "CARRY": 1}
-            how |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
+            both = {
+                "EXACT": exact,
+                "ODD": odd,
+                "PULL": pull,
+                "FIRST": first,
+                "SPANS": "narrow",
+                "TILES": 1,
+                "CARRY": 1,
+            }
+            both |= {"ONE_BATCH": True, "FAR": False, "SPARSE": False, "UNSTAGED": False, "TILE": 256}
             side = {"IN_ORDER": False, "STAGED": "", "ONE_ROW": False, "ROWS_AT_ONCE": 4}
             alone = {"IN_ORDER": first, "STAGED": "" if first else "places", "ONE_ROW": False, "ROWS_AT_ONCE": 1}
-            compile_program(triton_merged.scan_program, anchors, x, **how, **(alone if place else side))
+            compile_program(triton_merged.scan_program, anchors, x, **both, **(alone if place else side))
 
 
 def products(anchors, x):
@@ -172,19 +180,19 @@ def others():
 
 def grams():
     for anchors, x, phased, first, in_order in GRAMS:
-        how = {"EXACT": x == "fp64", "PHASED": phased}
-        tiles = {**how, "FIRST": first, "IN_ORDER": in_order, "TILE": 256, "ROWS": 8}
+        kinds = {"EXACT": x == "fp64", "PHASED": phased}
+        tiles = {**kinds, "FIRST": first, "IN_ORDER": in_order, "TILE": 256, "ROWS": 8}
         reduce = {"CHECKED": in_order, "FAR": not first}
         compile_program(triton_gram_sums.gram_reduce_program, anchors, x, **tiles, **reduce)
         compile_program(triton_gram_sums.gram_target_program, anchors, x, **tiles, FAN=64)
         if first:  # programs without FIRST: once is enough
-            compile_program(triton_gram.assemble_program, anchors, x, **how, ROWS=8, COLS=64)
-            compile_program(triton_gram.pull_program, "fp64", x, **how, ROWS=8, COLS=64)
-            compile_program(triton_gram_sums.gram_carry_program, anchors, x, EXACT=how["EXACT"], GROUP=64)
-            how["FIELDS"] = triton_gram_pull.FIELDS_TO_TAU if phased else triton_gram_pull.FIELDS
-            compile_program(triton_gram_pull.gram_table_program, anchors, x, **how, GROUP=64)
-            to = {"TO_WEIGHT": True, "TO_SOURCE": how["EXACT"], "TO_PSI": phased, "TO_TAU": phased}
-            compile_program(triton_gram_pull.gram_source_program, anchors, x, **how, **to, SOURCES=128)
+            compile_program(triton_gram.assemble_program, anchors, x, **kinds, ROWS=8, COLS=64)
+            compile_program(triton_gram.pull_program, "fp64", x, **kinds, ROWS=8, COLS=64)
+            compile_program(triton_gram_sums.gram_carry_program, anchors, x, EXACT=kinds["EXACT"], GROUP=64)
+            kinds["FIELDS"] = triton_gram_pull.FIELDS_TO_TAU if phased else triton_gram_pull.FIELDS
+            compile_program(triton_gram_pull.gram_table_program, anchors, x, **kinds, GROUP=64)
+            to = {"TO_WEIGHT": True, "TO_SOURCE": kinds["EXACT"], "TO_PSI": phased, "TO_TAU": phased}
+            compile_program(triton_gram_pull.gram_source_program, anchors, x, **kinds, **to, SOURCES=128)
 
 
 def formed():
@@ -194,8 +202,8 @@ def formed():
     for anchors, x, phased in dtypes:
         exact = x == "fp64"
         to = {"ANCHORS": not exact, "TAU": phased, "WEIGHT": True, "PHASE": phased}
-        how = {"EXACT": exact, "WEIGHTED": phased, "PHASED": phased, "KNOWN": exact}
-        compile_program(triton_formed.form_program, anchors, x, **how, **tile)
+        kinds = {"EXACT": exact, "WEIGHTED": phased, "PHASED": phased, "KNOWN": exact}
+        compile_program(triton_formed.form_program, anchors, x, **kinds, **tile)
         compile_program(triton_formed.pull_program, anchors, x, EXACT=exact, PHASED=phased, **to, **tile)
         compile_program(triton_formed.finish_program, anchors, x, **to, WEIGHTED=phased, WIDTH=128, CHUNK=8)
     compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)

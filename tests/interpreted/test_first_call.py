@@ -14,11 +14,7 @@ import torch
 import laplex
 from laplex import _backends, _progress
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux" or bool(_backends.NO_TRITON), reason="Triton is for Linux"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux" or bool(_backends.NO_TRITON), reason="Triton is for Linux")
 CPU = torch.device("cpu")
 
 
@@ -69,10 +65,10 @@ def test_large_ones_neither(dtype, batch, ahead):
 
 def test_few_programs_are_for_all_sizes(ahead):
     """What the first calls of 200 sizes take is compiling: 111 programs before sizes were hidden from Triton."""
-    found = {}
+    programs_found = {}
     for rows in (1, 8):
-        found |= ahead.survey(CPU, ahead.Request(torch.float32, rows), random_sizes(20_000, 200))
-    assert len(found) <= 24
+        programs_found |= ahead.survey(CPU, ahead.Request(torch.float32, rows), random_sizes(20_000, 200))
+    assert len(programs_found) <= 24
 
 
 def test_a_variant_is_what_triton_compiles(tmp_path):
@@ -120,12 +116,12 @@ def test_without_a_gpu_there_is_nothing_to_compile(monkeypatch):
 
 
 def test_every_program_found_is_compiled_once_and_told(ahead, monkeypatch):
-    compiled, told = [], []
+    compiled, reported = [], []
     monkeypatch.setattr(ahead, "compile_ahead", lambda variant, numbers: compiled.append(variant))
     calls = [ahead.Request(torch.float32, rows) for rows in (1, 8)]
-    number = ahead.prepare(CPU, calls, 4096, lambda done, total: told.append((done, total)))
+    number = ahead.prepare(CPU, calls, 4096, lambda done, total: reported.append((done, total)))
     assert len(compiled) == len(set(compiled)) == number > 3
-    assert told == [(done, number) for done in range(number + 1)]
+    assert reported == [(done, number) for done in range(number + 1)]
 
 
 def test_a_failure_to_compile_is_not_hidden(ahead, monkeypatch):
@@ -138,9 +134,9 @@ def test_a_failure_to_compile_is_not_hidden(ahead, monkeypatch):
 
 
 def test_progress_without_a_terminal_is_a_few_lines(capsys):
-    with _progress.bar("compiling", None) as told:
+    with _progress.bar("compiling", None) as reported:
         for done in range(96):
-            told(done, 95)
+            reported(done, 95)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "compiling: 0 of 95"
     assert lines[-1] == "compiling: 95 of 95"
@@ -150,9 +146,9 @@ def test_progress_without_a_terminal_is_a_few_lines(capsys):
 def test_progress_in_a_terminal_is_a_bar(monkeypatch, capsys):
     pytest.importorskip("rich")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with _progress.bar("compiling", None) as told:
-        told(1, 2)
-        told(2, 2)
+    with _progress.bar("compiling", None) as reported:
+        reported(1, 2)
+        reported(2, 2)
     assert "2/2" in capsys.readouterr().err
 
 

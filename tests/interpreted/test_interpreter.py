@@ -54,7 +54,7 @@ def prepared():
         yield
 
 
-def made(dtype, shape):
+def drawn(dtype, shape):
     data = np.random.default_rng(len(shape)).normal(size=shape or 1) * 3
     handle = triton_interpreter.TensorHandle(data.astype(triton_interpreter._get_np_dtype(dtype)), dtype)
     return tl.tensor(handle, tl.block_type(dtype, list(shape)) if shape else dtype)
@@ -72,7 +72,7 @@ def outcome(function, *arguments):
 
 @pytest.mark.parametrize("function", OPERATORS, ids=lambda function: function.__name__)
 def test_operators(function):
-    tensors = list(itertools.starmap(made, itertools.product(DTYPES, SHAPES)))
+    tensors = list(itertools.starmap(drawn, itertools.product(DTYPES, SHAPES)))
     pairs = [*itertools.product(tensors, [*tensors, *NUMBERS]), *itertools.product(NUMBERS, tensors)]
     computed = 0
     for one, other in pairs:
@@ -87,22 +87,22 @@ def test_operators(function):
 def test_pointers():
     numbers = torch.arange(64)
     pointer = triton_interpreter._implicit_cvt(numbers)
-    for offset in (made(tl.int32, (4,)), made(tl.int64, (2, 4)), made(tl.int32, ()), 3):
+    for offset in (drawn(tl.int32, (4,)), drawn(tl.int64, (2, 4)), drawn(tl.int32, ()), 3):
         assert outcome(operator.add, pointer, offset) == outcome(OPERATORS[operator.add], pointer, offset)
-        many = pointer + made(tl.int32, (2, 1))
+        many = pointer + drawn(tl.int32, (2, 1))
         assert outcome(operator.add, many, offset) == outcome(OPERATORS[operator.add], many, offset)
 
 
 def test_where():
-    values = [*itertools.starmap(made, itertools.product(DTYPES, SHAPES)), *NUMBERS]
-    for condition in (made(tl.int1, shape) for shape in SHAPES):
+    values = [*itertools.starmap(drawn, itertools.product(DTYPES, SHAPES)), *NUMBERS]
+    for condition in (drawn(tl.int1, shape) for shape in SHAPES):
         for one, other in itertools.product(values, repeat=2):
             assert outcome(semantic.where, condition, one, other) == outcome(usual.where, condition, one, other)
 
 
 def test_casts():
     for dtype, shape, to in itertools.product(DTYPES, SHAPES, DTYPES):
-        value = made(dtype, shape)
+        value = drawn(dtype, shape)
         assert outcome(semantic.cast, value, to) == outcome(usual.cast, value, to)
 
 
@@ -119,15 +119,15 @@ def _last_of(same, v, also, w):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_scans_and_reductions(axis, reverse):
-    same, v, largest = made(tl.int1, (8, 4)), made(tl.int64, (8, 4)), made(tl.float32, (8, 4))
+    same, v, largest = drawn(tl.int1, (8, 4)), drawn(tl.int64, (8, 4)), drawn(tl.float32, (8, 4))
     same.handle.data[:] = np.arange(32).reshape(8, 4) % 5 > 0
     got = tl.associative_scan((same, v), axis, _last_of, reverse)
     want, state = np.empty((8, 4), np.int64), None
     along, flags = np.moveaxis(v.handle.data, axis, 0), np.moveaxis(same.handle.data, axis, 0)
     steps = range(len(along))
-    for at in reversed(steps) if reverse else steps:
-        state = along[at] if state is None else np.where(flags[at], state + along[at], along[at])
-        np.moveaxis(want, axis, 0)[at] = state
+    for index in reversed(steps) if reverse else steps:
+        state = along[index] if state is None else np.where(flags[index], state + along[index], along[index])
+        np.moveaxis(want, axis, 0)[index] = state
     assert np.array_equal(got[1].handle.data, want)
     got = tl.associative_scan(largest, axis, _larger, reverse).handle.data
     turned = np.flip(largest.handle.data, axis) if reverse else largest.handle.data

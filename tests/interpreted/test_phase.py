@@ -7,18 +7,11 @@ from torch.autograd import gradcheck, gradgradcheck
 import laplex
 from cases import named
 from helpers import TOLERANCE, all_nan, error, inputs_for, named_gradients, on, oracle, rows_for, wide
-from laplex import _backends, reference
+from laplex import reference
 from laplex._phase import autograd
 from laplex._triton import tuning
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the programs are compiled, and test_gpu_phase has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"),
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 SHAPES = {"spread": (90, 5), "collect": (5, 90), "tiles": (23, 19)}
 WAY = pytest.mark.parametrize("way", SHAPES)
 ROWS = 3  # no power of two

@@ -24,18 +24,12 @@ from helpers import (
     scan,
     wide,
 )
-from laplex import Plan, _backends, reference
+from laplex import Plan, reference
 from laplex._triton import tuning
 from laplex._triton.scan import schedule
 from test_grad import cancellation_scales, second_order
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 FEW = [case for case in CASES if sum(side.shape[-1] for side in case()[:2]) <= 100]
 TIED = ("ties_everywhere", "all_tied", "tiny_tau_ties", "signed_zeros")
 linear = on("triton")
@@ -78,9 +72,9 @@ def test_even_and_odd_sums_both_ways(case, dtype):
 def test_what_is_checked_gives_the_bits_of_what_is_trusted(case):
     a, b, tau = flat(*case(torch.float32))
     order, x = make_order(a, b, "joined", "triton"), drawn(len(a), 1, b.shape[1], torch.float32)
-    kept, none = scan(x, a, b, tau, order, False, "triton")
-    assert none.shape == (*kept.shape[:2], 0)
-    assert torch.equal(scan(x, a, b, tau, emptied(order), False, "triton")[0], kept)
+    trusted, none = scan(x, a, b, tau, order, False, "triton")
+    assert none.shape == (*trusted.shape[:2], 0)
+    assert torch.equal(scan(x, a, b, tau, emptied(order), False, "triton")[0], trusted)
 
 
 @named("generic", "huge_tau", "offset", "one_row", "rows_left_of_columns", "batched_ties", *TIED)
@@ -212,13 +206,13 @@ def test_the_fused_pullback_of_anchors_in_order(case, tiles):
 def test_runs_merge_into_the_order_of_one_sort(case, monkeypatch):
     a, b, _ = flat(*case())
     points = a.shape[1] + b.shape[1]
-    whole = make_order(a, b, "joined", "triton").target
+    sorted_once = make_order(a, b, "joined", "triton").target
     monkeypatch.setattr(tuning, "COUNTED_PAIRS", 0)
     monkeypatch.setattr(tuning, "COUNTED_IN_RUNS", 0)
     monkeypatch.setattr(tuning, "SORTED_AT_ONCE", 32)
     merged = make_order(a, b, "joined", "triton").target
-    assert torch.equal(merged.indices[..., :points], whole.indices[..., :points])
-    assert torch.equal(merged.values, whole.values)
+    assert torch.equal(merged.indices[..., :points], sorted_once.indices[..., :points])
+    assert torch.equal(merged.values, sorted_once.values)
 
 
 @pytest.mark.parametrize(("n", "k", "lead"), [(0, 4, ()), (4, 0, ()), (0, 0, ()), (3, 4, (0,)), (0, 4, (0,))])

@@ -5,13 +5,9 @@ import torch
 
 from cases import CASES, every, named
 from helpers import all_nan, error, phases_for, wide
-from laplex import _backends
 from laplex._formed import torch as dense
 from laplex._formed.kernels import Kernels, Needs
 from test_formed import SMALL, TOLERANCE, a_sum
-
-if not _backends.interpreted():
-    pytest.skip("with a GPU programs are compiled, and test_gpu_formed has the same", allow_module_level=True)
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -55,9 +51,9 @@ def test_pullback_on_the_gpu(case, dtype, launches):
     g, needs = torch.randn(kernels.shape, dtype=dtype), Needs(True, True, False, True)
     true = dense.pull(wide(g), in_double(kernels), needs)
     scale = dense.pull(wide(g).abs(), in_double(kernels), needs)
-    for found, wanted, size in zip(launches.pull(g, kernels, needs), true, scale):
+    for got, wanted, size in zip(launches.pull(g, kernels, needs), true, scale):
         if wanted is not None:
-            assert error(found, wanted, size) <= TOLERANCE[dtype]
+            assert error(got, wanted, size) <= TOLERANCE[dtype]
 
 
 @pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
@@ -67,9 +63,9 @@ def test_sums_on_the_gpu(phased, launches):
     true = dense.form(in_double(kernels), torch.float64)
     assert error(launches.form(kernels, torch.float32), true) <= 3e-7
     g, needs = torch.randn(2, 19, 23), Needs(True, True, True, phased)
-    for found, wanted in zip(launches.pull(g, kernels, needs), dense.pull(wide(g), in_double(kernels), needs)):
-        assert (found is None) == (wanted is None)
-        assert found is None or error(found, wanted) <= 5e-7
+    for got, wanted in zip(launches.pull(g, kernels, needs), dense.pull(wide(g), in_double(kernels), needs)):
+        assert (got is None) == (wanted is None)
+        assert got is None or error(got, wanted) <= 5e-7
 
 
 def test_many_matrices_are_pulled_in_groups(launches, monkeypatch):
@@ -78,9 +74,9 @@ def test_many_matrices_are_pulled_in_groups(launches, monkeypatch):
     inputs = a_sum((10,), torch.float64)
     kernels = Kernels(*(inputs.get(name) for name in ("a", "b", "tau", "weight", "phi", "psi")), 5)
     g, needs = torch.randn(2, 19, 23, dtype=torch.float64), Needs(True, True, True, True)
-    whole = launches.pull(g, kernels, needs)
+    at_once = launches.pull(g, kernels, needs)
     monkeypatch.setattr(tuning, "PULL_PARTS", 0)
-    assert all(torch.equal(one, two) for one, two in zip(whole, launches.pull(g, kernels, needs)))
+    assert all(torch.equal(one, two) for one, two in zip(at_once, launches.pull(g, kernels, needs)))
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["by_all_programs", "by_its_own_program"])
@@ -115,9 +111,9 @@ def test_products_are_exact_for_all_sizes_and_layouts(launches, size, transposed
 def test_products_carry_infinities_and_nan(launches):
     left, right = torch.ones(3, 40), torch.ones(40, 5)
     left[0, 3], left[1, 7], right[39, 4] = float("inf"), float("nan"), float("-inf")
-    found = launches.matmul(left, right, torch.float32)
-    assert torch.equal(found.isnan(), (left @ right).isnan())
-    assert torch.equal(found.isinf(), (left @ right).isinf())
+    got = launches.matmul(left, right, torch.float32)
+    assert torch.equal(got.isnan(), (left @ right).isnan())
+    assert torch.equal(got.isinf(), (left @ right).isinf())
 
 
 def test_large_products_are_in_float64_where_a_gpu_has_units_for_that(monkeypatch):

@@ -8,19 +8,12 @@ from torch.utils.checkpoint import checkpoint
 
 import laplex
 from helpers import table
-from laplex import _backends
 from laplex._scan.order import Matrix, Order
-
-if not _backends.interpreted():
-    pytest.skip("with a GPU the programs are compiled: test_gpu_use", allow_module_level=True)
-
 from laplex._triton import tuning
 from laplex._triton.order.launch import _order
 from laplex._triton.phase import launch as phase
 from laplex._triton.recording import recorded
 from laplex._triton.scan.launch import block_sum, pullback, scan
-
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 
 
 @pytest.fixture(autouse=True)
@@ -91,17 +84,17 @@ def test_operators_are_repeated_for_other_inputs(form, tiles, operators):
         alive += [call(), call()]
         assert same(alive[-1], as_it_is(call))
     assert operators.used == 12
-    addresses = [made.data_ptr() for results in alive for made in results if made.numel() > 0]
+    addresses = [results_now.data_ptr() for results in alive for results_now in results if results_now.numel() > 0]
     assert len(set(addresses)) == len(addresses)
 
 
 def calls_with_phases(x, a, b, tau, g):
     """A training step with phases, and one that trains x and tau alone."""
     matrix, phi, psi = matrix_of(a, b, tau), torch.randn_like(a), torch.randn_like(b)
-    kept = phase.product.__wrapped__(x, phi, psi, matrix, keep=True)[1:]
+    known = phase.product.__wrapped__(x, phi, psi, matrix, keep=True)[1:]
     for keep in (True, False):
         yield functools.partial(phase.product, x, phi, psi, matrix, keep=keep)
-    yield functools.partial(phase.pullback, g, x, phi, psi, matrix, *kept, needs=(True,) * 6)
+    yield functools.partial(phase.pullback, g, x, phi, psi, matrix, *known, needs=(True,) * 6)
     yield functools.partial(phase.pullback, g, x, phi, psi, matrix, needs=(True, *[False] * 4, True))
 
 
@@ -111,9 +104,9 @@ def test_products_with_phases_are_repeated_for_other_inputs(form, tiles, operato
     first = [call() for call in calls_with_phases(*drawn(*FORMS[form]))]
     assert all(operators.by_form.values())
     for call, before in zip(calls_with_phases(*drawn(*FORMS[form])), first, strict=True):
-        made = call()
-        assert same(made, as_it_is(call))
-        assert not torch.equal(made[0], before[0])
+        results_now = call()
+        assert same(results_now, as_it_is(call))
+        assert not torch.equal(results_now[0], before[0])
     assert operators.used == 4
 
 
@@ -131,11 +124,11 @@ def test_registered_operators_are_repeated_with_the_same_launches(form, tiles, o
     """What is compiled calls these: it shares what eager calls have recorded."""
     for call in operator_calls(*drawn(*FORMS[form])):
         call()
-    kept = len(operators.by_form)
+    known = len(operators.by_form)
     for call in operator_calls(*drawn(*FORMS[form])):
         assert same(registered(call)(), as_it_is(call))
     assert operators.used == 6
-    assert len(operators.by_form) == kept
+    assert len(operators.by_form) == known
 
 
 def test_a_compiled_step_repeats_its_operators(tiles, operators, unpoisoned):
@@ -180,22 +173,22 @@ def test_operators_that_are_never_repeated(tiles, operators, monkeypatch):
     x, a, b, tau, _ = drawn(30, 20, 3, torch.float32)
     matrix = matrix_of(a, b, tau)
 
-    def kept(x=x, a=a, b=b):
+    def known(x=x, a=a, b=b):
         call = functools.partial(scan, x, matrix._replace(target=a, source=b), odd=False)
         assert same(call(), as_it_is(call))
         return len(operators.by_form)
 
-    assert kept(x=x.mT.contiguous().mT) == kept(x=x[:1].expand(3, 20)) == kept(a=torch.stack([a, a], 1)[:, 0]) == 0
+    assert known(x=x.mT.contiguous().mT) == known(x=x[:1].expand(3, 20)) == known(a=torch.stack([a, a], 1)[:, 0]) == 0
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert kept() == 0
+        assert known() == 0
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "REPLAYED_OPERATORS", 100)
-        assert kept() == 0
+        assert known() == 0
     both = torch.cat([b, x.flatten()]).view(4, 20)
-    assert kept(x=both[:3], b=both[0]) == 0  # one address, two shapes
-    assert kept() == 1
-    assert kept(b=x[0].clone()) == 1
+    assert known(x=both[:3], b=both[0]) == 0  # one address, two shapes
+    assert known() == 1
+    assert known(b=x[0].clone()) == 1
     assert operators.used == 1
 
 

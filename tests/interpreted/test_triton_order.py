@@ -5,18 +5,11 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, all_nan, assert_sums, error, flat, make_order, oracle
-from laplex import _backends
 from laplex._triton import launch as triton_launch
 from laplex._triton import tuning
 from laplex._triton.order import count as triton_count
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 WAYS = {"at_once": (1 << 40, 0), "in_runs": (0, 1 << 40), "sorted": (0, 0)}  # up to how many pairs, and points
 
 
@@ -123,9 +116,9 @@ def test_anchors_that_are_not_finite_give_nan_throughout(way, side, value, put_i
 def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monkeypatch):
     done = []
 
-    def launch(kernel, *how):
+    def launch(kernel, *arguments):
         done.append(kernel.__name__)
-        triton_launch.launch(kernel, *how)
+        triton_launch.launch(kernel, *arguments)
 
     monkeypatch.setattr(triton_count, "launch", launch)
     make_order(torch.randn(1, points - 20), torch.randn(1, 20), "joined", "triton")

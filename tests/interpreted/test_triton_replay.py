@@ -24,7 +24,7 @@ def launched(monkeypatch):
     seen = []
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(
-        replay, "launch_compiled", lambda compiled, grid, stream, at, numbers: seen.append((at, numbers))
+        replay, "launch_compiled", lambda compiled, grid, stream, addresses, numbers: seen.append((addresses, numbers))
     )
     return seen
 
@@ -37,20 +37,20 @@ def record_of(*tensors, fresh=(), constants=(), more=()):
     return record
 
 
-def again(made, *inputs):
-    return made(inputs, [tensor.data_ptr() for tensor in inputs])
+def again(results_again, *inputs):
+    return results_again(inputs, [tensor.data_ptr() for tensor in inputs])
 
 
 def test_other_inputs_take_the_place_of_the_first(launched):
     x, y, tau, scratch = torch.ones(3), torch.ones(3), torch.ones(()), torch.ones(9)
     made_again = replay_of(record_of(x, tau, scratch, y, fresh=[scratch, y], constants=[tau]), (x,), (y,))
     other = torch.zeros(3)
-    (made,) = again(made_again, other)
-    ((at, numbers),) = launched
-    assert at[0] == other.data_ptr()
-    assert at[1] == tau.data_ptr()
-    assert at[2] not in (scratch.data_ptr(), 0)
-    assert at[3] == made.data_ptr() != y.data_ptr()
+    (results_again,) = again(made_again, other)
+    ((addresses, numbers),) = launched
+    assert addresses[0] == other.data_ptr()
+    assert addresses[1] == tau.data_ptr()
+    assert addresses[2] not in (scratch.data_ptr(), 0)
+    assert addresses[3] == results_again.data_ptr() != y.data_ptr()
     assert numbers == (7,)
 
 
@@ -63,8 +63,8 @@ def test_scratch_is_one_piece_of_memory_for_launches(launched):
     )
     made_again = replay_of(record_of(x, one, two, y, fresh=[one, two, y]), (x,), (y,))
     again(made_again, x)
-    ((at, _numbers),) = launched
-    assert at[2] - at[1] == 2048  # 1600 bytes, aligned
+    ((addresses, _numbers),) = launched
+    assert addresses[2] - addresses[1] == 2048  # 1600 bytes, aligned
     assert made_again.bytes == 2048 + 512
 
 
@@ -105,12 +105,12 @@ def test_results_are_whole_memory_of_their_own_or_empty(launched):
         assert replay_of(record, (x,), results) is None
     filled = record_of(x, y, fresh=[y, z])
     assert replay_of(filled, (x,), (z,)) is None  # perhaps torch did
-    made = again(replay_of(record, (x,), (z[None], index, nothing, y.view(4))), torch.ones(4))
-    assert [(*tensor.shape, tensor.dtype) for tensor in made] == [
+    results_again = again(replay_of(record, (x,), (z[None], index, nothing, y.view(4))), torch.ones(4))
+    assert [(*tensor.shape, tensor.dtype) for tensor in results_again] == [
         (1, 4, torch.int32), (1, 0, torch.int32), (0, torch.float32), (4, torch.float32),
     ]  # fmt: skip
-    ((at, _),) = launched
-    assert at[1:] == [made[3].data_ptr(), 0, made[0].data_ptr()]
+    ((addresses, _),) = launched
+    assert addresses[1:] == [results_again[3].data_ptr(), 0, results_again[0].data_ptr()]
 
 
 def test_functions_of_torch_are_called_again(launched):
@@ -133,16 +133,16 @@ def test_functions_of_torch_are_called_again(launched):
 
 @pytest.mark.parametrize("same_anchors", [True, False])
 def test_what_follows_from_the_anchors_is_done_once(same_anchors):
-    kept = {} if same_anchors else None
+    of_anchors = {} if same_anchors else None
     like = torch.ones(2)
-    with recorded((), kept) as record:
+    with recorded((), of_anchors) as record:
         scratch = torch.Tensor.new_empty.__wrapped__(like, (4,))
-        (made,) = from_anchors("it", lambda: (torch.zeros(5),))
+        (zeros,) = from_anchors("it", lambda: (torch.zeros(5),))
         assert (record.failed == "") == same_anchors  # for other anchors it is a step, and this one cannot be recorded
         if same_anchors:
             assert [id(tensor) for tensor in record.fresh] == [id(scratch)]
-            assert [id(tensor) for tensor in record.constants] == [id(made)]
-            assert from_anchors("it", lambda: (torch.zeros(5),))[0] is made
+            assert [id(tensor) for tensor in record.constants] == [id(zeros)]
+            assert from_anchors("it", lambda: (torch.zeros(5),))[0] is zeros
     assert state.recorder is None
 
 
@@ -214,51 +214,48 @@ def replay_of_product(product, inputs, constants=()):
 SHAPES = {"sorted": (90, 80), "in_runs": (50, 40), "at_once": (30, 20), "to_long": (150, 5), "to_short": (5, 150)}
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
-@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
+@pytest.mark.parametrize("planned", [True, False], ids=["plan_kept", "whole"])
 @pytest.mark.parametrize("staged", [True, False], ids=["staged", "gathered"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_products_are_repeated_for_other_inputs(shape, staged, kept, tiles, replayed, one_tau, monkeypatch):
+def test_products_are_repeated_for_other_inputs(shape, staged, planned, tiles, replayed, one_tau, monkeypatch):
     monkeypatch.setattr(tuning, "TABLE_FROM", 1)
     tiles(32, 2, carried=4, staged=staged)
     n, k = SHAPES[shape]
     a, b = torch.randn(n), torch.randn(k)
-    plan = Plan(a, b, backend="triton") if kept else None
+    plan = Plan(a, b, backend="triton") if planned else None
 
     def product(x, a, b):
         return laplex.linear(x, a, b, 1.0, plan=plan, backend="triton")
 
     x, other = torch.randn(2, 9, k)
-    inputs, constants = ((x,), (a, b, *plan._order.tensors)) if kept else ((x, a, b), ())
-    kept_replay = replay_of_product(lambda: product(x, a, b), inputs, constants)
-    if kept:
-        assert torch.equal(again(kept_replay, other)[0], product(other, a, b))
+    inputs, constants = ((x,), (a, b, *plan._order.tensors)) if planned else ((x, a, b), ())
+    repeat = replay_of_product(lambda: product(x, a, b), inputs, constants)
+    if planned:
+        assert torch.equal(again(repeat, other)[0], product(other, a, b))
     else:
         others = other, torch.randn(n), torch.randn(k)
-        assert torch.equal(again(kept_replay, *others)[0], product(*others))
+        assert torch.equal(again(repeat, *others)[0], product(*others))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
-@pytest.mark.parametrize("kept", [True, False], ids=["plan_kept", "whole"])
-def test_gram_matrices_are_repeated_for_other_inputs(kept, phased, tiles, replayed, one_tau):
+@pytest.mark.parametrize("planned", [True, False], ids=["plan_kept", "whole"])
+def test_gram_matrices_are_repeated_for_other_inputs(planned, phased, tiles, replayed, one_tau):
     def drawn():
         return torch.rand(80), *((torch.randn(9), torch.randn(80)) if phased else ())
 
     a, b, given, others = torch.randn(9), torch.randn(80), drawn(), drawn()
-    plan = Plan(a, b, backend="triton") if kept else None
+    plan = Plan(a, b, backend="triton") if planned else None
 
     def product(weight, *phases, anchors=(a, b)):
         phases = dict(zip(("phi", "psi"), phases, strict=False))
         return laplex.gram(*anchors, weight, 1.0, plan=plan, backend="triton", **phases)
 
-    inputs, constants = (given, (a, b, *plan._order.tensors)) if kept else ((*given, a, b), ())
-    kept_replay = replay_of_product(lambda: product(*given), inputs, constants)
-    anchors = (a, b) if kept else (torch.randn(9), torch.randn(80))
-    assert torch.equal(again(kept_replay, *others, *(() if kept else anchors))[0], product(*others, anchors=anchors))
+    inputs, constants = (given, (a, b, *plan._order.tensors)) if planned else ((*given, a, b), ())
+    repeat = replay_of_product(lambda: product(*given), inputs, constants)
+    anchors = (a, b) if planned else (torch.randn(9), torch.randn(80))
+    assert torch.equal(again(repeat, *others, *(() if planned else anchors))[0], product(*others, anchors=anchors))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 def test_direct_products_are_replayed_and_their_gram_matrices_are_not(replayed):
     a, b, x, w = torch.randn(9), torch.randn(8), torch.randn(2, 8), torch.rand(8)
 
@@ -300,7 +297,6 @@ def test_what_was_kept_with_tf32_is_not_replayed_without_it(on_gpu, monkeypatch)
     assert len(on_gpu.by_form) == 2
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning:triton")
 @pytest.mark.parametrize("tau", [0.7, 2], ids=["a_number", "an_integer"])
 @pytest.mark.parametrize("shape", [(9, 8), (90, 80)], ids=["formed", "scanned"])
 def test_the_first_call_with_a_number_tau_is_replayed(shape, tau, tiles, replayed, on_gpu, monkeypatch):
@@ -315,8 +311,8 @@ def test_the_first_call_with_a_number_tau_is_replayed(shape, tau, tiles, replaye
         monkeypatch.setattr(module, "flat_tau", cached)
     n, k = shape
     laplex.linear(torch.randn(3, k), torch.randn(n), torch.randn(k), tau)
-    (kept,) = on_gpu.by_form.values()
-    assert kept is not None
+    (replay_known,) = on_gpu.by_form.values()
+    assert replay_known is not None
     x, a, b = torch.randn(3, k), torch.randn(n), torch.randn(k)
     got = laplex.linear(x, a, b, tau)
     torch.testing.assert_close(got, x @ torch.exp(-(a[:, None] - b).abs() / tau).T)

@@ -5,15 +5,8 @@ import torch
 
 from cases import named
 from helpers import TOLERANCE, assert_pullback, assert_sums, error, flat, make_order, oracle, scan
-from laplex import _backends
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 
 
 def drawn(h, m, size, dtype=torch.float32):

@@ -5,18 +5,10 @@ import torch
 
 import laplex
 from helpers import TOLERANCE, assert_pullback, assert_sums, error, make_order, named_gradients, on, oracle, scan
-from laplex import _backends
 from laplex._triton import tuning
 from laplex._triton.scan import schedule
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:numpy"),
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 
 LONG, SHORT = 130, 8
 ROWS = 3  # no power of two

@@ -7,16 +7,9 @@ import laplex
 import test_tau
 from cases import named
 from helpers import all_nan, assert_distance_sums, assert_pullback, emptied, flat, make_order
-from laplex import _backends
 from laplex._triton import tuning
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu_tau has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 NAMES = ("far_a_1e+18", "far_b_1e+30", "few_in_clusters")
 
 

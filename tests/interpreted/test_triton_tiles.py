@@ -5,17 +5,10 @@ import torch
 
 from cases import in_turn, named
 from helpers import TOLERANCE, assert_sums, error, flat, make_order, oracle, scan
-from laplex import _backends
 from laplex._triton import tuning
 from laplex._triton.scan import schedule
 
-if not _backends.interpreted():
-    pytest.skip("with a GPU the kernels are compiled, and test_gpu has the same", allow_module_level=True)
-
-pytestmark = [
-    pytest.mark.usefixtures("tiles"),
-    pytest.mark.filterwarnings("ignore::RuntimeWarning:triton"),  # of overflows, which the kernels mean to make
-]
+pytestmark = pytest.mark.usefixtures("tiles")
 
 
 def drawn(h, m, size, dtype):

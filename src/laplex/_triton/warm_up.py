@@ -135,7 +135,7 @@ def programs_for_all_sizes(device: torch.device, calls: list[Request], points: i
 
 
 def compile_all(programs: dict[Variant, tuple[int, ...]], progress: Callable[[int, int], None]) -> None:
-    """Compile in threads, which Triton allows: much of it runs outside of Python. ``progress`` hears how many are done."""
+    """Compile in threads, which Triton allows: much of it runs outside Python. ``progress`` gets how many are done."""
     progress(0, len(programs))
     first, *others = programs.items()
     compile_ahead(*first)  # alone: with the first one Triton reads all of its own files, which threads would do again

@@ -61,9 +61,9 @@ def joined(order: Order) -> Joined:
 
 def look(a: Tensor, b: Tensor) -> str:
     """The layout for anchors to be planned. Waits for the device, and raises unless all are finite."""
-    asked = [torch.isfinite(a).all(), torch.isfinite(b).all()]
-    asked += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
-    a_finite, b_finite, a_sorted, b_sorted = torch.stack(asked).tolist()
+    answers = [torch.isfinite(a).all(), torch.isfinite(b).all()]
+    answers += [(side[..., 1:] >= side[..., :-1]).all() for side in (a.detach(), b.detach())]
+    a_finite, b_finite, a_sorted, b_sorted = torch.stack(answers).tolist()
     for name, finite in (("a", a_finite), ("b", b_finite)):
         if not finite:
             raise ValueError(_checks.not_finite("laplex.Plan", name))
