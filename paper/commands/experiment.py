@@ -33,4 +33,4 @@ def run(given: argparse.Namespace) -> int:
     if given.experiment is None:
         given.parser.print_help()
         return 2
-    return experiments.run(given.experiment, vars(given), given.out, given.device, given.fresh)
+    return experiments.run_parsed(given.experiment, given)

@@ -26,7 +26,7 @@ from typing import Any, Protocol, cast
 from laplex.cli.machine import refuse_device
 from laplex.cli.parsing import as_command
 from paper.experiments.jobs import JobError
-from paper.experiments.options import add_options, from_values
+from paper.experiments.options import add_options, parsed_values
 from paper.experiments.record import Target
 
 NAMES = ("heads", "compress", "projection", "density", "rff", "features")  # to add one, write its module
@@ -56,6 +56,12 @@ def add_to(parser: argparse.ArgumentParser, name: str) -> None:
     add_options(parser, module(name).Options)
 
 
+def run_parsed(name: str, arguments: argparse.Namespace) -> int:
+    """:func:`run` with the arguments of a command line."""
+    options = parsed_values(module(name).Options, arguments)
+    return run(name, options, arguments.out, arguments.device, arguments.fresh)
+
+
 def run(name: str, options: Mapping[str, Any], out: str | Path, device: str = "cpu", fresh: bool = False) -> int:
     """Run an experiment, or resume it: finished runs are read from the results in ``out``.
 
@@ -73,7 +79,7 @@ def run(name: str, options: Mapping[str, Any], out: str | Path, device: str = "c
     experiment = module(name)
     try:
         refuse_device(device)
-        work = experiment.prepare(from_values(experiment.Options, options), target)
+        work = experiment.prepare(experiment.Options(**options), target)
         _make_folder(target.out)
     except (ValueError, ImportError) as error:
         return _tell(name, as_command(re.sub(r"^paper\.[\w.]+: ", "", str(error)), ARGUMENTS), 2)

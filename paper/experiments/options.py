@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, field, fields
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -38,10 +38,10 @@ def add_options(parser: argparse.ArgumentParser, options: type) -> None:
             parser.add_argument(flag, type=kind, nargs=nargs, metavar=one.metadata["metavar"], **settings)
 
 
-def from_values(options: type, values: Mapping[str, Any]) -> Any:
-    """Options with these values; others that a command line has are left out, and lists become tuples."""
-    known = {one.name: values[one.name] for one in fields(options) if one.name in values}
-    return options(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+def parsed_values(options: type, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a command line says about the options of an experiment, by name; several words are a tuple."""
+    values = {one.name: getattr(arguments, one.name) for one in fields(options)}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 def _kind(hint: Any) -> tuple[Any, bool]:

@@ -142,6 +142,16 @@ def test_experiments_are_listed(command):
     assert command("nonsense")[0] == 2
 
 
+def test_an_experiment_runs_from_python(tmp_path, capsys):
+    options = {"size": 20, "features": (1, 2), "seeds": 1}
+    assert experiments.run("rff", options, tmp_path) == 0
+    assert len(json.loads((tmp_path / "rff.json").read_text())["runs"]) == 4
+    assert experiments.run("rff", options | {"size": 0}, tmp_path) == 2
+    assert "python -m paper experiment rff: --size must be at least 1, got 0" in capsys.readouterr().err
+    with pytest.raises(TypeError, match="sise"):
+        experiments.run("rff", {"sise": 20}, tmp_path)
+
+
 REFUSED = {
     ("heads", "--ranks", "0"): "--ranks must be at least 1, got 0",
     ("heads", "--ranks", "2.5"): "argument --ranks: invalid int value: '2.5'",
