@@ -126,12 +126,8 @@ def _three_digits(value: float) -> float:
 def _plot(plot: Plot, place: int) -> Markup:
     """A box that the script draws into, and the same numbers as a table: a row for every x, a column for every line."""
     lookup = [dict(zip(series.x, series.y, strict=False)) for series in plot.series]
-    names = [
-        f"{series.label} (paper)" if series.from_paper and "paper" not in series.label.lower() else series.label
-        for series in plot.series
-    ]
     rows = [[number(x), *(number(values.get(x)) for values in lookup)] for x in sorted(set().union(*lookup))]
-    values = table(map(prose, [plot.x_label, *names]), rows, "numbers")
+    values = table(map(prose, [plot.x_label, *(series.label for series in plot.series)]), rows, "numbers")
     details = tag("details", tag("summary", "Values"), values, class_="values")
     return tag("figure", tag("figcaption", prose(plot.title)), details, class_="plot", data_plot=str(place))
 

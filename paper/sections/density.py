@@ -6,10 +6,10 @@ from paper import datasets
 from paper.entry import TENTH, Entry, Figure, Outcome, Picture, Plot, Series, TextTable
 from paper.experiments import published
 from paper.judging import condition, figure, outcome
-from paper.results import Archive, Results
+from paper.results import Archive
 from paper.running import FULL, Experiments, Options, Request
 from paper.sections import density_reading as reading
-from paper.sections.density_reading import ADAM, DENSE, PLAIN, RANK, TITLES, name, share, words
+from paper.sections.density_reading import RANK, TITLES, Fits, level, unseen, words
 
 HELD_OUT = 46  # photographs that are not fitted, where a packed file has one part
 VALIDATION = 500  # images that choose the ridge of the empirical Gaussian; the others choose nothing
@@ -67,27 +67,29 @@ def _photograph_options(request: Request) -> list[Options]:
 
 def _by_em(entry: Entry, archive: Archive) -> Outcome | None:
     """Shares of the ceiling's likelihood, and dense models of equal parameters."""
-    sources = reading.imagenette(archive)
-    shares = [row for source in sources for row in _shares(source)]
-    leads = [row for source in sources for row in _dense_leads(source)]
+    files = reading.imagenette(archive)
+    shares = [row for fits in files for row in _shares(fits)]
+    leads = [row for fits in files for row in _dense_leads(fits)]
     if not shares:
         return None
     best, theirs = max(row.ours or 0.0 for row in shares), max(row.paper or 0.0 for row in shares)
     reason = f"{DIFFER}; at rank 1000 LAPLEX has up to {best:.0f} % of its likelihood, the paper's up to {theirs:.0f} %"
     reason += f", and it leads dense models of no fewer parameters by {_span(leads)} nats per number." if leads else "."
-    reason += f"{_by_images(sources)} That is by EM; the entry density-adam has the paper's own model by Adam."
-    plots = [_plot(source) for source in sources]
-    return outcome(entry, reason, sources, figures=[*shares, *leads], plots=plots, tables=[_table(sources)])
+    reason += f"{_by_images(files)} That is by EM; the entry density-adam has the paper's own model by Adam."
+    plots = [_plot(fits) for fits in files]
+    return outcome(
+        entry, reason, [fits.results for fits in files], figures=[*shares, *leads], plots=plots, tables=[_table(files)]
+    )
 
 
-def _shares(source: Results) -> list[Figure]:
+def _shares(fits: Fits) -> list[Figure]:
     """Our shares of the ceiling's likelihood and the paper's."""
     figures = []
     for components, theirs in _paper_shares().items():
-        run = reading.matched(source, components)
+        run = fits.matched(components)
         if run is not None:
-            label = f"{words(run)}, {name(source)}; paper: I = {components}"
-            figures.append(figure(label, theirs, share(source, run), "%", "higher"))
+            label = f"{words(run)}, {fits.name}; paper: I = {components}"
+            figures.append(figure(label, theirs, fits.share(run), "%", "higher"))
     return figures
 
 
@@ -97,23 +99,23 @@ def _paper_shares() -> dict[int, float]:
     return {model.components: 100 * model.closure for model in models if model.closure is not None}
 
 
-def _dense_leads(source: Results) -> list[Figure]:
+def _dense_leads(fits: Fits) -> list[Figure]:
     """The lead over dense models of no fewer parameters; it must be positive, and the paper has no figure for it."""
     figures = []
-    for run, rival in reading.dense_pairs(source):
-        lead = (reading.level(run) - reading.level(rival)) / reading.dim(source)
-        label = f"lead of {words(run)} over {words(rival)}, {name(source)}"
+    for run, rival in fits.dense_pairs():
+        lead = (level(run) - level(rival)) / fits.dim
+        label = f"lead of {words(run)} over {words(rival)}, {fits.name}"
         figures.append(condition(label, None, lead, "nats per number", "higher", lead > 0))
     return figures
 
 
-def _by_images(sources: list[Results]) -> str:
+def _by_images(files: list[Fits]) -> str:
     """How the share of the ceiling depends on the number of images, where several were fitted."""
     shares: dict[int, float] = {}
-    for source in sources:
-        run, images = reading.matched(source, 1), reading.image_count(source)
+    for fits in files:
+        run, images = fits.matched(1), fits.images
         if run is not None:
-            shares[images] = max(share(source, run), shares.get(images, 0.0))
+            shares[images] = max(fits.share(run), shares.get(images, 0.0))
     if len(shares) < 2:
         return ""
     each = " and ".join(f"{best:.1f} % with {images:,} images" for images, best in sorted(shares.items()))
@@ -127,39 +129,41 @@ def _span(figures: list[Figure]) -> str:
 
 def _by_adam(entry: Entry, archive: Archive) -> Outcome | None:
     """Shares of the ceiling's likelihood, of the paper's model trained by Adam as it says."""
-    sources = [source for source in reading.with_ceiling(archive, "density-imagenette*") if reading.trained(source)]
-    figures = [row for source in sources for row in _adam_shares(source)]
+    files = [fits for fits in reading.read_fits(archive, "density-imagenette*") if fits.by_adam()]
+    figures = [row for fits in files for row in _adam_shares(fits)]
     if not figures:
         return None
     theirs = [row.paper for row in figures if row.paper is not None]
     reason = (
         f"The paper's model by Adam, in raster order, has {_span(figures)} % of the empirical Gaussian's likelihood, "
         f"the paper's {min(theirs):.3g} to {max(theirs):.3g} %. The images, their number and size differ: "
-        f"{'; '.join(map(_adam_steps, sources))}."
+        f"{'; '.join(map(_adam_steps, files))}."
     )
     missing = [row.label for row in figures if row.ours is None]
     reason += f" Not measured: {'; '.join(missing)}." if missing else ""
-    return outcome(entry, reason, sources, figures=figures, plots=[_plot(source) for source in sources])
+    return outcome(
+        entry, reason, [fits.results for fits in files], figures=figures, plots=[_plot(fits) for fits in files]
+    )
 
 
-def _adam_shares(source: Results) -> list[Figure]:
+def _adam_shares(fits: Fits) -> list[Figure]:
     """One for each of the paper's models; without a number of ours where it was not trained."""
-    figures, trained = [], reading.trained(source)
+    figures, trained = [], fits.by_adam()
     for components, theirs in _paper_shares().items():
-        ours = share(source, trained[components]) if components in trained else None
-        label = f"{TITLES['adam']}, I = {components}, rank {RANK}, {name(source)}"
+        ours = fits.share(trained[components]) if components in trained else None
+        label = f"{TITLES['adam']}, I = {components}, rank {RANK}, {fits.name}"
         figures.append(figure(label, theirs, ours, "%", "higher"))
     return figures
 
 
-def _adam_steps(source: Results) -> str:
+def _adam_steps(fits: Fits) -> str:
     """How many images of which size were fitted, and the steps of Adam, here and in the paper."""
-    ours = reading.image_count(source)
+    ours = fits.images
     theirs = next(model.rank for model in IMAGENETTE.models if model.method == "empirical") + 1
-    here, there = (ADAM["epochs"] * (count // ADAM["batch"]) for count in (ours, theirs))
+    here, there = (reading.ADAM["epochs"] * (count // reading.ADAM["batch"]) for count in (ours, theirs))
     return (
-        f"{ours:,} of {reading.dim(source):,} numbers here ({name(source)}) and {theirs:,} of {IMAGENETTE.dim:,} in "
-        f"the paper, so that {ADAM['epochs']} epochs are about {here:,} steps here and {there:,} there"
+        f"{ours:,} of {fits.dim:,} numbers here ({fits.name}) and {theirs:,} of {IMAGENETTE.dim:,} in "
+        f"the paper, so that {reading.ADAM['epochs']} epochs are about {here:,} steps here and {there:,} there"
     )
 
 
@@ -168,31 +172,31 @@ def _adam_steps(source: Results) -> str:
 
 def _samples(entry: Entry, archive: Archive) -> Outcome | None:
     """How much samples vary, and in colour, over how much the images do; likelihoods over functions; a picture."""
-    sources = reading.imagenette(archive)
-    if not sources:
+    files = reading.imagenette(archive)
+    if not files:
         return None
-    spreads = [row for source in sources for row in _spreads(source)]
+    spreads = [row for fits in files for row in _spreads(fits)]
     spreads = spreads or [condition(f"{key} {SAMPLES}", None, None, "x", "lower", False) for key in SPREADS]
-    steps = [pair for source in sources for pair in reading.steps(source, "log_likelihood")]
+    steps = [pair for fits in files for pair in fits.steps("log_likelihood")]
     grows = _all_steps("the likelihood grows", [later > earlier for earlier, later in steps])
     word = "grows" if grows.verdict == "reproduced" else "does not grow"
     reason = f"{_spread_in_words(spreads)} The likelihood {word} with every function that is added. The samples shown "
     reason += "are of photographs that may be shown, fitted by `make demo`."
     pictures = _picture(archive, "samples.png", "Samples of a Gaussian fitted to 414 photographs, 64 x 64 pixels")
-    return outcome(entry, reason, sources, figures=[*spreads, grows], pictures=pictures)
+    return outcome(entry, reason, [fits.results for fits in files], figures=[*spreads, grows], pictures=pictures)
 
 
-def _spreads(source: Results) -> list[Figure]:
+def _spreads(fits: Fits) -> list[Figure]:
     """The variance and the colour of samples over the images', of fits with as many values per pixel as the paper's.
 
     Results from before these were measured lack them: such fits are left out.
     """
-    runs = [run for components in RMSE if (run := reading.matched(source, components)) is not None]
+    runs = [run for components in RMSE if (run := fits.matched(components)) is not None]
     figures = []
     for run in (run for run in runs if "samples" in run.result):
         for key, (least, most) in SPREADS.items():
             ours = run.result["samples"][key]
-            label = f"{key} {SAMPLES}, {words(run)}, {name(source)}"
+            label = f"{key} {SAMPLES}, {words(run)}, {fits.name}"
             figures.append(condition(label, None, ours, "x", "lower", ours is not None and least <= ours <= most))
     return figures
 
@@ -214,18 +218,18 @@ def _all_steps(claim: str, holds: list[bool]) -> Figure:
 
 def _reconstructions(entry: Entry, archive: Archive) -> Outcome | None:
     """Errors of the most likely images."""
-    sources = reading.imagenette(archive)
+    files = reading.imagenette(archive)
     figures = []
-    for source in sources:
+    for fits in files:
         for components, theirs in RMSE.items():
-            run = reading.matched(source, components)
+            run = fits.matched(components)
             if run is not None:
-                label = f"{name(source)}, as many values per pixel as I = {components}"
-                figures.append(figure(label, theirs, reading.unseen(run)["rmse"], "RMSE", "lower"))
+                label = f"{fits.name}, as many values per pixel as I = {components}"
+                figures.append(figure(label, theirs, unseen(run)["rmse"], "RMSE", "lower"))
     if not figures:
         return None
     errors = [row.ours for row in figures if row.ours is not None]
-    falls = [later < earlier for source in sources for earlier, later in reading.steps(source, "rmse")]
+    falls = [later < earlier for fits in files for earlier, later in fits.steps("rmse")]
     reason = (
         f"Other images than the paper's. The error {'falls' if all(falls) else 'does not fall'} with every function "
         f"that is added; it is {min(errors):.3f} to {max(errors):.3f}, the paper's {min(RMSE.values())} to "
@@ -233,7 +237,13 @@ def _reconstructions(entry: Entry, archive: Archive) -> Outcome | None:
     )
     figures.append(_all_steps("the error falls", falls))
     caption = "Photographs that were not fitted, above, and their most likely images, below"
-    return outcome(entry, reason, sources, figures=figures, pictures=_picture(archive, "reconstructions.png", caption))
+    return outcome(
+        entry,
+        reason,
+        [fits.results for fits in files],
+        figures=figures,
+        pictures=_picture(archive, "reconstructions.png", caption),
+    )
 
 
 # --- Photographs -----------------------------------------------------------------------------------------------------
@@ -241,58 +251,60 @@ def _reconstructions(entry: Entry, archive: Archive) -> Outcome | None:
 
 def _photographs(entry: Entry, archive: Archive) -> Outcome | None:
     """The lead over a dense model of no fewer parameters, at three million numbers."""
-    sources = reading.with_ceiling(archive, "density-photos*")
+    files = reading.read_fits(archive, "density-photos*")
     levels = {model.method: model.log_likelihood for model in PHOTOGRAPHS.models}
     theirs = (levels["laplex"] - levels["low-rank"]) / PHOTOGRAPHS.dim
-    most = max(map(reading.image_count, sources), default=0)  # fits to fewer images are shown, and not judged
+    most = max((fits.images for fits in files), default=0)  # fits to fewer images are shown, and not judged
     figures, pairs = [], []
-    for source in (source for source in sources if reading.image_count(source) == most):
-        for run, rival in reading.dense_pairs(source):
-            ours, dense = reading.level(run), reading.level(rival)
-            label = f"{words(run)} over {words(rival)}, {name(source)}"
+    for fits in (fits for fits in files if fits.images == most):
+        for run, rival in fits.dense_pairs():
+            ours, dense = level(run), level(rival)
+            label = f"{words(run)} over {words(rival)}, {fits.name}"
             figures.append(figure(label, theirs, (ours - dense) / PHOTOGRAPHS.dim, "nats per number", "higher"))
-            pairs.append(f"{ours:,.0f} against {dense:,.0f} nats ({name(source)})")
+            pairs.append(f"{ours:,.0f} against {dense:,.0f} nats ({fits.name})")
     if not figures:
         return None
     reason = f"Other photographs than DIV2K's, {most} fitted in place of 800: {'; '.join(pairs)}; the paper has "
     reason += f"{levels['laplex']:,} against {levels['low-rank']:,}."
     caption = "Photographs of 64 x 64 pixels, their upper halves, and the lower halves at their mean given those"
     pictures = _picture(archive, "inpainted.png", caption)
-    return outcome(entry, reason, sources, figures=figures, tables=[_table(sources)], pictures=pictures)
+    return outcome(
+        entry, reason, [fits.results for fits in files], figures=figures, tables=[_table(files)], pictures=pictures
+    )
 
 
 # --- Tables, plots, pictures -----------------------------------------------------------------------------------------
 
 
-def _table(sources: list[Results]) -> TextTable:
+def _table(files: list[Fits]) -> TextTable:
     rows = []
-    for source in sources:
-        for run in source.matching(permuted=False):
+    for fits in files:
+        for run in fits.results.matching(permuted=False):
             settings, result = run.settings, run.result
             model = words(run) + (f", from {settings['start']}" if settings["start"] else "")
             model += ", no jumps" if settings["functions"] and not settings["jump"] else ""
-            cells = [f"{result['parameters']:,}", f"{reading.level(run):,.0f}", f"{share(source, run):.1f}"]
+            cells = [f"{result['parameters']:,}", f"{level(run):,.0f}", f"{fits.share(run):.1f}"]
             rank = str(settings["rank"] or result["rank"])
-            rows.append([name(source), model, rank, *cells, f"{reading.unseen(run)['rmse']:.4f}"])
+            rows.append([fits.name, model, rank, *cells, f"{unseen(run)['rmse']:.4f}"])
     return TextTable("Images that were not fitted", COLUMNS, rows)
 
 
-def _plot(source: Results) -> Plot:
+def _plot(fits: Fits) -> Plot:
     """Shares of the ceiling's likelihood over parameters; of fits with more and fewer rounds those with the most."""
     lines = []
-    for method in ("em", "adam", *DENSE):
-        settings = PLAIN if method == "em" else {"method": method, "permuted": False}
-        runs = sorted(source.matching(**settings), key=reading.rounds)
+    for method in ("em", "adam", *reading.DENSE):
+        settings = reading.PLAIN if method == "em" else {"method": method, "permuted": False}
+        runs = sorted(fits.results.matching(**settings), key=reading.rounds)
         longest = {float(run.result["parameters"]): run for run in runs}
         if longest:
             x = sorted(longest)
-            lines.append(Series(TITLES[method], x, [share(source, longest[parameters]) for parameters in x]))
+            lines.append(Series(TITLES[method], x, [fits.share(longest[parameters]) for parameters in x]))
     for method, label in (("laplex", "LAPLEX"), ("low-rank", "dense low rank"), ("ppca", "PPCA")):
         models = [model for model in IMAGENETTE.models if model.method == method and model.closure is not None]
         x = [float(model.parameters.replace(" ", "")) for model in models]
         y: list[float | None] = [100 * model.closure for model in models if model.closure is not None]
         lines.append(Series(f"{label}, paper", x, y, from_paper=True))
-    title = f"Share of the empirical Gaussian's likelihood, {name(source)}"
+    title = f"Share of the empirical Gaussian's likelihood, {fits.name}"
     return Plot(title, "parameters", "share, %", lines, "log10")
 
 

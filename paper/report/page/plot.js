@@ -3,24 +3,19 @@
 // Line plots in SVG, drawn anew for every width so that letters keep their size. The paper names points and no curves:
 // its marks have no line.
 const Plots = (() => {
-  const NS = "http://www.w3.org/2000/svg";
   const COLOURS = 8;
   const SHAPES = ["circle", "square", "triangle", "diamond", "down", "plus"];
   const TEXT = 12; // pixels, of letters in a plot
 
-  function svg(name, attributes, parent) {
-    const made = document.createElementNS(NS, name);
-    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
-    if (parent) parent.append(made);
-    return made;
+  function create(space, name, attributes, parent) {
+    const node = document.createElementNS(space, name);
+    for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+    if (parent) parent.append(node);
+    return node;
   }
 
-  function element(name, attributes, parent) {
-    const made = document.createElement(name);
-    for (const [key, value] of Object.entries(attributes || {})) made.setAttribute(key, value);
-    if (parent) parent.append(made);
-    return made;
-  }
+  const svg = (...content) => create("http://www.w3.org/2000/svg", ...content);
+  const element = (...content) => create("http://www.w3.org/1999/xhtml", ...content);
 
   // The outline of a mark around a point: shapes differ, so that colour is not needed to tell lines apart.
   function mark(shape, x, y, r) {
@@ -63,7 +58,7 @@ const Plots = (() => {
   // The points of a line that an axis can show; a logarithm needs positive numbers.
   function points(series, xKind, yKind) {
     return series.x
-      .map((x, at) => ({ x, y: series.y[at] }))
+      .map((x, index) => ({ x, y: series.y[index] }))
       .filter(({ x, y }) => x !== null && y !== null && (xKind === "linear" || x > 0) && (yKind === "linear" || y > 0));
   }
 
@@ -92,8 +87,7 @@ const Plots = (() => {
     fillLegend() {
       this.series.forEach((series) => {
         const button = element("button", { type: "button", "aria-pressed": "true" }, this.legend);
-        const unnamed = series.from_paper && !/paper/i.test(series.label);
-        button.append(swatch(series), unnamed ? `${series.label} (paper)` : series.label);
+        button.append(swatch(series), series.label);
         button.addEventListener("click", () => {
           series.hidden = !series.hidden;
           button.setAttribute("aria-pressed", String(!series.hidden));
@@ -186,28 +180,28 @@ const Plots = (() => {
 
     drawLine({ series, points: own }) {
       const group = svg("g", { class: `line colour-${series.colour}${series.from_paper ? " of-paper" : ""}` }, this.svg);
-      const at = own.map((point) => [this.toX(point.x), this.toY(point.y)]);
-      const path = at.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(2)},${y.toFixed(2)}`).join("");
+      const pixels = own.map((point) => [this.toX(point.x), this.toY(point.y)]);
+      const path = pixels.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(2)},${y.toFixed(2)}`).join("");
       if (!series.from_paper) svg("path", { d: path, class: "curve" }, group);
       const radius = own.length > 40 ? 1.8 : series.from_paper ? 4.4 : 3.6;
-      svg("path", { d: at.map(([x, y]) => mark(series.shape, x, y, radius)).join(""), class: "marks" }, group);
+      svg("path", { d: pixels.map(([x, y]) => mark(series.shape, x, y, radius)).join(""), class: "marks" }, group);
     }
   }
 
   const lengthOf = ([text, power]) => text.length + power.length * 0.75;
 
   function write(parent, [text, power], x, y, side, name) {
-    const made = svg("text", { x, y, "text-anchor": side, class: name || "label" }, parent);
-    made.textContent = text;
-    if (power) svg("tspan", { dy: "-0.45em", class: "power" }, made).textContent = power;
+    const node = svg("text", { x, y, "text-anchor": side, class: name || "label" }, parent);
+    node.textContent = text;
+    if (power) svg("tspan", { dy: "-0.45em", class: "power" }, node).textContent = power;
   }
 
   function swatch(series) {
     const size = { width: 30, height: 12, viewBox: "0 0 30 12", "aria-hidden": "true" };
-    const made = svg("svg", { ...size, class: `line colour-${series.colour}${series.from_paper ? " of-paper" : ""}` });
-    if (!series.from_paper) svg("path", { d: "M1,6H29", class: "curve" }, made);
-    svg("path", { d: mark(series.shape, 15, 6, series.from_paper ? 4 : 3.4), class: "marks" }, made);
-    return made;
+    const node = svg("svg", { ...size, class: `line colour-${series.colour}${series.from_paper ? " of-paper" : ""}` });
+    if (!series.from_paper) svg("path", { d: "M1,6H29", class: "curve" }, node);
+    svg("path", { d: mark(series.shape, 15, 6, series.from_paper ? 4 : 3.4), class: "marks" }, node);
+    return node;
   }
 
   function drawAll() {

@@ -23,23 +23,23 @@ const PlotHover = (() => {
   function show(plot, x, chosen) {
     plot.cursor.replaceChildren();
     const { top, bottom } = plot.frame;
-    const at = plot.toX(x);
-    Plots.svg("line", { x1: at, x2: at, y1: top, y2: bottom, class: "crosshair" }, plot.cursor);
+    const middle = plot.toX(x);
+    Plots.svg("line", { x1: middle, x2: middle, y1: top, y2: bottom, class: "crosshair" }, plot.cursor);
     const rows = [];
     for (const line of plot.shown) {
       const point = line.points.find((each) => same(each.x, x));
       if (!point) continue;
       rows.push({ series: line.series, y: point.y, chosen: line === chosen });
-      const ring = { cx: at, cy: plot.toY(point.y), r: 6, class: `ring colour-${line.series.colour}` };
+      const ring = { cx: middle, cy: plot.toY(point.y), r: 6, class: `ring colour-${line.series.colour}` };
       Plots.svg("circle", ring, plot.cursor);
     }
     fill(plot, x, rows);
-    stand(plot, at);
+    placeTip(plot, middle);
   }
 
   function fill(plot, x, rows) {
     plot.tip.replaceChildren();
-    const head = Plots.element("div", { class: "at" }, plot.tip);
+    const head = Plots.element("div", { class: "tip-x" }, plot.tip);
     head.append(`${plot.data.x_label}: `);
     head.insertAdjacentHTML("beforeend", Scales.html(plot.xLabels, x));
     const table = Plots.element("table", {}, plot.tip);
@@ -52,13 +52,13 @@ const PlotHover = (() => {
     plot.tip.hidden = false;
   }
 
-  // Beside the crosshair, on the side with more room; below the plot where it would cover much of it.
-  function stand(plot, at) {
+  // Next to the crosshair, on the side with more room; below the plot where it would cover much of it.
+  function placeTip(plot, middle) {
     const { offsetWidth: width, offsetHeight: height } = plot.tip;
     const { top, bottom } = plot.frame;
-    const onLeft = at > plot.width / 2;
+    const onLeft = middle > plot.width / 2;
     const covers = width > 0.45 * plot.width || height > 0.75 * (bottom - top);
-    const left = covers ? at - width / 2 : onLeft ? at - width - 12 : at + 12;
+    const left = covers ? middle - width / 2 : onLeft ? middle - width - 12 : middle + 12;
     plot.tip.style.left = `${Math.max(0, Math.min(plot.width - width, left))}px`;
     plot.tip.style.top = `${covers ? bottom + 26 : top}px`;
   }
@@ -85,8 +85,8 @@ const PlotHover = (() => {
     plot.focusAt = null;
     const onPointer = (event) => {
       const box = plot.svg.getBoundingClientRect();
-      const found = nearest(plot, event.clientX - box.left, event.clientY - box.top);
-      show(plot, found.point.x, found.line);
+      const hit = nearest(plot, event.clientX - box.left, event.clientY - box.top);
+      show(plot, hit.point.x, hit.line);
     };
     plot.svg.addEventListener("pointermove", onPointer);
     plot.svg.addEventListener("pointerdown", onPointer);

@@ -35,8 +35,8 @@ const Scales = (() => {
     const power = Math.pow(10, Math.floor(Math.log10(rough)));
     const step = power * STEPS.find((each) => each * power >= rough);
     const ticks = [];
-    for (let at = Math.ceil(low / step - 1e-9); at * step <= high * (1 + 1e-12) + step * 1e-9; at += 1) {
-      ticks.push(Number((at * step).toPrecision(12)));
+    for (let index = Math.ceil(low / step - 1e-9); index * step <= high * (1 + 1e-12) + step * 1e-9; index += 1) {
+      ticks.push(Number((index * step).toPrecision(12)));
     }
     return ticks;
   }
