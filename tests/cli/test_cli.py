@@ -199,7 +199,7 @@ def test_ctrl_c_prints_and_writes_what_there_is(
 ) -> None:
     right = bench.measure
 
-    def measure(shape: bench.Shape, *others: object) -> bench.Result:
+    def measure(shape: bench.Shape, *others: object) -> bench.ShapeResult:
         if shape.rows == 5:
             raise KeyboardInterrupt
         return right(shape, *others)  # type: ignore[arg-type]

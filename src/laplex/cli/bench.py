@@ -45,7 +45,7 @@ class Shape:
 
 
 @dataclass
-class Result:
+class ShapeResult:
     """One shape: for each layer, the numbers it holds, its error, and seconds by the kind of call."""
 
     shape: Shape
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"laplex bench: {error}", file=sys.stderr)
         return 2
-    results: list[Result] = []
+    results: list[ShapeResult] = []
     status, shapes, noise = 0, _shapes(options), testing.busy()
     try:
         for count, shape in enumerate(shapes, 1):
@@ -111,10 +111,10 @@ def _shapes(options: argparse.Namespace) -> tuple[Shape, ...]:
     return *usual, Shape(large, large, 8)
 
 
-def measure(shape: Shape, options: argparse.Namespace) -> Result:
+def measure(shape: Shape, options: argparse.Namespace) -> ShapeResult:
     """One shape. What does not fit, or fails, is noted; the shapes after it still count."""
     own, dense = (1 + options.phase) * (shape.rows + shape.cols), shape.rows * shape.cols
-    result = Result(shape, {"laplex": own, "nn.Linear": dense})
+    result = ShapeResult(shape, {"laplex": own, "nn.Linear": dense})
     try:
         _fill(result, options)
     except RuntimeError as error:  # most often: out of memory
@@ -122,7 +122,7 @@ def measure(shape: Shape, options: argparse.Namespace) -> Result:
     return result
 
 
-def _fill(result: Result, options: argparse.Namespace) -> None:
+def _fill(result: ShapeResult, options: argparse.Namespace) -> None:
     """Check, then time."""
     shape, dtype = result.shape, getattr(torch, options.dtype)
     problem = testing.draw(
@@ -150,7 +150,7 @@ def _fill(result: Result, options: argparse.Namespace) -> None:
     result.seconds = {layer: {name: times[layer, name].median for name in own} for layer, own in layers.items()}
 
 
-def _write(options: argparse.Namespace, results: list[Result]) -> None:
+def _write(options: argparse.Namespace, results: list[ShapeResult]) -> None:
     """The figures, with all that they depend on, where --json asks for them."""
     if options.json is None:
         return
@@ -165,7 +165,7 @@ def _write(options: argparse.Namespace, results: list[Result]) -> None:
     Path(options.json).write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _print(options: argparse.Namespace, results: list[Result], noise: str) -> None:
+def _print(options: argparse.Namespace, results: list[ShapeResult], noise: str) -> None:
     setting = f"{options.dtype}, {options.device}, torch threads: {torch.get_num_threads()}"
     title = f"laplex.linear against torch.nn.Linear: {setting}"
     show(Table(title, HEADER, [line for result in results for line in _lines(result)]))
@@ -173,7 +173,7 @@ def _print(options: argparse.Namespace, results: list[Result], noise: str) -> No
     print("", *notes, NOTES, *filter(None, [noise]), sep="\n")
 
 
-def _lines(result: Result) -> list[tuple[str, ...]]:
+def _lines(result: ShapeResult) -> list[tuple[str, ...]]:
     """The lines of the table for one shape."""
     ours, dense = (result.seconds.get(name, {}) for name in ("laplex", "nn.Linear"))
     held, theirs = result.numbers["laplex"], result.numbers["nn.Linear"]

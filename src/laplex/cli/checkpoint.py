@@ -28,7 +28,7 @@ PICTURES = ("likelihood.png", "spectrum.png", "samples.png", "reconstructions.pn
 GROWING = ("rounds", "epochs")  # settings that a later command may raise
 
 
-class Point(NamedTuple):
+class Checkpoint(NamedTuple):
     """Where a fit is: its stage, a tree of dictionaries, lists, numbers and tensors, and the settings it came with."""
 
     stage: str
@@ -65,7 +65,7 @@ class Keeper:
         self._saved: Reached | None = None
         self.log: list[dict[str, Any]] = []
 
-    def restore(self) -> Point | None:
+    def restore(self) -> Checkpoint | None:
         """Where the checkpoint of the folder is, if there is one; ValueError if it is of another fit."""
         path = self.folder / CHECKPOINT
         if not path.exists():
@@ -76,7 +76,7 @@ class Keeper:
             settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
             if "start" in settings:  # its older name
                 settings["places"] = settings.pop("start")
-            point = Point(about["stage"], unpacked(about["tree"], tensors), settings)
+            point = Checkpoint(about["stage"], unpacked(about["tree"], tensors), settings)
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(f"--out: the checkpoint cannot be used ({error}); --fresh starts over") from None
         self._refuse_other(settings, data)
@@ -151,7 +151,7 @@ class Keeper:
         """Hold a state, so that it can be saved at any moment from now on.
 
         Args:
-            stage, tree: see :class:`Point`.
+            stage, tree: see :class:`Checkpoint`.
             progress: the same in words.
             copied: whether tensors are copied, to the host, because others will write to them.
         """

@@ -22,7 +22,7 @@ BUNDLED = "bundled:"  # and "train" or "val": the set that comes with laplex
 
 
 @dataclass(frozen=True)
-class Data:
+class FitData:
     """What a fit reads."""
 
     train: Examples
@@ -37,7 +37,7 @@ class Data:
         return units_of(self.train.values)
 
 
-def for_fit(options: argparse.Namespace, device: torch.device, *, quiet: bool) -> Data:
+def for_fit(options: argparse.Namespace, device: torch.device, *, quiet: bool) -> FitData:
     """The examples of DATA, and those that the fit does not see; ``quiet`` shows no progress."""
     size: dict[str, Any] = {"side": options.side, "channels": options.channels}
     if quiet:
@@ -52,7 +52,7 @@ def for_fit(options: argparse.Namespace, device: torch.device, *, quiet: bool) -
         train, held_out = _split(train, options.hold_out, options.seed)
     examples = Examples(_near(train, device), device)
     validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
-    return Data(examples, validation, pictures.shape, digest(train), len(pictures.skipped))
+    return FitData(examples, validation, pictures.shape, digest(train), len(pictures.skipped))
 
 
 def _refuse_unlike(name: str, others: Pictures, data: str, pictures: Pictures) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from laplex._version import __version__
 from laplex.cli import density_data, packages, signals, team
-from laplex.cli.checkpoint import CHECKPOINT, LAST_GOOD, Keeper, Point
+from laplex.cli.checkpoint import CHECKPOINT, LAST_GOOD, Checkpoint, Keeper
 from laplex.cli.density_commands import refuse_folder
 from laplex.cli.fit_report import report
 from laplex.cli.fitting import DivergedError, Job, Settings, fitted
@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, processes: team.Team) -> int:
     return 0
 
 
-def _continued(settings: Settings, point: Point, folder: str) -> Settings:
+def _continued(settings: Settings, point: Checkpoint, folder: str) -> Settings:
     """The settings with the schedule of the checkpoint; more rounds than it was made for follow without annealing."""
     before, schedule = point.settings["rounds"], point.settings["schedule"]
     more = settings.rounds - before
@@ -196,7 +196,7 @@ def _refuse_model(options: argparse.Namespace) -> None:
         raise ValueError("--components excludes --functions, and any --places but raster")
 
 
-def _refuse_for(settings: Settings, data: density_data.Data) -> None:
+def _refuse_for(settings: Settings, data: density_data.FitData) -> None:
     """Raise ValueError where the options do not fit the data or the processes."""
     if settings.batch % settings.processes:
         raise ValueError(f"--batch must be a multiple of the {settings.processes} processes, got {settings.batch}")

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from laplex import _progress
-from laplex.cli.checkpoint import Keeper, Point
+from laplex.cli.checkpoint import Checkpoint, Keeper
 from laplex.cli.density_commands import evaluations
-from laplex.cli.density_data import Data
+from laplex.cli.density_data import FitData
 from laplex.cli.team import Team
 from laplex.density import EM, LaplexGaussian, PlacedGaussian, Round, State, Trainer, start
 from laplex.density.files import Model
@@ -47,7 +47,7 @@ class Settings:
 class Job:
     """Everything that a fit needs."""
 
-    data: Data
+    data: FitData
     settings: Settings
     keeper: Keeper
     team: Team
@@ -69,7 +69,7 @@ class DivergedError(ArithmeticError):
         self.model = model
 
 
-def fitted(job: Job, point: Point | None) -> FitResult:
+def fitted(job: Job, point: Checkpoint | None) -> FitResult:
     """Fit, from ``point`` on if it is given."""
     if point is not None and point.stage == "adam":
         return _adam(job, FitResult(_blank(job), point.tree["before"]), point.tree)
