@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from laplex._operator import LaplaceOperator
 
 
+class Kernel:
+    """The base of :class:`laplex.LaplaceOperator`, by which a Gram matrix knows it: that module imports this one."""
+
+
 class GramOperator:
     r"""The symmetric n x n matrix M = K diag(weight) K^T, held as K and the weights; ``K.gram(weight)`` makes it.
 
@@ -63,10 +67,8 @@ class GramOperator:
     __array_ufunc__ = None  # NumPy then leaves array @ M to __rmatmul__, whose error says what to do
 
     def __init__(self, kernel: LaplaceOperator, weight: Tensor | None = None) -> None:
-        from laplex._operator import LaplaceOperator  # here, because that module imports this one
-
         maker = "K.gram(weight) of K = laplex.LaplaceOperator(a, b)"
-        _checks.made_by("GramOperator", maker, kernel, LaplaceOperator)
+        _checks.made_by("GramOperator", maker, kernel, Kernel)
         _checks.one_weight("LaplaceOperator.gram", weight, kernel.b, tuple(kernel.shape[:-2]))
         self.__dict__.update(kernel=kernel, weight=weight)
 

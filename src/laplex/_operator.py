@@ -15,7 +15,7 @@ from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import linear
-from laplex._gram_operator import GramOperator
+from laplex._gram_operator import GramOperator, Kernel
 from laplex._plan import Plan
 from laplex._quasisep import systems as _systems
 from laplex._shapes import spread_tau
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 
-class LaplaceOperator:
+class LaplaceOperator(Kernel):
     """The n x k matrix K[i, j] = exp(-|a_i - b_j| / tau) cos(phi_i - psi_j), held as its anchors.
 
     Args:

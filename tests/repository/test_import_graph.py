@@ -25,9 +25,6 @@ NOT_EVERYWHERE = {"fcntl", "resource"}  # in the standard library of some system
 LATE = ("laplex._backends", "laplex.cli", "_laplex_command", "paper.commands", "paper.__main__")
 
 
-LEFT = ("laplex._gram_operator",)  # still to be mended
-
-
 class Import(NamedTuple):
     """A module, imported in a line of another; late where that happens in a function."""
 
@@ -114,6 +111,6 @@ def test_imports_in_functions_are_of_optional_packages():
         f"{name}, line {each.line}: {each.target}"
         for name, found in imports().items()
         for each in found
-        if each.late and not optional(each.target) and not name.startswith((*LATE, *LEFT))
+        if each.late and not optional(each.target) and not name.startswith(LATE)
     ]
     assert late == []

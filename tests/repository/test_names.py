@@ -36,9 +36,6 @@ def bound(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
-LEFT = {"src": 80, "paper": 0, "benchmarks": 0}  # identifiers that are still to be renamed
-
-
 @pytest.mark.parametrize("folder", ["src", "paper", "benchmarks"])
 def test_identifiers_say_what_a_thing_is(folder):
     wrong = [
@@ -48,7 +45,7 @@ def test_identifiers_say_what_a_thing_is(folder):
         for name, line in bound(tree)
         if name.strip("_") in NAMELESS
     ]
-    assert len(wrong) <= LEFT[folder], wrong
+    assert wrong == []
 
 
 def test_one_word_has_one_meaning():
