@@ -77,7 +77,7 @@ def test_em_from_the_tree_beats_dense_models_of_the_same_budget(finished, files)
         assert dense["test"]["log_likelihood"] + 5 < em["test"]["log_likelihood"] < truth + 2
 
 
-def test_adam_goes_on_where_em_stopped(finished):
+def test_adam_starts_where_em_stopped(finished):
     before = only(finished, method="em", functions=2, start="tree")
     after = only(finished, method="em-adam", functions=2)
     assert len(after["history"]) == len(before["history"]) + 2
@@ -176,12 +176,8 @@ def test_the_page_and_the_plot(finished):
     assert re.search(r"\| empirical Gaussian, ridge 0\.\d+ \| 150 \|.*\| 315,549 \| 100 \|\n", page)
     starts = page[page.index("## Starts") :]
     assert "| from a Hilbert curve |" not in starts  # the file does not say how large the images are
-    assert (
-        len(
-            re.findall(r"\| from (?:the tree|raster order|random places) (?:\| -?[\d,]+ \(-?\d+\.\d %\) ){4}\|", starts)
-        )
-        == 3
-    )
+    row = r"\| from (?:the tree|raster order|random places) (?:\| -?[\d,]+ \(-?\d+\.\d %\) ){4}\|"
+    assert len(re.findall(row, starts)) == 3
     assert published.densities(DIM).name in page
     assert (finished / "density-line.png").read_bytes().startswith(b"\x89PNG")
 
@@ -196,25 +192,6 @@ def test_a_second_run_repeats_nothing(finished, files, command, monkeypatch):
     status, _, told = command("density", *sources(files), "--out", finished, *SMALL, *TRAINED)
     assert status == 0, told
     assert ((finished / "density-line.json").read_text(), (finished / "density-line.md").read_text()) == before
-
-
-def test_an_interruption_keeps_what_is_finished(files, tmp_path, command, monkeypatch):
-    real, count = density.measure, []
-
-    def interrupted(*arguments):
-        count.append(arguments)
-        if len(count) == 3:
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    chosen = ("--methods", "ppca", "--dense-ranks", 2, 3, "--device", "cpu")
-    given = ("density", *sources(files), "--out", tmp_path, *chosen)
-    monkeypatch.setattr(density, "measure", interrupted)
-    assert command(*given)[0] == 130
-    assert len(results(tmp_path)) == 2
-    assert command(*given)[0] == 0
-    assert len(count) == 4
-    assert [one["rank"] for one, _ in results(tmp_path)] == [0, 2, 3]
 
 
 def test_images_of_a_folder_and_all_starts(tmp_path, command):
@@ -262,19 +239,8 @@ def test_a_fit_that_diverges_says_so(files, tmp_path, command, monkeypatch):
 
 def test_a_negative_ceiling_closes_nothing(tmp_path, command):
     np.save(tmp_path / "wide.npy", 100 * np.random.default_rng(0).normal(size=(30, 12)))
-    given = (
-        "--data",
-        tmp_path / "wide.npy",
-        "--hold-out",
-        10,
-        "--methods",
-        "ppca",
-        "--dense-ranks",
-        2,
-        "--out",
-        tmp_path,
-    )
-    assert command("density", *given, "--device", "cpu")[0] == 0
+    options = ("--hold-out", 10, "--methods", "ppca", "--dense-ranks", 2, "--device", "cpu", "--out", tmp_path)
+    assert command("density", "--data", tmp_path / "wide.npy", *options)[0] == 0
     assert re.search(r"\| PPCA \| 2 \| 38 \| -\d+ \|  \| \d", (tmp_path / "density-wide.md").read_text())
 
 

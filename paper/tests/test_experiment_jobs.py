@@ -98,7 +98,7 @@ def results(path):
     return {json.dumps(run["settings"], sort_keys=True): run["result"] for run in json.loads(path.read_text())["runs"]}
 
 
-def test_jobs_give_the_results_of_one_process_and_go_on_with_another_number(file, tmp_path, command):
+def test_jobs_give_the_results_of_one_process_and_resume_with_another_number(file, tmp_path, command):
     options = ("--methods", "full", "low-rank", "--ranks", 2, "--quick", "--device", "cpu", "--name", "tiny")
     one, two = tmp_path / "one", tmp_path / "two"
     assert command("heads", "--data", file, "--out", one, *options)[0] == 0

@@ -47,7 +47,7 @@ def test_values_converge_with_the_number_of_features():
     assert reached[1] < 0.05 < reached[0]
 
 
-def test_the_command_writes_table_and_plot_and_goes_on_where_it_stopped(tmp_path, command, monkeypatch):
+def test_the_command_writes_table_and_plot_and_resumes(tmp_path, command, monkeypatch):
     status, output, told = command("rff", "--out", tmp_path / "new", *SMALL)
     assert status == 0, told
     assert output.count("wrote ") == 2

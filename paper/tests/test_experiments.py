@@ -138,7 +138,7 @@ def test_heads_reach_the_known_answer(file, tmp_path, command):
     assert output.count("wrote ") == 2
 
 
-def test_heads_runs_every_method_and_goes_on_where_it_stopped(file, tmp_path, command, monkeypatch):
+def test_heads_runs_every_method_and_resumes(file, tmp_path, command, monkeypatch):
     arguments = ("heads", "--data", file, "--out", tmp_path / "new", "--ranks", 3, *QUICK)
     status, _, told = command(*arguments)
     assert status == 0, told
