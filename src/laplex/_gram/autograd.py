@@ -26,7 +26,7 @@ from laplex import _checks
 from laplex._eager import apart, plain, plainly_eager
 from laplex._gram import ops
 from laplex._gram.sums import ENDLESS, Columns, exact_parts
-from laplex._scan.autograd import differentiates, not_again, scan, ties
+from laplex._scan.autograd import bars_through, differentiates, not_again, scan, ties
 from laplex._scan.ops import matrix_from
 from laplex._scan.order import Matrix
 from laplex._scan.results import LAUNCH_AXIS
@@ -95,28 +95,19 @@ class _FusedGram(torch.autograd.Function):
         matrix = matrix_from((*others[-7:], ctx.layout, ctx.backend))
         need = *needs[:4], *(needs[10:] or (False, False))
         if torch.is_grad_enabled() or not plainly_eager() or not plain(g):
-            bars = _composite_bars(weight, tuple(phase), matrix, g, need)
+
+            def function(weight: Tensor, target: Tensor, source: Tensor, tau: Tensor, *phase: Tensor) -> Tensor:
+                moved = matrix._replace(target=target, source=source, tau=tau)
+                return _composite(_columns(weight, phase, target), moved, weight.dtype)
+
+            bars = bars_through(function, (weight, *matrix[:3], *phase), g, need[: 4 + len(phase)])
+            bars += [None] * (6 - len(bars))
         else:
             fused: Any = matrix.backend.fused_gram
             bars = fused.pullback(g, (sums, direction), weight, tuple(phase), matrix, need)
         weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar = bars
         in_order = weight_bar, t_bar, s_bar, tau_bar, *(None,) * 6, *((phi_bar, psi_bar) if phase else ())
         return tuple(bar if needed else None for bar, needed in zip(in_order, needs, strict=True))
-
-
-def _composite_bars(
-    weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix, g: Tensor, need: tuple[bool, ...]
-) -> list[Tensor | None]:
-    """The gradients of weight, target, source, tau, phi and psi, differentiable in turn."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        leaves = apart((weight, *matrix[:3], *phase))
-        (weight, target, source, tau), phase = leaves[:4], tuple(leaves[4:])
-        matrix = matrix._replace(target=target, source=source, tau=tau)
-        matrix_gram = _composite(_columns(weight, phase, target), matrix, weight.dtype)
-        wanted = [leaf for leaf, needed in zip(leaves, need) if needed]
-        grads = iter(torch.autograd.grad(matrix_gram, wanted, g, create_graph=again, materialize_grads=True))
-    return [next(grads) if needed else None for needed in need]
 
 
 class _Gram(torch.autograd.Function):
@@ -155,27 +146,19 @@ class _Gram(torch.autograd.Function):
         need = ctx.needs_input_grad[:5]
         if g is None:
             return (None,) * 12
-        if not not_again():
-            return *_composite_pullback(ctx, g, need), *(None,) * 7
         weight, direction, *tensors, sums = ctx.saved_tensors
+        if not not_again():
+
+            def function(weight: Tensor, direction: Tensor, *anchors: Tensor) -> Tensor:
+                matrix = matrix_from((*anchors, *tensors[3:], ctx.layout, ctx.backend))
+                return _composite(Columns(weight, direction), matrix, ctx.dtype)
+
+            return *bars_through(function, (weight, direction, *tensors[:3]), g, need), *(None,) * 7
         to_source, to_tau = need[0] or need[3], need[4]
         options = ctx.layout, ctx.backend, to_source, to_tau
         bars = ops.gram_pullback(g, sums, weight, direction, *tensors, *options)
         bars = bars[0], bars[1], bars[2].to(tensors[0].dtype), bars[3].to(tensors[1].dtype), bars[4]
         return *(bar if needed else None for bar, needed in zip(bars, need, strict=True)), *(None,) * 7
-
-
-def _composite_pullback(ctx: Any, g: Tensor, need: tuple[bool, ...]) -> list[Tensor | None]:
-    """The same gradients, differentiable."""
-    again = torch.is_grad_enabled()
-    *tensors, _ = ctx.saved_tensors
-    with torch.enable_grad():
-        leaves = apart(tensors[:5])
-        wanted = [leaf for leaf, needed in zip(leaves, need, strict=True) if needed]
-        matrix = matrix_from((*leaves[2:], *tensors[5:], ctx.layout, ctx.backend))
-        matrix_gram = _composite(Columns(*leaves[:2]), matrix, ctx.dtype)
-        grads = iter(torch.autograd.grad(matrix_gram, wanted, g, create_graph=again, materialize_grads=True))
-    return [next(grads) if needed else None for needed in need]
 
 
 def _composite(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from laplex import _checks
 from laplex._quasisep import ops as _quasi_ops
 from laplex._quasisep.arrays import Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
-from laplex._scan.autograd import scan
+from laplex._scan.autograd import bars_through, scan
 from laplex._scan.ops import matrix_from
 from laplex._scan.order import Matrix
 from laplex._scan.torch import BEYOND
@@ -140,19 +140,8 @@ class _Solve(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, diag, *parameters = ctx.saved_tensors
         lam = solve(g, diag, ctx.factored, ctx.product, *parameters)
-        wanted = ctx.needs_input_grad[4:]
-        bars: list[Tensor | None] = [None] * len(parameters)
-        if any(wanted):
-            again = torch.is_grad_enabled()
-            with torch.enable_grad():
-                # The parameters enter as new tensors: lambda and x depend on the old ones, and are constants here.
-                own = [part.view_as(part) if again else part.detach() for part in parameters]
-                own = [part if again else part.requires_grad_(want) for part, want in zip(own, wanted)]
-                product = ctx.product(x, *own)
-                leaves = [part for part, want in zip(own, wanted) if want]
-                # lambda is the cotangent, not a factor: as a cotangent it may be a batch (is_grads_batched).
-                grads = iter(torch.autograd.grad(product, leaves, -lam, create_graph=again))
-            bars = [next(grads) if want else None for want in wanted]
+        # lambda is the cotangent, not a factor: as a cotangent it may be a batch (is_grads_batched).
+        bars = bars_through(functools.partial(ctx.product, x), tuple(parameters), -lam, ctx.needs_input_grad[4:])
         return lam, -(lam * x).sum(-1), None, None, *bars
 
 

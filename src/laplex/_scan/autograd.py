@@ -88,11 +88,13 @@ def bars_through(
     function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], g: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients of sum(g * function(*inputs)) that are needed, by autograd, so that they can be differentiated."""
+    if not any(needed):
+        return [None] * len(inputs)
     with torch.enable_grad():  # views: one tensor given twice has two gradients
         leaves = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
         y = function(*leaves)
     variables = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
-    bars = iter(torch.autograd.grad(y, variables, g, create_graph=not not_again()))
+    bars = iter(torch.autograd.grad(y, variables, g, create_graph=not not_again(), materialize_grads=True))
     return [next(bars) if need and leaf is not None else None for leaf, need in zip(leaves, needed, strict=True)]
 
 
