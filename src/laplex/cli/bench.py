@@ -125,15 +125,8 @@ def measure(shape: Shape, options: argparse.Namespace) -> ShapeResult:
 def _fill(result: ShapeResult, options: argparse.Namespace) -> None:
     """Check, then time."""
     shape, dtype = result.shape, getattr(torch, options.dtype)
-    problem = testing.draw(
-        shape.rows,
-        shape.cols,
-        rows=shape.batch,
-        tau=options.tau,
-        phases=options.phase,
-        device=options.device,
-        dtype=dtype,
-    )
+    kind = {"tau": options.tau, "phases": options.phase, "device": options.device, "dtype": dtype}
+    problem = testing.draw(shape.rows, shape.cols, rows=shape.batch, **kind)
     layers = {"laplex": laplex_calls(problem)}
     needs = 2e-9 * result.numbers["nn.Linear"] * dtype.itemsize
     if needs <= options.memory:
