@@ -22,7 +22,7 @@ def write_features(path):
         first, second = scores.topk(2).values.unbind(1)
         clear = (first - second).argsort(descending=True)[: 20 * rows]
         y = scores.argmax(1)
-        kept = torch.cat([clear[y[clear] == c][: rows // CLASSES] for c in range(CLASSES)])
-        content |= {f"x_{name}": x[kept].numpy().astype(np.float16), f"y_{name}": y[kept].numpy()}
+        clearest = torch.cat([clear[y[clear] == c][: rows // CLASSES] for c in range(CLASSES)])
+        content |= {f"x_{name}": x[clearest].numpy().astype(np.float16), f"y_{name}": y[clearest].numpy()}
     np.savez(path, **content)
     return path

@@ -60,10 +60,10 @@ def test_weights_of_kernels_are_the_best_ones():
 def test_a_laplex_weight_is_compressed_better_by_laplex(tmp_path, command):
     weight = LaplexLinear(30, 20).to_dense().detach().numpy()
     path = saved(tmp_path, W=weight.astype(np.float16), b=np.ones(20), importance=np.linspace(0.5, 2, 30))
-    status, output, told = command(
+    status, output, errors = command(
         "compress", "--weight", path, "--out", tmp_path / "out", "--ranks", 1, "--device", "cpu"
     )
-    assert status == 0, told
+    assert status == 0, errors
     found = results(tmp_path / "out", "head")
     assert found["reseated", 1]["residual"] < found["singular", 1]["residual"] < 1
     assert found["reseated", 1]["residual"] < 0.5 * found["svd", 1]["residual"]
@@ -79,16 +79,16 @@ def test_a_laplex_weight_is_compressed_better_by_laplex(tmp_path, command):
 def test_more_kernels_than_singular_vectors(tmp_path, command):
     """Of a small head the default ranks are more than it has; what can be measured is."""
     path = saved(tmp_path, W=np.random.default_rng(0).standard_normal((5, 30)))
-    status, _, told = command("compress", "--weight", path, "--out", tmp_path / "out", "--ranks", 4, 8, "--sweeps", 2)
-    assert status == 0, told
+    status, _, errors = command("compress", "--weight", path, "--out", tmp_path / "out", "--ranks", 4, 8, "--sweeps", 2)
+    assert status == 0, errors
     ways = [("svd", 4), ("singular", 4), ("reseated", 4), ("svd", 8), ("reseated", 8)]
     assert list(results(tmp_path / "out", "head")) == ways
 
 
 def test_a_head_is_trained_first_where_features_are_given(file, tmp_path, command, monkeypatch):
     arguments = ("compress", "--data", file, "--out", tmp_path, "--ranks", 2, 5, *SMALL)
-    status, _, told = command(*arguments)
-    assert status == 0, told
+    status, _, errors = command(*arguments)
+    assert status == 0, errors
     found = results(tmp_path, "made")
     assert found["svd", 5]["residual"] < 1e-10  # five classes: the full rank
     assert found["svd", 5]["test"] > 0.95
@@ -122,10 +122,12 @@ BAD_HEADS = {
 @pytest.mark.parametrize("case", BAD_HEADS)
 def test_a_bad_head_is_refused_and_nothing_is_written(case, tmp_path, command):
     arrays, message = BAD_HEADS[case]
-    status, output, told = command("compress", "--weight", saved(tmp_path, **arrays), "--out", tmp_path / "out", *SMALL)
+    status, output, errors = command(
+        "compress", "--weight", saved(tmp_path, **arrays), "--out", tmp_path / "out", *SMALL
+    )
     assert (status, output) == (2, "")
-    assert message in told
-    assert told.startswith("python -m paper experiment compress: ")
+    assert message in errors
+    assert errors.startswith("python -m paper experiment compress: ")
     assert not (tmp_path / "out").exists()
 
 
@@ -178,10 +180,10 @@ REFUSED = {
 def test_bad_options_are_refused_and_nothing_is_written(arguments, file, tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name, *options = arguments
-    status, output, told = command(name, "--data", file, "--device", "cpu", "--out", "out", *options)
+    status, output, errors = command(name, "--data", file, "--device", "cpu", "--out", "out", *options)
     assert (status, output) == (2, "")
-    assert re.search(REFUSED[arguments].replace("(", r"\("), told)
-    assert "Traceback" not in told
+    assert re.search(REFUSED[arguments].replace("(", r"\("), errors)
+    assert "Traceback" not in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -189,23 +191,23 @@ def test_bad_options_are_refused_and_nothing_is_written(arguments, file, tmp_pat
 def test_what_is_required_is_told(missing, file, tmp_path, command):
     given = {"--data": file, "--out": tmp_path}
     del given[missing]
-    status, _, told = command("heads", *(part for pair in given.items() for part in pair))
+    status, _, errors = command("heads", *(part for pair in given.items() for part in pair))
     assert status == 2
-    assert f"the following arguments are required: {missing}" in told
+    assert f"the following arguments are required: {missing}" in errors
 
 
 def test_a_folder_that_cannot_be_made_is_told(file, tmp_path, command):
     (tmp_path / "taken").write_text("a file")
-    status, _, told = command("heads", "--data", file, "--device", "cpu", "--out", tmp_path / "taken")
+    status, _, errors = command("heads", "--data", file, "--device", "cpu", "--out", tmp_path / "taken")
     assert status == 2
-    assert "--out: cannot write into" in told
+    assert "--out: cannot write into" in errors
 
 
 def test_a_damaged_results_file_is_refused(file, tmp_path, command):
     path = tmp_path / "heads-made-tuned.json"
     path.write_text("{")
-    status, _, told = command("heads", "--data", file, "--device", "cpu", "--out", tmp_path)
+    status, _, errors = command("heads", "--data", file, "--device", "cpu", "--out", tmp_path)
     assert status == 2
-    assert str(path) in told
-    assert "nothing was changed" in told
+    assert str(path) in errors
+    assert "nothing was changed" in errors
     assert path.read_text() == "{"

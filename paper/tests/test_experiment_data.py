@@ -13,11 +13,11 @@ from paper.experiments import data, images
 
 def arrays(rows=40, width=6, classes=4):
     generator = np.random.default_rng(0)
-    made = {}
+    content = {}
     for name in ("train", "val", "test"):
-        made[f"x_{name}"] = generator.normal(size=(rows, width)).astype(np.float16)
-        made[f"y_{name}"] = (np.arange(rows) % classes).astype(np.int16)
-    return made
+        content[f"x_{name}"] = generator.normal(size=(rows, width)).astype(np.float16)
+        content[f"y_{name}"] = (np.arange(rows) % classes).astype(np.int16)
+    return content
 
 
 def saved(folder, content):

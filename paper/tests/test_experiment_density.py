@@ -189,8 +189,8 @@ def test_a_second_run_repeats_nothing(finished, files, command, monkeypatch):
         raise AssertionError("a finished run was repeated")
 
     monkeypatch.setattr(density, "measure", never)
-    status, _, told = command("density", *sources(files), "--out", finished, *SMALL, *TRAINED)
-    assert status == 0, told
+    status, _, errors = command("density", *sources(files), "--out", finished, *SMALL, *TRAINED)
+    assert status == 0, errors
     assert ((finished / "density-line.json").read_text(), (finished / "density-line.md").read_text()) == before
 
 
@@ -199,9 +199,9 @@ def test_images_of_a_folder_and_all_starts(tmp_path, command):
 
     root = unpack(tmp_path / "images", 12, 0)
     given = ("--data", root, "--hold-out", 8, "--side", SIDE, "--methods", "em", "--device", "cpu", "--out", tmp_path)
-    status, _, told = command("density", *given, "--rank", 8, "--fits", "q1", "--studied", "q1", "--quick")
-    assert status == 0, told
-    assert "[8/16] EM, q = 1, from random places, no jumps, rank 8: " in told
+    status, _, errors = command("density", *given, "--rank", 8, "--fits", "q1", "--studied", "q1", "--quick")
+    assert status == 0, errors
+    assert "[8/16] EM, q = 1, from random places, no jumps, rank 8: " in errors
     page = (tmp_path / "density-images-quick.md").read_text()
     assert "a quick look" in page
     assert re.search(r"\| from a Hilbert curve (\| -?[\d,]+ \(.*?\) ){4}\|", page)
@@ -277,7 +277,7 @@ def test_the_paper_s_figure_is_that_of_the_same_budget():
 )
 def test_bad_options_are_refused_and_nothing_is_written(options, message, files, tmp_path, command):
     given = ("--out", tmp_path / "out", "--device", "cpu", "--rank", 20)
-    status, output, told = command("density", *sources(files), *given, *options)
+    status, output, errors = command("density", *sources(files), *given, *options)
     assert (status, output) == (2, "")
-    assert re.search(message, told)
+    assert re.search(message, errors)
     assert list(tmp_path.iterdir()) == []

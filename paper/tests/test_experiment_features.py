@@ -62,8 +62,8 @@ def read(path):
 
 
 def test_features_of_swin_are_what_enters_its_head(root, tmp_path, extract):
-    status, output, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
-    assert status == 0, told
+    status, output, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    assert status == 0, errors
     assert os.listdir(tmp_path) == ["swin_t-pictures.npz"]
     arrays = read(tmp_path / "swin_t-pictures.npz")
     assert arrays["x_train"].shape == (36, stand_in.SWIN_WIDTH)
@@ -81,15 +81,15 @@ def test_features_of_swin_are_what_enters_its_head(root, tmp_path, extract):
     assert f"the network's own head: {100 * reached:.2f} % of 15 test images" in output
     squares = arrays["x_train"].astype(np.float64) ** 2
     np.testing.assert_allclose(arrays["importance"], squares.mean(0), rtol=1e-5)
-    assert "laplex: train images: 36 of 36" in told
-    assert "laplex: test images: 15 of 15" in told
+    assert "laplex: train images: 36 of 36" in errors
+    assert "laplex: test images: 15 of 15" in errors
 
 
 def test_features_of_maxvit_enter_the_first_of_two_layers(root, tmp_path, extract):
     torch.save(stand_in.drawn(stand_in.MaxVit, (224, 224)).state_dict(), tmp_path / "weights.pth")
     options = ("--weights", tmp_path / "weights.pth", "--device", "cpu")
-    status, _, told = extract("--model", "maxvit_t", "--data", root, "--out", tmp_path / "out", *options)
-    assert status == 0, told
+    status, _, errors = extract("--model", "maxvit_t", "--data", root, "--out", tmp_path / "out", *options)
+    assert status == 0, errors
     arrays = read(tmp_path / "out" / "maxvit_t-pictures.npz")
     model = stand_in.drawn(stand_in.MaxVit, (224, 224))
     assert "b" not in arrays
@@ -130,16 +130,16 @@ def test_a_stopped_run_resumes_with_the_missing_shards(root, tmp_path, extract, 
         return rows(extraction, squares)
 
     monkeypatch.setattr(features, "_rows", stopped)
-    status, _, told = extract(*arguments, "--out", tmp_path / "parts")
+    status, _, errors = extract(*arguments, "--out", tmp_path / "parts")
     assert status == 130
-    assert "the same command resumes from there" in told
+    assert "the same command resumes from there" in errors
     folder = tmp_path / "parts" / "swin_t-pictures.shards"
     assert sorted(os.listdir(folder)) == ["train-000000000.npz", "train-000000010.npz"]
     (folder / "train-000000010.npz").write_bytes(b"damaged")
     seen.clear()
     monkeypatch.setattr(features, "_rows", lambda *given: seen.append(len(given[1])) or rows(*given))
-    status, _, told = extract(*arguments, "--out", tmp_path / "parts")
-    assert status == 0, told
+    status, _, errors = extract(*arguments, "--out", tmp_path / "parts")
+    assert status == 0, errors
     assert sum(seen) == 36 - 10 + 15
     assert os.listdir(tmp_path / "parts") == ["swin_t-pictures.npz"]
     one, other = (read(tmp_path / name / "swin_t-pictures.npz") for name in ("whole", "parts"))
@@ -161,9 +161,9 @@ def test_a_complete_file_stays_and_another_is_replaced_by_fresh_alone(root, tmp_
     monkeypatch.undo()
     stand_in.install(monkeypatch)
     run = (*arguments, "--side", 64, "--device", "cpu")
-    status, _, told = extract(*run)
+    status, _, errors = extract(*run)
     assert status == 2
-    assert "holds features of other images, weights or sides; move it away, or replace it with --fresh" in told
+    assert "holds features of other images, weights or sides; move it away, or replace it with --fresh" in errors
     assert (tmp_path / "swin_t-pictures.npz").read_bytes() == before
     (tmp_path / "swin_t-pictures.shards").mkdir()
     (tmp_path / "swin_t-pictures.shards" / "train-000000000.npz").write_bytes(b"no shard")
@@ -187,10 +187,10 @@ def folders(root, bad=(), each=3):
 
 def test_bad_images_are_named_counted_and_skipped(tmp_path, extract):
     root = folders(tmp_path / "pictures", bad=("train/cat/1.png", "val/dog/0.png", "val/dog/2.png"))
-    with pytest.warns(UserWarning, match="cannot be read") as told:
+    with pytest.warns(UserWarning, match="cannot be read") as errors:
         assert extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)[0] == 0
     where = "paper.experiments.features: "
-    assert [str(one.message) for one in told] == [
+    assert [str(one.message) for one in errors] == [
         f"{where}1 of 9 images cannot be read and are skipped: {root / 'train/cat/1.png'}",
         f"{where}2 of 9 images cannot be read and are skipped: {root / 'val/dog/0.png'}, {root / 'val/dog/2.png'}",
     ]
@@ -203,19 +203,19 @@ def test_bad_images_are_named_counted_and_skipped(tmp_path, extract):
 def test_images_that_all_fail_and_features_that_overflow_are_told(tmp_path, extract, models):
     bad = [f"val/{name}/{index}.png" for name in NAMES for index in range(2)]
     root = folders(tmp_path / "pictures", bad, each=2)
-    status, output, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)
+    status, output, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *SMALL)
     assert (status, output) == (1, "")
     assert (
         "python -m paper experiment features: paper.experiments.features: `source` must have images that can be read"
-        in told
+        in errors
     )
     state = stand_in.drawn(stand_in.Swin).state_dict()
     state["norm.weight"] *= 1e9
     torch.save(state, tmp_path / "large.pth")
     options = ("--weights", tmp_path / "large.pth", *SMALL)
-    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *options)
+    status, _, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path / "out", *options)
     assert status == 1
-    assert "features: `--weights` must give features that float16 can hold, got NaN or infinity; check the w" in told
+    assert "features: `--weights` must give features that float16 can hold, got NaN or infinity; check the w" in errors
 
 
 # --- What is refused -------------------------------------------------------------------------------------------------
@@ -256,21 +256,21 @@ REFUSED = {
 def test_bad_options_are_refused_and_nothing_is_written(case, root, tmp_path, extract, monkeypatch):
     options, message = REFUSED[case]
     monkeypatch.chdir(bad_files(tmp_path))
-    status, output, told = extract("--model", "swin_t", "--data", root, "--out", "out", "--device", "cpu", *options)
+    status, output, errors = extract("--model", "swin_t", "--data", root, "--out", "out", "--device", "cpu", *options)
     assert (status, output) == (2, "")
-    assert told.startswith("python -m paper experiment features: ")
-    assert message in told
+    assert errors.startswith("python -m paper experiment features: ")
+    assert message in errors
     assert not (tmp_path / "out").exists()
 
 
 def test_weights_that_cannot_be_loaded_are_named_with_their_address(root, tmp_path, extract, models):
     models.weights.fails = True
-    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    status, _, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     assert (
         WHERE + "`--weights` default must be loaded from https://example.org/weights.pth, which fails (no network); "
         "download the file elsewhere and name it: --weights FILE.pth"
-    ) in told
+    ) in errors
 
 
 def test_a_torchvision_of_another_torch_is_told(root, tmp_path, extract, monkeypatch):
@@ -278,8 +278,8 @@ def test_a_torchvision_of_another_torch_is_told(root, tmp_path, extract, monkeyp
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr(networks, "importlib", SimpleNamespace(import_module=broken))
-    status, _, told = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
+    status, _, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     reason = "operator torchvision::nms does not exist"
-    assert f"{WHERE}networks need torchvision, which cannot be imported ({reason}" in told
-    assert f"pip install torchvision, in the version that belongs to torch {torch.__version__}" in told
+    assert f"{WHERE}networks need torchvision, which cannot be imported ({reason}" in errors
+    assert f"pip install torchvision, in the version that belongs to torch {torch.__version__}" in errors

@@ -50,9 +50,9 @@ def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):
     values = torch.zeros(3)
     with pytest.raises(
         jobs.JobError, match=r"^job 2 of 2 failed, so all were stopped; finished runs are kept: "
-    ) as told:
+    ) as errors:
         jobs.side_by_side(functools.partial(fail_or_wait, tmp_path, values), 2)
-    assert "ValueError: the disk is full" in str(told.value)
+    assert "ValueError: the disk is full" in str(errors.value)
     assert values.tolist() == [2, 2, 2]
     assert sorted(names(tmp_path)) == ["0", "1"]
     assert alive(tmp_path) == []
@@ -107,8 +107,8 @@ def test_jobs_give_the_results_of_one_process_and_resume_with_another_number(fil
     content = json.loads((one / f"{stem}.json").read_text())
     two.mkdir()
     (two / f"{stem}.json").write_text(json.dumps(content | {"runs": content["runs"][:4]}))
-    status, output, told = command("heads", "--data", file, "--out", two, *options, "--jobs", 2)
-    assert status == 0, told
+    status, output, errors = command("heads", "--data", file, "--out", two, *options, "--jobs", 2)
+    assert status == 0, errors
     assert sorted(os.listdir(two)) == [f"{stem}.json", f"{stem}.md", f"{stem}.png"]
     assert results(two / f"{stem}.json") == results(one / f"{stem}.json")
     dates = {run["date"] for run in content["runs"][:4]}
@@ -126,10 +126,10 @@ def test_a_failing_job_of_heads_is_told_and_the_status_is_1(file, tmp_path, comm
 
     monkeypatch.setattr(jobs, "side_by_side", failing)
     options = ("--methods", "low-rank", "--ranks", 2, "--quick", "--device", "cpu", "--name", "tiny", "--jobs", 8)
-    status, output, told = command("heads", "--data", file, "--out", tmp_path, *options)
+    status, output, errors = command("heads", "--data", file, "--out", tmp_path, *options)
     assert (status, output) == (1, "")
     assert (
-        told == "python -m paper experiment heads: job 1 of 2 failed: no memory\n"
+        errors == "python -m paper experiment heads: job 1 of 2 failed: no memory\n"
     )  # there are two starts, so two jobs
     assert os.listdir(tmp_path) == ["heads-tiny-tuned-quick.json"]
     assert list(results(tmp_path / "heads-tiny-tuned-quick.json").values()) == [{"test": 1.0}]
@@ -143,8 +143,8 @@ def test_jobs_of_projection_give_the_results_of_one_process(tmp_path, command):
     options = ("--methods", "placed", "pca", "trained-placed", "--widths", 3, "--quick", "--side", SIDE)
     options += ("--device", "cpu", "--name", "tiny")
     for out, count in (("one", 1), ("two", 2)):
-        status, _, told = command("projection", "--data", folder, "--out", tmp_path / out, *options, "--jobs", count)
-        assert status == 0, told
+        status, _, errors = command("projection", "--data", folder, "--out", tmp_path / out, *options, "--jobs", count)
+        assert status == 0, errors
     name = "projection-tiny-quick"
     assert results(tmp_path / "two" / f"{name}.json") == results(tmp_path / "one" / f"{name}.json")
     assert sorted(os.listdir(tmp_path / "two")) == [f"{name}.json", f"{name}.md", f"{name}.png"]

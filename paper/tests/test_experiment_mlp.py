@@ -32,13 +32,13 @@ def test_two_layers_of_a_method_with_a_tanh_between_them(method, file):
 
 def test_heads_of_two_layers_have_their_own_results(file, tmp_path, command):
     arguments = ("heads", "--data", file, "--out", tmp_path, "--ranks", 2, "--head", "mlp", *QUICK)
-    status, _, told = command(*arguments)
-    assert status == 0, told
+    status, _, errors = command(*arguments)
+    assert status == 0, errors
     deep = [variant for variant in HEAD_METHODS if variant.deep]
     assert [variant.method for variant in deep] == list(LAYERS)
     for variant in HEAD_METHODS:
         line = f"skipped: {variant}: there is no head of two layers of this kind\n"
-        assert (line in told) == (variant not in deep)
+        assert (line in errors) == (variant not in deep)
     page = (tmp_path / "heads-tiny-tuned-quick-mlp.md").read_text()
     assert page.startswith("# Heads on tiny, two layers, recipe tuned")
     assert all((f"| {method} |" in page) == (method in LAYERS) for method in METHODS)

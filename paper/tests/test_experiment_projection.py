@@ -109,15 +109,15 @@ def test_projections_are_trained_with_the_head(method, tau, data, maps):
 
 def test_projection_runs_every_method_and_resumes(folder, tmp_path, command, monkeypatch):
     arguments = ("projection", "--data", folder, "--out", tmp_path / "new", "--quick", "--widths", 5, 3, *SMALL)
-    status, output, told = command(*arguments)
-    assert status == 0, told
+    status, output, errors = command(*arguments)
+    assert status == 0, errors
     assert output.count("wrote ") == 2
     page = (tmp_path / "new" / "projection-tiny-quick.md").read_text()
     assert page.startswith("# Projections of tiny, a quick look: too short to compare methods\n")
     assert all(f"| {variant} |" in page for variant in PROJECTIONS)
     assert "| projection | numbers | m = 3 | m = 5 |" in page
     assert f"| LAPLEX, placed, tau = 1/m | {D + 4} to {D + 6} |" in page
-    assert f"[{2 * len(PROJECTIONS)}/{2 * len(PROJECTIONS)}] trained dense, m = 5: " in told
+    assert f"[{2 * len(PROJECTIONS)}/{2 * len(PROJECTIONS)}] trained dense, m = 5: " in errors
     assert (tmp_path / "new" / "projection-tiny-quick.png").read_bytes().startswith(b"\x89PNG")
     runs = json.loads((tmp_path / "new" / "projection-tiny-quick.json").read_text())["runs"]
     assert len(runs) == 2 * len(PROJECTIONS)
@@ -151,16 +151,16 @@ def test_files_and_folders_name_the_same_images(folder, tmp_path, command):
 
 def test_more_components_than_images_are_skipped_and_told(folder, tmp_path, command):
     options = ("--methods", "pca", "--widths", 2, 400, "--quick", *SMALL)
-    status, _, told = command("projection", "--data", folder, "--out", tmp_path, *options)
+    status, _, errors = command("projection", "--data", folder, "--out", tmp_path, *options)
     assert status == 0
-    assert "skipped: PCA, m = 400: the images have 359 principal components" in told
+    assert "skipped: PCA, m = 400: the images have 359 principal components" in errors
 
 
 def test_where_all_is_skipped_it_is_refused(folder, tmp_path, command):
     options = ("--methods", "pca", "--widths", 400, *SMALL)
-    status, output, told = command("projection", "--data", folder, "--out", tmp_path / "out", *options)
+    status, output, errors = command("projection", "--data", folder, "--out", tmp_path / "out", *options)
     assert (status, output) == (2, "")
-    assert "--widths must have one of at most 359, the number of principal components, for pca alone, got 400" in told
+    assert "--widths must have one of at most 359, the number of principal components, for pca alone, got 400" in errors
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,19 +182,19 @@ REFUSED = {
 def test_bad_options_are_refused_and_nothing_is_written(arguments, folder, tmp_path, command, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = ("--data", folder, *SMALL, "--out", "out", *arguments)
-    status, output, told = command("projection", *given)
+    status, output, errors = command("projection", *given)
     assert (status, output) == (2, "")
-    assert re.search(REFUSED[arguments], told)
-    assert told.splitlines()[-1].startswith("python -m paper experiment projection: ")
+    assert re.search(REFUSED[arguments], errors)
+    assert errors.splitlines()[-1].startswith("python -m paper experiment projection: ")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_parts_with_other_classes_are_refused(folder, tmp_path, command):
     other = pack(tmp_path / "other.npz", 2, 0, classes=CLASSES + 1)
     given = ("--data", folder / "some_val.npz", "--train", folder / "some_train0.npz", other)
-    status, _, told = command("projection", *given, "--out", tmp_path / "out", *SMALL)
+    status, _, errors = command("projection", *given, "--out", tmp_path / "out", *SMALL)
     assert status == 2
-    assert "python -m paper experiment projection: `train` and `val` must have the same classes in every part" in told
+    assert "python -m paper experiment projection: `train` and `val` must have the same classes in every part" in errors
     assert not (tmp_path / "out").exists()
 
 

@@ -78,19 +78,19 @@ def test_the_digest_tells_pixels_and_classes_apart(data):
 @pytest.mark.parametrize("variant", PROJECTIONS, ids=str)
 def test_stored_numbers_are_those_of_the_modules(variant, maps, data):
     width = 6
-    told = stored(variant, D, width)
+    errors = stored(variant, D, width)
     if variant.method == "gaussian":
-        assert told == 1  # a seed
+        assert errors == 1  # a seed
     elif variant.method == "pca":
-        assert told == sum(
+        assert errors == sum(
             value.numel() for value in principal_components(torch.randn(9, D), width).state_dict().values()
         )
     elif variant.method in TRAINED:
         module = maps.trainable(variant, width, 0)
-        assert told == sum(value.numel() for value in module.parameters())
-        assert told == (D * width + width if variant.method == "trained-dense" else D + width + 1)
+        assert errors == sum(value.numel() for value in module.parameters())
+        assert errors == (D * width + width if variant.method == "trained-dense" else D + width + 1)
     else:
-        assert told == sum(value.numel() for value in maps.frozen(variant, width, 0).state_dict().values())
+        assert errors == sum(value.numel() for value in maps.frozen(variant, width, 0).state_dict().values())
 
 
 def test_trained_numbers_are_those_of_the_net(data):

@@ -160,11 +160,11 @@ def test_a_damaged_file_is_named_and_left_alone(text, tmp_path):
     path.write_text(text)
     with pytest.raises(ValueError, match="must be a results file of the experiment 'some', got") as caught:
         Record(path, "some")
-    told = str(caught.value)
-    assert told.startswith("paper.experiments.Record: `path` must be")
-    assert str(path) in told
-    assert DAMAGED[text] in told
-    assert told.endswith("nothing was changed: move the file away, or start over with --fresh")
+    errors = str(caught.value)
+    assert errors.startswith("paper.experiments.Record: `path` must be")
+    assert str(path) in errors
+    assert DAMAGED[text] in errors
+    assert errors.endswith("nothing was changed: move the file away, or start over with --fresh")
     assert path.read_text() == text
     Record(path, "some", fresh=True).run({"seed": 0}, dict)
     assert len(Record(path, "some")) == 1

@@ -48,10 +48,10 @@ def test_values_converge_with_the_number_of_features():
 
 
 def test_the_command_writes_table_and_plot_and_resumes(tmp_path, command, monkeypatch):
-    status, output, told = command("rff", "--out", tmp_path / "new", *SMALL)
-    assert status == 0, told
+    status, output, errors = command("rff", "--out", tmp_path / "new", *SMALL)
+    assert status == 0, errors
     assert output.count("wrote ") == 2
-    assert "[2/2] D = 64: K x " in told
+    assert "[2/2] D = 64: K x " in errors
     page = (tmp_path / "new" / "rff.md").read_text()
     assert page.startswith("# Random Fourier features and laplex, n = 50, 3 seeds\n")
     assert re.search(r"\| laplex, float64 \|  \| \d\.\de-1[4-7] \|", page)
@@ -79,9 +79,9 @@ def test_without_options_the_features_are_the_paper_s():
 
 @pytest.mark.parametrize("option", ["--size", "--features", "--seeds"])
 def test_bad_options_are_refused_and_nothing_is_written(option, tmp_path, command):
-    status, output, told = command("rff", "--out", tmp_path / "out", "--device", "cpu", option, 0)
+    status, output, errors = command("rff", "--out", tmp_path / "out", "--device", "cpu", option, 0)
     assert (status, output) == (2, "")
-    assert told == f"python -m paper experiment rff: {option} must be at least 1, got 0\n"
+    assert errors == f"python -m paper experiment rff: {option} must be at least 1, got 0\n"
     assert list(tmp_path.iterdir()) == []
 
 

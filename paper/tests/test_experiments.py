@@ -96,8 +96,8 @@ def test_every_variant_has_the_parameters_it_is_counted_with(variant, file):
     data = features(file).standardised()
     made = Heads(data)
     first, other = made.make(variant, 2, 0), made.make(variant, 2, 1)
-    told = count(variant.method, WIDTH, CLASSES, 2).trained
-    assert sum(parameter.numel() for parameter in first.parameters()) == told
+    errors = count(variant.method, WIDTH, CLASSES, 2).trained
+    assert sum(parameter.numel() for parameter in first.parameters()) == errors
     fitted = variant.start != "random"
     alike = all(torch.equal(*pair) for pair in zip(first.parameters(), other.parameters(), strict=True))
     assert alike == fitted  # a start from the data does not depend on the seed
@@ -126,8 +126,8 @@ def test_the_discriminant_separates_gaussian_classes():
 
 def test_heads_reach_the_known_answer(file, tmp_path, command):
     options = ("--methods", "full", "laplex", "--ranks", 4, "--seeds", 2, "--device", "cpu")
-    status, output, told = command("heads", "--data", file, "--out", tmp_path, *options)
-    assert status == 0, told
+    status, output, errors = command("heads", "--data", file, "--out", tmp_path, *options)
+    assert status == 0, errors
     page = (tmp_path / "heads-made-tuned.md").read_text()
     full = float(re.search(r"\| full \|.*?\*\*([\d.]+)", page)[1])
     best = max(float(value) for value in re.findall(r"\| laplex \|.*?\*\*([\d.]+)", page))
@@ -140,12 +140,12 @@ def test_heads_reach_the_known_answer(file, tmp_path, command):
 
 def test_heads_runs_every_method_and_resumes(file, tmp_path, command, monkeypatch):
     arguments = ("heads", "--data", file, "--out", tmp_path / "new", "--ranks", 3, *QUICK)
-    status, _, told = command(*arguments)
-    assert status == 0, told
+    status, _, errors = command(*arguments)
+    assert status == 0, errors
     page = (tmp_path / "new" / "heads-tiny-tuned-quick.md").read_text()
     assert page.startswith("# Heads on tiny, recipe tuned, a quick look: too short to compare methods\n")
     assert all(f"| {method} |" in page for method in METHODS)
-    assert f"[{len(HEAD_METHODS)}/{len(HEAD_METHODS)}]" in told
+    assert f"[{len(HEAD_METHODS)}/{len(HEAD_METHODS)}]" in errors
     runs = json.loads((tmp_path / "new" / "heads-tiny-tuned-quick.json").read_text())["runs"]
     assert len(runs) == 3 * len(HEAD_METHODS)  # the seed of the chosen rate is the one that chose it
     assert all(run["settings"]["epochs"] == 3 for run in runs)
@@ -171,11 +171,11 @@ def test_ctrl_c_keeps_finished_runs(file, tmp_path, command, monkeypatch):
 
     monkeypatch.setattr(heads, "train", interrupted)
     arguments = ("heads", "--data", file, "--out", tmp_path, "--methods", "full", *QUICK)
-    status, output, told = command(*arguments)
+    status, output, errors = command(*arguments)
     assert (status, output) == (130, "")
     assert (
         "python -m paper experiment heads: interrupted; finished runs are kept, and the same command resumes from there"
-        in told
+        in errors
     )
     assert len(json.loads((tmp_path / "heads-tiny-tuned-quick.json").read_text())["runs"]) == 2
     assert command(*arguments)[0] == 0
@@ -197,10 +197,10 @@ def test_the_paper_s_recipe_tunes_nothing(file, tmp_path, command):
 
 def test_what_a_budget_does_not_buy_is_skipped_and_told(file, tmp_path, command):
     options = ("--methods", "laplex", "laplex-phased", "--ranks", 1, 6, *QUICK)
-    status, _, told = command("heads", "--data", file, "--out", tmp_path, *options)
+    status, _, errors = command("heads", "--data", file, "--out", tmp_path, *options)
     assert status == 0
-    assert "skipped: laplex-phased, r = 1: paper.methods.heads.size_for_budget: `budget` must be at least" in told
-    assert "skipped: laplex, singular, r = 6: a weight 5 x 16 has 5 singular vectors" in told
+    assert "skipped: laplex-phased, r = 1: paper.methods.heads.size_for_budget: `budget` must be at least" in errors
+    assert "skipped: laplex, singular, r = 6: a weight 5 x 16 has 5 singular vectors" in errors
 
 
 def test_the_learning_rate_is_the_best_on_validation_rows(file, tmp_path, monkeypatch):
@@ -265,8 +265,8 @@ def test_without_matplotlib_there_is_a_table_and_it_is_told(tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     head_tables.write(tmp_path / "heads-some.json", "some", "paper", ROWS)
     assert [path.name for path in tmp_path.iterdir()] == ["heads-some.md"]
-    told = capsys.readouterr().err
-    assert "plots need matplotlib, which is missing; pip install matplotlib and run the same command" in told
+    errors = capsys.readouterr().err
+    assert "plots need matplotlib, which is missing; pip install matplotlib and run the same command" in errors
 
 
 def test_seeds_that_diverged_are_told():

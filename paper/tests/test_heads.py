@@ -37,10 +37,10 @@ MAKERS = {
 @pytest.mark.parametrize("method", heads.METHODS)
 def test_the_count_is_that_of_the_module(method, size):
     made = MAKERS[method](size)
-    told = count(method, IN, OUT, size)
-    assert told.trained == sum(parameter.numel() for parameter in made.parameters())
+    errors = count(method, IN, OUT, size)
+    assert errors.trained == sum(parameter.numel() for parameter in made.parameters())
     constants = [value.numel() for name, value in made.state_dict().items() if "tau" not in name]  # tau is 1
-    assert told.stored == sum(constants)
+    assert errors.stored == sum(constants)
 
 
 @pytest.mark.parametrize("method", heads.METHODS)
@@ -88,9 +88,7 @@ def test_laplex_and_low_rank_have_the_same_rank_within_a_budget():
 
 
 def test_a_budget_that_buys_nothing_is_refused():
-    message = (
-        "size_for_budget: `budget` must be at least 4, the parameters of the smallest head"
-    )
+    message = "size_for_budget: `budget` must be at least 4, the parameters of the smallest head"
     with pytest.raises(ValueError, match=message):
         size_for_budget("seeded", 3, 2, 3)
 
