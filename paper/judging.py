@@ -143,16 +143,17 @@ def ratio(run: Run | None, method: str, rival: str, way: str = "forward", quanti
     return theirs / ours if ours and theirs else None
 
 
-def series(
-    runs: Sequence[Run], over: str, label: str, method: str, way: str, quantity: str, scale: float
-) -> Series | None:
-    """A method's numbers over one of the settings; None where no run has any."""
+def method_series(
+    runs: Sequence[Run], over: str, labels: Mapping[str, str], way: str, quantity: str, scale: float = 1.0
+) -> list[Series]:
+    """A line over one of the settings for each method that has numbers; ``labels`` are by method."""
     ordered = sorted(runs, key=lambda run: run.settings[over])
-    numbers = [value(run, method, way, quantity) for run in ordered]
-    if all(number is None for number in numbers):
-        return None
-    points = [None if number is None else scale * number for number in numbers]
-    return Series(label, [float(run.settings[over]) for run in ordered], points)
+    x, lines = [float(run.settings[over]) for run in ordered], []
+    for method, label in labels.items():
+        numbers = [value(run, method, way, quantity) for run in ordered]
+        if any(number is not None for number in numbers):
+            lines.append(Series(label, x, [None if number is None else scale * number for number in numbers]))
+    return lines
 
 
 def paper_series(label: str, points: Mapping[int, float]) -> Series:

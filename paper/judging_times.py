@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from paper.entry import Entry, Figure, Outcome, Plot
-from paper.judging import machine_name, outcome, overall, paper_series, series, value
+from paper.judging import machine_name, method_series, outcome, overall, paper_series, value
 from paper.measuring import DENSE, FORWARD, LAPLEX, LOGS, PLANNED, TITLES
 from paper.results import Archive, Results, Run
 from paper.running import FULL, Measurement, Request
@@ -88,8 +88,7 @@ def times_plot(
     """
     scale, label = (1e3, "ms") if quantity == "seconds" else (1 / GB, "GB, inputs and result counted")
     chosen = results.runs if runs is None else runs
-    lines = [series(chosen, over, TITLES[method], method, way, quantity, scale) for method in methods]
-    drawn = [line for line in lines if line is not None]
+    drawn = method_series(chosen, over, {method: TITLES[method] for method in methods}, way, quantity, scale)
     if not drawn:
         return None
     paper = {**(points or {}), **((gpu_points or {}) if results.device == "cuda" else {})}

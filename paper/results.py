@@ -105,7 +105,7 @@ class Archive:
     def experiments(self, pattern: str) -> list[Results]:
         """The results in files whose names, without their ending, have this pattern; each name once."""
         paths = {path.name: path for folder in self._folders for path in sorted(folder.glob(f"{pattern}.json"))}
-        finished = [path for path in paths.values() if not path.stem.endswith("-quick") and ".part" not in path.stem]
+        finished = [path for path in paths.values() if not path.stem.endswith("-quick")]
         self.opened += finished
         return [results for results in map(read, finished) if results.runs]
 

@@ -25,12 +25,12 @@ def add_to(commands: Any) -> None:
         one.add_argument("--fresh", action="store_true", help="forget earlier results of the same name in DIR")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """The command; its exit status is that of :func:`paper.experiments.run`."""
-    if given.list:
+    if options.list:
         print("\n".join(f"{name:12}{experiments.module(name).ABOUT}" for name in experiments.NAMES))
         return 0
-    if given.experiment is None:
-        given.parser.print_help()
+    if options.experiment is None:
+        options.parser.print_help()
         return 2
-    return experiments.run_parsed(given.experiment, given)
+    return experiments.run_parsed(options.experiment, options)

@@ -10,11 +10,11 @@ from paper.judging import (
     condition,
     figure,
     machine_name,
+    method_series,
     outcome,
     overall,
     power,
     ratio,
-    series,
     unjudged,
     value,
 )
@@ -207,9 +207,8 @@ def _over_spans(results: Results, method: str) -> tuple[float, list[float]]:
 
 
 def _errors_plot(results: Results, over: str, norm: str, title: str) -> Plot:
-    methods = (LAPLEX, SCANNED, DENSE, TOEPLITZ, LOGS)
-    lines = [series(results.runs, over, TITLES[method], method, FORWARD, norm, 1.0) for method in methods]
-    drawn = [line for line in lines if line is not None]
+    labels = {method: TITLES[method] for method in (LAPLEX, SCANNED, DENSE, TOEPLITZ, LOGS)}
+    drawn = method_series(results.runs, over, labels, FORWARD, norm)
     words = f"{title}, {NORMS[norm]}, {machine_name(results)}"
     return Plot(words, over, "relative error", drawn, "log2" if over == "n" else "log10", "log10")
 

@@ -17,10 +17,10 @@ from paper.judging import (
     condition,
     figure,
     machine_name,
+    method_series,
     milliseconds,
     outcome,
     paper_series,
-    series,
     unjudged,
 )
 from paper.measuring import FORWARD, LAPLEX, RIGHT, check, draw, powers, time_calls
@@ -223,8 +223,7 @@ def _error_plot(source: Results, keys: list[str]) -> Plot:
 
 def _time_plot(timed: Results) -> Plot:
     labels = {FEATURES: "random features", LAPLEX: "laplex, whole call"}
-    lines = [series(timed.runs, "features", label, key, FORWARD, "seconds", 1e3) for key, label in labels.items()]
-    drawn = [line for line in lines if line is not None]
+    drawn = method_series(timed.runs, "features", labels, FORWARD, "seconds", 1e3)
     counts = [run.settings["features"] for run in timed.runs]
     if _size(timed) == PAPER_SIZE:
         drawn.append(paper_series("LAPLEX", dict.fromkeys((min(counts), max(counts)), PAPER_LAPLEX_MS)))

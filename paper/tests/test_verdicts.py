@@ -62,12 +62,9 @@ def test_without_results_nothing_is_run(tmp_path):
         assert not outcome.figures
 
 
-def test_quick_looks_and_parts_are_no_results(tmp_path):
-    runs = [({"n": 1}, {"rank": [1]})]
-    for name in ("heads-made-tuned-quick", "cpu-rank.part0"):
-        write(tmp_path, name, runs)
-    archive = Archive([tmp_path])
-    assert archive.experiments("heads-*") == archive.experiments("cpu-rank*") == []
+def test_quick_looks_are_not_results(tmp_path):
+    write(tmp_path, "heads-made-tuned-quick", [({"n": 1}, {"rank": [1]})])
+    assert Archive([tmp_path]).experiments("heads-*") == []
 
 
 def test_a_later_folder_wins_and_devices_stand_side_by_side(tmp_path):
