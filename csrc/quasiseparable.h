@@ -19,12 +19,7 @@
 // at the rate 2 / tau, and W_i is the mass in the gap before point i, without decay. With phases each is a 2 x 2 matrix
 // of moments of w. The row p_i^T and the column z_j meet only through the product of steps between them, which is a
 // recurrence over a state of r numbers. So every operation takes O(n).
-//
-// References: Foreman-Mackey, Agol, Ambikasaran and Angus (2017), "Fast and scalable Gaussian process modeling with
-// applications to astronomical time series", Astronomical Journal 154, 220 (celerite: the factor for block = 0, with
-// decays inside the recurrence); Eidelman and Gohberg (1999), "On a new class of structured matrices", Integral
-// Equations and Operator Theory 34, 293-324 (quasiseparable matrices and their solves in O(n)); Vandebril, Van Barel
-// and Mastronardi (2008), "Matrix computations and semiseparable matrices", Johns Hopkins University Press.
+// src/laplex/_quasisep/__init__.py derives all this and names the literature.
 #pragma once
 
 #include "common.h"

@@ -1,26 +1,15 @@
 // The recurrence of the scan: sums of decayed sources up to every source, from the left and from the right.
 //
-// For sources in order, s_1 <= ... <= s_k, and one row of x, the left state and its recurrence are
+// src/laplex/_scan/__init__.py derives it, also for degree 1, and shows that it is associative. For sources in order,
 //
-//     v_j = sum over i <= j of exp(-(s_j - s_i) / tau) x_i         v_j = exp(-(s_j - s_{j-1}) / tau) v_{j-1} + x_j
+//     v_j = exp(-(s_j - s_{j-1}) / tau) v_{j-1} + x_j        degree 1, over a gap of u: (v, p) -> exp(-u) (v, p + u v)
 //
-// The right state is the same sum over i >= j, by the recurrence from the last source to the first. A target between
-// s_j and s_{j+1} multiplies the left state of s_j and the right state of s_{j+1} by its own decays to them
-// (neighbours.h). No exponent is ever positive, so nothing overflows.
+// The right state is the same from the last source to the first. A target between s_j and s_{j+1} multiplies the left
+// state of s_j and the right state of s_{j+1} by its own decays to them (neighbours.h).
 //
-// Degree 1, for the gradient of tau: the state also holds p_j, the same sum with u exp(-u) in place of exp(-u), where
-// u = (s_j - s_i) / tau. Over a gap of u = gap / tau the state moves without a subtraction:
-//
-//     (v, p) -> exp(-u) (v, p + u v)
-//
-// Chunks. A state is "referred to" a position if the decays of its terms end there. Let a run of sources end at e and
-// let a state referred to e' enter it. The run maps the state v to
-//
-//     exp(-(e - e') / tau) v + total         total: the run's own sum, referred to e
-//
-// The composition of two such maps is a map of the same form, and composition is associative. So a long run may be cut
-// into chunks: `chunk_total` reduces every chunk on its own, `carry` scans the totals, and `chunk_states` scans every
-// chunk from the state that enters it. Chunks are independent in the first and in the last step, and run in parallel.
+// Chunks. A state is "referred to" a position if the decays of its terms end there. A long run is cut into chunks:
+// `chunk_total` reduces every chunk on its own, `carry` scans the totals, and `chunk_states` scans every chunk from the
+// state that enters it. Chunks are independent in the first and in the last step, and run in parallel.
 //
 // Precision. The decay over a long span is one exponential of the difference of its end points. Only within a chunk is
 // it a product of decays, of at most CHUNK factors. The state is float64 for float32 data, too: in float32 the decays

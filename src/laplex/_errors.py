@@ -17,7 +17,7 @@ class PerformanceWarning(UserWarning):
 
 
 class PrecisionWarning(UserWarning):
-    """float32 anchors are so large, beside tau, that their roundings show in the kernel. Shown once per process."""
+    """float32 anchors are so large, compared with tau, that rounding shows in the kernel. Shown once per process."""
 
     __module__ = "laplex"
 

@@ -35,7 +35,7 @@ def linear(
         y = sum over h of weight_h x K_h^T                             with a weight, for a batch of matrices K_h
 
     At the sizes of layers it is faster to form the sum of the matrices once and multiply by it, and that is done: at
-    most 2^28 numbers, for the gradients three times as many. :func:`laplex.backends.which` tells.
+    most 2^28 numbers, three times as many for gradients. :func:`laplex.backends.which` says which way a call takes.
 
     Differentiable to any order in x, a, b, tau, weight, phi and psi, in reverse and forward mode. Where a_i = b_j the
     derivative through |a_i - b_j| is 0. First derivatives in tau are accurate for all anchors. Second derivatives in

@@ -129,7 +129,7 @@ class Plan:
     def update(self, a: Tensor, b: Tensor) -> Plan:
         """The plan for anchors that moved since this one was built. On the CPU small moves cost less than a new plan.
 
-        It returns a new plan: ``plan = plan.update(a, b)``. Inside torch.compile and torch.func it sorts anew.
+        It returns a new plan: ``plan = plan.update(a, b)``. Inside torch.compile and torch.func it sorts again.
         """
         rows, cols, shape = _flat("Plan.update", a, b)
         self._check_shape("Plan.update", shape, a.device)

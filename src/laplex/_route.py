@@ -1,7 +1,7 @@
 """Which way a call of ``laplex.linear`` takes: its checks and its choice, made once for every form of its arguments.
 
 A layer calls with the same shapes, dtypes and devices again and again. The checks look at nothing else (values are
-checked where they are read), and take as long as several launches. Warnings are of the first call of a form.
+checked where they are read), and take as long as several launches. Only the first call of a form warns.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def find_route(arguments: Arguments) -> Route:
 
 
 def forget() -> None:
-    """Find every route anew: for tests that change what backends can do."""
+    """Forget all routes: for tests that change what backends can do."""
     _routes.clear()
 
 

@@ -7,9 +7,8 @@
     formed   any device    forms the matrix (or a sum of matrices) once and multiplies by it, as nn.Linear does
 
 The first three sort the anchors and scan; the others visit all n * k entries, which is faster for small matrices and
-many rows. A call chooses by device, sizes and whether gradients are wanted: each way's time is estimated from a sweep.
-``backend=`` overrides the choice; if that backend cannot run, the call raises and
-says why.
+many rows. A call chooses by device, sizes and whether gradients are needed: each way's time is estimated from a sweep.
+``backend=`` overrides the choice; if that backend cannot run, the call raises an error that says why.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def which(
     plan: Plan | None = None,
     backend: str | None = None,
 ) -> str:
-    """The backend that ``laplex.linear`` would run with these arguments, here and now: where gradients are wanted
+    """The backend that ``laplex.linear`` would run with these arguments, here and now: where gradients are needed
     another one may be the fastest. The arguments are those of :func:`laplex.linear`."""
     for name, tensor in (("x", x), ("a", a), ("b", b)):
         _checks.is_tensor("laplex.backends.which", name, tensor)
@@ -78,7 +77,7 @@ def warm_up(
 ) -> int:
     """Compile the GPU programs of :func:`laplex.linear` now, and not at the first call that needs them.
 
-    After it no call compiles anything, whatever n and k, if it has what is described here and neither a plan nor
+    Afterwards no call compiles anything, whatever n and k, if it fits this description and has neither a plan nor
     phases. (For a weighted sum that is scanned, ``batch`` is the number of matrices.) Programs that Triton has in its
     cache on disk are only loaded. Compiling uses all cores.
 

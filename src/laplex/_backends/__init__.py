@@ -103,7 +103,7 @@ def cheapest_backend(work: Work, device: torch.device) -> str:
 
 
 def _by_cost(scan: str) -> bool:
-    """Whether costs are known for this backend's scan, and no derivative is wanted that only the scan has."""
+    """Whether costs are known for this backend's scan, and no derivative is needed that only the scan has."""
     if torch.compiler.is_compiling():
         return not exporting() and scan in ("cpp", "triton")
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
@@ -173,7 +173,7 @@ def _replay() -> Any:
 
 
 def tell_without_core(device: torch.device, numbers: int) -> None:
-    """Warn, once a process, where work of some size runs on the CPU without the compiled core."""
+    """Warn, once per process, if work of some size runs on the CPU without the compiled core."""
     if torch.compiler.is_compiling() or not _compiled.MISSING:  # asked first: a graph is bound to no sizes
         return
     if device.type == "cpu" and numbers >= WORTH_A_WARNING:

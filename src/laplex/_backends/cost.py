@@ -18,7 +18,7 @@ from laplex._scan.order import SHORT_AXIS_RATIO
 
 
 class Work(NamedTuple):
-    """A product as ``laplex.linear`` is asked for it."""
+    """A product that ``laplex.linear`` is called for."""
 
     results: int  # h: matrices W, after sums
     summed: int  # r: matrices in each sum
@@ -84,7 +84,7 @@ def _has_short_side(w: Work) -> bool:
     return max(w.n, w.k) >= SHORT_AXIS_RATIO * min(w.n, w.k)
 
 
-# Microseconds, by device, way and whether gradients are wanted.
+# Microseconds, by device, way and whether gradients are needed.
 COEFFICIENTS: dict[str, dict[tuple[str, bool], tuple[float, ...]]] = {
     "cuda": {  # an H200
         ("formed", False): (57.9, 0.456, 7.0e-7, 1.74e-6, 3.71e-8),

@@ -1,8 +1,9 @@
 """The checks of arguments, and the text of every error: what was called, which argument, required, got, what to do.
 
     arguments.py   shapes, dtypes and devices of what the user passes, before anything is computed
-    tau.py         the length scale: its type, its shape and its values, and those of anchors beside it
-    solves.py      what only solves, log determinants and factors ask for
+    tau.py         the length scale: its type, its shape and its values, and whether anchors are precise enough for it
+    solves.py      what only solves, log determinants and factors need
+    core.py        faults that the compiled core reports
     messages.py    texts for faults that other modules find
 
 Checks raise; functions of ``messages.py`` (and ``bad_tau``) return a text and leave raising to the caller.

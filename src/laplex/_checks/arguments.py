@@ -272,7 +272,7 @@ def _rows_over_batch(where: str, name: str, x: Tensor, batch: tuple[int, ...]) -
 def made_by(name: str, maker: str, got: object, required: type) -> None:
     """Raise if a user called the constructor of a class whose objects only a method makes, which ``maker`` names."""
     if not isinstance(got, required):
-        raise TypeError(f"laplex.{name}: is made by {maker}, not by its own name, got {type(got).__name__}")
+        raise TypeError(f"laplex.{name}: is made by {maker}, not by calling the class, got {type(got).__name__}")
 
 
 def no_transform_in_a_graph() -> None:

@@ -23,12 +23,12 @@ def not_definite(where: str, index: int, tied: list[int] | None) -> str:
     """``index`` is the anchor at which the factorisation failed; ``tied`` are two equal anchors, if they are why."""
     if tied is not None:
         return (
-            f"{where}: the matrix is singular: anchors a[{tied[0]}] and a[{tied[1]}] are equal, or as good as equal "
-            "beside tau; drop one of them, or add a positive `diag`"
+            f"{where}: the matrix is singular: anchors a[{tied[0]}] and a[{tied[1]}] are equal, or nearly so "
+            "compared with tau; drop one of them, or add a positive `diag`"
         )
     return (
         f"{where}: the matrix is not positive definite in float64: its factorisation broke down at a[{index}]; `diag` "
-        "is too small beside the entries there (or an argument is not finite); use a larger one"
+        "is too small compared with the entries there (or an argument is not finite); use a larger one"
     )
 
 
@@ -89,7 +89,7 @@ def not_an_index(key: object) -> str:
 
 def not_symmetric(where: str) -> str:
     return (
-        f"{where}: needs a symmetric matrix, made as LaplaceOperator(a) without `b` (and with `phi` alone); for "
+        f"{where}: needs a symmetric matrix, LaplaceOperator(a) without `b` (and with `phi` alone); for "
         "least squares with a rectangular K use K.mT.gram().solve(K.mT @ y, diag), or K.aslinearoperator() and SciPy"
     )
 
@@ -97,7 +97,7 @@ def not_symmetric(where: str) -> str:
 def not_copied() -> str:
     return (
         "CholeskyFactor: a factor that carries gradients cannot be copied or saved: the copy would lose them; make it "
-        "under torch.no_grad(), or keep what it is made of"
+        "under torch.no_grad(), or save the tensors that it was made from"
     )
 
 

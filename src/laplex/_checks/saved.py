@@ -27,14 +27,14 @@ class Place(NamedTuple):
     """Where a fault is, for messages."""
 
     name: str  # the class that is read
-    instead: str  # how to make such an object anew
+    instead: str  # how to make a new one
 
     def require(self, holds: object, what: str) -> None:
         """Raise ValueError unless ``holds``; ``what`` is required."""
         if not holds:
             raise ValueError(
-                f"{self.name}: what was saved is damaged, or of another version of laplex: {what}; make it anew with "
-                f"{self.instead}"
+                f"{self.name}: the saved data are damaged, or of another version of laplex: {what}; make a new one "
+                f"with {self.instead}"
             )
 
     def fields(self, state: Any, names: set[str]) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def sample_count(where: str, count: object) -> None:
 def reverse_mode_only(where: str, *values: object) -> None:
     """Raise while a graph is captured, under transforms of torch.func, and for dual numbers.
 
-    Derivatives would be lost there. (Unless fullgraph=True was asked for, torch.compile answers the first error with a
+    Derivatives would be lost there. (Unless fullgraph=True is set, torch.compile answers the first error with a
     graph break, and the call then runs eagerly.)
     """
     if torch.compiler.is_compiling():

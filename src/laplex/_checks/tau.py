@@ -21,7 +21,7 @@ SMALLEST_TAU_OF_SQUARES = 2 * SMALLEST_TAU  # Gram matrices are made of sums at 
 
 
 class _Precision:
-    """Whether this process was told of anchors with too few digits."""
+    """Whether this process has warned of anchors with too few digits."""
 
     shown = False
 
@@ -45,10 +45,11 @@ def length_scale(where: str, tau: object, a: Tensor, smallest: float = SMALLEST_
 
 
 def resolution(where: str, tau: float | Tensor, a: Tensor, *, shifted: bool = False) -> None:
-    """Warn, once a process, if float32 anchors are so large that their roundings show beside tau, as those of dates.
+    """Warn, once per process, if float32 anchors, such as dates, are so large that their rounding shows against tau.
 
-    The last bit tells anchors that were rounded from exact ones, such as whole numbers. With ``shifted`` only anchors
-    that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the device.
+    The last bit distinguishes anchors that were rounded from exact ones, such as whole numbers. With ``shifted`` only
+    anchors that are all far from 0 count: those of a layer are what they are, however small tau is. Waits for the
+    device.
     """
     if _precision.shown or a.dtype != torch.float32 or not plainly_eager() or not plain(a) or a.numel() == 0:
         return

@@ -6,7 +6,7 @@ At the sizes of layers, a thousand features and hundreds of rows, the fastest ex
 
 and multiplies: y = x W^T, where float32 sums are carried in float64, or in blocks that are added so. The r matrices of
 a sum exist only in registers, so the memory is that of W, whatever r is; backward has W, its gradient G = dL/dW, which
-is such a product, too, and partial sums, at most as many numbers.
+is also a product, and partial sums, at most as many numbers.
 With c and d for the cosine and the sine of phi_qi - psi_qj:
 
     t_bar_qi   = w_q / tau_q sum over j of G_ij sign(s_qj - t_qi) exp(-u) c       s_bar: the opposite, summed over i
@@ -17,7 +17,7 @@ With c and d for the cosine and the sine of phi_qi - psi_qj:
 Every entry is visited once forwards and once backwards, which is r n k exponentials; a sum over the rows of x costs no
 more than in any other matrix product. The scan (``laplex._scan``) visits r m (n + k) points instead, for m rows of x.
 
-    kernels.py     the r matrices that are summed, and which gradients are wanted
+    kernels.py     the r matrices that are summed, and which gradients are needed
     autograd.py    W as a differentiable tensor
     ops.py         the operators that PyTorch sees
     torch.py       plain torch, any device; the definition for derivatives of derivatives

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex import _checks
+from laplex._checks.core import core_fault
 from laplex._compiled import core
 from laplex._formed.kernels import Gradients, Kernels, Needs
 from laplex._formed.torch import entries_dtype as entries_dtype
@@ -39,13 +39,14 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     a, b = (side if side.dim() == 3 else side[None] for side in (left, right))
     (h, m, length), n = a.shape, b.shape[-1]
     addresses = a.data_ptr(), b.data_ptr(), product.data_ptr()
-    if core.multiply(*addresses, h, m, n, length, *a.stride(), *b.stride(), torch.get_num_threads()):
-        raise MemoryError("laplex.linear: no memory for the compiled core's scratch arrays; use smaller batches")
+    status = core.multiply(*addresses, h, m, n, length, *a.stride(), *b.stride(), torch.get_num_threads())
+    if status:
+        core_fault("laplex.linear", status)
     return product.to(dtype)
 
 
 def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradients:
-    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted."""
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not needed."""
     target, source, tau, weight, phi, psi = kernels.tensors
     g = g.to(torch.promote_types(g.dtype, kernels.target.dtype)).contiguous()
     t_bar, s_bar = (_bar(g, anchors, needs.anchors) for anchors in (target, source))
@@ -81,7 +82,7 @@ def _run(function: Callable[..., int], kernels: Kernels, matrix: Tensor, *bars: 
     addresses = [0 if array is None else array.data_ptr() for array in (*arrays, matrix, *bars)]
     status = function(*addresses, h, kernels.summed, n, k, dtype == torch.float64, torch.get_num_threads())
     if status:
-        _raise(status, kernels.tau)
+        core_fault("laplex.linear", status, kernels.tau)
 
 
 def _direction(phase: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -90,12 +91,3 @@ def _direction(phase: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         return None
     wide = phase.double()
     return torch.stack((wide.cos(), wide.sin()), dim=-2).to(dtype)
-
-
-def _raise(status: int, tau: Tensor) -> None:
-    where = "laplex.linear"
-    if status == core.BAD_TAU:
-        raise ValueError(_checks.bad_tau(where, tau))
-    if status in (core.NOT_FINITE_A, core.NOT_FINITE_B):
-        raise ValueError(_checks.not_finite(where, "a" if status == core.NOT_FINITE_A else "b"))
-    raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")

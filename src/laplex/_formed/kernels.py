@@ -50,7 +50,7 @@ class Kernels(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """Which gradients are wanted; those of targets and sources come together, and those of phi and psi."""
+    """Which gradients are needed; those of targets and sources come together, and those of phi and psi."""
 
     anchors: bool
     tau: bool
@@ -73,7 +73,7 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Te
 
 
 def gradients_like(kernels: Kernels, needs: Needs) -> Gradients:
-    """Memory for the gradients that are wanted, in the order of ``Kernels.tensors``."""
+    """Memory for the gradients that are needed, in the order of ``Kernels.tensors``."""
     bars = [
         tensor.new_empty(tensor.shape) if need and tensor is not None else None
         for tensor, need in zip(kernels.tensors, needs.of_each, strict=True)

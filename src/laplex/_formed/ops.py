@@ -5,7 +5,7 @@
     laplex::form_pullback(g, kernels, needs, dtype, backend)   -> the gradients of target, source, tau, weight, phi, psi
     laplex::matmul(left, right, dtype, backend)                -> left right in this dtype, with exact sums
 
-``kernels`` stands for the fields of ``Kernels``. A gradient that is not wanted has no elements.
+``kernels`` stands for the fields of ``Kernels``. A gradient that is not needed has no elements.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradients:
-    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
+    """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not needed.
 
     By the formulas, in float64: operators run where autograd does not look.
     """

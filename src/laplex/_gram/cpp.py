@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._checks.core import core_fault
 from laplex._compiled import core
 from laplex._gram.sums import pulls
 
@@ -32,5 +33,6 @@ def _run(sums: Tensor, direction: Tensor, target: Tensor, tau: Tensor, matrix: T
     addresses = [array.data_ptr() for array in arrays]
     addresses.append(0 if pulled is None else pulled.data_ptr())
     is_double = matrix.dtype == torch.float64
-    if core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads()):
-        raise MemoryError("laplex.gram: no memory for the compiled core's scratch arrays; use smaller batches")
+    status = core.gram(*addresses, h, m, n, channels, is_double, torch.get_num_threads())
+    if status:
+        core_fault("laplex.gram", status)

@@ -19,7 +19,7 @@ HUGE = 2.0**512  # larger weights are divided by it first, so that nothing overf
 
 
 class Columns(NamedTuple):
-    """What a Gram matrix is made of beside the anchors, in float64."""
+    """What a Gram matrix is made of besides the anchors, in float64."""
 
     weight: Tensor  # (h, m, channels, k)
     direction: Tensor  # (h, 2, n), or (h, 0, n) without phases
@@ -49,7 +49,7 @@ def gram(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> tuple[Tensor, 
 def pullback(
     g: Tensor, sums: Tensor, columns: Columns, matrix: Matrix, *, to_source: bool, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """weight_bar, direction_bar, t_bar, s_bar, tau_bar in float64; empty what is not asked for."""
+    """weight_bar, direction_bar, t_bar, s_bar, tau_bar in float64; empty where not requested."""
     (weight, direction), tau = columns, matrix.tau
     parts = matrix.backend.gram.pull(g, sums, direction, matrix.target.double(), tau)
     pulled = Pulled(*parts.split_with_sizes(pulls(sums.shape[2]), 2))

@@ -161,7 +161,7 @@ class _Refuse(torch.autograd.Function):
 
 
 def _once(backward: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
-    """A backward that raises an error where its own derivative is asked for.
+    """A backward that raises an error where its own derivative is requested.
 
     torch's once_differentiable raises only if g requires a gradient; where g is a constant and only the inputs do, the
     second derivative would silently be left out.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._checks.core import core_fault
 from laplex._compiled import core
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 
@@ -43,7 +44,7 @@ def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -
     arrays = _contiguous(*chain, left, right)
     status = core.sweep_pullback(*_addresses(*arrays, *bars), *left.shape, *_sizes(chain))
     if status:
-        raise MemoryError("laplex: no memory for the compiled core's scratch arrays; use smaller batches")
+        core_fault("laplex", status)
 
 
 def _sweep(chain: Chain, order: int, divisor: int, x: Tensor, y: Tensor, transposed: bool, inverse: bool) -> None:

@@ -1,14 +1,8 @@
 """How the symmetric K and the Gram matrices M = K diag(weight) K^T, plus a diagonal, become systems to be solved.
 
-The generators are those of the package's docstring, with the points in the order of a. With e_i = 1, or
-(cos phi_i, sin phi_i) with phases:
-
-    K:  p_i = q_i = e_i,                                  T_i = exp(-gap_i / tau) I
-    M:  p_i = (e_i, V_i e_i),   q_i = (U_i e_i, e_i),     T_i = exp(-gap_i / tau) [[I, W_i], [0, I]]
-
-U, V and W are sums of the weights or, with phases, of their moments, the 2 x 2 matrices
-weight * (cos psi, sin psi) (cos psi, sin psi)^T; ``_masses`` finds them. U and V are half sums of a product with K at
-tau / 2, and W counts the columns of every gap.
+The generators are those of the package's docstring, with the points in the order of a and e_i = 1 without phases.
+``_masses`` finds U, V and W: sums of the weights or, with phases, of their moments, the 2 x 2 matrices
+weight * (cos psi, sin psi) (cos psi, sin psi)^T. U and V are half sums of a product with K at tau / 2.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ Definitions
 
 The recurrence
     Visit the sources in order, from the left. The state is a pair (position, value). The value is the sum of all
-    sources visited so far, each with its decay up to the position. Source j alone is the state (s_j, x_j). To go on,
-    the old value decays over the gap and the new one is added:
+    sources visited so far, each with its decay up to the position. Source j alone is the state (s_j, x_j). At the
+    next source the old value decays over the gap and the new one is added:
 
         (s_1, v_1) + (s_2, v_2)  ->  (s_2, exp(-|s_2 - s_1| / tau) v_1 + v_2)
 

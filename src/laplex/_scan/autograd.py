@@ -60,7 +60,7 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
 
     x counts as (h, m, k), h = prod(H). The second result is (*X, 0) unless ``odd``.
     """
-    if torch.compiler.is_compiling():  # traces no Function with a jvp of its own, nor one that takes a tensor twice
+    if torch.compiler.is_compiling():  # cannot trace a Function that has a jvp or takes a tensor twice
         _checks.no_transform_in_a_graph()
         inputs = x, *matrix.flat
         return _Scan.apply(*apart(inputs[:TENSORS]), *inputs[TENSORS:], odd, degree)  # type: ignore[no-any-return]
@@ -263,12 +263,12 @@ class _Sums:
         return scan(v, self.matrix, odd=odd, degree=degree)
 
     def even(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
-        """A_m v, and its slope (B_m - m B_{m-1}) v if that is asked for."""
+        """A_m v, and its slope (B_m - m B_{m-1}) v on request."""
         even, odd = self.scan(v, self.degree, odd=slope)
         return even, odd - self.scan(v, 0, odd=True)[1] if slope and self.degree else odd
 
     def odd(self, v: Tensor, *, slope: bool) -> tuple[Tensor, Tensor]:
-        """B_m v, and its slope (N_m - m N_{m-1}) v if that is asked for.
+        """B_m v, and its slope (N_m - m N_{m-1}) v on request.
 
         The slope subtracts the ties, which may be almost the whole sum, so v is not rounded before that.
         """

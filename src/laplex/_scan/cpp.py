@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex import _checks
+from laplex._checks.core import core_fault
 from laplex._compiled import core
-from laplex._errors import StalePlanError
 from laplex._scan import results
 from laplex._scan.order import Matrix, Order, empty_order
 from laplex._shapes import flat
@@ -83,7 +82,7 @@ def _run(
     pull: Tensor | None = None,
     degree: int = 0,
 ) -> None:
-    """Fill even, odd and pull. The core takes addresses: 0 for what is not wanted, as for a tensor without elements."""
+    """Fill even, odd and pull. The core takes addresses: 0 for what is not needed, as for a tensor without elements."""
     target, source, tau, (_, target_side, source_side), _ = matrix
     if target_side.indices.dtype != torch.int32 or source_side.indices.dtype != torch.int32:
         raise TypeError(
@@ -100,7 +99,7 @@ def _run(
     sizes = h, x.numel() // (h * k), n, k, *channels, degree
     status = core.scan(*addresses, *sizes, x.dtype == torch.float64, torch.get_num_threads())
     if status:
-        _raise("laplex.linear", status, tau)
+        core_fault("laplex.linear", status, tau)
 
 
 def _sort(a: Tensor, b: Tensor, order: Order, from_old: bool) -> None:
@@ -114,14 +113,4 @@ def _sort(a: Tensor, b: Tensor, order: Order, from_old: bool) -> None:
     threads = torch.get_num_threads()
     status = core.order(*(array.data_ptr() for array in arrays), *sizes, from_old, a.dtype == torch.float64, threads)
     if status:
-        _raise("laplex", status, None)
-
-
-def _raise(where: str, status: int, tau: Tensor | None) -> None:
-    if status == core.STALE_PLAN:
-        raise StalePlanError(_checks.stale_plan(where))
-    if status == core.BAD_TAU and tau is not None:
-        raise ValueError(_checks.bad_tau(where, tau))
-    if status in (core.NOT_FINITE_A, core.NOT_FINITE_B):
-        raise ValueError(_checks.not_finite(where, "a" if status == core.NOT_FINITE_A else "b"))
-    raise MemoryError(f"{where}: no memory for the compiled core's scratch arrays; use smaller batches")
+        core_fault("laplex", status)

@@ -8,7 +8,7 @@ integer index and, for some kinds, values:
     "short"     order                                -
     "long"      below, upto                          -
     "entries"   one order of both sides, see below   positions in that order
-    "bits"      the same, one bit a point            positions in that order
+    "bits"      the same, one bit per point          positions in that order
     "places"    where rows and columns lie in it     -
     "nothing"   -                                    -
 
@@ -19,9 +19,9 @@ the caller's order.
 CPU backends sort the sides apart: both of them ("merged"), or only one that is much shorter ("short_rows",
 "short_cols"). The GPU sorts both sides into one sequence of n + k points ("joined"). It is held with the rows: an entry
 is a row's index i, or -1 - j for column j, and rows come before columns where they tie. If both sides were sorted to
-begin with ("in_order"), a bit a point is enough. The sequence is padded to whole words of 32 points. Positions of size
-0 are those of anchors that may have moved: programs then gather them again and check the order. A large order that is
-kept in a plan has, with the columns, the place of every row and column in the sequence (or size 0).
+begin with ("in_order"), one bit per point is enough. The sequence is padded to whole words of 32 points. Positions of
+size 0 are those of anchors that may have moved: programs then gather them again and check the order. A large order that
+is kept in a plan has, with the columns, the place of every row and column in the sequence (or size 0).
 
 h is the number of matrices in a batch.
 """
@@ -91,7 +91,7 @@ class Order(NamedTuple):
 
     @property
     def tensors(self) -> Tensors:
-        """What operators take in place of the order; the layout tells what they are."""
+        """What operators take in place of the order; the layout says what they are."""
         return self.target.indices, self.target.values, self.source.indices, self.source.values
 
     @property

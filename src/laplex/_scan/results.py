@@ -25,13 +25,13 @@ def odd_like(x: Tensor, size: int) -> Tensor:
 
 
 def sums_like(x: Tensor, matrix: Matrix, odd: bool) -> tuple[Tensor, Tensor]:
-    """E x and S x, yet to be filled; the second (*X, 0) unless it is wanted."""
+    """E x and S x, yet to be filled; the second (*X, 0) unless requested."""
     n = matrix.target.shape[-1]
     return even_like(x, n, matrix), odd_like(x, n if odd else 0)
 
 
 def gradients_like(x: Tensor, odd_x: Tensor, matrix: Matrix, to_tau: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar and tau_bar, yet to be filled; t_bar (*H, 0) without odd_x, tau_bar (0,) unless wanted."""
+    """x_bar, t_bar, s_bar and tau_bar, yet to be filled; t_bar (*H, 0) without odd_x, tau_bar (0,) unless requested."""
     target, source, tau = matrix.target, matrix.source, matrix.tau
     t_bar = target.new_empty((*target.shape[:-1], odd_x.shape[-1]))
     tau_bar = tau.new_empty(tau.shape if to_tau else (0,))

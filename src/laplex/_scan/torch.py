@@ -49,7 +49,7 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     states = flat_rows(x, matrix.tau).to(wide)[None]
     if degree:
         states = torch.cat([states, torch.zeros_like(states)])
-    # The copies of the anchors in the order are not used: anchors are gathered anew, and the order is checked.
+    # The copies of the anchors in the order are not used: anchors are gathered again, and the order is checked.
     left, tied, right = sums(states, t, s, rate, flat(of_target.indices, 3), flat(of_source.indices, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))

@@ -57,7 +57,7 @@ def parts_of(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
 
 
 def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Tensor, Tensor | None]:
-    """The sum, and the odd sums (h, m, n) if they are asked for and fit one part."""
+    """The sum, and the odd sums (h, m, n) on request and if they fit one part."""
     parts, y, saved = parts_of(x, matrix), None, None
     for part, of_part in parts:
         rows = x.expand(of_part.tau.numel(), *x.shape)

@@ -143,7 +143,7 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
     """Replay an operator, whose results are tensors.
 
     ``flatten`` turns its operands into the input tensors and whatever else its launches depend on. Within a recording
-    the operator is a part of that, and runs as it is.
+    the operator is a part of the recording, and runs as usual.
     """
 
     def decorate(operator: Callable[..., Results]) -> Callable[..., Results]:
