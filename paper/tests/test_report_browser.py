@@ -1,12 +1,12 @@
 """The page of `python -m paper report` in a real browser: drawn, filtered, on a phone, in the dark and on paper."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 import made_outcomes
 from paper import report
+from paper.results import COMMITTED
 from paper.sections import outcomes
 
 PLOTS = "document.querySelectorAll('figure.plot')"
@@ -143,14 +143,14 @@ def test_the_axis_can_be_linear(page):
 
 
 def test_every_plot_of_the_committed_results_is_drawn(page, tmp_path):
-    outcome = outcomes([Path(__file__).parents[2] / "benchmarks" / "results"])
+    results = outcomes([COMMITTED])
     written = tmp_path / "page.html"
-    written.write_text(report.to_html(outcome), encoding="utf-8")
+    written.write_text(report.to_html(results), encoding="utf-8")
     page.show(written)
     unfold(page)
-    assert len(page.all("section.entry")) == len(outcome)
+    assert len(page.all("section.entry")) == len(results)
     drawn = page.run(f"[...{PLOTS}].map(p => p.querySelectorAll('.drawing .marks').length)")
-    assert len(drawn) == sum(len(outcome.plots) for outcome in outcome) > 5
+    assert len(drawn) == sum(len(outcome.plots) for outcome in results) > 5
     assert min(drawn) > 0
     broken = "[...document.images].filter(i => !(i.complete && i.naturalWidth)).map(i => i.alt)"
     assert page.run(broken) == []

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture
 def run(paper_command):
-    """The command: its exit status, what it printed, and what it told on stderr."""
+    """The command: its exit status, what it printed, and what it wrote to stderr."""
     return partial(paper_command, "run")
 
 

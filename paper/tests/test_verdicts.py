@@ -157,10 +157,10 @@ def test_ffts(tmp_path):
     assert verdict("cpu-fft", tmp_path).verdict == "exceeded"
     outcome = verdict("cpu", tmp_path)
     assert outcome.verdict == "exceeded"
-    assert outcome.figures[2].verdict is None  # our writing of the paper's path is no part of the criterion
+    assert outcome.figures[2].verdict is None  # our writing of the paper's path is not part of the criterion
 
 
-def test_sizes_beyond_those_of_the_paper_are_drawn_and_told_beside_ffts(tmp_path):
+def test_sizes_beyond_those_of_the_paper_are_drawn_and_compared_with_ffts(tmp_path):
     pairs = {1 << 10: 2.0, 1 << 20: 0.9, 1 << 24: 2.0, 1 << 29: 2.5}
     runs = [(square(n), measured(**{LAPLEX: took(one), TOEPLITZ: took(1.0)})) for n, one in pairs.items()]
     write(tmp_path, "cuda-sizes", runs)
@@ -281,7 +281,7 @@ def test_outcomes_of_the_committed_results():
     assert by_name["heads"].verdict in ("reproduced", "exceeded")
 
 
-# Rows beside the criterion of an entry, by how their labels begin.
+# Rows that are not part of the criterion of an entry, by how their labels begin.
 SHOWN = {
     "fft": ("laplex with its plan kept",),
     "cpu": ("dense over the paper's portable path",),
