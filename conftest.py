@@ -226,7 +226,7 @@ def replayed(monkeypatch):
 
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
-    "order.launch", "order.count", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
+    "order.launch", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
     "formed.launch", "formed.multiply", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ import laplex
 from helpers import TOLERANCE, all_nan, assert_sums, error, flat, make_order, oracle
 from laplex._triton import launch as triton_launch
 from laplex._triton import tuning
-from laplex._triton.order import count as triton_count
+from laplex._triton.order import launch as triton_order
 
 pytestmark = pytest.mark.usefixtures("tiles")
 WAYS = {"at_once": (1 << 40, 0), "in_runs": (0, 1 << 40), "sorted": (0, 0)}  # up to how many pairs, and points
@@ -110,9 +110,14 @@ def test_anchors_that_are_not_finite_give_nan_throughout(way, side, value, put_i
     assert all_nan(laplex.linear(torch.randn(2, 50), *anchors, 1.0, backend="triton"))
 
 
-@pytest.mark.parametrize(
-    ("points", "launches"), [(64, ["rank_program"]), (65, ["rank_program", "join_program"]), (129, [])], ids=str
-)
+LAUNCHES = [
+    (64, ["rank_program"]),
+    (65, ["rank_program", "join_program"]),
+    (129, ["side_by_side_program", "encode_program"]),
+]
+
+
+@pytest.mark.parametrize(("points", "launches"), LAUNCHES, ids=str)
 def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monkeypatch):
     done = []
 
@@ -120,7 +125,7 @@ def test_more_points_are_counted_in_runs_and_many_sorted(points, launches, monke
         done.append(kernel.__name__)
         triton_launch.launch(kernel, *arguments)
 
-    monkeypatch.setattr(triton_count, "launch", launch)
+    monkeypatch.setattr(triton_order, "launch", launch)
     make_order(torch.randn(1, points - 20), torch.randn(1, 20), "joined", "triton")
     assert done == launches
 

@@ -16,9 +16,8 @@ from laplex._scan.order import WORD, Matrix, Order, Tensors, empty_order, padded
 from laplex._scan.results import LAUNCH_AXIS
 from laplex._shapes import flat
 from laplex._triton import tuning
-from laplex._triton.launch import launch
+from laplex._triton.launch import launch, step
 from laplex._triton.order import programs
-from laplex._triton.order.count import counted, counted_in_runs
 from laplex._triton.order.programs_refresh import place_program, refresh_program
 from laplex._triton.recording import call, give_up
 from laplex._triton.replay import replayed
@@ -90,9 +89,9 @@ def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
         one, two = (SortedRun(side.contiguous(), side, side.shape[1]) for side in (a, b))  # they have no entries
         run = _merged(one, two, words=True)
     elif h * merged**2 <= tuning.COUNTED_PAIRS:
-        run = SortedRun(*counted(a, b), merged)
+        run = SortedRun(*_counted(a, b), merged)
     elif h * merged <= tuning.COUNTED_IN_RUNS:
-        run = SortedRun(*counted_in_runs(a, b), merged)
+        run = SortedRun(*_counted_in_runs(a, b), merged)
     elif merged <= tuning.SORTED_AT_ONCE:
         run = _sorted(_side_by_side(a, b), a.shape[1], 0, 0)
     else:
@@ -103,6 +102,35 @@ def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
     entry, position = run.entry[:, None], run.position[:, None]
     nothing = h, 1, 0
     return entry, position, entry.new_empty(nothing), position.new_empty(nothing)
+
+
+def _counted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Positions and entries of both sides in order, (h, padded): every point is compared with all others."""
+    length = padded(a.shape[1] + b.shape[1])
+    return _ranked(a, b, length, length, tuning.RANK_TILE)
+
+
+def _counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for more points: every point is compared with those of its run, then searched for in the other runs."""
+    (h, n), k = a.shape, b.shape[1]
+    merged, length = n + k, padded(n + k)
+    runs = _ranked(a, b, tuning.RUN, merged, tuning.RUN_TILE)
+    position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
+    width, at_once = tuning.JOIN_TILE
+    number = -(-merged // tuning.RUN)
+    flags, warps = (width, step(number, at_once, 4)), 4 if number <= at_once else 2
+    grid, sizes = (-(-merged // width), h, 1), (merged, length, tuning.RUN, tuning.RUN.bit_length())
+    launch(programs.join_program, grid, (*runs, position, entry), sizes, flags, warps)
+    return position, entry
+
+
+def _ranked(a: Tensor, b: Tensor, run: int, length: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Rows, then columns, as sorted runs."""
+    (h, n), k = a.shape, b.shape[1]
+    position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
+    tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // tile[0]), h, 1)
+    launch(programs.rank_program, grid, tensors, (n, k, run, length), tile, 4)
+    return position, entry
 
 
 def refreshed(order: Joined, matrix: Matrix, far: bool, tile: int, warps: int) -> Tensor:

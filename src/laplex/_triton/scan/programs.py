@@ -45,6 +45,12 @@ Compile-time flags in addition to those of ``points``
     ODD       odd sums, too
     STAGED    how x lies in the merged order when the scan reads it: "" not at all (gathered from the caller's x),
               "places" (h, m, padded), as ``reduce_program`` has copied it, "rows" (h, padded, m)
+    UNSTAGED  the even sums are written in the merged order, and may replace x there
+    SPARSE    most tiles have no target, and those are skipped
+    SPANS     the tiles of this launch, "all", "narrow" or "wide". Narrow tiles take a third of the registers of wide
+              ones, so large products have one launch for each
+    TILES     tiles of a program: several in a launch of wide tiles, of which mostly none is wide
+    CARRY     as in ``carried_to``
     ONE_BATCH       h = 1
     ONE_ROW         a program has one row of x, and no loop over rows, which takes registers
     ROWS_AT_ONCE    rows that one access loads or stores, 1 or 4 (``scan.rows``)
@@ -169,13 +175,6 @@ def scan_program(
     PULL: ``odd_or_weights``, whose strides are odd_batch, odd_row and odd_col, holds weights, which are read. The odd
     sums are not stored: 1/tau times the sum over this program's rows of weights * odd goes to ``pull``, (h, row blocks,
     n). That is the gradient of the target anchors. Without PULL ``odd_or_weights`` takes the odd sums.
-
-    UNSTAGED: the even sums are written in the merged order, and may replace x there. SPARSE: most tiles have no target,
-    and those are skipped. CARRY: as in ``carried_to``.
-
-    SPANS: the tiles of this launch, "all", "narrow" or "wide". Narrow tiles take a third of the registers of wide ones,
-    so large products have one launch for each. In the launch of wide tiles a program has TILES tiles, because mostly
-    none of them is wide, and it ends at once.
     """
     if EARLY:
         follow()
