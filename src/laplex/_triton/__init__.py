@@ -21,8 +21,8 @@ In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is
 after what they compute. A room uses those below it only: points and running, then order, then distance and short,
 then scan, then phase and gram; formed uses none but points.
 
-A product on CUDA goes ``laplex.linear`` -> ``product`` -> ``scan`` (autograd) -> ``replay.run`` ->
-``scan.launch.scan_once`` -> ``scan_tiles`` -> ``launch``. It launches ``reduce_program``, for many tiles
-``carry_program``, and ``scan_program``. If numbers are wrong only from some size on, look at ``scan/carry``; at ties,
+A product on CUDA comes to ``scan.launch.scan``, which is ``scan_once`` with replay around it, and goes on to
+``scan_tiles`` and ``launch``. It launches ``reduce_program``, for many tiles ``carry_program``, and ``scan_program``.
+If numbers are wrong only from some size on, look at ``scan/carry``; at ties,
 at ``scan/sums``; after anchors moved, at ``order/programs_refresh``; from the second call on, at ``replay``.
 """
