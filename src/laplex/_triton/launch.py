@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,12 +48,6 @@ class Setup(NamedTuple):
     warps: int = 4
 
 
-class Recorder(Protocol):
-    """Takes note of launches."""
-
-    def launched(self, launch: Launch) -> None: ...
-
-
 class Survey:
     """Notes the programs that calls would need on a device; nothing is launched. Numbers are an example for each."""
 
@@ -63,7 +57,7 @@ class Survey:
 
 
 class _State(threading.local):
-    recorder: Recorder | None = None
+    recorder: Any = None  # a ``recording.Recording``, which notes launches
     survey: Survey | None = None
 
 

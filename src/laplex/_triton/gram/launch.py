@@ -29,13 +29,6 @@ from laplex._triton.program import by_name, strides_by_name
 from laplex._triton.recording import call
 
 
-class Sums(NamedTuple):
-    """What M is assembled from, in float64; the pullback reads it again."""
-
-    sums: Tensor  # (h, m, channels, 4, n): U, V, and the high and the low part of W
-    direction: Tensor  # (h, 2, n): cos phi and sin phi. Without phases any tensor, which no program reads
-
-
 class Bars(NamedTuple):
     """Cotangents of the inputs. The pullback's ``need`` has a flag for each, in this order."""
 
@@ -112,17 +105,18 @@ def search_steps(merged: int, fan: int) -> int:
 
 
 def gram(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> tuple[Tensor, Tensor, Tensor]:
-    """M (h, m, n, n) in the dtype of the weight (h, m, k); then the two tensors of ``Sums``, it is assembled from.
+    """M (h, m, n, n) in the dtype of the weight (h, m, k); then the results of ``sums_of``, it is assembled from.
 
     ``phase``: phi (h, n) of the targets and psi (h, k) of the sources, or nothing.
     """
-    parts = sums_of(weight, phase, matrix)
-    return assemble(parts.sums, parts.direction, matrix.target, matrix.tau, weight.dtype), *parts
+    sums, direction = sums_of(weight, phase, matrix)
+    return assemble(sums, direction, matrix.target, matrix.tau, weight.dtype), sums, direction
 
 
-def sums_of(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Sums:
-    """U, V and W at every target.
+def sums_of(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> tuple[Tensor, Tensor]:
+    """U, V, and the high and the low part of W at every target, (h, m, channels, 4, n), float64.
 
+    Then cos phi and sin phi, (h, 2, n); without phases any tensor, which no program reads.
     A fault makes all sums of its matrix NaN: an anchor, weight or tau that is not finite, or a plan of another order.
     """
     (h, m, k), n = weight.shape, matrix.target.shape[-1]
@@ -147,7 +141,7 @@ def sums_of(weight: Tensor, phase: tuple[Tensor, ...], matrix: Matrix) -> Sums:
     _launch(gram_carry_program, (scratch, tau), plan.carry)
     tensors = weight, phi, psi, target, tau, largest, order.entry, position, scratch, sums, direction
     _launch(gram_target_program, tensors, plan.targets)
-    return Sums(sums, direction)
+    return sums, direction
 
 
 def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:
@@ -184,7 +178,7 @@ def pullback(
     matrix: Matrix,
     need: tuple[bool, ...],
 ) -> Bars:
-    """The cotangents of all inputs for the cotangent g (h, m, n, n) of M, which was made of these ``Sums``.
+    """The cotangents of all inputs for the cotangent g (h, m, n, n) of M, which was assembled from ``parts``.
 
     ``need`` says which ``Bars`` are wanted; the others hold no meaningful numbers.
     """
@@ -197,8 +191,8 @@ def pullback(
         (cos, sin), (cos_bar, sin_bar) = direction.unbind(1), at_direction.sum(1).unbind(1)
         phi_bar = (cos * sin_bar - sin * cos_bar).to(phase[0].dtype)
     to_weight, _, to_source, to_tau, _, to_psi = need
-    to = to_weight, to_source, to_psi, to_tau
-    weight_bar, s_bar, psi_bar, stretch = _source_bars(pulled, sums, weight, phase, matrix, to)
+    outputs = to_weight, to_source, to_psi, to_tau
+    weight_bar, s_bar, psi_bar, stretch = _source_bars(pulled, sums, weight, phase, matrix, outputs)
     tau_bar = (stretch.sum(1) + at_decay[:, :, 0].sum((1, 2))) / tau if to_tau else tau
     return Bars(weight_bar, t_bar, s_bar, tau_bar, phi_bar, psi_bar)
 
@@ -209,10 +203,10 @@ def _source_bars(
     weight: Tensor,
     phase: tuple[Tensor, ...],
     matrix: Matrix,
-    to: tuple[bool, bool, bool, bool],
+    outputs: tuple[bool, bool, bool, bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Cotangents of weight, source and psi, and partial sums of tau's (h, programs), as far as ``to`` asks for them."""
-    to_weight, to_source, to_psi, to_tau = to
+    """Cotangents of weight, source and psi, and parts of tau's (h, programs), as far as ``outputs`` asks for them."""
+    to_weight, to_source, to_psi, to_tau = outputs
     target, source, tau = matrix[:3]
     (h, m, k), n, phased = weight.shape, target.shape[-1], bool(phase)
     sources = tuning.PULL_SOURCES
@@ -222,7 +216,7 @@ def _source_bars(
     psi_bar = psi.new_empty(psi.shape if to_psi else 0)
     stretch = pulled.new_empty((h, blocks if to_tau else 0))
     bars = weight_bar, s_bar, psi_bar, stretch
-    if any(to):
+    if any(outputs):
         rows, exact = m * (3 if phased else 1), weight.dtype == torch.float64
         fields, group = FIELDS_TO_TAU if to_tau else FIELDS, step(n, tuning.PULL_TARGETS, 4, 32)
         position, order = target.sort(-1)
@@ -231,6 +225,6 @@ def _source_bars(
         flags: tuple[Any, ...] = exact, phased, fields, group
         launch(gram_table_program, (fields * rows, h, 1), tensors, (m, n), flags, max(group // 32, 1))
         tensors = weight, psi, source.contiguous(), tau, position, table, *bars
-        sizes, flags = (m, n, k, n.bit_length() + 1, *weight.stride()), (exact, phased, *to, fields, sources)
+        sizes, flags = (m, n, k, n.bit_length() + 1, *weight.stride()), (exact, phased, *outputs, fields, sources)
         launch(gram_source_program, (blocks, h, 1), tensors, sizes, flags, 4)
     return bars
