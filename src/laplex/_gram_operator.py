@@ -152,10 +152,10 @@ class GramOperator:
         if kernel.phi is None or kernel.psi is None:
             rows = weight[..., None, :]
             return linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan)[..., 0, :].to(self.dtype)
-        of_rows, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # terms cancel near a cosine of 0
+        angles, angle = 2 * kernel.phi.double(), 2 * kernel.psi.double()  # terms cancel near a cosine of 0
         rows = torch.stack(torch.broadcast_tensors(weight, weight * angle.cos(), weight * angle.sin()), -2)
         plain, of_cos, of_sin = linear(rows, kernel.a, kernel.b, tau, plan=kernel.plan).unbind(-2)
-        return ((plain + of_rows.cos() * of_cos + of_rows.sin() * of_sin) / 2).to(self.dtype)
+        return ((plain + angles.cos() * of_cos + angles.sin() * of_sin) / 2).to(self.dtype)
 
     def to_dense(self) -> Tensor:
         """The dense matrix, n^2 numbers, by :func:`laplex.gram`."""
@@ -202,10 +202,10 @@ class GramOperator:
         _checks.reverse_mode_only(where, *held, self.weight, diag)
         _checks.one_by_one(where, kernel.a, kernel.b)
         added = _checks.diagonal(where, diag, kernel.a, batch, optional=False)
-        given = self._weights() if self.weight is None else self.weight
-        weight = flat_anchors(given.double(), batch or (1,))
+        weight = self._weights() if self.weight is None else self.weight
+        weight = flat_anchors(weight.double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
-        return _systems.of_gram(where, kernel._flat(where), weight, added, batch)
+        return _systems.gram_system(where, kernel._flat(where), weight, added, batch)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """As the constructor: what comes from a file is checked as what comes from a caller."""

@@ -133,7 +133,7 @@ class LaplaceOperator(Kernel):
         if got != required:
             raise ValueError(
                 f"{where}: the operator is {tuple(self.shape)} and `x` must have size {required} where they meet, "
-                f"got shape {tuple(x.shape)}{_checks.told_as_column(self._batch, required, x.shape)}"
+                f"got shape {tuple(x.shape)}{_checks.column_hint(self._batch, required, x.shape)}"
             )
 
     @classmethod
@@ -238,7 +238,7 @@ class LaplaceOperator(Kernel):
         _checks.reverse_mode_only(where, self.a, self.tau, self.phi, diag)
         _checks.one_by_one(where, self.a, self.b)
         added = None if diag is None else _checks.diagonal(where, diag, self.a, self._batch, optional=True)
-        return _systems.of_kernel(where, self._flat(where), added, self._batch)
+        return _systems.kernel_system(where, self._flat(where), added, self._batch)
 
     def _flat(self, where: str) -> _systems.Flat:
         self.plan._check_shape(where, tuple(self.shape), self.device)  # a tensor may have got another memory since

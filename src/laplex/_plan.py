@@ -27,16 +27,16 @@ class Known:
 
     def __init__(self, anchors: Tensor | None) -> None:
         self.tensor: Callable[[], Tensor | None] = lambda: None
-        self.seen: tuple[Any, ...] = ()
+        self.state: tuple[Any, ...] = ()
         if anchors is not None and plain(anchors) and not (anchors.requires_grad or anchors.is_inference()):
             self.tensor = weakref.ref(anchors)
-            self.seen = anchors.data_ptr(), anchors._version, anchors.shape
+            self.state = anchors.data_ptr(), anchors._version, anchors.shape
 
     def still(self, anchors: Tensor) -> bool:
         """Whether this is the recorded tensor, and nothing was written to it since."""
         if anchors is not self.tensor() or anchors.requires_grad:
             return False
-        return (anchors.data_ptr(), anchors._version, anchors.shape) == self.seen
+        return (anchors.data_ptr(), anchors._version, anchors.shape) == self.state
 
 
 class Plan:

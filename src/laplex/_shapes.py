@@ -23,11 +23,11 @@ class Folding(NamedTuple):
 def fold(x: Tensor, batch: tuple[int, ...]) -> tuple[Tensor, Folding]:
     """x (*F, m, k) -> (h, rows, k), h = prod(H). A dimension in which the matrices do not differ becomes rows."""
     lead = tuple(torch.broadcast_shapes(x.shape[:-2], batch))
-    of_batch = (1,) * (len(lead) - len(batch)) + batch
+    batch_sizes = (1,) * (len(lead) - len(batch)) + batch
     axes = range(len(lead))
-    front = (*[d for d in axes if of_batch[d] != 1], *[d for d in axes if of_batch[d] == 1])
+    front = (*[d for d in axes if batch_sizes[d] != 1], *[d for d in axes if batch_sizes[d] == 1])
     last = len(lead)
-    rows = x.shape[-2] * math.prod([size for size, differs in zip(lead, of_batch, strict=True) if differs == 1])
+    rows = x.shape[-2] * math.prod([size for size, matrices in zip(lead, batch_sizes, strict=True) if matrices == 1])
     folded = x.expand(*lead, *x.shape[-2:]).permute(*front, last, last + 1)
     return folded.reshape(math.prod(batch), rows, x.shape[-1]), Folding(lead, front, x.shape[-2])
 

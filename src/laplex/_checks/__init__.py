@@ -14,6 +14,7 @@ CUDA a check of values would make the host wait for the device, so there a fault
 
 from laplex._checks.arguments import anchor_pair as anchor_pair
 from laplex._checks.arguments import batch_shape as batch_shape
+from laplex._checks.arguments import column_hint as column_hint
 from laplex._checks.arguments import gram_weight as gram_weight
 from laplex._checks.arguments import is_tensor as is_tensor
 from laplex._checks.arguments import made_by as made_by
@@ -23,7 +24,6 @@ from laplex._checks.arguments import one_weight as one_weight
 from laplex._checks.arguments import operand as operand
 from laplex._checks.arguments import phases as phases
 from laplex._checks.arguments import sum_weight as sum_weight
-from laplex._checks.arguments import told_as_column as told_as_column
 from laplex._checks.messages import differentiable_once as differentiable_once
 from laplex._checks.messages import not_a_plan as not_a_plan
 from laplex._checks.messages import not_an_index as not_an_index

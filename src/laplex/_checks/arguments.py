@@ -126,7 +126,7 @@ def _tau_over_batch(where: str, tau: Tensor, a: Tensor, batch: tuple[int, ...]) 
     )
 
 
-def told_as_column(batch: tuple[int, ...], n: int, shape: torch.Size) -> str:
+def column_hint(batch: tuple[int, ...], n: int, shape: torch.Size) -> str:
     """What to do if an operand of this shape shows that anchors (h, 1) are meant as the h anchors of one matrix."""
     if n != 1 or len(batch) != 1 or batch[0] < 2 or batch[0] not in shape:
         return ""
@@ -249,7 +249,7 @@ def _as_long_as_columns(where: str, name: str, x: Tensor, b: Tensor, batch: tupl
     if x.dim() == 0 or x.shape[-1] != k:
         raise ValueError(
             f"{where}: `{name}` must have size k = {k} in its last dimension to match `b`, got shape {tuple(x.shape)}"
-            f"{told_as_column(batch, k, x.shape)}"
+            f"{column_hint(batch, k, x.shape)}"
         )
 
 

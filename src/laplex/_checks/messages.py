@@ -47,9 +47,9 @@ def stale_plan(where: str) -> str:
     )
 
 
-def other_backend(where: str, backend: str, of_plan: str) -> str:
+def other_backend(where: str, backend: str, planned: str) -> str:
     return (
-        f"{where}: `plan` was built for backend '{of_plan}', got backend='{backend}', which needs an order of another "
+        f"{where}: `plan` was built for backend '{planned}', got backend='{backend}', which needs an order of another "
         f"form; leave the backend out, or build laplex.Plan(a, b, backend='{backend}')"
     )
 

@@ -113,8 +113,8 @@ def order(place: Place, shape: tuple[int, ...], layout: Any, tensors: Any) -> Or
 
 def _check_order(place: Place, order: Order, sizes: tuple[int, int, int]) -> None:
     h, n, k = sizes
-    wanted = empty_order(torch.empty(h, n, device="meta"), torch.empty(h, k, device="meta"), order.layout)
-    allowed = [[tensor.shape] for tensor in wanted.tensors]
+    expected = empty_order(torch.empty(h, n, device="meta"), torch.empty(h, k, device="meta"), order.layout)
+    allowed = [[tensor.shape] for tensor in expected.tensors]
     if order.joined:
         allowed[1].append(torch.Size((h, 1, 0)))  # positions may be left out
         allowed[2].append(torch.Size((h, 1, n + k)))  # places may be there
@@ -135,8 +135,8 @@ def _check_side(place: Place, side: Side, other: Side) -> None:
         index, rank, below, upto = side.indices.long().unbind(1)
         place.require(_permutes(index), "an order must be a permutation")
         place.require(torch.equal(rank, _inverse(index)), "a rank must invert its order")
-        given, ascending = side.values.unbind(1)
-        place.require(torch.equal(given.gather(-1, index), ascending), "sorted anchors must be the anchors, sorted")
+        anchors, ascending = side.values.unbind(1)
+        place.require(torch.equal(anchors.gather(-1, index), ascending), "sorted anchors must be the anchors, sorted")
         place.require(_rises(ascending), "sorted anchors must be finite and rise")
         _check_counts(place, ascending, below, upto, other.values[:, 1])
     elif side.kind == "short":
@@ -216,9 +216,9 @@ def _factor_shapes(parts: dict[str, list[Tensor]], h: int, n: int) -> int:
     if c:
         k = _last(parts["parameters"][0]) if parts["parameters"] else 0
         shapes["parameters"] = [(h, k), vector, (h, k), (h,)] + [vector, (h, k)] * (r == 4)
-    for name, wanted in shapes.items():
+    for name, expected in shapes.items():
         got = [tuple(tensor.shape) for tensor in parts[name]]
-        CHOLESKY.require(got == wanted, f"`{name}` must have the shapes {wanted}, got {got}")
+        CHOLESKY.require(got == expected, f"`{name}` must have the shapes {expected}, got {got}")
     return k
 
 

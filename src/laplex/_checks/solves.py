@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._checks.arguments import as_float, real, told_as_column
+from laplex._checks.arguments import as_float, column_hint, real
 from laplex._checks.messages import not_captured, not_finite
 
 
@@ -31,7 +31,7 @@ def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, opt
     except RuntimeError:
         raise ValueError(
             f"{where}: `diag` must be a number or broadcast to {(*batch, n)}, got shape {tuple(values.shape)}"
-            f"{told_as_column(batch, n, values.shape)}"
+            f"{column_hint(batch, n, values.shape)}"
         ) from None
     if flat.is_cuda:
         positive = (flat > 0) & (flat < math.inf)
@@ -86,7 +86,7 @@ def right_hand_side(where: str, y: Tensor, like: Tensor, batch: tuple[int, ...],
     real(where, "y", y, like, half=True)
     if y.dim() == 0 or y.shape[-2 if y.dim() > 1 else -1] != n:
         vectors = batch and y.dim() > 1 and y.shape[-1] == n
-        column = told_as_column(batch, n, y.shape)
+        column = column_hint(batch, n, y.shape)
         meant = "if they are meant, " if column else ""
         hint = column + (f"; {meant}use y.unsqueeze(-1) for one vector per matrix" if vectors else "")
         raise ValueError(f"{where}: `y` must be (n,) or (..., n, m) with n = {n}, got shape {tuple(y.shape)}{hint}")

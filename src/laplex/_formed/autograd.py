@@ -19,9 +19,9 @@ from laplex import _autocast, _backends, _checks
 from laplex._backends import Backend
 from laplex._eager import plain, plainly_eager
 from laplex._formed import ops
-from laplex._formed import torch as of_torch
+from laplex._formed import torch as torch_form
 from laplex._formed.kernels import Kernels, Needs
-from laplex._scan.autograd import bars_through, differentiates, not_again
+from laplex._scan.autograd import bars_through, builds_graph, differentiates
 
 
 def product(x: Tensor, kernels: Kernels, backend: Backend) -> Tensor:
@@ -31,7 +31,7 @@ def product(x: Tensor, kernels: Kernels, backend: Backend) -> Tensor:
     if torch.compiler.is_compiling():
         _checks.no_transform_in_a_graph()
     elif torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-        return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
+        return torch_form.multiply(x, torch_form.form(kernels, x.dtype))
     elif plainly_eager() and plain(x) and all(map(plain, tensors)):
         if differentiates(x, *tensors):
             return trained_product(x, kernels, backend)
@@ -52,8 +52,8 @@ def _written(module: Any, x: Tensor, kernels: Kernels) -> torch.dtype:
 def _times_in_a_graph(x: Tensor, matrix: Tensor, backend: str) -> Tensor:
     """x W^T by an operator, or by torch where its own sums will do."""
     if x.dtype != torch.float32:
-        return of_torch.multiply(x, matrix)
-    return of_torch.times_transposed(functools.partial(ops.matmul, backend=backend), x, matrix)
+        return torch_form.multiply(x, matrix)
+    return torch_form.times_transposed(functools.partial(ops.matmul, backend=backend), x, matrix)
 
 
 def trained_product(x: Tensor, kernels: Kernels, backend: Backend) -> Tensor:
@@ -71,7 +71,7 @@ class _Product(torch.autograd.Function):
         ctx.summed = kernels.summed
         if x.numel() == 0 or 0 in kernels.shape:
             ctx.save_for_backward(x, *kernels[:6], None)
-            return of_torch.multiply(x, of_torch.form(kernels, x.dtype))
+            return torch_form.multiply(x, torch_form.form(kernels, x.dtype))
         module = ctx.backend.form
         ctx.written = _written(module, x, kernels)
         matrix = module.form(kernels, x.dtype, ctx.written)
@@ -84,7 +84,7 @@ class _Product(torch.autograd.Function):
         need_x, *needed = ctx.needs_input_grad[:7]
         kernels = Kernels(target, source, tau, weight, phi, psi, ctx.summed)
         with _autocast.off(x.device):  # backward may run where autocast is on
-            if not not_again() or g.numel() == 0 or x.numel() == 0 or not plain(g):
+            if builds_graph() or g.numel() == 0 or x.numel() == 0 or not plain(g):
                 return *_by_the_scan(g, x, kernels, (need_x, *needed)), None, None
             module = ctx.backend.form
             x_bar = _times(module, g, matrix) if need_x else None

@@ -64,7 +64,7 @@ class Needs(NamedTuple):
         return cls(target or source, tau, weight, phi or psi)
 
     @property
-    def of_each(self) -> tuple[bool, ...]:
+    def flags(self) -> tuple[bool, ...]:
         """Flags in the order of ``Kernels.tensors``."""
         return self.anchors, self.anchors, self.tau, self.weight, self.phase, self.phase
 
@@ -76,6 +76,6 @@ def gradients_like(kernels: Kernels, needs: Needs) -> Gradients:
     """Memory for the gradients that are needed, in the order of ``Kernels.tensors``."""
     bars = [
         tensor.new_empty(tensor.shape) if need and tensor is not None else None
-        for tensor, need in zip(kernels.tensors, needs.of_each, strict=True)
+        for tensor, need in zip(kernels.tensors, needs.flags, strict=True)
     ]
     return bars[0], bars[1], bars[2], bars[3], bars[4], bars[5]

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from laplex import _backends
-from laplex._formed import torch as of_torch
+from laplex._formed import torch as torch_form
 from laplex._formed.kernels import Kernels, Needs, gradients_like
-from laplex._scan.autograd import bars_through, not_again
+from laplex._scan.autograd import bars_through, builds_graph
 
 KERNELS = "Tensor target, Tensor source, Tensor tau, Tensor? weight, Tensor? phi, Tensor? psi, int summed"
 _library = torch.library.Library("laplex", "FRAGMENT")
@@ -46,8 +46,8 @@ def backend_of(backend: str, tensor: Tensor) -> Any:
 
 @torch.library.impl(_library, "form", "CompositeExplicitAutograd")
 def _form(*inputs: Any) -> Tensor:
-    *given, dtype, written, backend = inputs
-    kernels = Kernels(*given)
+    *fields, dtype, written, backend = inputs
+    kernels = Kernels(*fields)
     if 0 in kernels.shape:
         return kernels.target.new_zeros(kernels.shape_of_results, dtype=written)
     matrix: Tensor = backend_of(backend, kernels.target).form(kernels, dtype, written)
@@ -56,15 +56,15 @@ def _form(*inputs: Any) -> Tensor:
 
 @torch.library.register_fake("laplex::form", lib=_library)
 def _form_fake(*inputs: Any) -> Tensor:
-    *given, _dtype, written, _backend = inputs
-    kernels = Kernels(*given)
+    *fields, _dtype, written, _backend = inputs
+    kernels = Kernels(*fields)
     return kernels.target.new_empty(kernels.shape_of_results, dtype=written)
 
 
 @torch.library.impl(_library, "form_pullback", "CompositeExplicitAutograd")
 def _form_pullback(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *given, needs, dtype, backend = inputs
-    kernels = Kernels(*given)
+    *fields, needs, dtype, backend = inputs
+    kernels = Kernels(*fields)
     if g.numel() == 0:
         return tuple(bar.zero_() for bar in _all_like(kernels, needs))
     bars = backend_of(backend, g).pull(g, kernels, Needs(*needs), dtype)
@@ -73,8 +73,8 @@ def _form_pullback(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
 
 @torch.library.register_fake("laplex::form_pullback", lib=_library)
 def _form_pullback_fake(g: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
-    *given, needs, _dtype, _backend = inputs
-    return _all_like(Kernels(*given), needs)
+    *fields, needs, _dtype, _backend = inputs
+    return _all_like(Kernels(*fields), needs)
 
 
 def _all_like(kernels: Kernels, needs: list[bool]) -> tuple[Tensor, ...]:
@@ -83,16 +83,16 @@ def _all_like(kernels: Kernels, needs: list[bool]) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *given, ctx.summed, ctx.dtype, _written, ctx.backend = inputs
-    ctx.save_for_backward(*given)
+    *fields, ctx.summed, ctx.dtype, _written, ctx.backend = inputs
+    ctx.save_for_backward(*fields)
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     needed = ctx.needs_input_grad[:6]
-    if not not_again():
+    if builds_graph():
 
         def function(target: Any, source: Any, tau: Any, weight: Any, phi: Any, psi: Any) -> Tensor:
-            return of_torch.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
+            return torch_form.form(Kernels(target, source, tau, weight, phi, psi, ctx.summed), g.dtype)
 
         return *bars_through(function, ctx.saved_tensors, g, needed), None, None, None, None
     bars = form_pullback(g, *ctx.saved_tensors, ctx.summed, list(Needs.from_flags(needed)), ctx.dtype, ctx.backend)

@@ -72,7 +72,7 @@ def pull(g: Tensor, kernels: Kernels, needs: Needs, _dtype: Any = None) -> Gradi
 def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs) -> None:
     """Fill the gradients of the q-th matrix of every sum."""
     t, s, tau, weight, phi, psi = kernels.one(q)
-    of_t, of_s, of_tau, of_weight, of_phi, of_psi = kernels.each(bars, q)
+    t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar = kernels.each(bars, q)
     gap = s[:, None, :] - t[:, :, None]
     u = gap.abs() / tau[:, None, None]
     pulled = g * torch.exp(-u)
@@ -81,12 +81,12 @@ def _pull_one(g: Tensor, kernels: Kernels, q: int, bars: Gradients, needs: Needs
         turn = phi[:, :, None] - psi[:, None, :]
         if needs.phase:
             turned = pulled * turn.sin() * factor[:, None, None]
-            of_phi[:], of_psi[:] = -turned.sum(2), turned.sum(1)
+            phi_bar[:], psi_bar[:] = -turned.sum(2), turned.sum(1)
         pulled = pulled * turn.cos()
     if needs.weight:
-        of_weight[:] = pulled.sum((1, 2))
+        weight_bar[:] = pulled.sum((1, 2))
     if needs.tau:
-        of_tau[:] = factor / tau * (pulled * u.clamp(max=BEYOND)).sum((1, 2))
+        tau_bar[:] = factor / tau * (pulled * u.clamp(max=BEYOND)).sum((1, 2))
     if needs.anchors:
         signed = pulled * gap.sign() * (factor / tau)[:, None, None]
-        of_t[:], of_s[:] = signed.sum(2), -signed.sum(1)
+        t_bar[:], s_bar[:] = signed.sum(2), -signed.sum(1)

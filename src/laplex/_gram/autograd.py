@@ -26,7 +26,7 @@ from laplex import _checks
 from laplex._eager import apart, plain, plainly_eager
 from laplex._gram import ops
 from laplex._gram.sums import ENDLESS, Columns, exact_parts
-from laplex._scan.autograd import bars_through, differentiates, not_again, scan, ties
+from laplex._scan.autograd import bars_through, builds_graph, differentiates, scan, ties
 from laplex._scan.ops import matrix_from
 from laplex._scan.order import Matrix
 from laplex._scan.results import LAUNCH_AXIS
@@ -147,7 +147,7 @@ class _Gram(torch.autograd.Function):
         if g is None:
             return (None,) * 12
         weight, direction, *tensors, sums = ctx.saved_tensors
-        if not not_again():
+        if builds_graph():
 
             def function(weight: Tensor, direction: Tensor, *anchors: Tensor) -> Tensor:
                 matrix = matrix_from((*anchors, *tensors[3:], ctx.layout, ctx.backend))
@@ -176,14 +176,14 @@ def _composite(columns: Columns, matrix: Matrix, dtype: torch.dtype) -> Tensor:
     between = (up_to[..., :, None] - up_to[..., None, :]).sum(-3)
     between = torch.where(row_is_right, between, -between) - (tied[..., :, None] + tied[..., None, :]) / 2
 
-    def of_left(v: Tensor) -> Tensor:
+    def pick_left(v: Tensor) -> Tensor:
         return torch.where(row_is_right, v[..., None, :], v[..., :, None])
 
-    def of_right(v: Tensor) -> Tensor:
+    def pick_right(v: Tensor) -> Tensor:
         return torch.where(row_is_right, v[..., :, None], v[..., None, :])
 
-    unequal = decay * (of_left(tied_left) + between + of_right(tied_right))
-    entries = decay * (of_left(left) + of_right(right)) + torch.where(equal, tied[..., :, None], unequal)
+    unequal = decay * (pick_left(tied_left) + between + pick_right(tied_right))
+    entries = decay * (pick_left(left) + pick_right(right)) + torch.where(equal, tied[..., :, None], unequal)
     if channels == 3:
         entries = entries * _turns(direction)
     return entries.sum(-3).to(dtype).reshape(*weight.shape[:-2], n, n)

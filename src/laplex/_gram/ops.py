@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._gram import sums as of_sums
+from laplex._gram import sums as gram_sums
 from laplex._gram.sums import Columns
 from laplex._scan.ops import MATRIX, matrix_from
 from laplex._scan.order import Matrix
@@ -40,7 +40,7 @@ def _gram(weight: Tensor, direction: Tensor, *inputs: Any) -> tuple[Tensor, Tens
     if weight.numel() == 0 or matrix.target.numel() == 0:
         results, sums = _matrix_like(weight, matrix, dtype)
         return results.zero_(), sums.zero_()
-    return of_sums.gram(Columns(weight.contiguous(), direction), matrix, dtype)
+    return gram_sums.gram(Columns(weight.contiguous(), direction), matrix, dtype)
 
 
 @torch.library.register_fake("laplex::gram", lib=_library)
@@ -56,7 +56,7 @@ def _gram_pullback(g: Tensor, sums: Tensor, weight: Tensor, direction: Tensor, *
     if weight.numel() == 0 or matrix.target.numel() == 0:
         results = _gradients_like(columns, matrix, to_source, to_tau)
         return results[0].zero_(), results[1].zero_(), results[2].zero_(), results[3].zero_(), results[4].zero_()
-    return of_sums.pullback(g, sums, columns, matrix, to_source=to_source, to_tau=to_tau)
+    return gram_sums.pullback(g, sums, columns, matrix, to_source=to_source, to_tau=to_tau)
 
 
 @torch.library.register_fake("laplex::gram_pullback", lib=_library)
@@ -74,7 +74,7 @@ def _matrix_like(weight: Tensor, matrix: Matrix, dtype: torch.dtype) -> tuple[Te
 def _gradients_like(columns: Columns, matrix: Matrix, to_source: bool, to_tau: bool) -> Gradients:
     """All in float64."""
     weight, direction = columns
-    of_weight, of_source = (weight.shape, matrix.source.shape) if to_source else ((0,), (0,))
-    shapes = of_weight, direction.shape, matrix.target.shape, of_source
+    weight_shape, source_shape = (weight.shape, matrix.source.shape) if to_source else ((0,), (0,))
+    shapes = weight_shape, direction.shape, matrix.target.shape, source_shape
     weight_bar, direction_bar, t_bar, s_bar = (weight.new_empty(shape) for shape in shapes)
     return weight_bar, direction_bar, t_bar, s_bar, matrix.tau.new_empty(matrix.tau.shape if to_tau else (0,))

@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 
 from laplex._eager import plain, plainly_eager
 from laplex._phase.composition import composed
-from laplex._scan.autograd import bars_through, differentiates, not_again
+from laplex._scan.autograd import bars_through, builds_graph, differentiates
 from laplex._scan.order import Matrix
 from laplex._scan.results import LAUNCH_AXIS
 
@@ -55,7 +55,7 @@ class _Phased(torch.autograd.Function):
         x, phi, psi, target, source, tau, *sums = ctx.saved_tensors  # read once: torch.utils.checkpoint counts
         matrix = Matrix(target, source, tau, ctx.order, ctx.backend)
         needs = ctx.needs_input_grad[:6]
-        if not_again() and plainly_eager() and plain(g):
+        if not builds_graph() and plainly_eager() and plain(g):
             bars = ctx.backend.phased.pullback(g, x, phi, psi, matrix, *sums, needs=needs)
             return *(bar if need else None for bar, need in zip(bars, needs, strict=True)), None, None
 

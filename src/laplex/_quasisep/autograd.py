@@ -225,8 +225,8 @@ def _logdet_bars(matrix: Quasiseparable, g: Tensor, backend: str) -> MatrixBars:
 
 
 def _factor_bars(matrix: Quasiseparable, pivots: Pivots, d_bar: Tensor, z_bar: Tensor, backend: str) -> MatrixBars:
-    given = matrix.decay, matrix.p, matrix.mass, *pivots, d_bar, z_bar
-    return MatrixBars(*_quasi_ops.factor_pullback(*given, backend))
+    arguments = matrix.decay, matrix.p, matrix.mass, *pivots, d_bar, z_bar
+    return MatrixBars(*_quasi_ops.factor_pullback(*arguments, backend))
 
 
 def _bars_of_gaps(t: Tensor, tau: Tensor, gap_bar: Tensor) -> tuple[Tensor, Tensor]:
@@ -286,12 +286,12 @@ class _Multiply(torch.autograd.Function):
             pulled = f.sweep(g, transposed=True)
             x_bar, left, right, d_bar = root * pulled, g, root * x, 0.5 * (pulled * x / root).sum(-1)
         chain = f.chain._replace(p=generators.p, mass=generators.mass)
-        of_chain = ChainBars(*_quasi_ops.sweep_pullback(*chain, left, right, f.backend))
+        chain_bars = ChainBars(*_quasi_ops.sweep_pullback(*chain, left, right, f.backend))
         matrix = generators.matrix(f.chain.decay)
         pivots = Pivots(*_quasi_ops.factor(*matrix, True, f.backend))
-        bars = _factor_bars(matrix, pivots, d_bar, of_chain.z, f.backend)
-        t_bar, tau_bar = _bars_of_gaps(generators.t, generators.tau, bars.gap + of_chain.gap)
-        return None, None, x_bar, t_bar, tau_bar, bars.p + of_chain.p, bars.q, bars.mass + of_chain.mass, bars.diag
+        bars = _factor_bars(matrix, pivots, d_bar, chain_bars.z, f.backend)
+        t_bar, tau_bar = _bars_of_gaps(generators.t, generators.tau, bars.gap + chain_bars.gap)
+        return None, None, x_bar, t_bar, tau_bar, bars.p + chain_bars.p, bars.q, bars.mass + chain_bars.mass, bars.diag
 
 
 # --- half sums -------------------------------------------------------------------------------------------------------
@@ -328,12 +328,12 @@ class _Halves(torch.autograd.Function):
         x, left, right, *tensors = ctx.saved_tensors
         matrix = matrix_from((*tensors, ctx.layout, ctx.backend))
         from_left, from_right = halves(torch.cat([u, v], 1), matrix.mT)
-        of_u, of_v = from_right.chunk(2, 1)[0], from_left.chunk(2, 1)[1]
+        u_bar, v_bar = from_right.chunk(2, 1)[0], from_left.chunk(2, 1)[1]
         rate = 1 / matrix.tau[:, None]
         t_bar = ((right * v - left * u).sum(1) * rate).to(matrix.target.dtype)
-        s_bar = ((x * (of_u - of_v)).sum(1) * rate).to(matrix.source.dtype)
+        s_bar = ((x * (u_bar - v_bar)).sum(1) * rate).to(matrix.source.dtype)
         tau_bar = None
         if ctx.needs_input_grad[3]:
-            of_left, of_right = _halves_of_degree(1, x, matrix)
-            tau_bar = (of_left * u + of_right * v).sum((1, 2)) / matrix.tau
-        return of_u + of_v, t_bar, s_bar, tau_bar, *(None,) * 6
+            left_1, right_1 = _halves_of_degree(1, x, matrix)
+            tau_bar = (left_1 * u + right_1 * v).sum((1, 2)) / matrix.tau
+        return u_bar + v_bar, t_bar, s_bar, tau_bar, *(None,) * 6

@@ -131,16 +131,16 @@ def flat(where: str, operator: LaplaceOperator) -> Flat:
     _backends.tell_without_core(a.device, a.numel() + b.numel())
     rows = flat_anchors(a.double(), shape)
     cols = rows if b is a else flat_anchors(b.double(), shape)
-    of_rows = None if phi is None else _checks.finite_phase(where, "phi", flat_anchors(phi.double(), shape))
-    of_cols = of_rows
+    row_phases = None if phi is None else _checks.finite_phase(where, "phi", flat_anchors(phi.double(), shape))
+    col_phases = row_phases
     if psi is not None and psi is not phi:
-        of_cols = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
+        col_phases = _checks.finite_phase(where, "psi", flat_anchors(psi.double(), shape))
     scale = _checks.valid_tau(where, flat_tau(operator.tau, shape, a.device))
     plan = operator.plan
-    return Flat(rows, cols, scale, of_rows, of_cols, plan._order_for(a, b), plan.backend, a.dtype)
+    return Flat(rows, cols, scale, row_phases, col_phases, plan._order_for(a, b), plan.backend, a.dtype)
 
 
-def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
+def kernel_system(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) -> System:
     """K + diag for b = a and psi = phi."""
     index, t = _ordered(k)
     p = _directions(k.phi, index)
@@ -152,7 +152,7 @@ def of_kernel(where: str, k: Flat, diag: Tensor | None, batch: tuple[int, ...]) 
     return System(where, batch, generators, factored, added, k.order, k.backend, parameters, k.dtype)
 
 
-def of_gram(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
+def gram_system(where: str, k: Flat, weight: Tensor, diag: Tensor, batch: tuple[int, ...]) -> System:
     """K diag(weight) K^T + diag, for weight (h, k) in float64."""
     index, t = _ordered(k)
     smallest = _checks.SMALLEST_TAU_OF_SQUARES

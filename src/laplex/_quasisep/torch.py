@@ -96,14 +96,14 @@ def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_ba
 def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool) -> None:
     """y = L x, L^T x, L^-1 x or L^-T x, for x (h, n, m)."""
     steps = _steps(chain)
-    reads, writes, given = chain.p, chain.z, x
+    reads, writes, operand = chain.p, chain.z, x
     if transposed:  # from the last point back: the step that leads to point i comes from point i + 1
         steps = _after(steps).mT.flip(1)
-        reads, writes, given = chain.z.flip(1), chain.p.flip(1), x.flip(1)
-    result = _swept(steps, reads, writes, given, inverse)
+        reads, writes, operand = chain.z.flip(1), chain.p.flip(1), x.flip(1)
+    result = _swept(steps, reads, writes, operand, inverse)
     if inverse and chain.mass.shape[-1]:
         # Products of T keep their digits, products of (I - w r^T) T do not: one step of iterative refinement.
-        left = given - _swept(steps, reads, writes, result, False)
+        left = operand - _swept(steps, reads, writes, result, False)
         result = result + _swept(steps, reads, writes, left, True)
     y.copy_(result.flip(1) if transposed else result)
 

@@ -77,11 +77,11 @@ def differentiates(*tensors: Tensor) -> bool:
     return reverse or forward_ad._current_level >= 0
 
 
-def not_again() -> bool:
-    """Whether the results of a backward will not be differentiated in turn; those of a compiled one never are."""
+def builds_graph() -> bool:
+    """Whether the results of a backward may be differentiated in turn; those of a compiled one never are."""
     if torch.compiler.is_compiling():
-        return True
-    return not (torch.is_grad_enabled() or torch._C._are_functorch_transforms_active())
+        return False
+    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
 
 
 def bars_through(
@@ -94,7 +94,7 @@ def bars_through(
         leaves = [None if tensor is None else tensor.view_as(tensor) for tensor in inputs]
         y = function(*leaves)
     variables = [leaf for leaf, need in zip(leaves, needed, strict=True) if need and leaf is not None]
-    bars = iter(torch.autograd.grad(y, variables, g, create_graph=not not_again(), materialize_grads=True))
+    bars = iter(torch.autograd.grad(y, variables, g, create_graph=builds_graph(), materialize_grads=True))
     return [next(bars) if need and leaf is not None else None for leaf, need in zip(leaves, needed, strict=True)]
 
 
@@ -172,7 +172,7 @@ def _bars(ctx: Any, g: Any, f: Any, x: Tensor, odd_x: Tensor, matrix: Matrix) ->
     f = None if not ctx.odd or torch.compiler.is_compiling() else f  # torch.compile gives zeros where there is none
     if g is None and f is None:
         return None, None, None, None
-    if f is not None or g is None or ctx.degree or not not_again() or (need_t and not ctx.odd):
+    if f is not None or g is None or ctx.degree or builds_graph() or (need_t and not ctx.odd):
         known = odd_x if ctx.odd else None
         bars: Any = _pullback(_Cotangents(g, f, known), x, matrix, needs[1:], ctx.degree)
     elif need_t or need_s or need_tau:
@@ -373,11 +373,11 @@ class _EagerScan(torch.autograd.Function):
         return _pushforward(ctx, x, Matrix(target, source, tau, ctx.order, ctx.backend), tangents[:4])
 
 
-def _to_rows(of_anchors: Tensor, rows: Tensor) -> Tensor:
+def _to_rows(factors: Tensor, rows: Tensor) -> Tensor:
     """(*H, n) as a factor of rows (*X, n) that count as (h, m, n)."""
     n = rows.shape[-1]
-    h = math.prod(of_anchors.shape[:-1])
-    spread = of_anchors.to(rows.dtype).reshape(h, 1, n)
+    h = math.prod(factors.shape[:-1])
+    spread = factors.to(rows.dtype).reshape(h, 1, n)
     return spread.expand(-1, rows.numel() // max(h * n, 1), -1).reshape(rows.shape) if h != 1 else spread.reshape(n)
 
 
@@ -394,8 +394,8 @@ def _centre(t: Tensor, s: Tensor) -> Tensor:
 def _tau_by_euler(matrix: Matrix, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     t, s = matrix.target, matrix.source
     centre = _centre(t, s)
-    of_t, of_s = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
-    return -_over(of_t.sum(-1) + of_s.sum(-1), matrix.tau)
+    t_terms, s_terms = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
+    return -_over(t_terms.sum(-1) + s_terms.sum(-1), matrix.tau)
 
 
 def _over(value: Tensor, tau: Tensor) -> Tensor:

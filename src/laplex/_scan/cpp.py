@@ -88,8 +88,8 @@ def _run(
         raise TypeError(
             f"laplex.linear: a plan's index is int32, got {target_side.indices.dtype}; build a new laplex.Plan(a, b)"
         )
-    of_order = target_side.indices, source_side.indices, target_side.values, source_side.values
-    arrays = [array.contiguous() for array in (x, target, source, tau, *of_order)]  # held until the core is done
+    order_arrays = target_side.indices, source_side.indices, target_side.values, source_side.values
+    arrays = [array.contiguous() for array in (x, target, source, tau, *order_arrays)]  # held until the core is done
     addresses = [array.data_ptr() for array in arrays]
     if target_side.values.dtype != target.dtype:  # the order of anchors in another dtype: its values are not these
         addresses[-2:] = 0, 0

@@ -84,10 +84,10 @@ class Order(NamedTuple):
     @classmethod
     def none(cls, target: Tensor, source: Tensor) -> Order:
         """In place of an order, for backends that need none."""
-        of_target, of_source = (
+        target_empty, source_empty = (
             side.new_empty((*(side.shape[:-1] or (1,)), 0, side.shape[-1])) for side in (target, source)
         )
-        return cls.from_tensors((of_target, of_target, of_source, of_source), "none")
+        return cls.from_tensors((target_empty, target_empty, source_empty, source_empty), "none")
 
     @property
     def tensors(self) -> Tensors:

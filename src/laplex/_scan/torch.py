@@ -31,9 +31,9 @@ def order(a: Tensor, b: Tensor, layout: str) -> Order:
     a_sorted, b_sorted = _fill_order(a, rows), _fill_order(b, cols)
     _fill_counts(a_sorted, b_sorted, rows)
     _fill_counts(b_sorted, a_sorted, cols)
-    for side, given, in_order in ((rows, a, a_sorted), (cols, b, b_sorted)):
+    for side, anchors, in_order in ((rows, a, a_sorted), (cols, b, b_sorted)):
         if side.kind == "sorted":
-            side.values[:, 0], side.values[:, 1] = given, in_order
+            side.values[:, 0], side.values[:, 1] = anchors, in_order
     return filled
 
 
@@ -44,13 +44,13 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
         raise ValueError(_checks.bad_tau("laplex.linear", matrix.tau))
     t, s = flat(matrix.target, 2).to(wide), flat(matrix.source, 2).to(wide)
     rate = (1 / matrix.tau).to(wide).reshape(-1, 1)
-    of_target, of_source = matrix.order.target, matrix.order.source
-    sums = _collect if of_source.kind == "long" else _read
+    targets, sources = matrix.order.target, matrix.order.source
+    sums = _collect if sources.kind == "long" else _read
     states = flat_rows(x, matrix.tau).to(wide)[None]
     if degree:
         states = torch.cat([states, torch.zeros_like(states)])
     # The copies of the anchors in the order are not used: anchors are gathered again, and the order is checked.
-    left, tied, right = sums(states, t, s, rate, flat(of_target.indices, 3), flat(of_source.indices, 3))
+    left, tied, right = sums(states, t, s, rate, flat(targets.indices, 3), flat(sources.indices, 3))
     even = (left + tied + right).to(x.dtype).view(*x.shape[:-1], -1)
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
 
@@ -63,13 +63,13 @@ def pullback(
 
 
 def pullback_by(
-    scan: Callable[..., tuple[Tensor, Tensor]], given: tuple[Tensor, Tensor, Tensor], matrix: Matrix, *, to_tau: bool
+    scan: Callable[..., tuple[Tensor, Tensor]], operands: tuple[Tensor, Tensor, Tensor], matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients by any backend's ``scan``, from g, x and odd_x = S x; ``autograd`` derives them.
 
     If odd_x is empty, t_bar is (*H, 0). Without ``to_tau``, tau_bar is (0,).
     """
-    g, x, odd_x = given
+    g, x, odd_x = operands
     target, source, tau = matrix[:3]
 
     def row_sum(product: Tensor, anchors: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from laplex import _autocast
 from laplex._scan import ops
-from laplex._scan.autograd import bars_through, differentiates, not_again, scan
+from laplex._scan.autograd import bars_through, builds_graph, differentiates, scan
 from laplex._scan.order import Matrix
 from laplex._scan.parts import batch_parts
 
@@ -59,10 +59,10 @@ def parts_of(x: Tensor, matrix: Matrix) -> list[tuple[slice, Matrix]]:
 def _summed(x: Tensor, matrix: Matrix, weight: Tensor, *, odd: bool) -> tuple[Tensor, Tensor | None]:
     """The sum, and the odd sums (h, m, n) on request and if they fit one part."""
     parts, y, saved = parts_of(x, matrix), None, None
-    for part, of_part in parts:
-        rows = x.expand(of_part.tau.numel(), *x.shape)
+    for part, matrices in parts:
+        rows = x.expand(matrices.tau.numel(), *x.shape)
         keep = odd and len(parts) == 1
-        even, saved = ops.run_scan(rows, of_part, odd=keep)
+        even, saved = ops.run_scan(rows, matrices, odd=keep)
         added = _combined(even, weight[part])
         y = added if y is None else y.add_(added)
         saved = saved if keep else None
@@ -90,7 +90,7 @@ class _Weighted(torch.autograd.Function):
         matrix = Matrix(target, source, tau, ctx.order, ctx.backend)
         needed = ctx.needs_input_grad[:5]
         with _autocast.off(x.device):  # backward may run where autocast is on
-            if not_again():
+            if not builds_graph():
                 return *_bars(g, x, weight, matrix, odd_x, needed), None, None
             return *bars_through(_composed_of(matrix), (x, weight, target, source, tau), g, needed), None, None
 
@@ -107,16 +107,16 @@ def _bars(
 ) -> list[Tensor | None]:
     """The gradients of x, weight, targets, sources and tau that are needed."""
     x_bar, others = None, []
-    for part, of_part in parts_of(x, matrix):
-        h, factor = of_part.tau.numel(), weight[part]
+    for part, matrices in parts_of(x, matrix):
+        h, factor = matrices.tau.numel(), weight[part]
         rows, cotangents = x.expand(h, *x.shape), g.expand(h, *g.shape)
         odd = g.new_empty((h, g.shape[0], 0))
         if needed[2]:
-            odd = odd_x if odd_x is not None else ops.run_scan(rows, of_part, odd=True)[1]
-        x_bars, *bars, tau_bar = ops.run_pullback(cotangents, rows, odd, of_part, to_tau=needed[4])
+            odd = odd_x if odd_x is not None else ops.run_scan(rows, matrices, odd=True)[1]
+        x_bars, *bars, tau_bar = ops.run_pullback(cotangents, rows, odd, matrices, to_tau=needed[4])
         w_bar = (x_bars * x).sum(-1).sum(-1, dtype=torch.float64) if needed[1] else None
-        of_anchors = [bar * factor.to(bar.dtype)[:, None] for bar in bars]
-        others.append((w_bar, *of_anchors, tau_bar * factor if needed[4] else None))
+        anchor_bars = [bar * factor.to(bar.dtype)[:, None] for bar in bars]
+        others.append((w_bar, *anchor_bars, tau_bar * factor if needed[4] else None))
         if needed[0]:
             added = _combined(x_bars, factor)
             x_bar = added if x_bar is None else x_bar.add_(added)
