@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -27,8 +29,4 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     return even, (rows @ (gap.sign() * entries).mT).to(x.dtype).view(even.shape)
 
 
-def pullback(
-    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans."""
-    return pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)
+pullback = functools.partial(pullback_by, scan)

@@ -5,6 +5,7 @@ States are (degree + 1, h, m, points) in float64: v, and for degree 1 also p. Fl
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -55,21 +56,13 @@ def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tens
     return even, (right - left).to(x.dtype).view(even.shape) if odd else x.new_empty((*x.shape[:-1], 0))
 
 
-def pullback(
-    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed scans: see :func:`pullback_by`."""
-    return pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)
-
-
 def pullback_by(
-    scan: Callable[..., tuple[Tensor, Tensor]], operands: tuple[Tensor, Tensor, Tensor], matrix: Matrix, *, to_tau: bool
+    scan: Callable[..., tuple[Tensor, Tensor]], g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients by any backend's ``scan``, from g, x and odd_x = S x; ``autograd`` derives them.
+    """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by any backend's ``scan``, given odd_x = S x.
 
-    If odd_x is empty, t_bar is (*H, 0). Without ``to_tau``, tau_bar is (0,).
+    ``autograd`` derives them. If odd_x is empty, t_bar is (*H, 0). Without ``to_tau``, tau_bar is (0,).
     """
-    g, x, odd_x = operands
     target, source, tau = matrix[:3]
 
     def row_sum(product: Tensor, anchors: Tensor) -> Tensor:
@@ -82,6 +75,9 @@ def pullback_by(
         stretch = x.double() * scan(g.double(), matrix.mT, odd=False, degree=1)[0]
         tau_bar = flat_rows(stretch, tau).sum((1, 2)).view(tau.shape) / tau
     return x_bar, t_bar, row_sum(x * odd_g, source), tau_bar
+
+
+pullback = functools.partial(pullback_by, scan)
 
 
 def _read(

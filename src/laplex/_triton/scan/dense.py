@@ -37,7 +37,7 @@ def pullback(
     g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x, by transposed products."""
-    x_bar, t_bar, s_bar, tau_bar = pullback_by(scan, (g, x, odd_x), matrix, to_tau=to_tau)
+    x_bar, t_bar, s_bar, tau_bar = pullback_by(scan, g, x, odd_x, matrix, to_tau=to_tau)
     like_x = even_like(x, x.shape[-1], matrix)
     if x_bar.stride() != like_x.stride():  # it has the strides of g, and a compiled graph was promised those of x
         x_bar = like_x.copy_(x_bar)
