@@ -66,22 +66,25 @@ def loaded(layer):
     layer.load_state_dict(type(layer)(300, 200).state_dict(), assign=True)
 
 
-def trained_by_a_fused_optimizer(layer):
-    if isinstance(layer, LaplexProjection):
-        pytest.skip("a frozen projection has no parameters")
-    layer.requires_grad_(True)
-    optimizer = torch.optim.SGD(layer.parameters(), lr=100.0, fused=True)
-    layer(torch.randn(4, 300)).square().sum().backward()
-    optimizer.step()
-    layer.requires_grad_(False)
-
-
-@pytest.mark.parametrize("change", [written_through_data, assigned_to_data, loaded, trained_by_a_fused_optimizer])
+@pytest.mark.parametrize("change", [written_through_data, assigned_to_data, loaded])
 def test_a_frozen_layer_follows_its_anchors(make, change):
     layer, x = make(), torch.randn(4, 300)
     layer(x)
     assert layer._plan is not None
     change(layer)
+    assert as_defined(layer, x) <= 1e-6
+    assert as_defined(layer, x) <= 1e-6
+
+
+def test_a_layer_that_is_frozen_again_follows_a_fused_optimizer():
+    layer, x = LaplexLinear(300, 200).requires_grad_(False), torch.randn(4, 300)
+    layer(x)
+    assert layer._plan is not None
+    layer.requires_grad_(True)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=100.0, fused=True)
+    layer(x).square().sum().backward()
+    optimizer.step()
+    layer.requires_grad_(False)
     assert as_defined(layer, x) <= 1e-6
     assert as_defined(layer, x) <= 1e-6
 
