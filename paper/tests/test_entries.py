@@ -86,7 +86,7 @@ def test_a_rival_that_is_too_large_or_out_of_memory_is_left_out(monkeypatch):
 # --- Measurements ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", set(MEASUREMENTS) - {"heads-curves"})
+@pytest.mark.parametrize("name", sorted(set(MEASUREMENTS) - {"heads-curves"}))
 def test_every_measurement_runs_and_its_result_is_json(name):
     points = MEASUREMENTS[name].points(LOOK)
     assert all("seed" in one for one in points)

@@ -202,7 +202,7 @@ def test_an_index_out_of_its_range_is_found_when_the_file_is_read(damage, kind):
     M = K.gram()
     value = {"plan": K.plan, "operator": K, "gram": M, "factor": M.cholesky(0.3), "pickle": K.plan}[kind]
     write(K.plan._order)
-    with pytest.raises(ValueError, match=f"damaged, or of another version of laplex: .*{message}.*; make a new one with"):
+    with pytest.raises(ValueError, match=f"damaged, or of another version of laplex: .*{message}.*; make a new one"):
         pickle.loads(pickle.dumps(value)) if kind == "pickle" else reloaded(value)
 
 
