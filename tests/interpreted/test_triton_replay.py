@@ -351,6 +351,24 @@ def test_calls_that_are_never_replayed(name, on_gpu):
     assert not on_gpu.by_form
 
 
+REFUSED = {
+    "one_too_many": ((torch.rand(3),), {}),
+    "one_given_twice": ((), {"a": torch.rand(3)}),
+    "one_that_is_unknown": ((), {"wieght": None}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_arguments_that_a_call_refuses_are_refused_where_a_replay_is_known(name, on_gpu):
+    inputs = torch.rand(3), torch.rand(3), torch.rand(3), 1.0
+    call_ones(*inputs)
+    ((form, _),) = on_gpu.by_form.items()
+    on_gpu.by_form[form] = lambda inputs, addresses: (torch.ones(2),)
+    args, options = REFUSED[name]
+    with pytest.raises(TypeError):
+        replay.repeated(ones, (*inputs, *args), options)
+
+
 def test_the_oldest_form_is_forgotten(on_gpu):
     x, a, b = torch.rand(3, 4)
     for tau in range(100):

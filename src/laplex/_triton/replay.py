@@ -188,7 +188,8 @@ class _Call(NamedTuple):
 
 def repeated(function: Callable[..., Tensor], args: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
     """``function(*args, **options)`` for laplex.linear or laplex.gram: replayed, or recorded for the next time."""
-    call = _replayable_call(function, dict(zip(_names(function), args)) | options)
+    arguments = _by_name(function, args, options)
+    call = None if arguments is None else _replayable_call(function, arguments)
     if call is None:
         return function(*args, **options)
     replay = call.replays.by_form.get(call.form)
@@ -205,10 +206,19 @@ def repeated(function: Callable[..., Tensor], args: tuple[Any, ...], options: di
     return result
 
 
+def _by_name(function: Callable[..., Tensor], args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any] | None:
+    """The arguments by name; None if there are too many, or one is unknown or given twice, which the call refuses."""
+    positional, names = _names(function)
+    arguments = dict(zip(positional, args)) | options
+    return arguments if len(arguments) == len(args) + len(options) and names.issuperset(options) else None
+
+
 @functools.cache
-def _names(function: Callable[..., Tensor]) -> tuple[str, ...]:
-    """The names of the arguments that may be given by their position."""
-    return function.__code__.co_varnames[: function.__code__.co_argcount]
+def _names(function: Callable[..., Tensor]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """The names of the arguments that may be given by their position, and those of all."""
+    code = function.__code__
+    count = code.co_argcount
+    return code.co_varnames[:count], frozenset(code.co_varnames[: count + code.co_kwonlyargcount])
 
 
 def _number(tau: float | None, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
