@@ -1,8 +1,8 @@
 """Triton's interpreter without most of what it does again and again: its own results, in a fraction of the time.
 
-What is left out is what it finds out for every value anew (types, shapes, constants, what `triton.language` is while it
-runs), and checks whose outcome nobody reads. Two tensors of one dtype, or a tensor and a number, go to numpy at once;
-whatever else there is goes the interpreter's own way. tests/test_interpreter.py holds both ways against each other.
+What is left out is what it finds out again for every value (types, shapes, constants, what `triton.language` is while
+it runs), and checks whose outcome nobody reads. Two tensors of one dtype, or a tensor and a number, go to numpy at
+once; whatever else there is goes the interpreter's own way. tests/interpreted/test_interpreter.py compares both ways.
 """
 
 import dataclasses

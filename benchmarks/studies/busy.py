@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.busy            writes benchmarks/results/busy-cpu.json
 
-Medians in milliseconds, quiet and beside four processes that never rest; with torch's own `exp` of 40 000 numbers,
+Medians in milliseconds, quiet and next to four processes that never rest; with torch's own `exp` of 40 000 numbers,
 which opens one region, for scale. And what a plan costs, in quiet, for anchors in any order, in order, and for b = a.
 """
 

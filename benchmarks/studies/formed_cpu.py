@@ -1,4 +1,4 @@
-"""A layer that forms its matrix on the CPU, beside nn.Linear: what forming and its pullback add to torch's products.
+"""A layer that forms its matrix on the CPU, and nn.Linear: what forming and its pullback add to torch's products.
 
     python -m benchmarks.studies.formed_cpu [--out FILE] [--seconds S] [--threads T]
 
@@ -59,7 +59,7 @@ def measure(k: int, n: int, deviation: float, seconds: float) -> dict[str, float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A layer that forms its matrix on the CPU, beside nn.Linear.")
+    parser = argparse.ArgumentParser(description="A layer that forms its matrix on the CPU, compared with nn.Linear.")
     parser.add_argument("--out", type=Path, help="write the times as JSON to this file")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row (5)")
     parser.add_argument("--threads", type=int, default=2, help="of torch and of the compiled core (2)")

@@ -1,4 +1,4 @@
-"""Layers of the sizes people train, on a GPU: laplex beside nn.Linear and beside K formed under torch.compile.
+"""Layers of the sizes people train, on a GPU: laplex, nn.Linear, and K formed under torch.compile.
 
     python3 -m benchmarks.studies.layers_gpu --out DIR
 
@@ -119,7 +119,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--compiled", type=int, default=len(LAYERS), help="of so many layers; compiling takes long")
+    parser.add_argument("--compiled", type=int, default=len(LAYERS), help="compile this many layers; it takes long")
     parser.add_argument("--backends", nargs="*", default=["formed", "triton"])
     given = parser.parse_args()
     torch._dynamo.config.cache_size_limit = 64

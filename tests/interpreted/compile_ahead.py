@@ -1,4 +1,4 @@
-"""Compile ahead on a machine without a GPU, and count what Triton compiled; tests/test_first_call.py runs this file."""
+"""Compile ahead on a machine without a GPU, and count what Triton compiled; test_first_call.py runs this file."""
 
 import contextlib
 from pathlib import Path

@@ -1,7 +1,7 @@
 """Compile every Triton program for a GPU, on a machine that may have none.
 
 The other tests run programs in Triton's interpreter, which accepts code that the compiler refuses.
-tests/test_triton_compiles.py runs this file without TRITON_INTERPRET: its parts
+tests/interpreted/test_triton_compiles.py runs this file without TRITON_INTERPRET: its parts
 take about as long as one another, in processes of their own.
 """
 

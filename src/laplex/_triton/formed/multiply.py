@@ -60,7 +60,7 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
-    """A transpose is no view that a replay could make by its shape alone."""
+    """A function of its own: a replay makes views by their shape alone, and so no transpose."""
     if x.dtype == matrix.dtype:
         torch.mm(x, matrix.t(), out=out)
     else:

@@ -1,8 +1,8 @@
 """The second phase of the scan: from the sums of every tile to the sums of all that lies left and right of it.
 
 A *carry* is such a sum, in float64. The scratch memory, which ``programs`` describes, has the positions of the tiles'
-ends and each tile's own sums, its *totals*. The carries are one more scan, over tiles instead of points. ``_carry`` in
-``launch`` chooses by the number of tiles, with CARRIED_BY_TILES, CARRIED_AT_ONCE and GROUPS_BY_TILES of ``tuning``; the
+ends and each tile's own sums, its *totals*. The carries are one more scan, over tiles instead of points. ``schedule``
+chooses by the number of tiles, with CARRIED_BY_TILES, CARRIED_AT_ONCE and GROUPS_BY_TILES of ``tuning``; the
 sizes n + k below are those of tiles of 256 points:
 
     few tiles      up to 2^15   every program of the third phase sums over all tiles for itself (``carried_to``), if
@@ -11,7 +11,7 @@ sizes n + k below are those of tiles of 256 points:
     some groups    up to 2^21   ``carry_program`` scans each group of GROUP tiles, and adds the sum over all others
     many groups    beyond       the same, but ``group_program`` has reduced every group, and the sum is over groups
 
-tests/test_triton_tiles.py has a test for each, with tiny tiles.
+tests/interpreted/test_triton_tiles.py has a test for each, with tiny tiles.
 """
 
 import triton
