@@ -104,7 +104,7 @@ def in_words(results: Results, figures: Sequence[Figure]) -> str:
     return f"{machine_name(results)} ({GPU}): {'; '.join(words)}."
 
 
-def peak(run: Run | None, method: str, way: str = FORWARD) -> float | None:
+def peak(run: Run | None, method: str) -> float | None:
     """The peak memory of a method, in GB."""
-    number = value(run, method, way, "peak_bytes")
+    number = value(run, method, FORWARD, "peak_bytes")
     return None if number is None else number / GB
