@@ -157,7 +157,7 @@ def main() -> None:
     add = parser.add_argument
     add("--data", type=Path, required=True, help="the folder of imagenette224_train0.npz and imagenette224_val.npz")
     add("--out", type=Path, required=True, help="the folder of adam-start.json")
-    add("--seconds", type=float, default=math.inf, help="no run begins after so many")
+    add("--seconds", type=float, default=math.inf, help="no run begins later than this")
     add("--device", default="cuda", help="cuda or cpu")
     add("--side", type=int, default=224, help="of the images")
     add("--images", type=int, default=3000, help="how many are fitted")

@@ -8,7 +8,7 @@ Four sweeps, each the median time of a whole call (dense, chunk) or of one with 
     short   n = 2^16, k = n / ratio, B = 8, both directions: only the short side sorted against both sides sorted
     chunk   n = k = 2^18: the `torch` backend by the size of its chunks
     moved   n = k, B = 1: a plan kept with the anchors it was built from, whose values are compared with those it keeps,
-            against anchors that moved and kept their order (all doubled, tau too), which are gathered anew
+            against anchors that moved and kept their order (all doubled, tau too), which are gathered again
 """
 
 import json

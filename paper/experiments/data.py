@@ -17,7 +17,7 @@ from torch import Tensor
 
 from laplex._images import Array
 
-HELD_OUT = 10  # one training row in so many serves as validation where the file has no validation split
+HELD_OUT = 10  # one training row in this many serves as validation where the file has no validation split
 
 Split = tuple[Tensor, Tensor]
 

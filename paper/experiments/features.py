@@ -43,7 +43,7 @@ from paper.experiments.training import ROWS, accuracy
 ABOUT = "What enters the head of a frozen image network of torchvision, written for `heads` and `compress`."
 SIDE, BATCH = 224, 128
 WINDOWS = 224  # MaxViT's images have a multiple of this side
-SHARD = 8192  # images; an interruption loses at most so many
+SHARD = 8192  # images; an interruption loses at most this many
 AHEAD = 4  # batches decoded while the network computes; more would only take memory
 
 

@@ -34,7 +34,7 @@ ELSEWHERE = (
 
 @dataclass(frozen=True)
 class HeadResult:
-    """A head, and what it reached: fractions, over so many seeds."""
+    """A head, and what it reached: fractions, over ``seeds`` seeds."""
 
     method: str
     start: str

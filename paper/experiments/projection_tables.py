@@ -29,7 +29,7 @@ OF_TRAINED = (
 
 @dataclass(frozen=True)
 class ProjectionResult:
-    """What a projection reached at one width: fractions, over so many seeds."""
+    """What a projection reached at one width: fractions, over ``seeds`` seeds."""
 
     projection: Projection
     width: int

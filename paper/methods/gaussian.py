@@ -133,7 +133,7 @@ class LowRankGaussian(Density):
 
 
 def matched_rank(parameters: int, dim: int) -> int:
-    """The rank whose dense factor and noise, dim (rank + 1) numbers, come nearest to so many parameters; at least 1."""
+    """The rank whose dense factor and noise, dim (rank + 1) numbers, come nearest to ``parameters``; at least 1."""
     return max(1, round(parameters / dim) - 1)
 
 

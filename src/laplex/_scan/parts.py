@@ -13,7 +13,7 @@ from laplex._shapes import flat, flat_rows
 
 
 def batch_parts(matrix: Matrix, most: int = 1 << 62) -> list[tuple[slice, Matrix]]:
-    """Parts of the batch that fit one launch, with at most so many matrices."""
+    """Parts of the batch that fit one launch, with at most ``most`` matrices each."""
     most = min(most, results.LAUNCH_AXIS)
     anchors = flat(matrix.target, 2), flat(matrix.source, 2), flat(matrix.tau, 1)
     parts = [slice(first, first + most) for first in range(0, anchors[2].shape[0], most)]

@@ -12,7 +12,7 @@ DENSE_BELOW = 1 << 20  # entries n k; fewer pairs are summed one by one, in one 
 SHORT_AXIS_RATIO = 16  # of the two sizes; from here on the longer side is not sorted, or is read row by row
 TABLE_SOURCES = 4096  # sources; for so few the sums at every source are a table that all targets read
 TABLE_FROM = 1 << 23  # sums m n; the table costs a sort and two launches, which fewer do not repay
-ROWS_STAGED = 8  # rows of x; so many are copied with adjacent rows before a long side is reduced
+ROWS_STAGED = 8  # rows of x; from this many on they are copied with adjacent rows before a long side is reduced
 
 # --- The order -------------------------------------------------------------------------------------------------------
 COUNTED_PAIRS = 1 << 26  # pairs of points; up to here each point is compared with all others, in one launch
@@ -52,7 +52,7 @@ DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program
 FORM_TILE = 32, 32  # targets and sources of a program
 FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
 PULL_TILES = (16, 32), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
-PULL_PARTS = 1 << 24  # partial sums; so many may be kept for a matrix that has fewer numbers
+PULL_PARTS = 1 << 24  # partial sums; this many may be kept for a matrix that has fewer numbers
 FORM_MANY = 1 << 12  # programs
 TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
 FAULT_TILE = 2048  # anchors at a step of a program that looks for faults
@@ -84,7 +84,7 @@ DISTANCE_CARRIED = 512  # tiles that one program carries at a step
 DISTANCE_WARPS = 4
 
 # --- Gram matrices ---------------------------------------------------------------------------------------------------
-GRAM_TILES = ((1 << 19, 256), (1 << 24, 512), (1 << 62, 2048))  # points in all, up to which a tile has so many
+GRAM_TILES = ((1 << 19, 256), (1 << 24, 512), (1 << 62, 2048))  # points in all, and those of a tile below that
 GRAM_CARRIED = 1024  # tiles that one program carries at a step
 GRAM_ROWS = 8  # weights of a program, which share the points of a tile
 GRAM_FAN = 64  # positions that a search compares with at a step
