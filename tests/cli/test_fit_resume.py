@@ -245,6 +245,7 @@ KILLED = """
 import os, signal, sys
 import torch
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets its background jobs ignore it
 from laplex import cli
 from laplex.cli import fitting
 from laplex.density import _rounds

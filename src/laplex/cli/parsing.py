@@ -50,6 +50,14 @@ class Parser(argparse.ArgumentParser):
             options.device = _device()
         return options
 
+    def print_help(self, file: Any = None) -> None:
+        """As argparse does, but a reader that has gone ends the command, whether or not output is buffered."""
+        output = file or sys.stdout
+        if output is None:  # it was closed from the start
+            super().print_help()
+        else:
+            output.write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         """End with a message; if an option is unknown, with the one that may be meant."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
