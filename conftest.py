@@ -119,12 +119,12 @@ def unpoisoned(monkeypatch):
 def _poisoned(allocate):
     @functools.wraps(allocate)
     def poisoned(*args, **kwargs):
-        made = allocate(*args, **kwargs)
+        tensor = allocate(*args, **kwargs)
         caller = sys._getframe(1).f_globals.get("__name__", "")
         if caller.startswith("laplex") and not caller.startswith(NOT_POISONED):
             with _disable_current_modes():  # a recording would take note of it
-                made.fill_(torch.nan if made.is_floating_point() else torch.iinfo(made.dtype).min)
-        return made
+                tensor.fill_(torch.nan if tensor.is_floating_point() else torch.iinfo(tensor.dtype).min)
+        return tensor
 
     return poisoned
 
@@ -168,7 +168,7 @@ def tiles(monkeypatch):
     from laplex._triton import tuning
     from laplex._triton.scan import schedule
 
-    def of(points, rows=1, carried=0, staged=False, adjacent=False):
+    def set_tiles(points, rows=1, carried=0, staged=False, adjacent=False):
         schedule.schedule.cache_clear()
         monkeypatch.setattr(schedule, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(tuning, "CARRIED_BY_TILES", 0 if carried else 1024)
@@ -177,7 +177,7 @@ def tiles(monkeypatch):
         monkeypatch.setattr(tuning, "GATHERED_TWICE", -1 if staged else 1 << 40)
         monkeypatch.setattr(tuning, "ADJACENT_FROM", 0 if adjacent else 1 << 40)
 
-    of(32)
+    set_tiles(32)
     small = {
         "PROGRAMS_WANTED": 0,  # tiles without a target are skipped
         "DISTANCE_TILE": 32,
@@ -192,7 +192,7 @@ def tiles(monkeypatch):
     }
     for name, value in small.items():
         monkeypatch.setattr(tuning, name, value)
-    yield of
+    yield set_tiles
     schedule.schedule.cache_clear()
 
 
@@ -212,9 +212,9 @@ def replayed(monkeypatch):
     def launch_again(self, step):
         roles, program = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.program
 
-        def run(tensors, _at, _stream):
-            them = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
-            program[step.grid](*them, *step.numbers)
+        def run(tensors, _addresses, _stream):
+            operands = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
+            program[step.grid](*operands, *step.numbers)
 
         return run
 
@@ -238,9 +238,9 @@ def operators(monkeypatch):
 
     replays, again = replay.Replays(), replay.Replay.__call__
 
-    def counted(self, inputs, at):
+    def counted(self, inputs, addresses):
         replays.used += 1
-        return again(self, inputs, at)
+        return again(self, inputs, addresses)
 
     replays.used = 0
     monkeypatch.setattr(replay.Replay, "__call__", counted)

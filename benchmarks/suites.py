@@ -68,7 +68,7 @@ CPU_ERRORS = (
     *(float64_error(backend) for backend in BACKENDS),
 )
 
-KEPT, WHOLE, BOTH_WAYS = Side(mode="kept"), Side(mode="whole"), Side(mode="forward+backward")
+PLANNED, FULL_CALL, BOTH_WAYS = Side(mode="kept"), Side(mode="whole"), Side(mode="forward+backward")
 TRAINING = Side(mode="forward+backward whole")
 
 GRAM, DENSE_GRAM = Side("laplex-gram", "whole"), Side("dense-gram", "whole")
@@ -93,7 +93,7 @@ LAYER_ROWS = (
         LAYERS,
         "ratio",
         1.0,
-        KEPT,
+        PLANNED,
         Side("nn.Linear"),
     ),
     Row(
@@ -143,7 +143,7 @@ CPU_TIMES = (
         square(*LARGE, batch=1),
         "ratio",
         1.0,
-        KEPT,
+        PLANNED,
         Side("fft"),
         also=(Side("fft-complex"),),
     ),
@@ -153,7 +153,7 @@ CPU_TIMES = (
         square(*LARGE, batch=1),
         "ratio",
         0.4,
-        KEPT,
+        PLANNED,
         Side("toeplitz"),
     ),
     Row(
@@ -162,7 +162,7 @@ CPU_TIMES = (
         square(*LARGE, batch=1),
         "ratio",
         0.25,
-        KEPT,
+        PLANNED,
         Side("celerite2"),
     ),
     celerite_symmetric("time-celerite2-symmetric", "all threads", None),
@@ -174,7 +174,7 @@ CPU_TIMES = (
         square(20, batch=1),
         "ratio",
         1.2,
-        WHOLE,
+        FULL_CALL,
         Side("toeplitz", "whole"),
     ),
     Row(
@@ -184,7 +184,7 @@ CPU_TIMES = (
         "ratio",
         3.0,
         BOTH_WAYS,
-        KEPT,
+        PLANNED,
     ),
     Row(
         "time-dense",
@@ -192,7 +192,7 @@ CPU_TIMES = (
         square(14, batch=64),
         "ratio",
         0.01,
-        KEPT,
+        PLANNED,
         Side("dense", "whole"),
         also=(Side("dense", "kept"),),
     ),
@@ -202,7 +202,7 @@ CPU_TIMES = (
         (Size(1 << 20, 1024, 8), Size(1024, 1 << 20, 8)),
         "ratio",
         4.0,
-        KEPT,
+        PLANNED,
         Side("copy"),
         also=(Side("copy-into"),),
     ),
@@ -212,7 +212,7 @@ CPU_TIMES = (
         (*square(8, batch=1), *square(8, batch=64)),
         "ratio",
         1.3,
-        WHOLE,
+        FULL_CALL,
         Side("dense", "whole"),
     ),
     Row(
@@ -239,11 +239,13 @@ CPU_TIMES = (
     Row("time-import", "`import laplex` beyond `import torch`; compiles nothing, writes nothing", (), "import", 0.15),
 )
 
-LOOK = (KEPT, WHOLE, Side("toeplitz"), Side("logcumsumexp"), Side("fft"))
+LOOK = (PLANNED, FULL_CALL, Side("toeplitz"), Side("logcumsumexp"), Side("fft"))
 
 QUICK_ROWS = (
-    Row("small", "one product", square(10, 12, batch=1), "ratio", ours=KEPT, also=(*LOOK[1:], Side("dense", "whole"))),
-    Row("large", "one product", square(14, 16, 18, batch=1), "ratio", ours=KEPT, also=LOOK[1:]),
+    Row(
+        "small", "one product", square(10, 12, batch=1), "ratio", ours=PLANNED, also=(*LOOK[1:], Side("dense", "whole"))
+    ),
+    Row("large", "one product", square(14, 16, 18, batch=1), "ratio", ours=PLANNED, also=LOOK[1:]),
 )
 
 QUICK = Suite("quick", "cpu", QUICK_ROWS, BRIEF, committed=False)

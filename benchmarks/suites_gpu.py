@@ -1,7 +1,17 @@
 """The GPU suite: the rows that are held against a bar on one H200, and the paper's sweeps, which are not."""
 
 from benchmarks.problems import Anchors, Measure, Row, Side, Size, Suite
-from benchmarks.suites import KEPT, LAYER_ROWS, TRAINING, WHOLE, gram_row, gram_sizes, large_error, small_error, square
+from benchmarks.suites import (
+    FULL_CALL,
+    LAYER_ROWS,
+    PLANNED,
+    TRAINING,
+    gram_row,
+    gram_sizes,
+    large_error,
+    small_error,
+    square,
+)
 from laplex.testing import Budget
 
 GPU_BUDGET = Budget(min_s=0.05, min_samples=10, max_s=0.5, turn_s=0.02)
@@ -24,17 +34,17 @@ ERRORS = (
 )
 
 MEDIUM = (
-    cost("time-kept", "plan kept", square(20, batch=1), 40e-6, KEPT),
+    cost("time-kept", "plan kept", square(20, batch=1), 40e-6, PLANNED),
     cost("time-toeplitz", "plan kept, against Toeplitz-FFT on a uniform grid, its kernel's FFT kept",
-         square(20, batch=1), 0.6, KEPT, "ratio", Side("toeplitz")),
-    cost("time-whole", "whole call with planning", square(20, batch=1), 220e-6, WHOLE),
+         square(20, batch=1), 0.6, PLANNED, "ratio", Side("toeplitz")),
+    cost("time-whole", "whole call with planning", square(20, batch=1), 220e-6, FULL_CALL),
     cost("time-training", "forward and backward with planning", square(20, batch=8), 1.2e-3, ALL),
     cost("memory-training", "forward and backward with planning, peak memory", square(20, batch=8), 250e6, ALL,
          "memory"),
-    cost("time-short-to-long", "one short axis, plan kept, short to long", (Size(PIXELS, RANK, IMAGES),), 0.6e-3, KEPT,
-         also=(Side("copy"),)),
-    cost("time-long-to-short", "one short axis, plan kept, long to short", (Size(RANK, PIXELS, IMAGES),), 1.2e-3, KEPT,
-         also=(Side("copy"),)),
+    cost("time-short-to-long", "one short axis, plan kept, short to long", (Size(PIXELS, RANK, IMAGES),), 0.6e-3,
+         PLANNED, also=(Side("copy"),)),
+    cost("time-long-to-short", "one short axis, plan kept, long to short", (Size(RANK, PIXELS, IMAGES),), 1.2e-3,
+         PLANNED, also=(Side("copy"),)),
 )  # fmt: skip
 
 FIXED, TRAINED = Side(mode="phased forward+backward"), Side(mode="phased forward+backward, tau too")
@@ -48,11 +58,11 @@ TRAINED_TAU = (
 )  # fmt: skip
 
 SMALL_SIZES = (
-    cost("time-eager", "plan kept", square(14, batch=8), 30e-6, KEPT),
+    cost("time-eager", "plan kept", square(14, batch=8), 30e-6, PLANNED),
     cost("time-graph", "plan kept, replayed as a CUDA graph, which checks the plan", square(14, batch=8), 12e-6, GRAPH),
-    cost("time-dispatch", "whole call of a small problem, against dense", square(9, batch=8), 1.2, WHOLE, "ratio",
+    cost("time-dispatch", "whole call of a small problem, against dense", square(9, batch=8), 1.2, FULL_CALL, "ratio",
          Side("dense", "whole")),
-    cost("time-dense", "whole call, against dense", square(14, batch=8), 1 / 65, WHOLE, "ratio",
+    cost("time-dense", "whole call, against dense", square(14, batch=8), 1 / 65, FULL_CALL, "ratio",
          Side("dense", "whole")),
     cost("time-dense-training", "forward and backward with planning, against dense", square(14, batch=8), 1 / 430, ALL,
          "ratio", Side("dense-autograd", "forward+backward whole")),
@@ -63,24 +73,24 @@ SMALL_SIZES = (
 )  # fmt: skip
 
 LARGE_SIZES = (
-    cost("time-huge-kept", "plan kept", square(29, batch=1), 40e-3, KEPT),
-    cost("time-huge-whole", "whole call with planning", square(29, batch=1), 100e-3, WHOLE),
-    cost("memory-huge-whole", "whole call with planning, peak memory beyond a, b, x", square(29, batch=1), 22e9, WHOLE,
-         "memory"),
-    cost("time-in-order", "plan kept, anchors in order", square(29, batch=1), 4.4e-3, KEPT, anchors="in order"),
-    cost("time-in-order-fft", "plan kept, anchors in order, against one cuFFT", square(29, batch=1), 0.5, KEPT, "ratio",
-         Side("fft"), anchors="in order"),
+    cost("time-huge-kept", "plan kept", square(29, batch=1), 40e-3, PLANNED),
+    cost("time-huge-whole", "whole call with planning", square(29, batch=1), 100e-3, FULL_CALL),
+    cost("memory-huge-whole", "whole call with planning, peak memory beyond a, b, x", square(29, batch=1), 22e9,
+         FULL_CALL, "memory"),
+    cost("time-in-order", "plan kept, anchors in order", square(29, batch=1), 4.4e-3, PLANNED, anchors="in order"),
+    cost("time-in-order-fft", "plan kept, anchors in order, against one cuFFT", square(29, batch=1), 0.5, PLANNED,
+         "ratio", Side("fft"), anchors="in order"),
     cost("time-billion", "forward and backward with planning, beyond 10^9 dimensions", square(30, batch=1), None, ALL),
-    cost("time-two-billion", "whole call", (Size(LARGEST, LARGEST, 1),), None, WHOLE),
+    cost("time-two-billion", "whole call", (Size(LARGEST, LARGEST, 1),), None, FULL_CALL),
 )  # fmt: skip
 
 RIVALS = Side("fft"), Side("toeplitz")
 SWEEPS = (
-    cost("sweep-size", "over n", square(*range(10, 21), batch=8), None, KEPT, also=(WHOLE, ALL, *RIVALS)),
-    cost("sweep-batch", "over the batch", tuple(Size(1 << 14, 1 << 14, 1 << e) for e in range(9)), None, KEPT,
+    cost("sweep-size", "over n", square(*range(10, 21), batch=8), None, PLANNED, also=(FULL_CALL, ALL, *RIVALS)),
+    cost("sweep-batch", "over the batch", tuple(Size(1 << 14, 1 << 14, 1 << e) for e in range(9)), None, PLANNED,
          also=(ALL,)),
-    cost("sweep-short", "short axis 1024", tuple(Size(1 << e, 1024, 8) for e in range(10, 21, 2)), None, KEPT),
-    cost("sweep-huge", "over n", square(*range(21, 29), batch=1), None, KEPT, also=(WHOLE, *RIVALS)),
+    cost("sweep-short", "short axis 1024", tuple(Size(1 << e, 1024, 8) for e in range(10, 21, 2)), None, PLANNED),
+    cost("sweep-huge", "over n", square(*range(21, 29), batch=1), None, PLANNED, also=(FULL_CALL, *RIVALS)),
 )  # fmt: skip
 
 GRAM, GRAM_WHOLE = Side("laplex-gram"), Side("laplex-gram", "whole")

@@ -73,28 +73,28 @@ def _remember_dtypes():
     look_up = interpreter._get_np_dtype
     of_number = functools.cache(look_up)
 
-    def of(dtype):
+    def numpy_dtype(dtype):
         scalar = dtype.scalar
         return look_up(scalar) if scalar.is_ptr() else of_number(scalar)
 
-    interpreter._get_np_dtype = of
+    interpreter._get_np_dtype = numpy_dtype
 
 
 def _remember_types():
     """A type is made once for a dtype and a shape, and a shape's constants once for the shape."""
-    made, initialize = {}, block_type.__init__
+    blocks, initialize = {}, block_type.__init__
     constants = functools.cache(
         lambda shape: (tl.core.tuple([tl.constexpr(size) for size in shape]), tl.constexpr(int(np.prod(shape))))
     )
 
     def new(cls, element_ty, shape):
         key = id(element_ty), *(size.value if isinstance(size, tl.constexpr) else size for size in shape)
-        found = made.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            initialize(found, element_ty, shape)
-            made[key] = found
-        return found
+        block = blocks.get(key)
+        if block is None:
+            block = object.__new__(cls)
+            initialize(block, element_ty, shape)
+            blocks[key] = block
+        return block
 
     def init_tensor(self, handle, type):
         self.handle, self.type, self.dtype = handle, type, type.scalar
@@ -161,9 +161,9 @@ def _scan_in_whole_arrays():
             return reduce_elements(self, inputs)
         dtypes, data = [each.dtype for each in inputs], [each.handle.data for each in inputs]
         while data[0].shape[self.axis] > 1:
-            at = (slice(None),) * self.axis
+            leading = (slice(None),) * self.axis
             before, after = (
-                [self.to_tensor(each[(*at, slice(first, None, 2))], dtype) for each, dtype in zip(data, dtypes)]
+                [self.to_tensor(each[(*leading, slice(first, None, 2))], dtype) for each, dtype in zip(data, dtypes)]
                 for first in (0, 1)
             )
             data = combined(self, before, after, dtypes)
@@ -182,21 +182,21 @@ class Handle(TensorHandle):
 
 
 @functools.cache
-def _constant(value, _kind, of):
-    return np.array([value], dtype=NUMPY[of]) if value else np.zeros(1, NUMPY[of])  # of -0.0, too
+def _constant(value, _kind, dtype_id):
+    return np.array([value], dtype=NUMPY[dtype_id]) if value else np.zeros(1, NUMPY[dtype_id])  # of -0.0, too
 
 
 def _number(value, dtype):
     """What the interpreter makes of a number beside a tensor of a dtype; None for what it must see itself."""
-    of = id(dtype)
+    dtype_id = id(dtype)
     kind = type(value)
     if kind is tl.constexpr:
         value, kind = value.value, type(value.value)
-    if kind is int and of in LIMITS:
-        limits = LIMITS[of]
-        return _constant(value, kind, of) if limits.min <= value <= limits.max else None
+    if kind is int and dtype_id in LIMITS:
+        limits = LIMITS[dtype_id]
+        return _constant(value, kind, dtype_id) if limits.min <= value <= limits.max else None
     if (kind is float or kind is int) and dtype in FLOATS and value == value:
-        return _constant(value, kind, of)
+        return _constant(value, kind, dtype_id)
     return None
 
 
@@ -218,15 +218,15 @@ _known = {}
 
 def _broadcast(one, other):
     key = id(one), id(other)  # they are kept
-    found = _known.get(key)
-    if found is None:
-        found = _known[key] = block_type(
+    block = _known.get(key)
+    if block is None:
+        block = _known[key] = block_type(
             one.element_ty, list(np.broadcast_shapes(one.shape.values, other.shape.values))
         )
-    return found
+    return block
 
 
-def _of(type, dtype):
+def _retyped(type, dtype):
     """The same shape of another dtype."""
     return block_type(dtype, type.shape) if type.is_block() else dtype
 
@@ -273,19 +273,19 @@ def _put(name, compute, dtypes, result=None):
                     dtype = wider.get((id(dtype), id(other.dtype)))
                     if dtype is None:
                         return usual(self, other, _semantic=semantic)
-                    type_, other_type = _of(type_, dtype), _of(other_type, dtype)
+                    type_, other_type = _retyped(type_, dtype), _retyped(other_type, dtype)
                 type_ = _together(type_, other_type)
             else:
                 others = None if result is not None and not _narrow(other) else _number(other, dtype)
                 if others is None:
                     return usual(self, other, _semantic=semantic)
             if result is not None:
-                dtype, type_ = result, _of(type_, result)
+                dtype, type_ = result, _retyped(type_, result)
             return tensor(Handle(compute(self.handle.data, others), dtype), type_)
         if pointers and dtype.is_ptr() and isinstance(other, tensor) and id(other.dtype) in LIMITS:
             width, handle = np.uint64(max(1, dtype.element_ty.primitive_bitwidth // 8)), self.handle
             data = handle.data + width * other.handle.data.astype(np.uint64)
-            return tensor(Handle(data, handle.dtype), _together(type_, _of(other.type, dtype)))
+            return tensor(Handle(data, handle.dtype), _together(type_, _retyped(other.type, dtype)))
         return usual(self, other, _semantic=semantic)
 
     setattr(tensor, name, operate)
@@ -299,7 +299,7 @@ def _put_where():
         dtype = known.dtype if isinstance(known, tensor) else None
         if condition.dtype is not tl.int1 or id(dtype) not in NUMPY:
             return usual(condition, x, y)
-        type_, data = _of(condition.type, dtype), []
+        type_, data = _retyped(condition.type, dtype), []
         for each in (x, y):
             if isinstance(each, tensor):
                 if each.dtype is not dtype:
@@ -323,7 +323,7 @@ def _put_cast():
         if own is dtype:
             return input
         if id(own) in from_ and id(dtype) in to and fp_downcast_rounding is None:
-            return tensor(Handle(input.handle.data.astype(NUMPY[id(dtype)]), dtype), _of(input.type, dtype))
+            return tensor(Handle(input.handle.data.astype(NUMPY[id(dtype)]), dtype), _retyped(input.type, dtype))
         return usual(input, dst_ty, fp_downcast_rounding)
 
     semantic.cast = cast

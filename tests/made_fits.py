@@ -63,14 +63,14 @@ def save_model(model, folder):
 
 def record_grids(monkeypatch):
     """What is drawn from here on: (rows, shape) of every grid."""
-    found, right = [], pictures.grid
+    grids, right = [], pictures.grid
 
     def grid(path, rows, shape):
-        found.append((rows, shape))
+        grids.append((rows, shape))
         right(path, rows, shape)
 
     monkeypatch.setattr(pictures, "grid", grid)
-    return found
+    return grids
 
 
 def images_of(grid, label):

@@ -38,10 +38,10 @@ def test_the_truncated_svd_leaves_the_energy_of_the_other_singular_values(weight
     h = torch.rand(9, dtype=torch.float64) + 0.1 if weighted else None
     energies = torch.linalg.svdvals(head.weight.detach() * (1.0 if h is None else h.sqrt())).square()
     for rank in (1, 3, 6):
-        made = compress.approximation(head, h, "svd", rank, 1)
-        assert torch.linalg.matrix_rank(made) == rank
+        approximation = compress.approximation(head, h, "svd", rank, 1)
+        assert torch.linalg.matrix_rank(approximation) == rank
         want = float(energies[rank:].sum() / energies.sum())
-        assert compress.residual_energy(head.weight, made, h) == pytest.approx(want, abs=1e-12)
+        assert compress.residual_energy(head.weight, approximation, h) == pytest.approx(want, abs=1e-12)
 
 
 def test_weights_of_kernels_are_the_best_ones():
@@ -64,10 +64,10 @@ def test_a_laplex_weight_is_compressed_better_by_laplex(tmp_path, command):
         "compress", "--weight", path, "--out", tmp_path / "out", "--ranks", 1, "--device", "cpu"
     )
     assert status == 0, errors
-    found = results(tmp_path / "out", "head")
-    assert found["reseated", 1]["residual"] < found["singular", 1]["residual"] < 1
-    assert found["reseated", 1]["residual"] < 0.5 * found["svd", 1]["residual"]
-    assert all(one["test"] is None for one in found.values())
+    outcomes = results(tmp_path / "out", "head")
+    assert outcomes["reseated", 1]["residual"] < outcomes["singular", 1]["residual"] < 1
+    assert outcomes["reseated", 1]["residual"] < 0.5 * outcomes["svd", 1]["residual"]
+    assert all(one["test"] is None for one in outcomes.values())
     page = (tmp_path / "out" / "compress-head.md").read_text()
     assert page.startswith("# head, 20 x 30, compressed\n")
     assert "| truncated SVD | 1 | 50 |" in page
@@ -89,13 +89,13 @@ def test_a_head_is_trained_first_where_features_are_given(file, tmp_path, comman
     arguments = ("compress", "--data", file, "--out", tmp_path, "--ranks", 2, 5, *SMALL)
     status, _, errors = command(*arguments)
     assert status == 0, errors
-    found = results(tmp_path, "made")
-    assert found["svd", 5]["residual"] < 1e-10  # five classes: the full rank
-    assert found["svd", 5]["test"] > 0.95
-    assert found["svd", 2]["test"] < found["svd", 5]["test"]
+    outcomes = results(tmp_path, "made")
+    assert outcomes["svd", 5]["residual"] < 1e-10  # five classes: the full rank
+    assert outcomes["svd", 5]["test"] > 0.95
+    assert outcomes["svd", 2]["test"] < outcomes["svd", 5]["test"]
     before = (tmp_path / "compress-made.md").read_text()
     (full,) = re.findall(r"\| the head itself \|  \| 80 \| 0 \| ([\d.]+) \|", before)
-    assert float(full) == pytest.approx(100 * found["svd", 5]["test"], abs=0.05)
+    assert float(full) == pytest.approx(100 * outcomes["svd", 5]["test"], abs=0.05)
     monkeypatch.setattr(compress, "train", None)  # a call would fail
     assert command(*arguments)[0] == 0
     assert (tmp_path / "compress-made.md").read_text() == before

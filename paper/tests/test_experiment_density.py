@@ -25,8 +25,8 @@ TRAINED = ("--epochs", 3, "--lr", 0.02, "--after-epochs", 2, "--after-lr", 1e-4)
 
 def process():
     """The covariance (DIM, DIM) of a smooth process on a line with noise, its features in a random order."""
-    at = torch.rand(DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    covariance = torch.exp(-(at[:, None] - at).abs() / 0.1) + 0.05 * torch.eye(DIM, dtype=torch.float64)
+    points = torch.rand(DIM, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    covariance = torch.exp(-(points[:, None] - points).abs() / 0.1) + 0.05 * torch.eye(DIM, dtype=torch.float64)
     return MultivariateNormal(torch.full((DIM,), 0.5, dtype=torch.float64), covariance / 100)
 
 
@@ -60,8 +60,8 @@ def results(out):
 
 def only(out, **wanted):
     """The result of the one run with these settings."""
-    (found,) = (result for given, result in results(out) if wanted.items() <= given.items())
-    return found
+    (outcome,) = (result for given, result in results(out) if wanted.items() <= given.items())
+    return outcome
 
 
 # --- What is found ----------------------------------------------------------------------------------------------------
@@ -81,18 +81,18 @@ def test_adam_starts_where_em_stopped(finished):
     before = only(finished, method="em", functions=2, start="tree")
     after = only(finished, method="em-adam", functions=2)
     assert len(after["history"]) == len(before["history"]) + 2
-    assert [found for _, found in after["history"][:15]] == [found for _, found in before["history"]]
+    assert [score for _, score in after["history"][:15]] == [score for _, score in before["history"]]
     assert after["history"][-1][1] > before["history"][-1][1] - 1
     assert all(one[0] < two[0] for one, two in zip(after["history"], after["history"][1:], strict=False))
 
 
 def test_a_permutation_hurts_raster_order_and_not_the_tree(finished):
-    found = {
+    scores = {
         (start, permuted): only(finished, method="em", rank=20, start=start, jump=False, permuted=permuted)["val"]
         for start in ("tree", "raster")
         for permuted in (False, True)
     }
-    reached = {key: one["log_likelihood"] for key, one in found.items()}
+    reached = {key: one["log_likelihood"] for key, one in scores.items()}
     assert reached["tree", False] == pytest.approx(reached["tree", True], abs=2.0)
     assert max(reached["raster", False], reached["raster", True]) < reached["tree", True] - 5
 
@@ -144,7 +144,7 @@ def test_the_spread_of_samples_is_that_of_many_draws_over_that_of_the_examples(c
     model = PlacedGaussian(12, 4, 2)
     values = torch.rand(50, 12)
     examples = density_runs.Examples(values)
-    found = density_runs.spread(model, examples, channels)
+    spread = density_runs.spread(model, examples, channels)
 
     def size(rows, mean):
         pixels = (rows - mean).unflatten(1, (-1, channels))
@@ -153,11 +153,11 @@ def test_the_spread_of_samples_is_that_of_many_draws_over_that_of_the_examples(c
     drawn, smooth = (model.sample(200_000, noise=noise).detach() for noise in (True, False))
     ours = size(drawn, model.mean)[0], size(smooth, model.mean)[1]
     theirs = size(values, values.mean(0))
-    assert found["variance"] == pytest.approx(float(ours[0] / theirs[0]), rel=0.02)
+    assert spread["variance"] == pytest.approx(float(ours[0] / theirs[0]), rel=0.02)
     if channels == 1:
-        assert found["colour"] is None
+        assert spread["colour"] is None
     else:
-        assert found["colour"] == pytest.approx(float(ours[1] / theirs[1]), rel=0.02)
+        assert spread["colour"] == pytest.approx(float(ours[1] / theirs[1]), rel=0.02)
 
 
 def test_every_run_tells_how_much_its_samples_vary(finished):

@@ -31,20 +31,20 @@ def extract(models, command):
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """Twelve train and five validation images per class: squares of 58 pixels, and others of twice that height."""
-    made, generator = tmp_path_factory.mktemp("images") / "pictures", np.random.default_rng(0)
+    folder, generator = tmp_path_factory.mktemp("images") / "pictures", np.random.default_rng(0)
     for split, each in (("train", 12), ("val", 5)):
         for label, name in enumerate(NAMES):
-            (made / split / name).mkdir(parents=True)
+            (folder / split / name).mkdir(parents=True)
             for index in range(each):
                 size = (116, 140, 3) if index % 2 else (58, 58, 3)
                 pixels = generator.integers(0, 120, size) + 60 * label
-                Image.fromarray(pixels.astype(np.uint8)).save(made / split / name / f"{index}.png")
-    return made
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / split / name / f"{index}.png")
+    return folder
 
 
 def expected(root, side, covered):
     """The images of the test split as the network takes them, by Pillow alone."""
-    found = []
+    images = []
     for path in sorted((root / "val").glob("*/*.png")):
         image = Image.open(path)
         scale = covered / min(image.size)
@@ -52,8 +52,8 @@ def expected(root, side, covered):
         image = image.resize(size, Image.Resampling.BICUBIC)
         left, top = (size[0] - side) // 2, (size[1] - side) // 2
         pixels = np.asarray(image.crop((left, top, left + side, top + side))).astype(np.float32) / 255
-        found.append((pixels - np.float32(MEAN)) / np.float32(DEVIATION))
-    return torch.from_numpy(np.stack(found)).permute(0, 3, 1, 2)
+        images.append((pixels - np.float32(MEAN)) / np.float32(DEVIATION))
+    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
 def read(path):

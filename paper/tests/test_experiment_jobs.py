@@ -36,14 +36,14 @@ def names(folder):
 
 def alive(folder):
     """Of the processes that wrote their number into the folder."""
-    found = []
+    running = []
     for path in folder.iterdir():
         try:
             os.kill(int(path.read_text()), 0)
-            found.append(path.name)
+            running.append(path.name)
         except ProcessLookupError:
             pass
-    return found
+    return running
 
 
 def test_a_job_that_fails_says_why_and_stops_the_others(tmp_path):

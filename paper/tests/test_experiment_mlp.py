@@ -19,15 +19,15 @@ QUICK = ("--quick", "--device", "cpu", "--name", "tiny")
 @pytest.mark.parametrize("method", LAYERS)
 def test_two_layers_of_a_method_with_a_tanh_between_them(method, file):
     data = features(file)
-    made = Heads(data, WIDTH).make(HeadMethod(method), 3, 0)
-    first, activation, last = made
+    head = Heads(data, WIDTH).make(HeadMethod(method), 3, 0)
+    first, activation, last = head
     assert type(first) is type(last)
     assert isinstance(activation, nn.Tanh)
-    numbers = sum(parameter.numel() for parameter in made.parameters())
+    numbers = sum(parameter.numel() for parameter in head.parameters())
     assert numbers == count(method, WIDTH, CLASSES, 3, hidden=WIDTH).trained
     x = data.train[0][:7]
-    torch.testing.assert_close(made(x), last(first(x).tanh()))
-    assert made(x).shape == (7, CLASSES)
+    torch.testing.assert_close(head(x), last(first(x).tanh()))
+    assert head(x).shape == (7, CLASSES)
 
 
 def test_heads_of_two_layers_have_their_own_results(file, tmp_path, command):

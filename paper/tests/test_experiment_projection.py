@@ -65,8 +65,8 @@ def test_validation_images_choose_nothing(data, monkeypatch):
 
     monkeypatch.setattr("paper.experiments.projection_training._accuracies", accuracies)
     z = torch.randn(400, 3)
-    found = frozen_run(data, z, z, HeadRecipe(steps=1), 0)
-    assert found == {"val": 0.6, "held": 0.7, "decay": 0.1, "best": 0.9}
+    result = frozen_run(data, z, z, HeadRecipe(steps=1), 0)
+    assert result == {"val": 0.6, "held": 0.7, "decay": 0.1, "best": 0.9}
 
 
 def test_features_of_any_scale_give_the_same_head_and_zeros_do_no_harm(data, maps):
@@ -94,14 +94,14 @@ def test_pixels_placed_from_the_data_keep_more_than_random_places(data, maps):
 )
 def test_projections_are_trained_with_the_head(method, tau, data, maps):
     recipe = JointRecipe(lr=projection.RECIPES[method].lr, epochs=25)
-    made = maps.trainable(Projection(method, tau), 8, 0)
-    before = [value.detach().clone() for value in made.parameters()]
-    found = joint_run(made, 8, data, recipe, 0)
-    assert found["val"] > 0.7
-    assert not found["diverged"]
-    assert all(not torch.equal(one, other) for one, other in zip(before, made.parameters(), strict=True))
+    layer = maps.trainable(Projection(method, tau), 8, 0)
+    before = [value.detach().clone() for value in layer.parameters()]
+    result = joint_run(layer, 8, data, recipe, 0)
+    assert result["val"] > 0.7
+    assert not result["diverged"]
+    assert all(not torch.equal(one, other) for one, other in zip(before, layer.parameters(), strict=True))
     again = joint_run(maps.trainable(Projection(method, tau), 8, 0), 8, data, recipe, 0)
-    assert again == found
+    assert again == result
 
 
 # --- The command -----------------------------------------------------------------------------------------------------
@@ -199,14 +199,14 @@ def test_parts_with_other_classes_are_refused(folder, tmp_path, command):
 
 
 def test_too_few_and_equal_images_are_refused():
-    def made(count):
+    def images(count):
         return Images(torch.zeros(count, 2, 2, 3, dtype=torch.uint8), torch.zeros(count, dtype=torch.int64), ("a",))
 
     where = "paper.experiments.images: `train` must have "
     with pytest.raises(ValueError, match=where + "10 images of some class, got fewer of every class; one in ten"):
-        flatten(made(9), made(2), "cpu")
+        flatten(images(9), images(2), "cpu")
     with pytest.raises(ValueError, match=where + "images that differ, got equal ones; check the files"):
-        flatten(made(20), made(2), "cpu")
+        flatten(images(20), images(2), "cpu")
 
 
 # --- Tables ----------------------------------------------------------------------------------------------------------

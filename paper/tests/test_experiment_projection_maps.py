@@ -59,16 +59,16 @@ def test_a_tenth_of_the_train_rows_of_each_class_is_held_out(data):
 
 
 def test_the_digest_tells_pixels_and_classes_apart(data):
-    def made(pixel=7, label=0):
+    def small_images(pixel=7, label=0):
         pixels = torch.full((20, 2, 2, 3), 3, dtype=torch.uint8)
         pixels[0, 0, 0, 0] = pixel
         y = torch.zeros(20, dtype=torch.int64)
         y[1] = label
         return Images(pixels, y, ("a", "b"))
 
-    found = [flatten(made(), made(*other), "cpu").digest for other in ((), (), (8,), (7, 1))]
-    assert found[0] == found[1]
-    assert len(set(found)) == 3
+    digests = [flatten(small_images(), small_images(*other), "cpu").digest for other in ((), (), (8,), (7, 1))]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
     assert re.fullmatch("[0-9a-f]{16}", data.digest)
 
 
@@ -120,12 +120,12 @@ def test_every_variant_has_a_name_of_its_own():
 
 
 def test_frozen_laplex_is_the_dense_definition(maps, data):
-    found = maps.frozen(Projection("laplex", 0.05, True, True), 7, 3)
+    projection = maps.frozen(Projection("laplex", 0.05, True, True), 7, 3)
     kernel = laplex.reference.kernel(
-        found.a.double(), found.b.double(), 0.05, phi=found.phi.double(), psi=found.psi.double()
+        projection.a.double(), projection.b.double(), 0.05, phi=projection.phi.double(), psi=projection.psi.double()
     )
     x = data.normalised(data.val.pixels)
-    want = (x.double() * found.signs) @ kernel.mT
+    want = (x.double() * projection.signs) @ kernel.mT
     torch.testing.assert_close(
         maps.features(Projection("laplex", 0.05, True, True), 7, 3)[1].double(), want, rtol=1e-4, atol=1e-3
     )
@@ -135,12 +135,12 @@ def test_frozen_laplex_is_the_dense_definition(maps, data):
     "variant", [Projection("placed", 0.002), Projection("placed"), Projection("trained-placed", 0.01)]
 )
 def test_placed_projections_are_those_of_place(variant, maps, data):
-    found = maps._laplex(variant, 9, torch.Generator())
+    projection = maps._laplex(variant, 9, torch.Generator())
     want = LaplexProjection(D, 9, tau=variant.tau).place(data.normalised(data.train.pixels[data.rest]))
-    torch.testing.assert_close(found.a, want.a)
-    torch.testing.assert_close(found.tau, want.tau)
+    torch.testing.assert_close(projection.a, want.a)
+    torch.testing.assert_close(projection.tau, want.tau)
     # There the pixels are whole numbers in float16, here they are normalised: rounding may change the order a little.
-    assert (found.b - want.b).abs().median() < 0.02
+    assert (projection.b - want.b).abs().median() < 0.02
 
 
 def test_places_are_blind_to_the_order_of_pixels(data):

@@ -115,22 +115,22 @@ def test_processes_side_by_side_lose_nothing(tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_interruption_loses_the_run_in_progress_only(error, tmp_path):
-    kept = Record(tmp_path / "runs.json", "some")
-    kept.run({"seed": 0}, lambda: {"test": 1})
+    runs = Record(tmp_path / "runs.json", "some")
+    runs.run({"seed": 0}, lambda: {"test": 1})
 
     def broken():
         raise error
 
     with pytest.raises(error):
-        kept.run({"seed": 1}, broken)
+        runs.run({"seed": 1}, broken)
     again = Record(tmp_path / "runs.json", "some")
     assert again.get({"seed": 0}) == {"test": 1}
     assert again.get({"seed": 1}) is None
 
 
 def test_an_interruption_while_writing_leaves_the_old_file(tmp_path, monkeypatch):
-    kept = Record(tmp_path / "runs.json", "some")
-    kept.run({"seed": 0}, lambda: {"test": 1})
+    runs = Record(tmp_path / "runs.json", "some")
+    runs.run({"seed": 0}, lambda: {"test": 1})
     before = (tmp_path / "runs.json").read_bytes()
 
     def interrupted(*_):
@@ -138,7 +138,7 @@ def test_an_interruption_while_writing_leaves_the_old_file(tmp_path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        kept.run({"seed": 1}, lambda: {"test": 2})
+        runs.run({"seed": 1}, lambda: {"test": 2})
     assert (tmp_path / "runs.json").read_bytes() == before
     assert os.listdir(tmp_path) == ["runs.json"]
 

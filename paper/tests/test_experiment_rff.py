@@ -35,9 +35,9 @@ def test_laplex_is_exact_and_float32_inputs_are_not_rounded_again():
     assert all(torch.equal(one.float().double(), one) for one in (problem.x, problem.a, problem.b))
     want = rff.truth(problem)
     for dtype, most in ((torch.float64, 1e-13), (torch.float32, 1e-6)):
-        found = rff.laplex_outcome(problem, dtype)
-        assert found.value.dtype == dtype
-        assert max(rff.errors(found, want).values()) < most
+        outcome = rff.laplex_outcome(problem, dtype)
+        assert outcome.value.dtype == dtype
+        assert max(rff.errors(outcome, want).values()) < most
 
 
 def test_values_converge_with_the_number_of_features():

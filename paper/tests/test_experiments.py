@@ -42,10 +42,10 @@ def test_the_paper_s_recipe_is_its_table():
 def test_the_paper_s_recipe_carries_as_far_on_any_number_of_rows(recipe, rows):
     steps, of_paper = (-(-count // 128) * 30 for count in (rows, 1_281_167))
     assert of_paper == 300_300
-    found = training.scaled(recipe, rows)
+    scaled = training.scaled(recipe, rows)
     for rate in ("lr", "bias_lr", "floor"):
-        assert steps * getattr(found, rate) == pytest.approx(of_paper * getattr(recipe, rate))
-    assert (found.epochs, found.batch, found.decay, found.bias_decay) == (
+        assert steps * getattr(scaled, rate) == pytest.approx(of_paper * getattr(recipe, rate))
+    assert (scaled.epochs, scaled.batch, scaled.decay, scaled.bias_decay) == (
         recipe.epochs, recipe.batch, recipe.decay, recipe.bias_decay,
     )  # fmt: skip
     assert training.scaled(recipe, training.PAPER_ROWS) == recipe
@@ -56,8 +56,8 @@ def test_a_seed_decides_a_run(file):
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    made = Heads(data)
-    runs = [train(made.make(HeadMethod("laplex"), 2, seed), data, Recipe(1e-2, 2, 64), seed) for seed in (0, 0, 1)]
+    factory = Heads(data)
+    runs = [train(factory.make(HeadMethod("laplex"), 2, seed), data, Recipe(1e-2, 2, 64), seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1]
     assert runs[0]["loss"] != runs[2]["loss"]
     assert torch.equal(torch.rand(3), expected)  # the user's random numbers are not touched
@@ -94,16 +94,16 @@ def test_accuracy_counts_rows_over_blocks(monkeypatch):
 @pytest.mark.parametrize("variant", HEAD_METHODS, ids=str)
 def test_every_variant_has_the_parameters_it_is_counted_with(variant, file):
     data = features(file).standardised()
-    made = Heads(data)
-    first, other = made.make(variant, 2, 0), made.make(variant, 2, 1)
+    factory = Heads(data)
+    first, other = factory.make(variant, 2, 0), factory.make(variant, 2, 1)
     errors = count(variant.method, WIDTH, CLASSES, 2).trained
     assert sum(parameter.numel() for parameter in first.parameters()) == errors
     fitted = variant.start != "random"
-    alike = all(torch.equal(*pair) for pair in zip(first.parameters(), other.parameters(), strict=True))
-    assert alike == fitted  # a start from the data does not depend on the seed
+    equal = all(torch.equal(*pair) for pair in zip(first.parameters(), other.parameters(), strict=True))
+    assert equal == fitted  # a start from the data does not depend on the seed
     with torch.no_grad():
         next(first.parameters()).add_(1)
-    assert not torch.equal(next(first.parameters()), next(made.make(variant, 2, 0).parameters()))
+    assert not torch.equal(next(first.parameters()), next(factory.make(variant, 2, 0).parameters()))
 
 
 def test_phases_of_a_start_from_the_data_can_move(file):

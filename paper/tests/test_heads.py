@@ -36,20 +36,20 @@ MAKERS = {
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("method", heads.METHODS)
 def test_the_count_is_that_of_the_module(method, size):
-    made = MAKERS[method](size)
+    head = MAKERS[method](size)
     errors = count(method, IN, OUT, size)
-    assert errors.trained == sum(parameter.numel() for parameter in made.parameters())
-    constants = [value.numel() for name, value in made.state_dict().items() if "tau" not in name]  # tau is 1
+    assert errors.trained == sum(parameter.numel() for parameter in head.parameters())
+    constants = [value.numel() for name, value in head.state_dict().items() if "tau" not in name]  # tau is 1
     assert errors.stored == sum(constants)
 
 
 @pytest.mark.parametrize("method", heads.METHODS)
 def test_every_head_maps_batches_and_trains(method):
-    made, x = MAKERS[method](2), torch.randn(3, 4, IN)
-    scores = made(x)
+    head, x = MAKERS[method](2), torch.randn(3, 4, IN)
+    scores = head(x)
     assert scores.shape == (3, 4, OUT)
     scores.square().sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in made.parameters())
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in head.parameters())
 
 
 def test_the_counts_of_the_paper():
@@ -157,9 +157,9 @@ def test_pca_keeps_the_directions_of_largest_variance():
     x = torch.randn(4000, IN, dtype=torch.float64) * scales @ turn + 3.0
     head = PCAHead(x, OUT, 4)
     centred = x - x.mean(0)
-    kept = (centred @ head.directions.mT).square().sum() / centred.square().sum()
+    share = (centred @ head.directions.mT).square().sum() / centred.square().sum()
     best = torch.linalg.svdvals(centred).square()
-    torch.testing.assert_close(kept, best[:4].sum() / best.sum())
+    torch.testing.assert_close(share, best[:4].sum() / best.sum())
     torch.testing.assert_close(head.directions @ head.directions.mT, torch.eye(4, dtype=torch.float64))
 
 

@@ -110,13 +110,13 @@ def test_a_missing_package_skips_the_row(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:
-    made = run(SUITE, Silent(), out=tmp_path)
-    saved = json.loads(made.path.read_text())
+    outcome = run(SUITE, Silent(), out=tmp_path)
+    saved = json.loads(outcome.path.read_text())
     assert saved["machine"]["cpu"]
     assert saved["versions"]["torch"] == torch.__version__
     assert set(saved["git"]) == {"commit", "dirty"}
-    assert [from_json(result) for result in saved["results"]] == made.results
-    assert from_json(json.loads(json.dumps(to_json(made.results[0])))) == made.results[0]
+    assert [from_json(result) for result in saved["results"]] == outcome.results
+    assert from_json(json.loads(json.dumps(to_json(outcome.results[0])))) == outcome.results[0]
 
 
 def test_ctrl_c_keeps_what_was_finished_and_resume_continues(tmp_path: Path) -> None:
@@ -125,9 +125,9 @@ def test_ctrl_c_keeps_what_was_finished_and_resume_continues(tmp_path: Path) -> 
     (path,) = tmp_path.glob("*.json")
     assert len(json.loads(path.read_text())["results"]) == 2
     second = Silent()
-    made = run(SUITE, second, out=tmp_path, resume=True)
+    outcome = run(SUITE, second, out=tmp_path, resume=True)
     assert second.begun == ["dense (n = 70, k = 50, B = 2)"]
-    assert len(made.results) == 3
+    assert len(outcome.results) == 3
 
 
 def test_resume_repeats_what_gave_no_figure() -> None:
@@ -136,10 +136,10 @@ def test_resume_repeats_what_gave_no_figure() -> None:
 
 
 def test_resume_refuses_to_mix_conditions(tmp_path: Path) -> None:
-    made = run(SUITE, Silent(), out=tmp_path)
-    saved = json.loads(made.path.read_text())
+    outcome = run(SUITE, Silent(), out=tmp_path)
+    saved = json.loads(outcome.path.read_text())
     saved["versions"]["torch"] = "0.0"
-    made.path.write_text(json.dumps(saved))
+    outcome.path.write_text(json.dumps(saved))
     with pytest.raises(ValueError, match="--resume would mix"):
         run(SUITE, Silent(), out=tmp_path, resume=True)
 

@@ -140,7 +140,7 @@ def test_resume_names_a_file_it_cannot_use_and_leaves_it(kind: str, bench: Bench
     assert f"benchmarks: --resume cannot resume from {path}" in output
     assert "move it away to keep it, or run without --resume to replace it" in output
     assert path.read_bytes() == content
-    assert [made.name for made in tmp_path.iterdir() if made.suffix in (".json", ".partial")] == [path.name]
+    assert [file.name for file in tmp_path.iterdir() if file.suffix in (".json", ".partial")] == [path.name]
 
 
 def test_a_run_that_cannot_start_leaves_the_old_results(tmp_path: Path, bench: Bench) -> None:

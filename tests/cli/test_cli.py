@@ -55,9 +55,9 @@ def test_it_knows_its_version_and_its_commands(command: Command) -> None:
         assert "doctor" in output
         assert "bench" in output
     for arguments in (("nonsense",), ("doctor", "--nonsense"), ("bench", "--nonsense")):
-        status, _, told = command(*arguments)
+        status, _, errors = command(*arguments)
         assert status == 2
-        assert "nonsense" in told
+        assert "nonsense" in errors
 
 
 def test_make_test_says_how_long_it_takes() -> None:
@@ -206,9 +206,9 @@ def test_ctrl_c_prints_and_writes_what_there_is(
 
     monkeypatch.setattr(bench, "measure", measure)
     monkeypatch.setattr(bench, "_shapes", lambda given: (bench.Shape(20, 30, 2), bench.Shape(4, 5, 1)))
-    status, output, told = command("bench", "--device", "cpu", "--json", str(tmp_path / "figures.json"))
+    status, output, errors = command("bench", "--device", "cpu", "--json", str(tmp_path / "figures.json"))
     assert status == 130
-    assert "laplex bench: interrupted; this is what was finished" in told
+    assert "laplex bench: interrupted; this is what was finished" in errors
     assert "20 -> 30" in output
     assert "4 -> 5" not in output
     assert len(json.loads((tmp_path / "figures.json").read_text())["results"]) == 1
@@ -252,20 +252,20 @@ def test_bench_refuses_bad_input(
     arguments: tuple[str, ...], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    status, output, told = command("bench", *arguments)
+    status, output, errors = command("bench", *arguments)
     assert status == 2
     assert output == ""
-    assert f"laplex bench: {REFUSED[arguments]}" in told
+    assert f"laplex bench: {REFUSED[arguments]}" in errors
     assert not list(tmp_path.iterdir())
 
 
 def test_words_that_are_not_numbers_or_dtypes_are_refused(command: Command) -> None:
-    status, _, told = command("bench", "--rows", "many")
+    status, _, errors = command("bench", "--rows", "many")
     assert status == 2
-    assert "argument --rows: invalid int value: 'many'" in told
-    status, _, told = command("bench", "--dtype", "int8")
+    assert "argument --rows: invalid int value: 'many'" in errors
+    status, _, errors = command("bench", "--dtype", "int8")
     assert status == 2
-    assert "argument --dtype: invalid choice: 'int8' (choose from" in told
+    assert "argument --dtype: invalid choice: 'int8' (choose from" in errors
 
 
 def test_times_and_ratios_in_words() -> None:

@@ -21,13 +21,13 @@ from laplex.density._starts import NAMED_PLACES
 ROOT = Path(__file__).parents[2]
 
 
-def started(*words, code="", **how):
+def started(*words, code="", **options):
     """The command as its script starts it, in a process of its own."""
     script = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); sys.argv = {['laplex', *words]!r}\n{code}\n"
     script += "from _laplex_command import main\nmain()"
     environment = {**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-c", script], text=True, env=environment, **({"capture_output": True} | how)
+        [sys.executable, "-c", script], text=True, env=environment, **({"capture_output": True} | options)
     )
 
 
@@ -140,10 +140,10 @@ MISSPELT = {
 @pytest.mark.parametrize("words", MISSPELT, ids=" ".join)
 def test_misspelt_words_are_answered_with_what_may_be_meant(words, command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    status, _, told = command(*words)
+    status, _, errors = command(*words)
     assert status == 2
-    assert MISSPELT[words] in told
-    assert told.count("did you mean") == 1
+    assert MISSPELT[words] in errors
+    assert errors.count("did you mean") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -196,11 +196,11 @@ SAID = {
 @pytest.mark.usefixtures("data")
 @pytest.mark.parametrize("words", SAID, ids=" ".join)
 def test_commands_speak_of_their_options(words, command):
-    status, _, told = command(*words)
+    status, _, errors = command(*words)
     assert status == 2
-    assert SAID[words] in told
-    assert "laplex." not in told
-    assert not re.search(r"`\w+`|\b(side|channels|source|path)=", told)
+    assert SAID[words] in errors
+    assert "laplex." not in errors
+    assert not re.search(r"`\w+`|\b(side|channels|source|path)=", errors)
 
 
 def test_a_message_of_a_function_is_said_of_the_command():
@@ -215,10 +215,8 @@ def test_a_message_of_a_function_is_said_of_the_command():
 
 def without(monkeypatch, *missing):
     """As if these modules were not installed."""
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name in missing else found(name, *more)
-    )
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name in missing else find(name, *more))
 
 
 PACKAGES = {
@@ -238,10 +236,10 @@ def test_one_message_names_all_packages_that_are_missing(name, command, tmp_path
     monkeypatch.chdir(tmp_path)
     without(monkeypatch, "safetensors", "PIL", "matplotlib")
     words, message = PACKAGES[name]
-    status, _, told = command(*words)
+    status, _, errors = command(*words)
     assert status == 2
-    assert message in told
-    assert told.count("\n") == 1
+    assert message in errors
+    assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

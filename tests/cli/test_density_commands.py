@@ -56,8 +56,8 @@ def test_sample_draws_as_many_as_asked(laplex, path, model, grids, tmp_path):
 
 
 def test_reconstruct_shows_images_and_reconstructions(laplex, path, data, model, grids, tmp_path):
-    status, _, told = laplex("reconstruct", path, data, "--out", tmp_path / "r.png", "--count", 10, *CPU)
-    assert status == 0, told
+    status, _, errors = laplex("reconstruct", path, data, "--out", tmp_path / "r.png", "--count", 10, *CPU)
+    assert status == 0, errors
     x = torch.from_numpy(np.load(data)).flatten(1)[:10] / 255
     assert torch.allclose(images_of(grids[0], "images"), x, atol=1e-6)
     assert torch.allclose(images_of(grids[0], "reconstructions"), model.reconstruct(x), atol=1e-5)
@@ -73,16 +73,16 @@ def test_a_folder_stands_for_the_model_in_it(laplex, path, data, grids, tmp_path
         assert laplex(command, path.parent, *rest, "--out", tmp_path / "x.png", *CPU)[0] == 0
     assert laplex("evaluate", path.parent, data, *CPU)[0] == 0
     (tmp_path / "empty").mkdir()
-    status, _, told = laplex("sample", tmp_path / "empty", "--out", tmp_path / "y.png", *CPU)
-    assert (status, told) == (
+    status, _, errors = laplex("sample", tmp_path / "empty", "--out", tmp_path / "y.png", *CPU)
+    assert (status, errors) == (
         2,
         "laplex sample: MODEL must be a model file, or a folder with a model.safetensors, got the folder "
         f"{tmp_path / 'empty'} without one; `laplex fit` writes it into its --out\n",
     )
     (tmp_path / "empty" / "checkpoint.safetensors").write_bytes(b"")
-    status, _, told = laplex("evaluate", tmp_path / "empty", data, *CPU)
+    status, _, errors = laplex("evaluate", tmp_path / "empty", data, *CPU)
     assert status == 2
-    assert told.endswith("without one; its fit has not ended: run the same command again\n")
+    assert errors.endswith("without one; its fit has not ended: run the same command again\n")
 
 
 def test_one_image_is_data(laplex, path, model, grids, tmp_path):
@@ -91,15 +91,15 @@ def test_one_image_is_data(laplex, path, model, grids, tmp_path):
     Image.fromarray(pixels).resize((30, 20)).save(tmp_path / "large.jpg")
     for command in ("reconstruct", "inpaint"):
         for name in ("one.png", "large.jpg"):
-            status, _, told = laplex(command, path, tmp_path / name, "--out", tmp_path / "x.png", *CPU)
-            assert status == 0, told
+            status, _, errors = laplex(command, path, tmp_path / name, "--out", tmp_path / "x.png", *CPU)
+            assert status == 0, errors
     assert torch.allclose(images_of(grids[0], "images"), torch.from_numpy(pixels).flatten()[None] / 255, atol=1e-6)
     assert images_of(grids[3], "filled").shape == (1, DIM)
     assert laplex("evaluate", path, tmp_path / "large.jpg", *CPU)[0] == 0
     (tmp_path / "broken.png").write_bytes(b"no image")
-    status, _, told = laplex("reconstruct", path, tmp_path / "broken.png", "--out", tmp_path / "y.png", *CPU)
+    status, _, errors = laplex("reconstruct", path, tmp_path / "broken.png", "--out", tmp_path / "y.png", *CPU)
     assert status == 2
-    assert f"got {tmp_path / 'broken.png'}, which is not an image that Pillow can read" in told
+    assert f"got {tmp_path / 'broken.png'}, which is not an image that Pillow can read" in errors
 
 
 @pytest.mark.parametrize("command", ["inpaint", "reconstruct"])
@@ -121,8 +121,8 @@ def test_no_more_images_are_decoded_than_are_shown(command, laplex, path, tmp_pa
 
 def test_images_as_files(laplex, path, data, model, tmp_path):
     folder = tmp_path / "some" / "files"
-    status, output, told = laplex("sample", path, "--files", folder, "--count", 11, *CPU)
-    assert (status, told) == (0, "")
+    status, output, errors = laplex("sample", path, "--files", folder, "--count", 11, *CPU)
+    assert (status, errors) == (0, "")
     assert output == f"wrote {folder / 'samples-0001.png'} to without-noise-0011.png, 22 files\n"
     torch.manual_seed(0)
     for number, one in enumerate(model.sample(11), 1):
@@ -132,8 +132,8 @@ def test_images_as_files(laplex, path, data, model, tmp_path):
         assert abs(pixels / 255 - one.clamp(0, 1).reshape(SHAPE).numpy()).max() <= 0.51 / 255
     out = tmp_path / "i.png"
     options = ("--files", folder, "--out", out, "--samples", 2, "--count", 3)
-    status, output, told = laplex("inpaint", path, data, *options, *CPU)
-    assert (status, told) == (0, "")
+    status, output, errors = laplex("inpaint", path, data, *options, *CPU)
+    assert (status, errors) == (0, "")
     assert output == f"wrote {out}\nwrote {folder / 'images-0001.png'} to sample-2-without-noise-0003.png, 21 files\n"
     for label in ("images", "what-is-given", "filled", "sample-1", "sample-1-without-noise", "sample-2"):
         assert len(list(folder.glob(f"{label}-000[123].png"))) == 3
@@ -145,8 +145,8 @@ def test_images_of_a_folder_get_the_shape_of_the_model(laplex, path, grids, tmp_
     for index, one in enumerate(drawn(3)):
         Image.fromarray(one).resize((20, 30)).save(folder / f"{index}.png")
     Image.fromarray(drawn(1)[0][..., 0]).save(folder / "grey.png")
-    status, _, told = laplex("reconstruct", path, folder, "--out", tmp_path / "r.png", *CPU)
-    assert status == 0, told
+    status, _, errors = laplex("reconstruct", path, folder, "--out", tmp_path / "r.png", *CPU)
+    assert status == 0, errors
     assert images_of(grids[0], "images").shape == (4, DIM)
 
 
@@ -155,24 +155,24 @@ def test_images_of_a_folder_get_the_shape_of_the_model(laplex, path, grids, tmp_
 
 def test_evaluate_says_what_a_model_is_worth(laplex, path, data, model, tmp_path):
     file = tmp_path / "numbers.json"
-    status, output, told = laplex("evaluate", path, data, "--json", file, *CPU)
-    assert (status, told) == (0, "")
-    found = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
+    status, output, errors = laplex("evaluate", path, data, "--json", file, *CPU)
+    assert (status, errors) == (0, "")
+    evaluation = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
     saved = json.loads(file.read_text())
     got = saved["evaluation"][str(data)]
     assert got["count"] == 50
-    for name, value in found._asdict().items():
+    for name, value in evaluation._asdict().items():
         assert got[name] == pytest.approx(value, rel=1e-5), name
     assert saved["machine"]["torch"] == torch.__version__
     for title in ("log-likelihood", "standard error", "bits per dimension", "reconstruction RMSE"):
         assert title in output
-    assert f"{found.bits_per_dim:.4f}" in output
+    assert f"{evaluation.bits_per_dim:.4f}" in output
 
 
 def test_one_example_has_no_standard_error(laplex, path, tmp_path):
     one = write(tmp_path / "one.npy", 1)
-    status, output, told = laplex("evaluate", path, one, "--json", tmp_path / "numbers.json", *CPU)
-    assert status == 0, told
+    status, output, errors = laplex("evaluate", path, one, "--json", tmp_path / "numbers.json", *CPU)
+    assert status == 0, errors
     assert json.loads((tmp_path / "numbers.json").read_text())["evaluation"][str(one)]["standard_error"] is None
     assert "  -  " in output
 
@@ -180,12 +180,12 @@ def test_one_example_has_no_standard_error(laplex, path, tmp_path):
 def test_a_model_of_numbers_is_evaluated_but_not_drawn(laplex, tmp_path):
     files.save(tmp_path / "rows.safetensors", LaplexGaussian(30, 4))
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(9, 30)).astype(np.float32))
-    status, output, told = laplex("evaluate", tmp_path / "rows.safetensors", tmp_path / "rows.npy", *CPU)
-    assert (status, told) == (0, "")
+    status, output, errors = laplex("evaluate", tmp_path / "rows.safetensors", tmp_path / "rows.npy", *CPU)
+    assert (status, errors) == (0, "")
     assert "LaplexGaussian of " in output
-    status, _, told = laplex("sample", tmp_path / "rows.safetensors", "--out", tmp_path / "s.png", *CPU)
+    status, _, errors = laplex("sample", tmp_path / "rows.safetensors", "--out", tmp_path / "s.png", *CPU)
     assert status == 2
-    assert "laplex sample: MODEL must be of images, got " in told
+    assert "laplex sample: MODEL must be of images, got " in errors
     assert not (tmp_path / "s.png").exists()
 
 
@@ -198,31 +198,31 @@ def test_data_of_another_size_are_refused(laplex, path, tmp_path):
     for name, numbers in (("other.npy", "72 (4 x 6 x 3)"), ("rows.npy", "50")):
         for command in ("evaluate", "reconstruct", "inpaint"):
             out = () if command == "evaluate" else ("--out", tmp_path / "x.png")
-            status, output, told = laplex(command, path, tmp_path / name, *out, *CPU)
+            status, output, errors = laplex(command, path, tmp_path / name, *out, *CPU)
             assert (status, output) == (2, "")
             expected = f"DATA must have {DIM} (6 x 6 x 3) numbers per example, as the model has, got {numbers} in "
-            assert told.startswith(f"laplex {command}: {expected}")
+            assert errors.startswith(f"laplex {command}: {expected}")
     assert not (tmp_path / "x.png").exists()
 
 
 def test_data_in_other_units_are_refused(laplex, path, data, model, tmp_path):
     scaled = np.load(data).reshape(50, -1).astype(np.float32) / 255
     np.save(tmp_path / "floats.npy", scaled)
-    status, _, told = laplex("evaluate", path, tmp_path / "floats.npy", *CPU)
+    status, _, errors = laplex("evaluate", path, tmp_path / "floats.npy", *CPU)
     assert status == 2
-    assert "DATA must be bytes, which count in 1/255, as the model was fitted to, got torch.float32" in told
+    assert "DATA must be bytes, which count in 1/255, as the model was fitted to, got torch.float32" in errors
     files.save(tmp_path / "model.safetensors", model, SHAPE, units="1")
-    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", data, *CPU)
+    status, _, errors = laplex("evaluate", tmp_path / "model.safetensors", data, *CPU)
     assert status == 2
-    assert "DATA must be floating-point numbers, as the model was fitted to, got torch.uint8" in told
+    assert "DATA must be floating-point numbers, as the model was fitted to, got torch.uint8" in errors
 
 
 def test_a_folder_for_a_model_of_rectangles_is_refused(laplex, tmp_path):
     files.save(tmp_path / "model.safetensors", LaplexGaussian(4 * 6 * 3, 4), (4, 6, 3), units="1/255")
     (tmp_path / "folder").mkdir()
-    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "folder", *CPU)
+    status, _, errors = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "folder", *CPU)
     assert status == 2
-    assert "DATA must be an array for a model of images of 4 x 6 pixels, got the folder" in told
+    assert "DATA must be an array for a model of images of 4 x 6 pixels, got the folder" in errors
 
 
 def test_one_image_for_a_model_of_rectangles(laplex, grids, tmp_path):
@@ -230,9 +230,9 @@ def test_one_image_for_a_model_of_rectangles(laplex, grids, tmp_path):
     Image.fromarray(drawn(1)[0][:4, :, 0]).save(tmp_path / "grey.png")
     assert laplex("reconstruct", tmp_path, tmp_path / "grey.png", "--out", tmp_path / "r.png", *CPU)[0] == 0
     Image.fromarray(drawn(1)[0]).save(tmp_path / "square.png")
-    status, _, told = laplex("reconstruct", tmp_path, tmp_path / "square.png", "--out", tmp_path / "r.png", *CPU)
+    status, _, errors = laplex("reconstruct", tmp_path, tmp_path / "square.png", "--out", tmp_path / "r.png", *CPU)
     assert status == 2
-    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 108 (6 x 6 x 3) in " in told
+    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 108 (6 x 6 x 3) in " in errors
 
 
 def test_a_disk_that_cannot_be_written_is_told(laplex, path, tmp_path, monkeypatch):
@@ -240,9 +240,9 @@ def test_a_disk_that_cannot_be_written_is_told(laplex, path, tmp_path, monkeypat
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(density_commands.pictures, "grid", full)
-    status, _, told = laplex("sample", path, "--out", tmp_path / "s.png", *CPU)
+    status, _, errors = laplex("sample", path, "--out", tmp_path / "s.png", *CPU)
     assert status == 1
-    assert "laplex sample: cannot write ([Errno 28] No space left on device); nothing was replaced" in told
+    assert "laplex sample: cannot write ([Errno 28] No space left on device); nothing was replaced" in errors
 
 
 def test_models_that_are_none_are_refused(laplex, data, tmp_path):
@@ -251,18 +251,18 @@ def test_models_that_are_none_are_refused(laplex, data, tmp_path):
         rest = () if command == "sample" else (data,)
         out = () if command == "evaluate" else ("--out", tmp_path / "x.png")
         for name in ("none.safetensors", "text.safetensors"):
-            status, output, told = laplex(command, tmp_path / name, *rest, *out, *CPU)
+            status, output, errors = laplex(command, tmp_path / name, *rest, *out, *CPU)
             assert (status, output) == (2, "")
-            assert told.startswith(f"laplex {command}: MODEL must be a model file")
+            assert errors.startswith(f"laplex {command}: MODEL must be a model file")
     assert os.listdir(tmp_path) == ["text.safetensors"]
 
 
 def test_images_of_another_shape_are_refused(laplex, tmp_path):
     files.save(tmp_path / "model.safetensors", LaplexGaussian(4 * 6 * 3, 4), (4, 6, 3), units="1/255")
     np.save(tmp_path / "turned.npy", drawn(5)[:, :, :4])  # 6 x 4
-    status, _, told = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "turned.npy", *CPU)
+    status, _, errors = laplex("evaluate", tmp_path / "model.safetensors", tmp_path / "turned.npy", *CPU)
     assert status == 2
-    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 72 (6 x 4 x 3) in " in told
+    assert "DATA must have 72 (4 x 6 x 3) numbers per example, as the model has, got 72 (6 x 4 x 3) in " in errors
 
 
 REFUSED = {
@@ -297,24 +297,25 @@ def test_bad_input_is_refused(arguments, laplex, path, data, tmp_path, monkeypat
     command, *rest = [data if one == "DATA" else one for one in arguments]
     out = () if command == "evaluate" or "--out" in rest else ("--out", "x.png")
     device = () if "--device" in rest else CPU
-    status, output, told = laplex(command, path, *rest, *out, *device)
+    status, output, errors = laplex(command, path, *rest, *out, *device)
     assert (status, output) == (2, "")
-    assert told.startswith(f"laplex {command}: {REFUSED[arguments]}")
+    assert errors.startswith(f"laplex {command}: {REFUSED[arguments]}")
     assert os.listdir(tmp_path) == []
 
 
 def test_a_picture_or_files_are_asked_for(laplex, path, data, tmp_path):
     for command, rest in (("sample", ()), ("reconstruct", (data,)), ("inpaint", (data,))):
-        status, _, told = laplex(command, path, *rest, *CPU)
+        status, _, errors = laplex(command, path, *rest, *CPU)
         message = "--out FILE.png or --files FOLDER must be given: one picture of all images, or a file for each"
-        assert (status, told) == (2, f"laplex {command}: {message}\n")
+        assert (status, errors) == (2, f"laplex {command}: {message}\n")
 
 
 def test_files_where_no_folder_can_be(laplex, path, tmp_path):
     (tmp_path / "file").write_text("")
-    status, _, told = laplex("sample", path, "--files", tmp_path / "file" / "deep", *CPU)
+    status, _, errors = laplex("sample", path, "--files", tmp_path / "file" / "deep", *CPU)
     assert status == 2
-    assert f"--files: cannot write into {tmp_path / 'file' / 'deep'}: {tmp_path / 'file'} is not a folder; give" in told
+    message = f"--files: cannot write into {tmp_path / 'file' / 'deep'}: {tmp_path / 'file'} is not a folder; give"
+    assert message in errors
 
 
 def test_ctrl_c_between_files(laplex, path, tmp_path, monkeypatch):
@@ -327,8 +328,8 @@ def test_ctrl_c_between_files(laplex, path, tmp_path, monkeypatch):
         right(*paths)
 
     monkeypatch.setattr(os, "replace", interrupted)
-    status, _, told = laplex("sample", path, "--files", tmp_path, *CPU)
-    assert (status, told) == (130, "\nlaplex sample: interrupted; files that are there are complete\n")
+    status, _, errors = laplex("sample", path, "--files", tmp_path, *CPU)
+    assert (status, errors) == (130, "\nlaplex sample: interrupted; files that are there are complete\n")
     assert sorted(os.listdir(tmp_path)) == ["samples-0001.png", "samples-0002.png"]
 
 
@@ -337,6 +338,6 @@ def test_ctrl_c_writes_nothing(laplex, path, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(density_commands, "samples", interrupted)
-    status, _, told = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
-    assert (status, told) == (130, "\nlaplex sample: interrupted; nothing was replaced\n")
+    status, _, errors = laplex("sample", path, "--out", tmp_path / "x.png", *CPU)
+    assert (status, errors) == (130, "\nlaplex sample: interrupted; nothing was replaced\n")
     assert os.listdir(tmp_path) == []

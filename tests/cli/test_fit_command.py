@@ -25,35 +25,35 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_a_fit_writes_model_log_numbers_and_pictures(laplex, data, tmp_path):
-    whole = tmp_path / "some" / "fit"
-    assert laplex("fit", data, "--out", whole, *BOTH)[0] == 0
-    assert sorted(os.listdir(whole)) == WRITTEN
-    assert steps(whole) == STEPS
-    likelihoods = [entry["log_likelihood"] for entry in log(whole) if "round" in entry]
+    folder = tmp_path / "some" / "fit"
+    assert laplex("fit", data, "--out", folder, *BOTH)[0] == 0
+    assert sorted(os.listdir(folder)) == WRITTEN
+    assert steps(folder) == STEPS
+    likelihoods = [entry["log_likelihood"] for entry in log(folder) if "round" in entry]
     assert likelihoods[-1] > likelihoods[0]
-    model, about = files.load(whole / "model.safetensors")
+    model, about = files.load(folder / "model.safetensors")
     assert isinstance(model, PlacedGaussian)
     assert (about["shape"], about["units"], about["settings"]["rank"]) == (SHAPE, "1/255", 8)
-    summary = json.loads((whole / "summary.json").read_text())
-    found = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
-    assert summary["evaluation"]["train"] == {"count": 50} | found._asdict()
-    assert summary["evaluation"]["train"] == log(whole)[-1]["train"]
+    summary = json.loads((folder / "summary.json").read_text())
+    evaluation = evaluate(model, Examples(torch.from_numpy(np.load(data)).flatten(1)))
+    assert summary["evaluation"]["train"] == {"count": 50} | evaluation._asdict()
+    assert summary["evaluation"]["train"] == log(folder)[-1]["train"]
     assert summary["data"] == {"examples": 50, "dim": DIM, "shape": list(SHAPE), "skipped": 0}
     assert summary["parameters"] == sum(one.numel() for one in model.parameters())
     assert summary["machine"]["torch"] == torch.__version__
-    seconds = [json.loads(line)["seconds"] for line in (whole / "log.jsonl").read_text().splitlines()]
+    seconds = [json.loads(line)["seconds"] for line in (folder / "log.jsonl").read_text().splitlines()]
     assert seconds == sorted(seconds)
     for name in PICTURES:
-        with Image.open(whole / name) as image:
+        with Image.open(folder / name) as image:
             assert min(image.size) > 50
 
 
 def test_progress_and_table_are_told(laplex, data, tmp_path):
-    status, output, told = laplex("fit", data, "--out", tmp_path / "fit", *SMALL, "--hold-out", 0.2)
-    assert status == 0, told
-    assert "EM: 0 of 4\n" in told
-    assert "bits per dimension, 0 s left" in told
-    assert "EM: 4 of 4, " in told
+    status, output, progress = laplex("fit", data, "--out", tmp_path / "fit", *SMALL, "--hold-out", 0.2)
+    assert status == 0, progress
+    assert "EM: 0 of 4\n" in progress
+    assert "bits per dimension, 0 s left" in progress
+    assert "EM: 4 of 4, " in progress
     rows = [line.split() for line in output.splitlines() if line.startswith(("  train", "  validation"))]
     assert [row[:2] for row in rows] == [["train", "40"], ["validation", "10"]]
     assert f"wrote {tmp_path / 'fit' / 'model.safetensors'}" in output
@@ -70,14 +70,14 @@ def test_the_dips_of_annealing_are_told(laplex, data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(fit_plots, "likelihoods", likelihoods)
     options = ("--rank", 8, "--rounds", 30, "--device", "cpu")
-    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
-    assert status == 0, told
+    status, _, progress = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, progress
     entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()][:-1]
     assert [entry["round"] for entry in entries if "levelled" in entry] == [3, 7, 10, 14]
     taus = [entry["tau"] for entry in entries]
     assert taus == sorted(taus, reverse=True)
     assert taus[0] > taus[14] == taus[-1]
-    lines = [line for line in told.splitlines() if line.startswith("EM: ")]
+    lines = [line for line in progress.splitlines() if line.startswith("EM: ")]
     assert [line.split()[1] for line in lines if "places levelled" in line] == ["15"]  # of those that are shown
     falls = [now for before, now in pairwise(entries[:15]) if now["log_likelihood"] < before["log_likelihood"]]
     assert 0 < len(falls) <= 4
@@ -87,9 +87,9 @@ def test_the_dips_of_annealing_are_told(laplex, data, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("options", "rounds"), [(("--no-jump",), 10), ((), 4)])
 def test_a_fit_that_is_not_annealed_says_nothing_of_it(options, rounds, laplex, data, tmp_path):
-    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL, *options, "--rounds", rounds)
-    assert status == 0, told
-    assert "levelled" not in told + (tmp_path / "log.jsonl").read_text()
+    status, _, progress = laplex("fit", data, "--out", tmp_path, *SMALL, *options, "--rounds", rounds)
+    assert status == 0, progress
+    assert "levelled" not in progress + (tmp_path / "log.jsonl").read_text()
 
 
 def test_what_lowers_the_likelihood_is_named():
@@ -113,9 +113,9 @@ def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):
             Image.fromarray(one).resize((9, 7)).save(tmp_path / name / f"{index}.png")
     (tmp_path / "train" / "broken.png").write_bytes(b"no image")
     options = ("--side", 6, "--validation", tmp_path / "val", "--places", "curve", "--no-jump", *SMALL)
-    status, _, told = laplex("fit", tmp_path / "train", "--out", tmp_path / "fit", *options)
-    assert status == 0, told
-    assert "laplex fit: 1 of 13 images cannot be read and are skipped" in told
+    status, _, errors = laplex("fit", tmp_path / "train", "--out", tmp_path / "fit", *options)
+    assert status == 0, errors
+    assert "laplex fit: 1 of 13 images cannot be read and are skipped" in errors
     summary = json.loads((tmp_path / "fit" / "summary.json").read_text())
     assert (summary["data"]["examples"], summary["data"]["skipped"]) == (12, 1)
     assert summary["evaluation"]["validation"]["count"] == 4
@@ -123,8 +123,8 @@ def test_a_folder_of_images_and_another_for_validation(laplex, tmp_path):
 
 def test_numbers_that_are_no_images(laplex, tmp_path):
     np.save(tmp_path / "rows.npy", drawn(20).reshape(20, -1).astype(np.float32) / 255)
-    status, _, told = laplex("fit", tmp_path / "rows.npy", "--out", tmp_path / "fit", *SMALL)
-    assert status == 0, told
+    status, _, errors = laplex("fit", tmp_path / "rows.npy", "--out", tmp_path / "fit", *SMALL)
+    assert status == 0, errors
     assert sorted(os.listdir(tmp_path / "fit")) == [name for name in WRITTEN if name not in PICTURES[2:]]
     assert files.load(tmp_path / "fit" / "model.safetensors")[1]["units"] == "1"
 
@@ -132,8 +132,8 @@ def test_numbers_that_are_no_images(laplex, tmp_path):
 @pytest.mark.parametrize("components", [1, 2])
 def test_the_paper_s_way(components, laplex, data, tmp_path):
     options = ("--rank", 6, "--rounds", 0, "--components", components, "--epochs", 2, "--device", "cpu", "--batch", 25)
-    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
-    assert status == 0, told
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, errors
     model, about = files.load(tmp_path / "model.safetensors")
     assert isinstance(model, LaplexGaussian)
     assert (model.components, about["settings"]["places"]) == (components, "raster")
@@ -144,8 +144,8 @@ def test_the_paper_s_way(components, laplex, data, tmp_path):
 
 def test_adam_alone_from_a_start(laplex, data, tmp_path):
     options = ("--rank", 6, "--functions", 3, "--rounds", 0, "--places", "random", "--epochs", 1, "--device", "cpu")
-    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
-    assert status == 0, told
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *options)
+    assert status == 0, errors
     assert files.load(tmp_path / "model.safetensors")[0].functions == 3
     assert steps(tmp_path) == [("adam", 1), ("adam", "end")]
 
@@ -153,10 +153,10 @@ def test_adam_alone_from_a_start(laplex, data, tmp_path):
 def test_without_pillow_the_numbers_are_there(laplex, data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
-    assert status == 0, told
-    assert "laplex fit: samples.png is not drawn: laplex.density.pictures.grid: images need Pillow" in told
-    assert "laplex fit: places.png is not drawn: plots need matplotlib" in told
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert status == 0, errors
+    assert "laplex fit: samples.png is not drawn: laplex.density.pictures.grid: images need Pillow" in errors
+    assert "laplex fit: places.png is not drawn: plots need matplotlib" in errors
     assert sorted(os.listdir(tmp_path)) == [name for name in WRITTEN if name not in PICTURES]
 
 
@@ -193,10 +193,10 @@ REFUSED = {
 
 @pytest.mark.parametrize("options", REFUSED, ids=lambda options: " ".join(map(str, options)))
 def test_options_that_make_no_sense(options, laplex, data, tmp_path):
-    status, output, told = laplex("fit", data, "--out", tmp_path / "new" / "fit", *SMALL, *options)
+    status, output, errors = laplex("fit", data, "--out", tmp_path / "new" / "fit", *SMALL, *options)
     assert (status, output) == (2, "")
-    assert told.startswith(f"laplex fit: {REFUSED[options]}")
-    assert "Traceback" not in told
+    assert errors.startswith(f"laplex fit: {REFUSED[options]}")
+    assert "Traceback" not in errors
     assert not (tmp_path / "new").exists()
 
 
@@ -223,18 +223,18 @@ def test_data_that_cannot_be_used(laplex, data, tmp_path):
         ("other.npy", ("--validation", tmp_path / "turned.npy"), "of 72 (6 x 4 x 3) numbers, and "),
         ("rows.npy", ("--validation", tmp_path / "floats.npy"), "floats.npy holds torch.float32, and "),
     ):
-        status, output, told = laplex("fit", tmp_path / source, "--out", tmp_path / "fit", *SMALL, *options)
+        status, output, errors = laplex("fit", tmp_path / source, "--out", tmp_path / "fit", *SMALL, *options)
         assert (status, output) == (2, ""), source
-        assert told.startswith("laplex fit: ")
-        assert message in told
+        assert errors.startswith("laplex fit: ")
+        assert message in errors
         assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_a_folder_that_cannot_be_written(laplex, data, tmp_path):
     (tmp_path / "file").write_text("")
-    status, _, told = laplex("fit", data, "--out", tmp_path / "file" / "fit", *SMALL)
+    status, _, errors = laplex("fit", data, "--out", tmp_path / "file" / "fit", *SMALL)
     assert status == 2
-    assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is not a folder" in told
+    assert f"--out: cannot write into {tmp_path / 'file' / 'fit'}: {tmp_path / 'file'} is not a folder" in errors
 
 
 def test_output_that_nobody_reads_loses_no_file(data, tmp_path):
@@ -249,10 +249,10 @@ def test_output_that_nobody_reads_loses_no_file(data, tmp_path):
 
 def test_a_folder_that_may_not_be_written(laplex, data, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    status, _, told = laplex("fit", data, "--out", tmp_path / "fit", *SMALL)
+    status, _, errors = laplex("fit", data, "--out", tmp_path / "fit", *SMALL)
     assert (status, os.listdir(tmp_path)) == (2, [])
     message = f"--out: cannot write into {tmp_path / 'fit'}: {tmp_path} cannot be written to; give another folder"
-    assert told == f"laplex fit: {message}\n"
+    assert errors == f"laplex fit: {message}\n"
 
 
 def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):
@@ -260,30 +260,30 @@ def test_a_full_disk_is_told(laplex, data, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert status == 1
-    assert "laplex fit: cannot continue ([Errno 28] No space left on device)" in told
+    assert "laplex fit: cannot continue ([Errno 28] No space left on device)" in errors
 
 
 def test_a_checkpoint_of_another_fit_is_refused(laplex, data, tmp_path):
     out = tmp_path / "fit"
     assert laplex("fit", data, "--out", out, *SMALL)[0] == 0
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    status, _, told = laplex("fit", data, "--out", out, *SMALL, "--rank", 6, "--seed", 1)
+    status, _, errors = laplex("fit", data, "--out", out, *SMALL, "--rank", 6, "--seed", 1)
     assert status == 2
-    assert "has a checkpoint of another fit: rank 8 there and 6 here, seed 0 there and 1 here; give another" in told
+    assert "has a checkpoint of another fit: rank 8 there and 6 here, seed 0 there and 1 here; give another" in errors
     other = write(tmp_path / "other.npy", 50, seed=1)
-    status, _, told = laplex("fit", other, "--out", out, *SMALL)
+    status, _, errors = laplex("fit", other, "--out", out, *SMALL)
     assert status == 2
-    assert "another fit: DATA, --side, --channels or --hold-out give other examples; give another folder, or" in told
+    assert "another fit: DATA, --side, --channels or --hold-out give other examples; give another folder, or" in errors
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (out / "checkpoint.safetensors").write_bytes(b"no checkpoint at all")
-    status, _, told = laplex("fit", data, "--out", out, *SMALL)
+    status, _, errors = laplex("fit", data, "--out", out, *SMALL)
     assert status == 2
-    assert "--out: the checkpoint cannot be used (" in told
-    assert "--fresh starts over" in told
-    status, _, told = laplex("fit", other, "--out", out, *SMALL, "--fresh", "--rank", 6)
-    assert status == 0, told
+    assert "--out: the checkpoint cannot be used (" in errors
+    assert "--fresh starts over" in errors
+    status, _, errors = laplex("fit", other, "--out", out, *SMALL, "--fresh", "--rank", 6)
+    assert status == 0, errors
     assert files.load(out / "model.safetensors")[0].rank == 6
 
 
@@ -291,14 +291,14 @@ def test_a_checkpoint_of_another_laplex_is_refused(laplex, data, tmp_path, monke
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     with monkeypatch.context() as patch:
         patch.setattr("laplex.cli.fit.__version__", "9.9")
-        status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert status == 2
-    assert "another fit: laplex 0." in told
+    assert "another fit: laplex 0." in errors
     right = PlacedGaussian.named_parameters
     monkeypatch.setattr(PlacedGaussian, "named_parameters", lambda self: reversed(list(right(self))))
-    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert status == 2
-    assert "--out: the checkpoint is of a laplex with other parameters; --fresh starts over" in told
+    assert "--out: the checkpoint is of a laplex with other parameters; --fresh starts over" in errors
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
@@ -314,15 +314,15 @@ def test_trees_come_back():
 
 
 def test_durations_in_words():
-    told = [_progress.duration(seconds) for seconds in (0.4, 59, 61, 3599, 3700)]
-    assert told == ["0 s", "59 s", "1 min 1 s", "59 min 59 s", "1 h 1 min"]
+    words = [_progress.duration(seconds) for seconds in (0.4, 59, 61, 3599, 3700)]
+    assert words == ["0 s", "59 s", "1 min 1 s", "59 min 59 s", "1 h 1 min"]
 
 
 def test_the_time_left_counts_this_process_alone(monkeypatch, capsys):
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    with _progress.timed_bar("EM") as told:
-        told(20, 40, "")
+    with _progress.timed_bar("EM") as show:
+        show(20, 40, "")
         now[0] += 8
-        told(24, 40, "3 bits")
+        show(24, 40, "3 bits")
     assert capsys.readouterr().err == "EM: 20 of 40\nEM: 24 of 40, 3 bits, 32 s left\n"

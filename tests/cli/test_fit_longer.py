@@ -19,17 +19,17 @@ def rounds_of(folder):
 def test_more_rounds_follow_a_finished_fit(laplex, data, tmp_path):
     assert laplex("fit", data, "--out", tmp_path, *LONG, "--rounds", 12)[0] == 0
     first, model = rounds_of(tmp_path), (tmp_path / "model.safetensors").read_bytes()
-    status, _, told = laplex("fit", data, "--out", tmp_path, *LONG, "--rounds", 20)
-    assert status == 0, told
+    status, _, progress = laplex("fit", data, "--out", tmp_path, *LONG, "--rounds", 20)
+    assert status == 0, progress
     assert (
         f"laplex fit: {tmp_path} has a fit of 12 rounds: 8 more follow, without annealing; --fresh would anneal 20 "
-        "rounds from the start\n" in told
+        "rounds from the start\n" in progress
     )
-    assert "EM: 12 of 20\n" in told
-    found = rounds_of(tmp_path)
-    assert found[:12] == first
-    assert [number for number, _ in found] == list(range(20))
-    likelihoods = [value for _, value in found[6:]]
+    assert "EM: 12 of 20\n" in progress
+    rounds = rounds_of(tmp_path)
+    assert rounds[:12] == first
+    assert [number for number, _ in rounds] == list(range(20))
+    likelihoods = [value for _, value in rounds[6:]]
     assert likelihoods == sorted(likelihoods)  # no round of the second half, nor of those added, is annealed
     assert steps(tmp_path)[-1] == ("em", "end")
     assert steps(tmp_path).count(("em", "end")) == 1
@@ -48,8 +48,8 @@ def test_rounds_are_added_at_any_time_to_the_same_end(count, laplex, data, tmp_p
         if count > 12:
             assert laplex(*other, "--rounds", 12)[0] == 0
         assert laplex(*other, "--rounds", 16 if count > 12 else 12)[0] == 130
-    status, _, told = laplex(*other, "--rounds", 16)
-    assert status == 0, told
+    status, _, errors = laplex(*other, "--rounds", 16)
+    assert status == 0, errors
     same_fit(tmp_path / "other", tmp_path / "whole")
 
 
@@ -70,9 +70,9 @@ def test_what_cannot_be_added_is_refused(laplex, data, tmp_path):
         (("--epochs", 2), f"--out: {tmp_path} has a checkpoint of another fit: epochs 3 there and 2 here; give "),
         (("--epochs", 5, "--lr", 0.1), f"--out: {tmp_path} has a checkpoint of another fit: lr 0.002 there and 0.1"),
     ):
-        status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH, *options)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH, *options)
         assert status == 2
-        assert told.startswith(f"laplex fit: {message}")
+        assert errors.startswith(f"laplex fit: {message}")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

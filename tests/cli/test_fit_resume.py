@@ -25,19 +25,19 @@ pytestmark = pytest.mark.usefixtures("one_thread", "undrawn")
 def test_ctrl_c_loses_nothing(stage, count, laplex, data, uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         breaking(patch, stage, count, KeyboardInterrupt)
-        status, output, told = laplex("fit", data, "--out", tmp_path, *BOTH)
+        status, output, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
     assert (status, output) == (130, "")
     done = {("em", 1): "0 of 4 rounds", ("em", 3): "2 of 4 rounds", ("adam", 1): "4 of 4 rounds"}
     done |= {("adam", 5): "1 of 3 epochs", ("adam", 9): "2 of 3 epochs"}
-    assert told.endswith(
+    assert errors.endswith(
         f"\nlaplex fit: interrupted after {done[stage, count]}; saving a checkpoint (another Ctrl-C ends at once)\n"
         "laplex fit: saved; the same command resumes from the checkpoint\n"
     )
     assert not (tmp_path / "model.safetensors").exists()
-    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert status == 0, told
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 0, errors
     if stage == "adam":
-        assert "EM: 3 of 4" not in told  # no finished round is repeated
+        assert "EM: 3 of 4" not in errors  # no finished round is repeated
     same_fit(tmp_path, uninterrupted)
 
 
@@ -61,9 +61,9 @@ def test_fresh_forgets_the_checkpoint_at_once(laplex, data, tmp_path, monkeypatc
     assert not (tmp_path / "checkpoint.safetensors").exists()
     with monkeypatch.context() as patch:
         breaking(patch, "em", 3, KeyboardInterrupt)
-        status, _, told = laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, "--fresh", *BOTH)
     assert status == 130
-    assert told.endswith("laplex fit: saved; the same command without --fresh resumes from the checkpoint\n")
+    assert errors.endswith("laplex fit: saved; the same command without --fresh resumes from the checkpoint\n")
 
 
 def test_two_fits_in_one_folder(laplex, data, tmp_path):
@@ -71,11 +71,11 @@ def test_two_fits_in_one_folder(laplex, data, tmp_path):
     held = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
-        status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
     finally:
         os.close(held)
     assert status == 2
-    assert f"--out: another fit writes into {tmp_path} now; wait for it, or give another folder" in told
+    assert f"--out: another fit writes into {tmp_path} now; wait for it, or give another folder" in errors
     assert os.listdir(tmp_path) == []
     assert laplex("fit", data, "--out", tmp_path, *SMALL)[0] == 0
 
@@ -112,15 +112,15 @@ def test_signals_save_before_the_command_ends(
 ):
     with monkeypatch.context() as patch:
         breaking(patch, stage, count, number)
-        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 128 + number
-    assert told.endswith("laplex fit: saved; the same command resumes from the checkpoint\n")
+    assert errors.endswith("laplex fit: saved; the same command resumes from the checkpoint\n")
     about = files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]
     assert (about["stage"], len(about["log"])) == (stage, lines)
     with monkeypatch.context() as patch:
         breaking(patch, stage, rest + 1, AssertionError("a round or an epoch that was saved is repeated"))
-        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
-    assert status == 0, told
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SELDOM)
+    assert status == 0, errors
     same_fit(tmp_path, uninterrupted)
 
 
@@ -137,8 +137,8 @@ def test_a_signal_while_a_file_is_written(count, laplex, data, uninterrupted, tm
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", interrupted)
-        status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert (status, [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) == (130, []), told
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert (status, [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]) == (130, []), errors
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     same_fit(tmp_path, uninterrupted)
 
@@ -168,10 +168,10 @@ def test_a_disk_that_is_full_when_the_fit_is_interrupted(laplex, data, uninterru
     with monkeypatch.context() as patch:
         breaking(patch, "em", 2, KeyboardInterrupt)
         patch.setattr(os, "fsync", lambda file: full() if calls else (calls.append(1), right(file)))  # after the log
-        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 1
     reason = "cannot continue ([Errno 28] No space left on device)"
-    assert told.endswith(f"laplex fit: {reason}; the same command resumes from the checkpoint\n")
+    assert errors.endswith(f"laplex fit: {reason}; the same command resumes from the checkpoint\n")
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
     assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
     same_fit(tmp_path, uninterrupted)
@@ -189,9 +189,9 @@ def test_what_was_ignored_stays_ignored(laplex, data, tmp_path, monkeypatch):
 def test_every_error_saves_before_the_command_ends(laplex, data, uninterrupted, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         breaking(patch, "em", 3, torch.OutOfMemoryError("too large"))
-        status, _, told = laplex("fit", data, "--out", tmp_path, *SELDOM)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SELDOM)
     assert status == 1
-    assert told.endswith("laplex fit: the device has too little memory; give a smaller --rank or --batch\n")
+    assert errors.endswith("laplex fit: the device has too little memory; give a smaller --rank or --batch\n")
     assert len(files.read(tmp_path / "checkpoint.safetensors", "checkpoint")[1]["log"]) == 2
     assert laplex("fit", data, "--out", tmp_path, *SELDOM)[0] == 0
     same_fit(tmp_path, uninterrupted)
@@ -228,11 +228,11 @@ def test_an_interruption_at_any_line_leaves_a_whole_checkpoint(tmp_path):
             sys.settrace(None)
             held = keeper.progress is not None
             keeper.save()
-            found = checkpoint.Keeper(folder, {"rounds": 2}, "data", 0.0).restore()
-            assert (found is not None) == held
-            if found is not None:
-                assert found.tree["number"] >= max(saved, 1)
-                assert torch.equal(found.tree["weight"], state["weight"])
+            restored = checkpoint.Keeper(folder, {"rounds": 2}, "data", 0.0).restore()
+            assert (restored is not None) == held
+            if restored is not None:
+                assert restored.tree["number"] >= max(saved, 1)
+                assert torch.equal(restored.tree["weight"], state["weight"])
             assert saved <= len((folder / "log.jsonl").read_text().splitlines()) <= saved + 1 if held else saved == 0
         else:
             break
@@ -277,8 +277,8 @@ def test_kill_loses_no_checkpoint(moment, laplex, data, uninterrupted, tmp_path)
     left = [name for name in os.listdir(tmp_path) if name.endswith(".tmp")]
     assert len(left) == (moment in ("replace", "again"))
     assert files.read(tmp_path / "checkpoint.safetensors", "checkpoint")  # a whole one
-    status, _, told = laplex("fit", data, "--out", tmp_path, *BOTH)
-    assert status == 0, told
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *BOTH)
+    assert status == 0, errors
     same_fit(tmp_path, uninterrupted)
 
 
@@ -297,10 +297,10 @@ def test_a_line_cut_by_a_kill_is_mended(laplex, data, uninterrupted, tmp_path, m
 
 def test_em_that_fails_keeps_the_last_good_state(laplex, data, tmp_path, monkeypatch):
     breaking(monkeypatch, "em", 3, FloatingPointError("the likelihood is nan"))
-    status, output, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    status, output, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert (status, output) == (1, "")
     path = tmp_path / "last-good.safetensors"
-    assert f"laplex fit: round 3 of EM failed: the likelihood is nan; the last good model is {path}; try " in told
+    assert f"laplex fit: round 3 of EM failed: the likelihood is nan; the last good model is {path}; try " in errors
     model, about = files.load(path)
     assert about["shape"] == SHAPE
     assert bool(model.log_prob(model.sample(2)).isfinite().all())
@@ -309,19 +309,19 @@ def test_em_that_fails_keeps_the_last_good_state(laplex, data, tmp_path, monkeyp
 
 def test_em_that_fails_at_once_says_so(laplex, data, tmp_path, monkeypatch):
     breaking(monkeypatch, "em", 1, torch.linalg.LinAlgError("not definite"))
-    status, _, told = laplex("fit", data, "--out", tmp_path, *SMALL)
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert status == 1
-    assert "round 1 of EM failed: not definite; no round was finished; try " in told
+    assert "round 1 of EM failed: not definite; no round was finished; try " in errors
     assert os.listdir(tmp_path) == ["log.jsonl"]
 
 
 @pytest.mark.parametrize("lr", [100, 1e6])
 def test_adam_that_diverges_keeps_the_last_good_state(lr, laplex, data, tmp_path):
     options = ("--rank", 6, "--rounds", 2, "--epochs", 50, "--lr", lr, "--batch", 10, "--device", "cpu")
-    status, _, told = laplex("fit", data, "--out", tmp_path, *options)
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *options)
     assert status == 1
-    assert " of Adam failed: " in told
-    assert "try a smaller --lr and --fresh" in told
+    assert " of Adam failed: " in errors
+    assert "try a smaller --lr and --fresh" in errors
     model = files.load(tmp_path / "last-good.safetensors")[0]
     assert bool(model.log_prob(torch.from_numpy(drawn(3)).flatten(1) / 255).isfinite().all())
 

@@ -32,8 +32,8 @@ def grids(monkeypatch):
 
 @pytest.mark.parametrize("name", ["half", "centre", "random:0.3"])
 def test_inpaint_fills_by_the_conditional_mean(name, laplex, path, data, model, grids, tmp_path):
-    status, _, told = laplex("inpaint", path, data, "--out", tmp_path / "i.png", "--mask", name, "--count", 3, *CPU)
-    assert status == 0, told
+    status, _, errors = laplex("inpaint", path, data, "--out", tmp_path / "i.png", "--mask", name, "--count", 3, *CPU)
+    assert status == 0, errors
     x = torch.from_numpy(np.load(data)).flatten(1)[:3] / 255
     known = masks.mask(name, SHAPE, 0)
     filled = images_of(grids[0], "filled")

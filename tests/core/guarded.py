@@ -30,8 +30,8 @@ def guarded(value):
     memory = mmap.mmap(-1, pages * PAGE + GUARD)
     start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     assert libc.mprotect(ctypes.c_void_p(start + pages * PAGE), GUARD, 0) == 0
-    made = torch.frombuffer(memory, dtype=value.dtype, count=value.numel(), offset=pages * PAGE - size)
-    return made.view(value.shape).copy_(value)
+    tensor = torch.frombuffer(memory, dtype=value.dtype, count=value.numel(), offset=pages * PAGE - size)
+    return tensor.view(value.shape).copy_(value)
 
 
 def guard_what_the_library_allocates():

@@ -11,7 +11,7 @@ from laplex import LaplaceOperator, reference
 
 PHASED = pytest.mark.parametrize("phased", [False, True])
 CAST = (torch.float32, torch.float16, torch.bfloat16)
-KEPT = (torch.float64, torch.complex64, torch.complex128)
+UNCHANGED = (torch.float64, torch.complex64, torch.complex128)
 
 
 def bf16():
@@ -43,7 +43,7 @@ def test_a_product_is_that_of_a_rounded_x(x_dtype, phased, backend):
     assert torch.equal(y, laplex.linear(x.bfloat16(), **given, backend=backend))
 
 
-@pytest.mark.parametrize("x_dtype", KEPT, ids=str)
+@pytest.mark.parametrize("x_dtype", UNCHANGED, ids=str)
 @PHASED
 def test_float64_and_complex_are_left_alone(x_dtype, phased, backend):
     x, given = torch.randn(4, 27, dtype=x_dtype), anchors(phased)

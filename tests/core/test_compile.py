@@ -185,10 +185,10 @@ def drawn(n, k, m):
     return normal(m, k), normal(n), normal(k), torch.tensor(0.7).double()
 
 
-def assert_exported(function, definition, at=SIZES[0], sizes=SIZES, strict=False):
+def assert_exported(function, definition, example=SIZES[0], sizes=SIZES, strict=False):
     n, k, m = (torch.export.Dim(name) for name in "nkm")
     shapes = {"x": {0: m, 1: k}, "a": {0: n}, "b": {0: k}, "tau": {}}
-    program = torch.export.export(Module(function), drawn(*at), dynamic_shapes=shapes, strict=strict)
+    program = torch.export.export(Module(function), drawn(*example), dynamic_shapes=shapes, strict=strict)
     for others in sizes:
         inputs = drawn(*others)
         assert error(program.module()(*inputs), definition(*inputs)) <= 1e-13
@@ -199,10 +199,10 @@ def test_export_of_sizes_that_vary(backend):
     assert_exported(partial(laplex.linear, backend=backend), reference.linear)
 
 
-@pytest.mark.parametrize("at", SIZES[:3], ids=["merged", "short_rows", "short_cols"])
+@pytest.mark.parametrize("example", SIZES[:3], ids=["merged", "short_rows", "short_cols"])
 @pytest.mark.parametrize("strict", [False, True])
-def test_export_is_not_bound_to_the_layout_of_its_sizes(at, strict):
-    assert_exported(laplex.linear, reference.linear, at, strict=strict)
+def test_export_is_not_bound_to_the_layout_of_its_sizes(example, strict):
+    assert_exported(laplex.linear, reference.linear, example, strict=strict)
 
 
 def test_export_is_not_bound_to_the_backend_of_its_sizes(monkeypatch):

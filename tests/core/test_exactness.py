@@ -32,26 +32,26 @@ def shape(sizes, gradients, phases=False, dtype="float32", tau=0.7):
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
 @pytest.mark.parametrize("size", SIZES)
 def test_the_default_is_exact(size, gradients):
-    found = errors.point(shape(SIZES[size], gradients), "cpu")["errors"]
-    assert max(found.values()) <= BOUND, found
+    measured = errors.point(shape(SIZES[size], gradients), "cpu")["errors"]
+    assert max(measured.values()) <= BOUND, measured
 
 
 @pytest.mark.parametrize("gradients", [False, True], ids=["forward", "gradients"])
 def test_the_default_is_exact_with_phases(gradients):
-    found = errors.point(shape((3, 3000, 64, 1), gradients, phases=True), "cpu")["errors"]
-    assert max(found.values()) <= BOUND, found
+    measured = errors.point(shape((3, 3000, 64, 1), gradients, phases=True), "cpu")["errors"]
+    assert max(measured.values()) <= BOUND, measured
 
 
 def test_weights_of_a_phased_sum_have_exact_gradients():
     """They add one term for every result."""
-    found = errors.point(shape((68_171, 200, 1, 16), True, phases=True, tau=50.0), "cpu")["errors"]
-    assert max(found.values()) <= BOUND, found
+    measured = errors.point(shape((68_171, 200, 1, 16), True, phases=True, tau=50.0), "cpu")["errors"]
+    assert max(measured.values()) <= BOUND, measured
 
 
 @pytest.mark.parametrize("tau", [1e-3, 1e3])
 def test_the_default_is_exact_at_any_length_scale(tau):
-    found = errors.point(shape((300, 700, 64, 2), True, tau=tau), "cpu")["errors"]
-    assert max(found.values()) <= BOUND, found
+    measured = errors.point(shape((300, 700, 64, 2), True, tau=tau), "cpu")["errors"]
+    assert max(measured.values()) <= BOUND, measured
 
 
 def test_equal_terms_are_summed_exactly():
@@ -66,6 +66,6 @@ def test_the_measure_agrees_with_every_backend(backend, monkeypatch):
     """The oracle itself: float64 products of all ways have no error to speak of."""
     linear = errors.laplex.linear
     monkeypatch.setattr(errors.laplex, "linear", lambda **given: linear(**given, backend=backend))
-    found = errors.point(shape((37, 53, 5, 3), True, phases=True, dtype="float64"), "cpu")["errors"]
-    assert {"y", "x", "a", "b", "phi", "psi", "weight", "tau"} == set(found)
-    assert max(found.values()) <= 1e-7, found  # the gradients of float32 anchors are float32
+    measured = errors.point(shape((37, 53, 5, 3), True, phases=True, dtype="float64"), "cpu")["errors"]
+    assert {"y", "x", "a", "b", "phi", "psi", "weight", "tau"} == set(measured)
+    assert max(measured.values()) <= 1e-7, measured  # the gradients of float32 anchors are float32

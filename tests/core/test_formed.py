@@ -104,11 +104,11 @@ def test_gradients(case, phased, dtype):
     a, b, tau = case(dtype)
     inputs = inputs_for(a, b, tau, phased=phased)
     g = torch.randn(*inputs["x"].shape[:-1], a.shape[-1], dtype=dtype)
-    found = named_gradients(formed, inputs, g)
+    got = named_gradients(formed, inputs, g)
     true = named_gradients(reference.linear, {name: wide(value) for name, value in inputs.items()}, wide(g))
     scales = named_gradients(reference.linear, {name: wide(value) for name, value in inputs.items()}, wide(g).abs())
     for name in inputs:
-        assert error(found[name], true[name], scales[name]) <= TOLERANCE[dtype], name
+        assert error(got[name], true[name], scales[name]) <= TOLERANCE[dtype], name
 
 
 @pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
@@ -117,12 +117,12 @@ def test_gradients(case, phased, dtype):
 def test_gradients_of_sums(backend, batch, phased, dtype):
     inputs = a_sum(batch, dtype, phased)
     g = torch.randn(4, 19, dtype=dtype)
-    found = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
+    got = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
     doubles = {name: wide(value) for name, value in inputs.items()}
     true = named_gradients(reference.linear, doubles, wide(g))
     sizes = named_gradients(reference.linear, doubles | {"x": doubles["x"].abs()}, wide(g).abs())  # terms may cancel
     for name in inputs:
-        assert error(found[name], true[name], sizes[name]) <= 2 * TOLERANCE[dtype], name
+        assert error(got[name], true[name], sizes[name]) <= 2 * TOLERANCE[dtype], name
 
 
 @pytest.mark.parametrize("wanted", ["x", "a", "b", "tau", "weight", "phi", "psi"])
@@ -130,9 +130,9 @@ def test_gradients_of_sums(backend, batch, phased, dtype):
 def test_one_gradient_alone(backend, wanted):
     inputs = a_sum((3,))
     leaf = inputs[wanted].requires_grad_()
-    (found,) = torch.autograd.grad(laplex.linear(**inputs, backend=backend).square().sum(), leaf)
+    (got,) = torch.autograd.grad(laplex.linear(**inputs, backend=backend).square().sum(), leaf)
     (true,) = torch.autograd.grad(reference.linear(**inputs).square().sum(), leaf)
-    assert error(found, true) <= 1e-13
+    assert error(got, true) <= 1e-13
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
@@ -186,13 +186,14 @@ def test_one_tensor_given_twice(backend, weighted):
     """With create_graph too, where a gradient by autograd would count both uses at each place."""
     a, phi = (torch.randn(3, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
     x = torch.randn(3, 4, 5, dtype=torch.float64) if not weighted else torch.randn(4, 5, dtype=torch.float64)
-    how = {"tau": 0.7, "phi": phi, "psi": phi} | ({"weight": torch.rand(3, dtype=torch.float64)} if weighted else {})
+    weight = {"weight": torch.rand(3, dtype=torch.float64)} if weighted else {}
+    options = {"tau": 0.7, "phi": phi, "psi": phi} | weight
     for create_graph in (False, True):
-        found, true = (
+        got, true = (
             torch.autograd.grad(y.square().sum(), (a, phi), create_graph=create_graph)
-            for y in (laplex.linear(x, a, a, **how, backend=backend), reference.linear(x, a, a, **how))
+            for y in (laplex.linear(x, a, a, **options, backend=backend), reference.linear(x, a, a, **options))
         )
-        assert all(error(one, two) <= 1e-13 for one, two in zip(found, true))
+        assert all(error(one, two) <= 1e-13 for one, two in zip(got, true))
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
@@ -215,19 +216,19 @@ def test_backward_under_autocast(backend):
     true = torch.autograd.grad(laplex.linear(**inputs, backend=backend), list(inputs.values()), g)
     y = laplex.linear(**inputs, backend=backend)
     with torch.autocast("cpu", torch.bfloat16):
-        found = torch.autograd.grad(y, list(inputs.values()), g)
-    assert all(torch.equal(one, two) for one, two in zip(found, true))
+        got = torch.autograd.grad(y, list(inputs.values()), g)
+    assert all(torch.equal(one, two) for one, two in zip(got, true))
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
 def test_second_derivatives_of_a_batch_of_two_dimensions(backend):
     inputs = {name: value.requires_grad_() for name, value in a_sum((2, 2), n=4, k=3).items()}
     leaves = list(inputs.values())
-    found, true = (
+    got, true = (
         torch.autograd.grad(torch.autograd.grad(y.square().sum(), inputs["a"], create_graph=True)[0].sum(), leaves)
         for y in (laplex.linear(**inputs, backend=backend), reference.linear(**inputs))
     )
-    assert all(error(one, two) <= 1e-10 for one, two in zip(found, true))
+    assert all(error(one, two) <= 1e-10 for one, two in zip(got, true))
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed", None])
@@ -251,8 +252,8 @@ def test_second_derivatives_while_something_watches(backend):
         return torch.autograd.grad(first.square().sum(), list(inputs.values()))
 
     with FlopCounterMode(display=False):
-        found = twice(laplex.linear(**inputs, backend=backend))
-    assert all(error(one, two) <= 1e-9 for one, two in zip(found, twice(reference.linear(**inputs))))
+        got = twice(laplex.linear(**inputs, backend=backend))
+    assert all(error(one, two) <= 1e-9 for one, two in zip(got, twice(reference.linear(**inputs))))
 
 
 def test_arguments_that_depend_on_one_another():
@@ -260,11 +261,11 @@ def test_arguments_that_depend_on_one_another():
     x = torch.randn(3, 5, dtype=torch.float64)
     for backend in ("cpp", "formed"):
         given = x * a, a, 2 * a, a.square().mean() + 0.5
-        found, true = (
+        got, true = (
             torch.autograd.grad(y.square().sum(), a, create_graph=True)[0]
             for y in (laplex.linear(*given, backend=backend), reference.linear(*given))
         )
-        assert error(found, true) <= 1e-13
+        assert error(got, true) <= 1e-13
 
 
 def test_a_sum_of_no_matrices():
@@ -275,10 +276,10 @@ def test_a_sum_of_no_matrices():
 @pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
 def test_sums_in_parts(phased, monkeypatch):
     inputs, g = a_sum((5,), phased=phased), torch.randn(4, 19, dtype=torch.float64)
-    whole = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
+    complete = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
     monkeypatch.setattr(weighted, "MOST_NUMBERS", 2 * 4 * 23)
     parts = named_gradients(lambda **given: laplex.linear(**given, backend="cpp"), inputs, g)
-    assert all(error(parts[name], whole[name]) <= 1e-14 for name in inputs)
+    assert all(error(parts[name], complete[name]) <= 1e-14 for name in inputs)
 
 
 @pytest.mark.parametrize("backend", ["cpp", "formed"])
@@ -291,8 +292,8 @@ def test_compiled(backend, unpoisoned):
 
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     eager = torch.autograd.grad(function(**leaves).square().sum(), list(leaves.values()))
-    found = torch.autograd.grad(compiled(**leaves).square().sum(), list(leaves.values()))
-    assert all(error(one, two) <= 1e-13 for one, two in zip(found, eager))
+    got = torch.autograd.grad(compiled(**leaves).square().sum(), list(leaves.values()))
+    assert all(error(one, two) <= 1e-13 for one, two in zip(got, eager))
 
 
 @pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])

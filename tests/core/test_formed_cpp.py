@@ -31,8 +31,8 @@ def of_span(span, n=150, k=300, r=2):
 
 def in_order(span):
     """The same in order, as on a grid: tiles span less than the whole."""
-    made = of_span(span, n=300, k=1500)
-    return lambda: (made()[0].sort().values, made()[1].sort().values, 1.0)
+    anchors = of_span(span, n=300, k=1500)
+    return lambda: (anchors()[0].sort().values, anchors()[1].sort().values, 1.0)
 
 
 def sizes(n, k, r=1, h=1):
@@ -202,9 +202,9 @@ def test_every_entry(case, dtype):
 
 def test_sign_of_close_anchors(dtype):
     """At a tie the derivative is exactly 0, and an anchor one ulp away is on the right side."""
-    at = torch.tensor(0.7, dtype=dtype)
-    near = [torch.nextafter(at, at.new_tensor(to)) for to in (-math.inf, math.inf)]
-    target, source = at.expand(1, 1, 1), torch.stack([near[0], at, near[1]]).expand(1, 1, 3)
+    anchor = torch.tensor(0.7, dtype=dtype)
+    near = [torch.nextafter(anchor, anchor.new_tensor(to)) for to in (-math.inf, math.inf)]
+    target, source = anchor.expand(1, 1, 1), torch.stack([near[0], anchor, near[1]]).expand(1, 1, 3)
     kernels = Kernels(target, source, torch.ones(1, 1, dtype=torch.float64), None, None, None, 1)
     for column, sign in ((0, -1.0), (1, 0.0), (2, 1.0)):
         g = torch.zeros(1, 3, dtype=dtype)
@@ -231,12 +231,12 @@ def test_threads_do_not_change_bits(case, dtype, phased):
 
 def test_only_what_is_needed():
     kernels, g = kernels_of("batch", torch.float32, phased=True), torch.randn(3, 33, 45)
-    whole = cpp.pull(g, kernels, EVERYTHING)
+    complete = cpp.pull(g, kernels, EVERYTHING)
     owner = ("anchors", "anchors", "tau", "weight", "phase", "phase")
     for need in Needs._fields:
         got = cpp.pull(g, kernels, Needs(*(field == need for field in Needs._fields)))
-        for bar, expected, of in zip(got, whole, owner, strict=True):
-            assert bar is None if of != need else torch.equal(bar, expected)
+        for bar, expected, part in zip(got, complete, owner, strict=True):
+            assert bar is None if part != need else torch.equal(bar, expected)
 
 
 def test_without_weights(dtype):
@@ -280,12 +280,12 @@ def test_tau_in_float32_and_half_precision():
 
 
 @pytest.mark.parametrize("fault", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(("name", "of"), [("target", "a"), ("source", "b")])
-def test_anchors_not_finite(name, of, fault, dtype):
+@pytest.mark.parametrize(("name", "argument"), [("target", "a"), ("source", "b")])
+def test_anchors_not_finite(name, argument, fault, dtype):
     kernels, g = kernels_of("batch", dtype), torch.randn(3, 33, 45, dtype=dtype)
     getattr(kernels, name)[2, 1, 30] = fault
     for call in (lambda: cpp.form(kernels, dtype), lambda: cpp.pull(g, kernels, EVERYTHING)):
-        with pytest.raises(ValueError, match=f"`{of}` must be finite, got NaN or infinity"):
+        with pytest.raises(ValueError, match=f"`{argument}` must be finite, got NaN or infinity"):
             call()
 
 

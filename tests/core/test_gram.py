@@ -22,11 +22,11 @@ def dense(a, b, weight, tau=1.0, phi=None, psi=None):
     """The definition in float64, over slices of the columns: one long product rounds more than what it judges."""
     a, b, weight, tau, phi, psi = map(wide, (a, b, weight, tau, phi, psi))
 
-    def of(cols):
+    def term(cols):
         some_weight, some_psi = (None if value is None else value[..., cols] for value in (weight, psi))
         return reference.gram(a, b[..., cols], some_weight, tau, phi=phi, psi=some_psi)
 
-    return torch.stack([of(slice(at, at + 256)) for at in range(0, b.shape[-1], 256)]).sum(0)
+    return torch.stack([term(slice(start, start + 256)) for start in range(0, b.shape[-1], 256)]).sum(0)
 
 
 def largest_term(a, b, weight, tau):
@@ -267,7 +267,7 @@ def test_nothing_of_size_n_times_k(phased, scan_backend):
         torch.autograd.grad(sum(value.square().sum() for value in first), leaves)
 
 
-class Made(TorchDispatchMode):
+class TensorSizes(TorchDispatchMode):
     """The sizes of the tensors made under it, inside the operators too; views are not."""
 
     def __init__(self):
@@ -290,10 +290,10 @@ def test_nothing_of_size_n_times_n_but_the_matrix(phased, scan_backend, monkeypa
     n, k = 700, 40
     a, b, weight = (torch.randn(size).requires_grad_() for size in (n, k, k))
     phases = dict(zip(("phi", "psi"), phases_for(a.detach(), b.detach()))) if phased else {}
-    with Made() as made:
+    with TensorSizes() as forward:
         got = laplex.gram(a, b, weight, **phases, backend=scan_backend)
     g = torch.randn_like(got)
-    with Made() as made_backward:
+    with TensorSizes() as backward:
         torch.autograd.grad(got, (a, b, weight), g)
-    assert [size for size in made.sizes if size > n * n // 4] == [n * n]
-    assert max(made_backward.sizes) <= n * n // 4
+    assert [size for size in forward.sizes if size > n * n // 4] == [n * n]
+    assert max(backward.sizes) <= n * n // 4

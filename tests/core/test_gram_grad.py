@@ -150,13 +150,13 @@ def test_forward_mode_and_reverse_over_it(case, backend):
     tangents = tuple(torch.randn_like(value) for value in inputs.values())
 
     def along(function):
-        def of(*values):
+        def by_position(*values):
             return function(**dict(zip(names, values)))
 
         def push(*values):
-            return torch.func.jvp(of, values, tangents)[1].square().sum()
+            return torch.func.jvp(by_position, values, tangents)[1].square().sum()
 
-        pushed = torch.func.jvp(of, tuple(inputs.values()), tangents)[1]
+        pushed = torch.func.jvp(by_position, tuple(inputs.values()), tangents)[1]
         return pushed, *torch.func.grad(push, argnums=tuple(range(len(names))))(*inputs.values())
 
     for got, want in zip(along(on(backend)), along(reference.gram)):

@@ -48,10 +48,10 @@ def test_only_the_table_of_backends_imports_the_gpu_programs():
 
 def test_backends_are_compared_by_name_in_one_place():
     """Everything else asks the table; what reports to users may name them."""
-    names, found = set(_backends.NAMES), set()
+    names, files = set(_backends.NAMES), set()
     for path, tree in trees().items():
         compared = [node for node in ast.walk(tree) if isinstance(node, ast.Compare) and path.parts[0] != "cli"]
         sides = [side for node in compared for side in (node.left, *node.comparators)]
         if any(isinstance(side, ast.Constant) and side.value in names for side in sides):
-            found.add(str(path))
-    assert found == {"_backends/__init__.py"}
+            files.add(str(path))
+    assert files == {"_backends/__init__.py"}

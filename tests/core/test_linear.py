@@ -247,10 +247,10 @@ def test_a_nan_stays_in_its_row(backend):
 
 def test_the_arguments_are_left_alone(backend):
     inputs = [torch.randn(3, 21), torch.randn(19), torch.randn(21), torch.tensor(0.5), torch.randn(19), torch.randn(21)]
-    kept = [value.clone() for value in inputs]
+    copies = [value.clone() for value in inputs]
     x, a, b, tau, phi, psi = inputs
     laplex.linear(x, a, b, tau, phi=phi, psi=psi, backend=backend)
-    assert all(torch.equal(now, before) for now, before in zip(inputs, kept))
+    assert all(torch.equal(now, before) for now, before in zip(inputs, copies))
 
 
 @pytest.fixture

@@ -43,8 +43,8 @@ class NothingAsLargeAs(TorchDispatchMode):
 
 def leaves(n, k, m=2):
     a, b = torch.randn(n), torch.randn(k)
-    made = [rows_for(a, b, m), a, b, torch.tensor(0.5), torch.randn(n), torch.randn(k)]
-    return [value.requires_grad_() for value in made]
+    values = [rows_for(a, b, m), a, b, torch.tensor(0.5), torch.randn(n), torch.randn(k)]
+    return [value.requires_grad_() for value in values]
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)

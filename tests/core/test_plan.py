@@ -78,9 +78,9 @@ def test_to_another_device():
 def test_copies_and_pickles(remake):
     a, b, x = torch.randn(5), torch.randn(6), torch.randn(6)
     plan = Plan(a, b)
-    made = remake(plan)
-    assert repr(made) == repr(plan)
-    assert error(laplex.linear(x, a, b, plan=made, backend="cpp"), oracle(x, a, b)) <= 2e-7
+    copied = remake(plan)
+    assert repr(copied) == repr(plan)
+    assert error(laplex.linear(x, a, b, plan=copied, backend="cpp"), oracle(x, a, b)) <= 2e-7
 
 
 @pytest.mark.parametrize("name", ["shape", "_order"])

@@ -118,11 +118,11 @@ def test_all_layouts_agree(scan_backend, anchors, tau, seed):
 def test_an_updated_plan_is_as_good_as_a_new_one(scan_backend, layout, anchors, step, seed):
     a, b = (side[None] for side in anchors)
     old = make_order(a, b, layout, scan_backend)
-    kept = [tensor.clone() for tensor in old.tensors]
+    copies = [tensor.clone() for tensor in old.tensors]
     moved = [side + step * normal(seed, *side.shape).round(decimals=1) for side in (a, b)]
     update = _backends.load(scan_backend, "cpu").update
     new = make_order(*moved, layout, scan_backend) if update is None else update(*moved, old)
-    assert all(torch.equal(now, before) for now, before in zip(old.tensors, kept))
+    assert all(torch.equal(now, before) for now, before in zip(old.tensors, copies))
     x, tau = normal(seed, 1, 1, b.shape[1]), vector([1.0])
     fresh = make_order(*moved, layout, scan_backend)
     even, odd = scan(x, *moved, tau, new, True, scan_backend)

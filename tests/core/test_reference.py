@@ -36,10 +36,10 @@ def test_kernel_and_linear_against_loops(case, phased):
 def test_a_batch_of_matrices_is_the_matrices_one_by_one():
     a, b, tau = torch.randn(3, 5).double(), torch.randn(3, 4).double(), torch.rand(3).double() + 0.1
     phi, psi, x = torch.randn(3, 5).double(), torch.randn(3, 4).double(), torch.randn(3, 2, 4).double()
-    whole = reference.linear(x, a, b, tau, phi=phi, psi=psi)
+    batched = reference.linear(x, a, b, tau, phi=phi, psi=psi)
     for h in range(3):
         one = reference.linear(x[h], a[h], b[h], float(tau[h]), phi=phi[h], psi=psi[h])
-        assert error(whole[h], one) < 1e-15
+        assert error(batched[h], one) < 1e-15
 
 
 def test_the_example_of_the_package():

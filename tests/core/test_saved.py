@@ -18,11 +18,11 @@ INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU
 PUBLIC = {"laplex Plan", "laplex LaplaceOperator", "laplex GramOperator", "laplex CholeskyFactor"}
 
 
-def reloaded(value, **how):
+def reloaded(value, **options):
     file = io.BytesIO()
     torch.save(value, file)
     file.seek(0)
-    return torch.load(file, **how)
+    return torch.load(file, **options)
 
 
 def phased(**arguments):
@@ -43,20 +43,20 @@ OPERATORS = {
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_operators(kind):
     K = OPERATORS[kind]()
-    made, x = reloaded(K), normal(K.shape[-1], 2)
-    assert type(made) is LaplaceOperator
-    assert repr(made) == repr(K)
-    assert torch.equal(made @ x, K @ x)
-    assert (made.b is made.a) == (K.b is K.a)
+    restored, x = reloaded(K), normal(K.shape[-1], 2)
+    assert type(restored) is LaplaceOperator
+    assert repr(restored) == repr(K)
+    assert torch.equal(restored @ x, K @ x)
+    assert (restored.b is restored.a) == (K.b is K.a)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_gram_operators(weighted):
     K = phased()
     M = K.gram(torch.rand(6).double() if weighted else None)
-    made, x = reloaded(M), normal(5)
-    assert torch.equal(made @ x, M @ x)
-    assert torch.equal(made.solve(x, 0.1), M.solve(x, 0.1))
+    restored, x = reloaded(M), normal(5)
+    assert torch.equal(restored @ x, M @ x)
+    assert torch.equal(restored.solve(x, 0.1), M.solve(x, 0.1))
 
 
 MATRICES = {
@@ -70,11 +70,11 @@ MATRICES = {
 @pytest.mark.parametrize("kind", MATRICES)
 def test_factors(kind):
     C = MATRICES[kind]().cholesky(0.3)
-    made, x = reloaded(C), normal(5, 2)
-    assert torch.equal(made @ x, C @ x)
-    assert torch.equal(made.solve(x), C.solve(x))
-    assert torch.equal(made.logdet(), C.logdet())
-    assert repr(made) == repr(C)
+    restored, x = reloaded(C), normal(5, 2)
+    assert torch.equal(restored @ x, C @ x)
+    assert torch.equal(restored.solve(x), C.solve(x))
+    assert torch.equal(restored.logdet(), C.logdet())
+    assert repr(restored) == repr(C)
 
 
 def test_a_factor_is_loaded_without_the_compiled_core(monkeypatch):
@@ -87,9 +87,9 @@ def test_a_factor_is_loaded_without_the_compiled_core(monkeypatch):
 def test_plans(n, k, scan_backend):
     a, b, x = normal(n), normal(k), normal(3, k)
     for plan in (Plan(a, b), Plan(b, a).mT):
-        made = reloaded(plan)
-        assert repr(made) == repr(plan)
-        assert error(laplex.linear(x, a, b, plan=made, backend=scan_backend), oracle(x, a, b)) <= 1e-14
+        restored = reloaded(plan)
+        assert repr(restored) == repr(plan)
+        assert error(laplex.linear(x, a, b, plan=restored, backend=scan_backend), oracle(x, a, b)) <= 1e-14
 
 
 @INTERPRETED
@@ -100,11 +100,11 @@ def test_plans_of_triton(in_order):
     if in_order:
         a, b = a.sort().values, b.sort().values
     plan = Plan(a, b, backend="triton")
-    made = reloaded(plan)
-    assert repr(made) == repr(plan)
-    assert made.backend == "triton"
-    assert not made._knows(a, b)
-    assert error(laplex.linear(x, a, b, plan=made, backend="triton"), oracle(x, a, b)) <= 1e-14
+    restored = reloaded(plan)
+    assert repr(restored) == repr(plan)
+    assert restored.backend == "triton"
+    assert not restored._knows(a, b)
+    assert error(laplex.linear(x, a, b, plan=restored, backend="triton"), oracle(x, a, b)) <= 1e-14
 
 
 @INTERPRETED
@@ -117,17 +117,17 @@ def test_plans_of_triton_with_places_and_many_words(sizes, in_order, monkeypatch
     if in_order:
         a, b = a.sort().values, b.sort().values
     for plan in (Plan(a, b, backend="triton"), Plan(a, b, backend="triton").mT):
-        made = reloaded(plan)
-        assert all(torch.equal(one, two) for one, two in zip(made._order.tensors, plan._order.tensors))
+        restored = reloaded(plan)
+        assert all(torch.equal(one, two) for one, two in zip(restored._order.tensors, plan._order.tensors))
 
 
 def test_everything_in_one_file():
     K = phased()
     state = {"plan": K.plan, "operator": K, "gram": K.gram(), "factor": K.gram().cholesky(0.3), "a": K.a}
-    made = reloaded(state, map_location="cpu")
-    assert made["operator"].plan is made["plan"]
-    assert made["gram"].kernel is made["operator"]
-    assert made["operator"].a is made["a"]
+    restored = reloaded(state, map_location="cpu")
+    assert restored["operator"].plan is restored["plan"]
+    assert restored["gram"].kernel is restored["operator"]
+    assert restored["operator"].a is restored["a"]
 
 
 @pytest.mark.parametrize(
@@ -363,9 +363,9 @@ def test_an_operator_of_another_form_is_refused(name):
 
 
 def test_a_batch_that_the_anchors_have_not_is_forgotten():
-    made = object.__new__(LaplaceOperator)
-    made.__setstate__(changed_operator(_batch=(7,)))
-    assert made.shape == (5, 6)
+    restored = object.__new__(LaplaceOperator)
+    restored.__setstate__(changed_operator(_batch=(7,)))
+    assert restored.shape == (5, 6)
 
 
 def test_a_gram_operator_of_another_form_is_refused():

@@ -156,6 +156,6 @@ WRONG = {
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_errors(kind):
-    data, how, error, text = WRONG[kind]
+    data, options, error, text = WRONG[kind]
     with pytest.raises(error, match=r"^laplex\.seriate: .*" + re.escape(text)):
-        seriate(data, **how)
+        seriate(data, **options)

@@ -39,15 +39,15 @@ def assert_solves(x, matrix, y):
 def test_catalogue(case, kind, dtype, scan_backend, on):
     phased = (dtype == torch.float64) == (scan_backend == "cpp")  # each backend meets both, and so does each dtype
     inputs = inputs_of(case, kind, phased, dtype)
-    matrix, made = dense(**widened(inputs)), operator(**inputs)
+    matrix, A = dense(**widened(inputs)), operator(**inputs)
     y = torch.randn(*matrix.shape[:-1], 3, dtype=dtype)
-    x = made.solve(y, inputs["diag"])
+    x = A.solve(y, inputs["diag"])
     assert x.dtype == dtype
     condition = assert_solves(x, matrix, y)
-    logdet = made.logdet(inputs["diag"])
+    logdet = A.logdet(inputs["diag"])
     assert logdet.dtype == dtype
     assert error(logdet, torch.logdet(matrix)) <= max(TOLERANCE[dtype], 1e-14 * condition)
-    C = made.cholesky(inputs["diag"])
+    C = A.cholesky(inputs["diag"])
     want = triangular(matrix, inputs["a"])
     assert error(C @ y, want @ wide(y)) <= TOLERANCE[dtype] + BACKWARD * condition
     assert error(C.solve(y), torch.linalg.solve(want, wide(y))) <= TOLERANCE[dtype] + BACKWARD * condition
@@ -156,11 +156,11 @@ def test_very_large(kind, phased, dtype):
     residual = A @ x + 0.1 * x - y
     largest = float(A.diagonal().abs().max()) * n / 10  # about the norm: neighbours within tau / 10 count in full
     assert float(residual.norm()) <= 1e-16 * largest * float(x.norm()) + 1e-12 * float(y.norm())
-    C, whole = A.cholesky(0.1), float(y @ y)
+    C, square = A.cholesky(0.1), float(y @ y)
     assert abs(float(C.solve(y) @ C.solve(y) - y @ x)) <= 1e-11 * float(y @ x)  # C^-T C^-1 = A^-1: what whitens y
     sample = C @ y
     assert error(C.solve(sample), y) <= 1e-9
-    assert abs(float(sample @ A.solve(sample, 0.1)) - whole) <= 1e-11 * whole  # C^T A^-1 C = I: of covariance A
+    assert abs(float(sample @ A.solve(sample, 0.1)) - square) <= 1e-11 * square  # C^T A^-1 C = I: of covariance A
     assert torch.isfinite(A.logdet(0.1))
 
 

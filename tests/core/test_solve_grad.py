@@ -31,16 +31,16 @@ def on(scan_backend, monkeypatch):
     monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
 
 
-def of(method):
+def functions_of(method):
     """The method of the operator, and the same of the dense matrix, as functions of y and the inputs by name."""
 
     def ours(y, **inputs):
-        made, diag = operator(**inputs), inputs.get("diag")
+        A, diag = operator(**inputs), inputs.get("diag")
         if method == "logdet":
-            return made.logdet(diag)
+            return A.logdet(diag)
         if method == "solve":
-            return made.solve(y, diag)
-        factor = made.cholesky(diag)
+            return A.solve(y, diag)
+        factor = A.cholesky(diag)
         return factor @ y if method == "sample" else factor.solve(y)
 
     def theirs(y, **inputs):
@@ -58,14 +58,14 @@ def of(method):
 def gradients(function, y, inputs, cotangent):
     leaves = {name: value.detach().clone().requires_grad_() for name, value in {"y": y, **inputs}.items()}
     total = (function(**leaves) * cotangent).sum()
-    found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
-    return {name: value for name, value in zip(leaves, found) if value is not None}
+    slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
+    return {name: value for name, value in zip(leaves, slopes) if value is not None}
 
 
 def assert_gradients(case, kind, phased, method, without=()):
     inputs = inputs_of(case, kind, phased)
     y = normal(*inputs["diag"].shape, 3)
-    ours, theirs = of(method)
+    ours, theirs = functions_of(method)
     cotangent = torch.randn_like(theirs(y, **inputs))
     got, want = (gradients(function, y, inputs, cotangent) for function in (ours, theirs))
     tolerance = 1e-13 * condition(dense(**inputs))
@@ -105,7 +105,7 @@ def test_ties_in_factors(case, phased, method, on):
 def test_without_a_diagonal(case, phased, method, on):
     inputs = inputs_of(case, "kernel", phased)
     y = normal(*inputs.pop("diag").shape, 2)
-    ours, theirs = of(method)
+    ours, theirs = functions_of(method)
     cotangent = torch.randn_like(theirs(y, **inputs))
     got, want = (gradients(function, y, inputs, cotangent) for function in (ours, theirs))
     for name, value in want.items():
@@ -124,7 +124,7 @@ def test_gradcheck(kind, phased, method, on):
         if name in ("tau", "diag", "weight"):
             values[index] = values[index].abs() + 0.5
     values = [value.requires_grad_() for value in values]
-    ours, _ = of(method)
+    ours, _ = functions_of(method)
     assert torch.autograd.gradcheck(lambda *given: ours(**dict(zip(names, given))), values)
 
 
@@ -138,7 +138,7 @@ def test_solves_are_differentiable_twice(kind, phased):
         inputs |= {"phi": normal(5)} | ({"psi": normal(4)} if kind == "gram" else {})
     names, y = list(inputs), normal(5, 2).requires_grad_()
     values = [value.requires_grad_() for value in inputs.values()]
-    ours, _ = of("solve")
+    ours, _ = functions_of("solve")
     assert torch.autograd.gradgradcheck(lambda y, *given: ours(y, **dict(zip(names, given))), (y, *values))
 
 
@@ -210,7 +210,7 @@ def in_float32(kind, phased, k, diag):
 def test_gradients_of_float32_are_rounded_once(kind, phased, method, k, on):
     """In float64 until then: what reaches an anchor by one way all but cancels what reaches it by another."""
     inputs, y = in_float32(kind, phased, k, 1e-3), torch.randn(50, 2)
-    ours, theirs = of(method)
+    ours, theirs = functions_of(method)
     exact = {name: wide(value) for name, value in inputs.items()}
     cotangent = torch.randn(theirs(wide(y), **exact).shape)
     got, want = gradients(ours, y, inputs, cotangent), gradients(theirs, wide(y), exact, wide(cotangent))

@@ -28,10 +28,10 @@ def inputs_for(kind):
 
 
 def call(method, y, **inputs):
-    made, diag = operator(**inputs), inputs.get("diag")
+    A, diag = operator(**inputs), inputs.get("diag")
     if method == "solve":
-        return made.solve(y, diag)
-    return made.logdet(diag) if method == "logdet" else made.cholesky(diag) @ y
+        return A.solve(y, diag)
+    return A.logdet(diag) if method == "logdet" else A.cholesky(diag) @ y
 
 
 def of_one(method, kind, name):
@@ -62,8 +62,8 @@ def test_constants_beside_dual_numbers(kind, method):
     function, value = of_one(method, kind, "a")
     want, factor = function(value), torch.tensor(2.0).double()
     with forward_ad.dual_level():
-        made = forward_ad.unpack_dual(forward_ad.make_dual(factor, torch.ones_like(factor)) * function(value))
-    assert torch.equal(made.tangent, want)
+        dual = forward_ad.unpack_dual(forward_ad.make_dual(factor, torch.ones_like(factor)) * function(value))
+    assert torch.equal(dual.tangent, want)
 
 
 TRANSFORMS = {
@@ -192,15 +192,15 @@ def saved(value):
 
 
 COPIES = {"pickle": lambda value: pickle.loads(pickle.dumps(value)), "torch.save": saved, "deepcopy": copy.deepcopy}
-COPY = pytest.mark.parametrize("how", COPIES)
+COPY = pytest.mark.parametrize("copier", COPIES)
 
 
 @KIND
 @COPY
-def test_copies_of_a_factor(kind, how):
+def test_copies_of_a_factor(kind, copier):
     inputs, y = inputs_for(kind), normal(5)
     C = operator(**inputs).cholesky(inputs["diag"])
-    other = COPIES[how](C)
+    other = COPIES[copier](C)
     assert torch.equal(other @ y, C @ y)
     assert torch.equal(other.solve(y), C.solve(y))
     assert other.shape == C.shape
@@ -208,21 +208,21 @@ def test_copies_of_a_factor(kind, how):
 
 @KIND
 @COPY
-def test_copies_of_an_operator(kind, how):
+def test_copies_of_an_operator(kind, copier):
     inputs, y = inputs_for(kind), normal(5)
     A = operator(**inputs)
-    assert torch.equal(COPIES[how](A).solve(y, inputs["diag"]), A.solve(y, inputs["diag"]))
+    assert torch.equal(COPIES[copier](A).solve(y, inputs["diag"]), A.solve(y, inputs["diag"]))
 
 
 @KIND
 @COPY
 @pytest.mark.parametrize("name", ["a", "tau", "phi", "diag"])
-def test_a_factor_with_gradients_is_not_copied(kind, how, name):
+def test_a_factor_with_gradients_is_not_copied(kind, copier, name):
     inputs = inputs_for(kind)
     inputs[name].requires_grad_()
     C = operator(**inputs).cholesky(inputs["diag"])
     with pytest.raises(RuntimeError, match=r"CholeskyFactor: .* cannot be copied or saved.*torch\.no_grad\(\)"):
-        COPIES[how](C)
+        COPIES[copier](C)
     with torch.no_grad():
         C = operator(**inputs).cholesky(inputs["diag"])
-    assert COPIES[how](C).shape == (5, 5)
+    assert COPIES[copier](C).shape == (5, 5)

@@ -7,11 +7,11 @@ from helpers import error
 from systems import normal, operator
 
 
-def with_threads(count, made, y):
+def with_threads(count, A, y):
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        return made.solve(y, 0.1), made.logdet(0.1), made.cholesky(0.1) @ y
+        return A.solve(y, 0.1), A.logdet(0.1), A.cholesky(0.1) @ y
     finally:
         torch.set_num_threads(before)
 

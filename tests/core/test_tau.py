@@ -57,7 +57,7 @@ EVERY = pytest.mark.parametrize("name", ANCHORS)
 BATCH = 3
 
 
-def made(name, dtype):
+def anchors_and_tau(name, dtype):
     a, b, tau = ANCHORS[name](dtype)
     return a, b, torch.tensor(tau, dtype=dtype)
 
@@ -75,7 +75,7 @@ def slope(function, tau, g):
 
 def slopes_of_linear(name, dtype, backend, phased):
     """Ours by reverse mode, with a graph of it, and by forward mode; and the truth."""
-    a, b, tau = made(name, dtype)
+    a, b, tau = anchors_and_tau(name, dtype)
     x, g = torch.rand(BATCH, b.shape[0], dtype=dtype), torch.rand(BATCH, a.shape[0], dtype=dtype)
     phases = {"phi": torch.rand_like(a), "psi": torch.rand_like(b)} if phased else {}
 
@@ -113,7 +113,7 @@ def test_of_a_product(name, phased, dtype, backend):
 @pytest.mark.parametrize("name", [name for name in ANCHORS if name != "many_in_clusters"])
 @pytest.mark.parametrize("phased", [False, True])
 def test_of_a_gram_matrix(name, phased, dtype, backend):
-    a, b, tau = made(name, dtype)
+    a, b, tau = anchors_and_tau(name, dtype)
     weight, g = torch.rand(2, b.shape[0], dtype=dtype), torch.rand(2, a.shape[0], a.shape[0], dtype=dtype)
     phases = {"phi": torch.rand_like(a), "psi": torch.rand_like(b)} if phased else {}
 
@@ -130,11 +130,11 @@ def test_of_a_gram_matrix(name, phased, dtype, backend):
 
 
 METHODS = {
-    "solve": (lambda made, y, diag: made.solve(y, diag), lambda matrix, y, a: torch.linalg.solve(matrix, y)),
-    "logdet": (lambda made, y, diag: made.logdet(diag), lambda matrix, y, a: torch.logdet(matrix)),
-    "sample": (lambda made, y, diag: made.cholesky(diag) @ y, lambda matrix, y, a: triangular(matrix, a) @ y),
+    "solve": (lambda A, y, diag: A.solve(y, diag), lambda matrix, y, a: torch.linalg.solve(matrix, y)),
+    "logdet": (lambda A, y, diag: A.logdet(diag), lambda matrix, y, a: torch.logdet(matrix)),
+    "sample": (lambda A, y, diag: A.cholesky(diag) @ y, lambda matrix, y, a: triangular(matrix, a) @ y),
     "whiten": (
-        lambda made, y, diag: made.cholesky(diag).solve(y),
+        lambda A, y, diag: A.cholesky(diag).solve(y),
         lambda matrix, y, a: torch.linalg.solve(triangular(matrix, a), y),
     ),
 }
@@ -146,7 +146,7 @@ METHODS = {
 @pytest.mark.parametrize("method", METHODS)
 def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch):
     monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
-    a, b, tau = made(name, dtype)
+    a, b, tau = anchors_and_tau(name, dtype)
     inputs = {"a": a, "diag": torch.rand_like(a) + 2.0}
     if phased:
         inputs["phi"] = torch.rand_like(a)
@@ -171,13 +171,13 @@ def test_of_a_solve(name, kind, phased, method, dtype, scan_backend, monkeypatch
 def test_beside_a_gap_of_more_tau_than_a_float_can_hold(scan_backend, monkeypatch):
     monkeypatch.setattr(_backends, "planner_of_sides", lambda device: scan_backend)
     a = torch.tensor([0.0, 1e10, 2e10]).double()
-    for made in (
+    for build in (
         lambda tau: laplex.LaplaceOperator(a, tau=tau),
         lambda tau: laplex.LaplaceOperator(a, a + 1, tau).gram(),
     ):
         for method in ("logdet", "cholesky"):
             tau = torch.tensor(1e-300, dtype=torch.float64, requires_grad=True)
-            got = getattr(made(tau), method)(0.1)
+            got = getattr(build(tau), method)(0.1)
             total = got if method == "logdet" else (got @ torch.ones(3).double()).sum()
             assert float(torch.autograd.grad(total, tau)[0]) == 0.0
 

@@ -41,7 +41,7 @@ def test_an_operator_with_one_element(shape):
     assert K.shape == (5, 4)
     assert K.mT.shape == (4, 5)
     x = normal(4, 3)
-    for of in (
+    for function in (
         lambda K: K @ x,
         lambda K: K @ x[:, 0],
         lambda K: x.mT @ K.mT,
@@ -52,7 +52,7 @@ def test_an_operator_with_one_element(shape):
         lambda K: K.gram().diagonal(),
         lambda K: K.gram().solve(torch.ones(5), 0.1),
     ):
-        assert torch.equal(of(K), of(number))
+        assert torch.equal(function(K), function(number))
 
 
 @ONE_ELEMENT
@@ -74,14 +74,14 @@ def test_a_gradient_has_the_shape_of_its_tau(shape, backend):
     a, b, x = normal(5), normal(4), normal(2, 4)
     number = torch.tensor(0.5).double().requires_grad_()
     tau = torch.full(shape, 0.5).double().requires_grad_()
-    for of in (
+    for function in (
         lambda tau: laplex.linear(x, a, b, tau, backend=backend),
         lambda tau: laplex.gram(a, b, x, tau, backend=backend),
         lambda tau: reference.linear(x, a, b, tau),
         lambda tau: LaplaceOperator(a, b, tau).diagonal(),
     ):
-        (want,) = torch.autograd.grad(of(number).sin().sum(), number)
-        (got,) = torch.autograd.grad(of(tau).sin().sum(), tau)
+        (want,) = torch.autograd.grad(function(number).sin().sum(), number)
+        (got,) = torch.autograd.grad(function(tau).sin().sum(), tau)
         assert got.shape == shape
         assert error(got.reshape(()), want) <= 1e-14
 

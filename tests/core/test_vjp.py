@@ -105,10 +105,10 @@ def test_an_operator_made_within_a_transform(backend):
 
 
 def test_no_wrapper_is_a_plain_tensor():
-    kept = []
+    values = []
 
     def keep(value):
-        kept.append(value)
+        values.append(value)
         assert not plain(value)
         return value.sum()
 
@@ -117,6 +117,6 @@ def test_no_wrapper_is_a_plain_tensor():
     vmap(keep)(x)
     vjp(keep, x)
     torch._vmap_internals._vmap(keep)(x)
-    assert not any(map(plain, kept))
+    assert not any(map(plain, values))
     assert plain(x)
     assert plain(torch.nn.Parameter(x))

@@ -37,9 +37,9 @@ def model_of(variant, dim=60, rank=9, dtype=torch.float64):
 
 def lower_triangle(module):
     """The matrix that a LowerTriangle stands for, row by row."""
-    made = module.log_diagonal.double().exp().diag()
-    rows, cols = torch.tril_indices(len(made), len(made), -1)
-    return made.index_put((rows, cols), module.lower.double())
+    matrix = module.log_diagonal.double().exp().diag()
+    rows, cols = torch.tril_indices(len(matrix), len(matrix), -1)
+    return matrix.index_put((rows, cols), module.lower.double())
 
 
 def factor(model):
@@ -133,8 +133,8 @@ def test_entropy_marginal_and_condition(variant):
     other = gaussian.condition(seen, x[seen])
     assert error(other.mean, true.mean[rest] + (x - true.mean)[seen] @ gain) <= 1e-9
     assert error(other.covariance(), C[rest][:, rest] - C[rest][:, seen] @ gain) <= 1e-9
-    whole = gaussian.log_prob(x) - gaussian.marginal(seen).log_prob(x[seen])
-    assert error(other.log_prob(x[rest]), whole) <= 1e-9
+    expected = gaussian.log_prob(x) - gaussian.marginal(seen).log_prob(x[seen])
+    assert error(other.log_prob(x[rest]), expected) <= 1e-9
 
 
 @variants
@@ -157,13 +157,13 @@ def test_a_permutation_of_the_numbers_changes_nothing(variant):
 def test_parts_of_a_batch_change_nothing(variant, monkeypatch):
     model, x = model_of(variant), torch.randn(4, 60, dtype=torch.float64, requires_grad=True)
     leaves = [*model.parameters(), x]
-    whole = model.log_prob(x)
-    wanted = torch.autograd.grad(whole.sum(), leaves)
+    complete = model.log_prob(x)
+    wanted = torch.autograd.grad(complete.sum(), leaves)
     monkeypatch.setattr(_structured, "READ_AT_ONCE", 4 * 7)
     monkeypatch.setattr(_reading, "PART", 1)
     monkeypatch.setattr(_reading, "BLOCK", 3)
     parts = model.log_prob(x)
-    assert error(parts, whole) <= 1e-12
+    assert error(parts, complete) <= 1e-12
     for one, other in zip(torch.autograd.grad(parts.sum(), leaves), wanted):
         assert error(one, other) <= 1e-10
 
@@ -193,11 +193,11 @@ def test_inpaint_is_the_mean_of_the_condition(variant):
 def test_second_derivatives(name):
     model, x = model_of(VARIANTS[name], 12, 6), torch.randn(3, 12, dtype=torch.float64, requires_grad=True)
     leaves = dict(model.named_parameters()) | {"x": x}
-    found = []
+    gradients = []
     for total in (model, MultivariateNormal(model.mean, covariance(model))):
         first = torch.autograd.grad(total.log_prob(x).sum(), list(leaves.values()), create_graph=True)
-        found.append(torch.autograd.grad(sum((one.sin() * one).sum() for one in first), list(leaves.values())))
-    for name, one, other in zip(leaves, *found):
+        gradients.append(torch.autograd.grad(sum((one.sin() * one).sum() for one in first), list(leaves.values())))
+    for name, one, other in zip(leaves, *gradients):
         assert error(one, other) <= 1e-7, name
 
 

@@ -53,9 +53,9 @@ def dense_round(x, state, places=None):
     candidates = (
         state.a[:, None] if places is None else torch.cat([state.a[:, None], places.expand(len(wanted), -1)], 1)
     )
-    at = laplex.reference.kernel(candidates.reshape(-1), state.knots, state.tau).reshape(*candidates.shape, knots)
-    t = torch.einsum("psk,pqk->psq", at, wanted)
-    forms = torch.einsum("psk,ckdl,psl->pscd", at, blocks, at)
+    kernel = laplex.reference.kernel(candidates.reshape(-1), state.knots, state.tau).reshape(*candidates.shape, knots)
+    t = torch.einsum("psk,pqk->psq", kernel, wanted)
+    forms = torch.einsum("psk,ckdl,psl->pscd", kernel, blocks, kernel)
     weights = torch.linalg.solve(forms, t)
     gains = (weights * t).sum(-1)
     best = gains.argmax(1, keepdim=True)
@@ -116,24 +116,24 @@ def test_degenerate_latents_stay_definite():
 def test_fit_of_permuted_features_is_the_permuted_fit():
     x, order = smooth(), torch.randperm(90, generator=torch.Generator().manual_seed(1))
     places = torch.rand(90, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
-    found = []
+    fits = []
     for values, start in ((x, places), (x[:, order], places[order])):
         examples = density.Examples(values)
         state = density.start(examples, 12, functions=1, places=start)
         for _ in range(5):
             state, likelihood = em_round(examples, state)
-        found.append((state, likelihood))
-    (one, first), (two, second) = found
+        fits.append((state, likelihood))
+    (one, first), (two, second) = fits
     assert first == pytest.approx(second, rel=1e-9)
     assert error(one.a[order], two.a) <= 1e-9
     assert error(one.noise[order], two.noise) <= 1e-7
 
 
 def test_fit_beats_every_start_without_jumps_and_knows_its_model():
-    examples, told = density.Examples(smooth(400)), []
-    fitted = density.fit(examples, 20, rounds=20, progress=lambda done, total: told.append((done, total)))
+    examples, progress = density.Examples(smooth(400)), []
+    fitted = density.fit(examples, 20, rounds=20, progress=lambda done, total: progress.append((done, total)))
     still = density.fit(examples, 20, rounds=20, places="random", jump=False, progress=lambda done, total: None)
-    assert told[-1] == (20, 20)
+    assert progress[-1] == (20, 20)
     assert len(fitted.history) == 20
     likelihood = fitted.model.log_prob(examples.values).mean().detach()
     assert likelihood >= fitted.history[-1].log_likelihood
@@ -145,14 +145,14 @@ def test_fit_beats_every_start_without_jumps_and_knows_its_model():
 def test_evaluation():
     examples = density.Examples(smooth(50))
     model = density.fit(examples, 8, rounds=3, progress=lambda done, total: None).model
-    found = density.evaluate(model, examples)
+    evaluation = density.evaluate(model, examples)
     likelihoods = model.log_prob(examples.values).detach()
     rmse = (model.reconstruct(examples.values) - examples.values).square().mean().sqrt()
     mean = likelihoods.mean()
     wanted = mean, likelihoods.std() / math.sqrt(50), -mean / 90 / math.log(2), rmse
-    assert found == pytest.approx([float(one) for one in wanted], rel=1e-9)
+    assert evaluation == pytest.approx([float(one) for one in wanted], rel=1e-9)
     assert density.evaluate(model, density.Examples(examples.values.float())).rmse == pytest.approx(
-        found.rmse, rel=1e-4
+        evaluation.rmse, rel=1e-4
     )
     with pytest.raises(ValueError, match="`examples` must have the 90 features of the density, got 3; resize them"):
         density.evaluate(model, density.Examples(torch.rand(4, 3)))
@@ -162,11 +162,11 @@ def test_bits_of_bytes_count_steps_of_1_in_255():
     values = torch.randint(0, 256, (60, 30), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     examples = density.Examples(values)
     model = density.fit(examples, 8, rounds=5, progress=lambda done, total: None).model
-    found = density.evaluate(model, examples)
+    evaluation = density.evaluate(model, examples)
     assert error(examples.mean, values.double().mean(0) / 255) <= 1e-6
-    nats = found.log_likelihood / 30
-    assert found.bits_per_dim == pytest.approx(math.log2(255) - nats / math.log(2))
-    assert 7.0 < found.bits_per_dim < 9.0  # uniform bytes take 8 bits; a Gaussian comes near that
+    nats = evaluation.log_likelihood / 30
+    assert evaluation.bits_per_dim == pytest.approx(math.log2(255) - nats / math.log(2))
+    assert 7.0 < evaluation.bits_per_dim < 9.0  # uniform bytes take 8 bits; a Gaussian comes near that
 
 
 # --- starts -----------------------------------------------------------------------------------------------------------
@@ -322,26 +322,26 @@ def test_shrinkage_helps_where_examples_are_few():
     train, held_out = smooth(25), smooth(500)[25:]  # of one process
     examples = density.Examples(train)
     other = density.Examples(held_out, mean=examples.mean)
-    found = []
+    likelihoods = []
     for part in (0.0, shrinkage(60, 25)):
         state = density.start(examples, 60)
         for _ in range(15):
             state, _ = em_round(examples, state, shrinkage=part)
-        found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
-    assert found[1] > found[0] + 10
+        likelihoods.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
+    assert likelihoods[1] > likelihoods[0] + 10
 
 
 def test_inflated_noise_helps_where_examples_are_few():
     train, held_out = smooth(25), smooth(500)[25:]  # of one process
     examples = density.Examples(train)
     other = density.Examples(held_out, mean=examples.mean)
-    found = []
+    likelihoods = []
     for factor in (1.0, inflation(30, 2, 25)):
         state = density.start(examples, 60)
         for _ in range(15):
             state, _ = em_round(examples, state, shrinkage=0.05, inflation=factor)
-        found.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
-    assert found[1] > found[0] + 5
+        likelihoods.append(density.evaluate(state.model(examples.mean), other).log_likelihood)
+    assert likelihoods[1] > likelihoods[0] + 5
 
 
 def test_rounds_are_those_of_a_fit_and_resume_from_any_of_them():
@@ -395,10 +395,10 @@ def test_short_fits_end_as_they_should(rounds):
     examples = density.Examples(smooth())
     model, history = density.fit(examples, 12, rounds=rounds, progress=lambda done, total: None)
     still = density.fit(examples, 12, rounds=rounds, jump=False, progress=lambda done, total: None).model
-    found, other = (density.evaluate(one, examples).log_likelihood for one in (model, still))
+    likelihood, other = (density.evaluate(one, examples).log_likelihood for one in (model, still))
     assert len(history) == rounds
     assert [one.seconds for one in history] == sorted(one.seconds for one in history)
-    assert found > other - 1e-6
+    assert likelihood > other - 1e-6
 
 
 def test_another_tau_keeps_the_functions_at_the_knots():

@@ -26,9 +26,9 @@ def path(tmp_path):
     return tmp_path / "model.safetensors"
 
 
-@pytest.mark.parametrize("made", MODELS.values(), ids=MODELS)
-def test_a_model_comes_back_to_the_bit(made, path):
-    model, x = made(), torch.rand(3, 12)
+@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
+def test_a_model_comes_back_to_the_bit(make, path):
+    model, x = make(), torch.rand(3, 12)
     files.save(path, model, (2, 2, 3), units="1/255")
     random_numbers = torch.get_rng_state()
     again, about = files.load(path)
@@ -105,12 +105,12 @@ def test_files_that_are_not_models_are_refused(path, tmp_path):
 def test_files_that_are_damaged_or_of_others_are_refused(path):
     model = PlacedGaussian(12, 4)
     files.save(path, model)
-    whole = path.read_bytes()
-    for count in (len(whole) - 1, len(whole) // 2, 40, 7):
-        path.write_bytes(whole[:count])
+    content = path.read_bytes()
+    for count in (len(content) - 1, len(content) // 2, 40, 7):
+        path.write_bytes(content[:count])
         with pytest.raises(ValueError, match="which is damaged or not a safetensors file"):
             files.load(path)
-    for changes, told in (
+    for changes, message in (
         ({"format": 2, "laplex": "9.9"}, "of format 2, by laplex 9.9; laplex .* reads format 1: upgrade it"),
         ({"kind": "checkpoint"}, "which is a checkpoint"),
         ({"about": {"class": "Other"}}, "of the class 'Other', which laplex .* does not have"),
@@ -118,9 +118,9 @@ def test_files_that_are_damaged_or_of_others_are_refused(path):
         ({"about": {"arguments": {"dim": 12}}}, "whose parts do not fit together"),
         ({"about": {"arguments": {"dim": 13, "rank": 4, "dtype": "float32"}}}, "whose parts do not fit together"),
     ):
-        path.write_bytes(whole)
+        path.write_bytes(content)
         spoiled(path, **changes)
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             files.load(path)
 
 
@@ -132,8 +132,10 @@ def test_only_our_models_are_saved(path):
 
 def test_a_shape_of_another_size_is_refused(path):
     for shape in ((4, 4, 3), (4, 3), (-2, -2, 3), (2, 2.0, 3)):
-        told = f"`shape` must be (height, width, channels) of 12 numbers, as the model has, got {shape}; leave it out"
-        with pytest.raises(ValueError, match=re.escape(told)):
+        message = (
+            f"`shape` must be (height, width, channels) of 12 numbers, as the model has, got {shape}; leave it out"
+        )
+        with pytest.raises(ValueError, match=re.escape(message)):
             files.save(path, PlacedGaussian(12, 4), shape)
     assert not path.exists()
 
@@ -142,5 +144,5 @@ def test_without_safetensors_it_is_said(path):
     code = "import sys; sys.modules['safetensors'] = None; from laplex.density import files, PlacedGaussian\n"
     code += f"try:\n    files.save({str(path)!r}, PlacedGaussian(4, 4))\nexcept ImportError as error:\n    print(error)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = "laplex.density.files.save: files of models need safetensors, which is missing; "
-    assert done.stdout == told + "pip install safetensors\n"
+    message = "laplex.density.files.save: files of models need safetensors, which is missing; "
+    assert done.stdout == message + "pip install safetensors\n"

@@ -25,9 +25,9 @@ def test_one_image(tmp_path):
     pixels = drawn(1)[:, :4]
     for name in ("one.png", "one.gif"):  # any format that Pillow opens
         Image.fromarray(pixels[0]).convert("RGB").save(tmp_path / name)
-    found = load(tmp_path / "one.png")
-    assert (found.shape, found.skipped) == ((4, 6, 3), ())
-    assert np.array_equal(found.values.numpy(), pixels.reshape(1, -1))
+    loaded = load(tmp_path / "one.png")
+    assert (loaded.shape, loaded.skipped) == ((4, 6, 3), ())
+    assert np.array_equal(loaded.values.numpy(), pixels.reshape(1, -1))
     assert load(tmp_path / "one.png", side=4, channels=1).shape == (4, 4, 1)
     assert load(tmp_path / "one.gif").values.shape == (1, 72)
 
@@ -94,15 +94,17 @@ def test_only_the_first_images_are_decoded(count, looked, tmp_path, monkeypatch)
         return lambda source: (read.append(source.name), square(source))[1]
 
     monkeypatch.setattr(images, "decoder", counted)
-    told = []
+    progress = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = load(tmp_path, side=6, channels=3, count=count, progress=lambda done, total: told.append((done, total)))
+        loaded = load(
+            tmp_path, side=6, channels=3, count=count, progress=lambda done, total: progress.append((done, total))
+        )
     good = [index for index in range(8) if index not in broken][:count]
-    assert np.array_equal(found.values.numpy(), pixels[good].reshape(len(good), -1))
+    assert np.array_equal(loaded.values.numpy(), pixels[good].reshape(len(good), -1))
     assert sorted(read) == [str(tmp_path / f"{index}.png") for index in range(looked)]
-    assert found.skipped == tuple(str(tmp_path / f"{index}.png") for index in broken if index < looked)
-    assert told[-1] == (min(count, 8), min(count, 8))
+    assert loaded.skipped == tuple(str(tmp_path / f"{index}.png") for index in broken if index < looked)
+    assert progress[-1] == (min(count, 8), min(count, 8))
 
 
 def test_the_first_of_other_sources(tmp_path):

@@ -48,8 +48,8 @@ def test_a_grid_shows_the_values_and_cuts_off_what_lies_beyond(tmp_path):
     values = torch.tensor([[-5.0, 0.5, 7.0]]).expand(4, 3)
     seen = {tuple(one) for one in grid(tmp_path / "g.png", [("", values)], (1, 1, 3)).reshape(-1, 3)}
     assert seen == {(255, 255, 255), (0, 128, 255)}
-    whole = torch.tensor([[0, 100, 255]], dtype=torch.uint8)
-    seen = {tuple(one) for one in grid(tmp_path / "g.png", [("", whole)], (1, 1, 3)).reshape(-1, 3)}
+    levels = torch.tensor([[0, 100, 255]], dtype=torch.uint8)
+    seen = {tuple(one) for one in grid(tmp_path / "g.png", [("", levels)], (1, 1, 3)).reshape(-1, 3)}
     assert seen == {(255, 255, 255), (0, 100, 255)}
 
 
@@ -99,12 +99,12 @@ def test_bad_grids_are_named_and_nothing_is_written(case, tmp_path):
 
 def test_images_as_files_of_their_own(tmp_path):
     values = torch.tensor([[-5.0, 0.1, 0.2, 0.5, 0.9, 7.0], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]])
-    whole = (values.clamp(0, 1) * 255).round().to(torch.uint8)
+    levels = (values.clamp(0, 1) * 255).round().to(torch.uint8)
     for shape, mode in (((1, 2, 3), "RGB"), ((2, 3, 1), "L")):
-        paths = pictures.separate(tmp_path, {"what is given": values, "bytes": whole[:1]}, shape)
+        paths = pictures.separate(tmp_path, {"what is given": values, "bytes": levels[:1]}, shape)
         names = ["what-is-given-0001.png", "what-is-given-0002.png", "bytes-0001.png"]
         assert paths == [tmp_path / name for name in names]
-        for path, one in zip(paths, (*whole, whole[0])):
+        for path, one in zip(paths, (*levels, levels[0])):
             with Image.open(path) as image:
                 assert (image.format, image.mode, image.size) == ("PNG", mode, (shape[1], shape[0]))
                 assert np.array_equal(np.asarray(image).ravel(), one.numpy())

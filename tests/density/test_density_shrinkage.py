@@ -37,8 +37,8 @@ class Latent(NamedTuple):
     tau: float
 
     def shrunk(self, part, count):
-        found = shrunk(*self, part=part, count=count)
-        return found, Line(self.knots, self.tau, found, self.spread.shape[-1]).spread
+        covariance = shrunk(*self, part=part, count=count)
+        return covariance, Line(self.knots, self.tau, covariance, self.spread.shape[-1]).spread
 
 
 def latent_of(values, knots, tau):
@@ -66,11 +66,11 @@ def drawn(line, examples=400, length=None):
 @pytest.mark.parametrize("count", [FEW, MANY])
 def test_neighbours_vary_as_before(line, count):
     latent = latent_of(*drawn(line, length=0.3))
-    found, spread = latent.shrunk(1.0, count)
+    covariance, spread = latent.shrunk(1.0, count)
     for offset in (-1, 0, 1):
         got, want = (one.diagonal(offset, dim1=0, dim2=1) for one in (spread, latent.spread))
         assert error(got, want) <= 1e-5  # a ridge of 1e-6
-    torch.linalg.cholesky(found + 1e-12 * found.diagonal().mean() * torch.eye(len(found)))
+    torch.linalg.cholesky(covariance + 1e-12 * covariance.diagonal().mean() * torch.eye(len(covariance)))
 
 
 @lines
@@ -129,8 +129,8 @@ def test_a_round_changes_the_variance_of_no_feature(functions, part):
         before = state
         state, _ = em_round(examples, before, shrinkage=part)
     plain, _ = em_round(examples, before)
-    found, want = (one.model(examples.mean).distribution().variance.detach() for one in (state, plain))
-    assert error(found, want) <= 1e-5
+    got, want = (one.model(examples.mean).distribution().variance.detach() for one in (state, plain))
+    assert error(got, want) <= 1e-5
 
 
 def test_examples_that_are_almost_copies_stay_definite():

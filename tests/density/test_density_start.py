@@ -26,10 +26,10 @@ kinds = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 def drawn(count=150, dtype=torch.float32, scale=1.0):
     """Examples of a process whose neighbours vary alike, features of different means and variances: (count, DIM)."""
     generator = torch.Generator().manual_seed(1)
-    at = torch.linspace(0, 1, DIM, dtype=torch.float64)
-    covariance = torch.exp(-(at[:, None] - at).abs() / 0.3) + 0.05 * torch.eye(DIM)
+    points = torch.linspace(0, 1, DIM, dtype=torch.float64)
+    covariance = torch.exp(-(points[:, None] - points).abs() / 0.3) + 0.05 * torch.eye(DIM)
     z = torch.randn(count, DIM, generator=generator, dtype=torch.float64) @ torch.linalg.cholesky(covariance).mT
-    return (scale * (2 + at + (0.1 + at) * z)).to(dtype)
+    return (scale * (2 + points + (0.1 + points) * z)).to(dtype)
 
 
 def examples_like(options, **drawing):
@@ -233,10 +233,10 @@ def test_resumed_in_a_model_made_anew_to_the_same_bits(options):
     examples = density.Examples(drawn())
     trainer = density.Trainer(fresh(**options), examples, batch=32)
     trainer.epoch()
-    kept, state = copy.deepcopy(trainer.model.state_dict()), copy.deepcopy(trainer.state_dict())
+    weights, state = copy.deepcopy(trainer.model.state_dict()), copy.deepcopy(trainer.state_dict())
     trainer.epoch()
     resumed = density.Trainer(fresh(seed=8, **options), examples, batch=32)
-    resumed.model.load_state_dict(kept)
+    resumed.model.load_state_dict(weights)
     resumed.load_state_dict(state)
     resumed.epoch()
     assert same(resumed.model, trainer.model)

@@ -59,9 +59,9 @@ def test_the_first_step_is_that_of_adam():
 def test_resumed_after_an_epoch_to_the_same_bits(make):
     trainer = trainer_of(make)
     trainer.epoch()
-    kept, state = copy.deepcopy(trainer.model), copy.deepcopy(trainer.state_dict())
+    model, state = copy.deepcopy(trainer.model), copy.deepcopy(trainer.state_dict())
     trainer.epoch()
-    resumed = density.Trainer(kept, trainer.examples, lr=1e-2, batch=32)
+    resumed = density.Trainer(model, trainer.examples, lr=1e-2, batch=32)
     resumed.load_state_dict(state)
     resumed.epoch()
     assert resumed.epochs == 2
@@ -69,9 +69,9 @@ def test_resumed_after_an_epoch_to_the_same_bits(make):
 
 
 def test_shares_of_a_batch_are_the_batch():
-    whole = trainer_of(MODELS["phased"])._batches()
+    batches = trainer_of(MODELS["phased"])._batches()
     shares = [trainer_of(MODELS["phased"], share=(index, 2))._batches() for index in range(2)]
-    for rows, one, two in zip(whole, *shares, strict=True):
+    for rows, one, two in zip(batches, *shares, strict=True):
         assert sorted(rows.tolist()) == sorted(one.tolist() + two.tolist())
 
 
@@ -96,9 +96,9 @@ def test_one_bad_batch_among_good_ones_stops_all_and_can_be_gone_on_from(monkeyp
     step = trainer.step
 
     def watched(x):
-        found = step(x)
+        result = step(x)
         stopped.setdefault("first", copy.deepcopy(trainer.model))
-        return found
+        return result
 
     monkeypatch.setattr(trainer, "step", watched)
     monkeypatch.setattr(trainer.examples, "some", some)
@@ -135,8 +135,8 @@ def test_what_is_not_finite_changes_nothing():
 def test_a_step_that_leads_nowhere_is_told():
     """The gradients are finite, and tau is not after the step."""
     trainer = trainer_of(MODELS["phased"], lr=1e6)
-    told = r"in epoch 0 a step led to parameters that the model refuses \(.*`tau`.*\); go back .* use a smaller `lr`"
-    with pytest.raises(FloatingPointError, match=told):
+    message = r"in epoch 0 a step led to parameters that the model refuses \(.*`tau`.*\); go back .* use a smaller `lr`"
+    with pytest.raises(FloatingPointError, match=message):
         trainer.epoch()
 
 

@@ -328,10 +328,10 @@ def replayed_linear(x, a, b, tau):
     return call.replays.by_form[call.form](call.inputs, call.addresses)[0]
 
 
-WHOLE = {"short": (50, 40), "counted": (3000, 2000), "in_runs": (9000, 8000), "sorted": (140_000, 500)}
+PRODUCT_SIZES = {"short": (50, 40), "counted": (3000, 2000), "in_runs": (9000, 8000), "sorted": (140_000, 500)}
 
 
-@pytest.mark.parametrize("sizes", WHOLE.values(), ids=WHOLE)
+@pytest.mark.parametrize("sizes", PRODUCT_SIZES.values(), ids=PRODUCT_SIZES)
 def test_whole_products_are_repeated_for_any_anchors(scanned, sizes):
     n, k = sizes
     for _ in range(3):

@@ -12,7 +12,7 @@ from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.gram import launch as triton_gram
 from test_grad import second_order
-from test_gram import POSITIVE, Made, assert_every_entry, assert_gram, dense, weights_for
+from test_gram import POSITIVE, TensorSizes, assert_every_entry, assert_gram, dense, weights_for
 from test_gram_grad import checked, inputs_for, on, positional, term_scales
 
 pytestmark = pytest.mark.usefixtures("tiles")
@@ -199,7 +199,7 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
     plan, leaves = laplex.Plan(a, b, backend="triton"), (b, weight, psi)
     for order in (plan._order, plan._order_for(a.clone(), b)):
         inputs = [value[None].requires_grad_() for value in leaves]
-        with Made() as allocated:
+        with TensorSizes() as allocated:
             weights, phase = inputs[1][None], (phi[None], inputs[2])
             got = _autograd_gram.gram(
                 weights, phase, Matrix(a[None], inputs[0], torch.ones(1).double(), order, table("triton"))
@@ -209,7 +209,7 @@ def test_nothing_as_long_as_the_columns_but_the_plan_and_the_results(monkeypatch
             [plan._order.target.values.numel()] if checked else []
         )
         g = torch.randn_like(got)
-        with Made() as allocated:
+        with TensorSizes() as allocated:
             torch.autograd.grad(got, inputs, g)
         assert [size for size in allocated.sizes if size >= k] == [k, k, k]
 

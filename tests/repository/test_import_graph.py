@@ -86,8 +86,8 @@ def optional(module: str) -> bool:
 
 def test_no_cycle_of_modules():
     graph = {
-        name: {each.target for each in found if not each.late and each.target in modules()} - {name}
-        for name, found in imports().items()
+        name: {each.target for each in imported if not each.late and each.target in modules()} - {name}
+        for name, imported in imports().items()
     }
     try:
         TopologicalSorter(graph).prepare()
@@ -99,8 +99,8 @@ def test_parts_use_only_those_below():
     below = {**LAYERS, "_laplex_command": {"cli"}, "paper": set(LAYERS), "benchmarks": {*LAYERS, "paper"}}
     wrong = [
         f"{name}, line {each.line}: {each.target}"
-        for name, found in imports().items()
-        for each in found
+        for name, imported in imports().items()
+        for each in imported
         if each.target in modules() and part(each.target) not in {*below[part(name)], part(name)}
     ]
     assert wrong == []
@@ -109,8 +109,8 @@ def test_parts_use_only_those_below():
 def test_imports_in_functions_are_of_optional_packages():
     late = [
         f"{name}, line {each.line}: {each.target}"
-        for name, found in imports().items()
-        for each in found
+        for name, imported in imports().items()
+        for each in imported
         if each.late and not optional(each.target) and not name.startswith(LATE)
     ]
     assert late == []

@@ -131,8 +131,8 @@ def test_public_names_of_modules():
         "Round",
         "State",
     ]
-    made = ["StructuredGaussian", "Trainer", "evaluate", "files", "fit", "images", "pictures", "start"]
-    assert shown(laplex.density) == [*models, *made]
+    others = ["StructuredGaussian", "Trainer", "evaluate", "files", "fit", "images", "pictures", "start"]
+    assert shown(laplex.density) == [*models, *others]
 
 
 def test_public_names_have_docstrings():
