@@ -359,6 +359,12 @@ def test_rounds_are_those_of_a_fit_and_resume_from_any_of_them():
     assert later.entered.round == 9
 
 
+@pytest.mark.parametrize(("old", "new"), [("start", "places"), ("told", "progress")])
+def test_old_names_of_arguments_are_answered_with_the_new_ones(old, new):
+    with pytest.raises(TypeError, match=f"laplex.density.fit: `{old}` is now called `{new}`, got {old}=; use {new}="):
+        density.fit(started()[0], 8, **{old: "tree"})
+
+
 @pytest.mark.parametrize("name", ["rounds", "schedule"])
 def test_numbers_of_rounds_below_zero_are_refused(name):
     with pytest.raises(ValueError, match=f"laplex.density.EM: `{name}` must be at least 0, got -1"):

@@ -262,6 +262,7 @@ BAD = {
         r"`tau` must be from 9.9e-32 to 4.1e\+31 in torch.float32, got 1e\+39",
     ),
     "tau too small": (dict(tau=1e-300, train_tau=True), ValueError, "`tau` must be from 9.9e-32 .* got 1e-300; scale"),
+    "old name": (dict(rank=4), TypeError, "`rank` is now called `kernels`, got rank=; use kernels="),
     "integers": (dict(dtype=torch.int32), TypeError, "`dtype` must be a floating-point type, got torch.int32"),
 }
 

@@ -247,6 +247,7 @@ BAD = {
     "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
     "unknown": (model_of(), {"bias": False}, TypeError, "`options` must be among phase, tau, train_tau, got bias"),
     "kernels": (model_of(), {"kernels": 0}, ValueError, "`kernels` must be at least 1, got 0"),
+    "old name": (model_of(), {"rank": 4}, TypeError, "`rank` is now called `kernels`"),
     "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
 }
 

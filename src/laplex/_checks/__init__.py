@@ -4,6 +4,7 @@
     tau.py         the length scale: its type, its shape and its values, and whether anchors are precise enough for it
     solves.py      what only solves, log determinants and factors need
     core.py        faults that the compiled core reports
+    renamed.py     arguments that had another name
     messages.py    texts for faults that other modules find
 
 Checks raise; functions of ``messages.py`` (and ``bad_tau``) return a text and leave raising to the caller.

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from laplex import _progress
 from laplex._checks.counts import integer
+from laplex._checks.renamed import renamed
 from laplex.density._examples import Examples, check_examples
 from laplex.density._factor import FactorGaussian
 from laplex.density._gaussian import PlacedGaussian
@@ -26,6 +27,7 @@ class Fitted(NamedTuple):
     history: list[Round]
 
 
+@renamed("laplex.density.fit", start="places", told="progress")
 def fit(
     examples: Examples,
     rank: int,

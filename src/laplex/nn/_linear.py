@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from laplex._checks.counts import integer, positive
+from laplex._checks.renamed import renamed
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
 from laplex.nn import _search as search
@@ -73,6 +74,7 @@ class LaplexLinear(Anchored):
     fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
     svd_residual: float | None = None  # the share that the best matrix of rank `kernels` leaves
 
+    @renamed("laplex.nn.LaplexLinear", rank="kernels")
     def __init__(
         self,
         in_features: int,
@@ -175,6 +177,7 @@ class LaplexLinear(Anchored):
         return self
 
     @classmethod
+    @renamed("laplex.nn.LaplexLinear.from_linear", rank="kernels")
     def from_linear(
         cls,
         layer: nn.Linear,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from torch import nn
 
 from laplex._checks.counts import integer
+from laplex._checks.renamed import renamed
 from laplex.nn._encoders import leave_nested_tensors
 from laplex.nn._linear import LaplexLinear
 
@@ -88,6 +89,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
+@renamed("laplex.nn.replace_linear", rank="kernels")
 def replace_linear(
     model: nn.Module,
     kernels: int = 4,
