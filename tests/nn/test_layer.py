@@ -101,6 +101,15 @@ def test_modules_that_read_the_weight_train_the_anchors():
     assert all(float(parameter.grad.abs().sum()) > 0 for parameter in attention.out_proj.parameters())
 
 
+@pytest.mark.parametrize("value", [nn.Parameter(torch.zeros(4, 3)), torch.zeros(4, 3), None])
+def test_the_weight_cannot_be_assigned(value):
+    layer = LaplexLinear(3, 4)
+    with pytest.raises(AttributeError, match=f"`weight` is formed .* got {type(value).__name__}; use init_from"):
+        layer.weight = value
+    assert layer.weight.shape == (4, 3)
+    assert "weight" not in dict(layer.named_parameters())
+
+
 # --- old files, in which `mix` is called `weight` and `kernels` is called `rank` --------------------------------------
 
 

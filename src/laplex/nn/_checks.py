@@ -89,3 +89,11 @@ def _second_moments(where: str, importance: Tensor) -> None:
     slack = 1e-5 * trace * torch.eye(len(scaled), dtype=scaled.dtype, device=scaled.device)
     if int(torch.linalg.cholesky_ex(scaled + slack).info) != 0:
         raise ValueError(f"{where}: `importance` must have no negative eigenvalue, got one; x x^T has none")
+
+
+def weight_is_formed(where: str, value: object) -> str:
+    """The text for who assigns a weight, also to tie it to another module's."""
+    return (
+        f"{where}: `weight` is formed from a, b and mix and cannot be assigned, got {type(value).__name__}; use "
+        "init_from(weight) to start from a dense weight, or from_linear to fit one; to share weights, share the layer"
+    )

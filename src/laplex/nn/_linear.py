@@ -131,6 +131,16 @@ class LaplexLinear(Anchored):
             total = total + self.mix[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
         return total  # type: ignore[no-any-return]
 
+    @weight.setter
+    def weight(self, value: object) -> None:
+        raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", value))
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""
+        if name == "weight":
+            raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", param))
+        super().register_parameter(name, param)
+
     def reset_parameters(self) -> None:
         """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
 
