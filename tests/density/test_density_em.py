@@ -371,6 +371,15 @@ def test_numbers_of_rounds_below_zero_are_refused(name):
         density.EM(*started(), **{name: -1})
 
 
+def test_a_state_that_does_not_belong_to_the_examples_is_refused():
+    examples, state = started()
+    with pytest.raises(TypeError, match=r"EM: `state` must be a laplex.density.State, got PlacedGaussian; use"):
+        density.EM(examples, state.model(examples.mean))
+    fewer = density.Examples(smooth()[:, 1:])
+    with pytest.raises(ValueError, match=rf"`state` must have the {fewer.dim} features .* got {fewer.dim + 1}; use"):
+        density.EM(fewer, state)
+
+
 def test_inflation_multiplies_the_noise_up_to_the_variance():
     examples, state = started()
     plain, _ = em_round(examples, state)

@@ -66,6 +66,7 @@ class EM:
     ) -> None:
         where = "laplex.density.EM"
         check_examples(where, examples)
+        _check_state(where, state, examples.dim)
         self.rounds = counts.integer(where, "rounds", rounds, 0)
         self.examples, self.state = examples, state
         self.entered: State | None = None
@@ -90,3 +91,17 @@ class EM:
     def model(self) -> PlacedGaussian:
         """The model that was reached."""
         return self.state.model(self.examples.mean)
+
+
+def _check_state(where: str, state: object, dim: int) -> None:
+    """Raise unless this is a state for examples of ``dim`` features."""
+    if not isinstance(state, State):
+        raise TypeError(
+            f"{where}: `state` must be a laplex.density.State, got {type(state).__name__}; use "
+            "laplex.density.start(examples, rank), or `state` of an earlier EM"
+        )
+    if len(state.a) != dim:
+        raise ValueError(
+            f"{where}: `state` must have the {dim} features of the examples, got {len(state.a)}; use "
+            "laplex.density.start(examples, rank)"
+        )
