@@ -93,6 +93,17 @@ def test_gram_matrices(monkeypatch):
     torch.testing.assert_close(testing.gram(problem, rows), truth[:, rows])
 
 
+@pytest.mark.parametrize("options", [{}, {"phases": True, "matrices": 3}], ids=["plain", "sum"])
+@pytest.mark.parametrize(("n", "k"), [(0, 4), (4, 0), (0, 0)])
+def test_empty_sides(n, k, options):
+    problem = testing.draw(n, k, rows=2, **options)
+    torch.testing.assert_close(testing.product(problem), torch.zeros(2, n).double())
+    torch.testing.assert_close(testing.gram(problem), torch.zeros(2, n, n).double())
+    for name, gradient in testing.gradients(problem).items():
+        torch.testing.assert_close(gradient, torch.zeros_like(getattr(problem, name)).double())
+    assert {"x", "a", "b"} <= testing.gradients(problem).keys()
+
+
 def test_sizes_are_sums_of_absolute_terms():
     problem = testing.draw(6, 5, rows=2, dtype=torch.float64, phases=True)
     torch.testing.assert_close(testing.sizes(problem), problem.x.abs() @ reference.kernel(problem.a, problem.b).mT)
@@ -105,6 +116,8 @@ def test_errors():
     assert testing.largest_error(got, truth) == pytest.approx(0.125)
     assert testing.term_error(got, truth, torch.tensor([3.0, 50.0]).double()) == pytest.approx(0.01)
     assert testing.relative_error(got - truth, 0 * truth) == pytest.approx(0.5)
+    for sizes in (truth.abs(), 0 * truth):
+        assert math.isnan(testing.term_error(got * math.nan, truth, sizes))
     for error in (testing.relative_error, testing.largest_error):
         assert math.isnan(error(got * math.nan, truth))
     assert testing.largest_error(torch.zeros(2), truth * 1e-46) < 1e-6  # smaller than any float32

@@ -37,7 +37,7 @@ def sizes(problem: Problem, rows: Tensor | None = None) -> Tensor:
 def gram(problem: Problem, rows: Tensor | None = None) -> Tensor:
     """K diag(x) K^T in float64 at these rows, by default at all: (rows of x, rows, n)."""
     total = torch.zeros((), dtype=torch.float64, device=problem.a.device)
-    for cols in _columns(problem, max(1, SLICE // problem.a.numel())):
+    for cols in _columns(problem, max(1, SLICE // max(1, problem.a.numel()))):
         kernel = _kernel(problem, slice(None), cols)
         chosen = kernel if rows is None else kernel[rows]
         total = total + (chosen * problem.x[:, None, cols].double()) @ kernel.mT
@@ -77,10 +77,10 @@ def largest_error(got: Tensor, truth: Tensor) -> float:
 def term_error(got: Tensor, truth: Tensor, sizes: Tensor) -> float:
     """The largest difference relative to the sum of the sizes of the terms: cancellation does not count as an error.
 
-    Where the terms themselves are too small for float32, the difference does not count.
+    Where the terms themselves are too small for float32, the difference does not count, unless it is not a number.
     """
     error = (got.detach().double() - truth).abs() / sizes.clamp_min(1e-300)
-    error = torch.where(sizes > 1e-30, error, torch.zeros_like(error))
+    error = torch.where((sizes > 1e-30) | error.isnan(), error, torch.zeros_like(error))
     return float(error.max()) if error.numel() else 0.0
 
 
@@ -105,7 +105,8 @@ def _parts(problem: Problem, rows: Tensor | None) -> tuple[Tensor, ...]:
 
 
 def _columns(problem: Problem, step: int) -> list[slice]:
-    return [slice(start, start + step) for start in range(0, problem.b.shape[-1], step)]
+    """Slices of the columns; an empty one where there are none, so that a sum over it has a shape."""
+    return [slice(start, start + step) for start in range(0, max(1, problem.b.shape[-1]), step)]
 
 
 def _terms(problem: Problem, rows: Tensor | slice) -> Iterator[Tensor]:
