@@ -147,6 +147,21 @@ def test_misspelt_words_are_answered_with_what_may_be_meant(words, command, tmp_
     assert not list(tmp_path.iterdir())
 
 
+OLD = {
+    ("reproduce", "theorem-1"): "; in a checkout, use python -m paper run",
+    ("report",): "; in a checkout, use python -m paper report",
+    ("experiment", "heads"): "; in a checkout, use python -m paper experiment",
+    ("fit", "x", "--out", "y", "--rank", "2", "--start", "tree"): "--start tree; --start is now called --places",
+}
+
+
+@pytest.mark.parametrize("words", OLD, ids=" ".join)
+def test_old_words_are_answered_with_the_new_ones(words, command):
+    status, _, text = command(*words)
+    assert status == 2
+    assert text.endswith(f"{OLD[words]}\n")
+
+
 def test_other_words_are_answered_without_a_guess(command):
     for words in (("xyz",), ("bench", "--xyz"), ("bench", "extra"), ("bench", "--row", "3")):
         assert "did you mean" not in command(*words)[2]

@@ -13,6 +13,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 NAMES = {"source": "DATA", "path": "MODEL", "side": "--side", "channels": "--channels", "count": "--count"}
+MOVED = {
+    "reproduce": "python -m paper run",
+    "report": "python -m paper report",
+    "experiment": "python -m paper experiment",
+}
+RENAMED = {"--start": "--places"}
 AUTO = "auto"
 DEVICE = f"cpu, cuda, cuda:INDEX, or {AUTO}, which is cuda where torch has one"
 
@@ -62,7 +68,8 @@ class Parser(argparse.ArgumentParser):
         """End with a message; if an option is unknown, with the one that may be meant."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
         for option in (word.partition("=")[0] for word in self._words if word.startswith("--")):
-            hint = did_you_mean(option, known, f" for {option}")
+            new = RENAMED.get(option)
+            hint = f"; {option} is now called {new}" if new in known else did_you_mean(option, known, f" for {option}")
             refused = "invalid choice" in message or "did you mean" in message  # which says what is wrong already
             if hint and not refused and not any(name.startswith(option) for name in known):
                 message += hint
@@ -72,7 +79,10 @@ class Parser(argparse.ArgumentParser):
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
-            hint = did_you_mean(str(value), map(str, action.choices or ()))
+            moved = MOVED.get(str(value))
+            hint = (
+                f"; in a checkout, use {moved}" if moved else did_you_mean(str(value), map(str, action.choices or ()))
+            )
             raise argparse.ArgumentError(action, f"{error.message}{hint}") from None
 
 
