@@ -251,6 +251,7 @@ def start_together(rank, path):
     examples = density.Examples(drawn()[rank::2])
     density.Trainer(nn.parallel.DistributedDataParallel(model), examples)
     torch.save(model.state_dict(), path / f"{rank}.pt")
+    torch.distributed.barrier()  # a process that leaves early closes connections that the other still reads
     torch.distributed.destroy_process_group()
 
 
