@@ -63,5 +63,6 @@ def joined(device: str) -> Iterator[Team]:
     torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield Team(torch.distributed.get_rank(), size, torch.device(device))
+        torch.distributed.barrier()  # torchrun ends all processes if one that leaves early fails as it ends
     finally:
         torch.distributed.destroy_process_group()
