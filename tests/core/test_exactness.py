@@ -44,7 +44,7 @@ def test_the_default_is_exact_with_phases(gradients):
 
 def test_weights_of_a_phased_sum_have_exact_gradients():
     """They add one term for every result."""
-    measured = errors.point(shape((68_171, 200, 1, 16), True, phases=True, tau=50.0), "cpu")["errors"]
+    measured = errors.point(shape((68_171, 799, 1, 16), True, phases=True, tau=50.0), "cpu")["errors"]
     assert max(measured.values()) <= BOUND, measured
 
 
