@@ -18,7 +18,8 @@ Every entry is visited once forwards and once backwards, which is r n k exponent
 more than in any other matrix product. The scan (``laplex._scan``) visits r m (n + k) points instead, for m rows of x.
 
     kernels.py     the r matrices that are summed, and which gradients are needed
-    autograd.py    W as a differentiable tensor
+    autograd.py    x W^T as a differentiable function
+    matrix.py      W as a differentiable tensor
     ops.py         the operators that PyTorch sees
     torch.py       plain torch, any device; the definition for derivatives of derivatives
     cpp.py         the compiled core; ``laplex._triton.formed`` has the GPU's

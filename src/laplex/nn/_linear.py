@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from laplex._checks.counts import integer, positive
 from laplex._checks.renamed import renamed
+from laplex._formed.kernels import Kernels
+from laplex._formed.matrix import matrix
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
 from laplex.nn import _search as search
 from laplex.nn import _start as start
 from laplex.nn._anchored import Anchored
-from laplex.reference import kernel
 
 if TYPE_CHECKING:
     from laplex._progress import Progress
@@ -125,11 +126,7 @@ class LaplexLinear(Anchored):
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
         weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
         """
-        total: Any = 0.0
-        for r in range(self.kernels):
-            phases = {} if self.phi is None or self.psi is None else {"phi": self.phi[r], "psi": self.psi[r]}
-            total = total + self.mix[r] * kernel(self.a[r], self.b[r], self.tau[r], **phases)
-        return total  # type: ignore[no-any-return]
+        return matrix(Kernels(self.a, self.b, self.tau, self.mix, self.phi, self.psi, self.kernels))
 
     @weight.setter
     def weight(self, value: object) -> None:
