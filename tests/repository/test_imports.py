@@ -119,7 +119,7 @@ def test_public_names_of_modules():
     assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
     layers = ["LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
-    assert shown(laplex.nn) == [*layers, "parameter_groups", "replace_linear", "reseat_step", "routing"]
+    assert shown(laplex.nn) == [*layers, "parameter_groups", "parametrize", "replace_linear", "reseat_step", "routing"]
     models = [
         "EM",
         "Evaluation",

@@ -53,7 +53,7 @@ class _Matrix(torch.autograd.Function):
         target, source, tau, weight, phi, psi = ctx.saved_tensors
         kernels = Kernels(target, source, tau, weight, phi, psi, ctx.summed)
         needed = ctx.needs_input_grad[:6]
-        g = g.to_dense()  # an embedding may send a sparse one
+        g = g.to_dense()  # torch's embedding can send a sparse one
         with _autocast.off(g.device):  # backward may run where autocast is on
             if builds_graph() or not plain(g):
                 return *bars_through(_definition(kernels), kernels.tensors, g, needed), None, None

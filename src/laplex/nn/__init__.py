@@ -3,6 +3,7 @@
 LaplexLinear        in place of nn.Linear: a weighted sum of kernels
 LaplexProjection    many features to few, frozen or trained
 replace_linear      swaps the dense layers of a model
+parametrize         kernels behind a weight of any other module
 parameter_groups    for optimizers: anchors may have a learning rate of their own
 reseat_step         lets a layer's anchors jump during training
 routing             what kernels become as tau tends to 0: permutations and sketches
@@ -11,6 +12,7 @@ routing             what kernels become as tau tends to 0: permutations and sket
 from laplex.nn import routing as routing
 from laplex.nn._groups import parameter_groups as parameter_groups
 from laplex.nn._linear import LaplexLinear as LaplexLinear
+from laplex.nn._parametrize import parametrize as parametrize
 from laplex.nn._projection import LaplexProjection as LaplexProjection
 from laplex.nn._replace import Replacement as Replacement
 from laplex.nn._replace import Replacements as Replacements
@@ -23,6 +25,7 @@ __all__ = [
     "Replacement",
     "Replacements",
     "parameter_groups",
+    "parametrize",
     "replace_linear",
     "reseat_step",
     "routing",

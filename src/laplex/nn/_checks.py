@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from laplex._eager import plain
+
 
 def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of parameters: anchors are never kept in half precision."""
@@ -97,3 +99,25 @@ def weight_is_formed(where: str, value: object) -> str:
         f"{where}: `weight` is formed from a, b and mix and cannot be assigned, got {type(value).__name__}; use "
         "init_from(weight) to start from a dense weight, or from_linear to fit one; to share weights, share the layer"
     )
+
+
+def weight_is_parametrized(where: str, value: object) -> str:
+    """The text for who assigns a weight that is formed by a parametrization."""
+    return (
+        f"{where}: the weight is formed from anchors and cannot be assigned, got {type(value).__name__}; call "
+        "torch.nn.utils.parametrize.remove_parametrizations first"
+    )
+
+
+def can_be_formed(where: str, name: str, weight: Tensor) -> None:
+    """An ordinary tensor of floating-point numbers with rows and columns."""
+    if not plain(weight):
+        raise ValueError(
+            f"{where}: `{name}` must be an ordinary tensor with numbers, got {type(weight).__name__} on "
+            f"{weight.device}; load it first, and shard or quantize afterwards"
+        )
+    if not weight.is_floating_point():
+        raise TypeError(f"{where}: `{name}` must be of a floating-point type, got {weight.dtype}; call .float()")
+    if weight.dim() < 2 or weight.numel() == 0:
+        got = f"shape {tuple(weight.shape)}"
+        raise ValueError(f"{where}: `{name}` must have rows and columns, got {got}; leave it as it is")
