@@ -336,7 +336,7 @@ def faulty(value):
 BAD = {
     "no module": ("model", "weight", {}, TypeError, "`module` must be a torch.nn.Module, got str; pass the one with"),
     "anchors": (LaplexLinear(24, 20), "weight", {}, TypeError, "dense weight, got LaplexLinear, which has anchors;"),
-    "sparse": (nn.Embedding(30, 20, sparse=True), "weight", {}, ValueError, "must have sparse=False, got sparse=True; anc"),
+    "sparse": (nn.Embedding(30, 20, sparse=True), "weight", {}, ValueError, "must have sparse=False, got sparse=True"),
     "no tensor": (
         nn.MultiheadAttention(24, 3), "weight", {}, ValueError,
         "`tensor_name` must be a parameter or buffer of MultiheadAttention, got 'weight'; use in_proj_weight",

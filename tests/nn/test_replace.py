@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import laplex
 from helpers import error
 from laplex.nn import LaplexLinear, replace_linear
 
@@ -59,11 +60,12 @@ def test_a_dry_run_changes_nothing_and_prints_a_table():
     assert set(kinds(model).values()) == {nn.Linear}
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     lines = str(table).splitlines()
-    assert lines[0].split() == ["layer", "in", "->", "out", "parameters", "after", "residual"]
-    assert lines[1].split() == ["0.up", "12", "->", "24", "312", "170"]
-    assert lines[3].split() == ["all", "624", "340"]
-    assert lines[4] == "left alone: 0.down, 1.down, 2, 641 parameters: `include` does not match"
-    assert len(lines) == 5
+    assert lines[0].split() == ["layer", "in", "->", "out", "parameters", "after", "saved"]
+    assert lines[1].split() == ["0.up", "12", "->", "24", "312", "170", "45.5%"]
+    assert lines[3].split() == ["all", "624", "340", "45.5%"]
+    assert lines[4].split() == ["model", "1,265", "981", "22.5%"]
+    assert lines[5] == "left alone: 0.down, 1.down, 2, 641 parameters: `include` does not match"
+    assert len(lines) == 6
 
 
 def test_fitted_layers_are_near_the_old_ones():
@@ -119,6 +121,133 @@ def test_a_shared_bias_is_not_torn():
     model[1].bias = model[0].bias
     assert [row.name for row in replace_linear(model, kernels=2)] == ["2"]
     assert model[1].bias is model[0].bias
+
+
+# --- models as Hugging Face's transformers has them -------------------------------------------------------------------
+
+
+class Attention(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(size, size, bias=False) for _ in range(3))
+        self.o_proj = nn.Linear(size, size, bias=False)
+
+    def forward(self, x):
+        return self.o_proj(nn.functional.scaled_dot_product_attention(self.q_proj(x), self.k_proj(x), self.v_proj(x)))
+
+
+class Decoder(nn.Module):
+    """Blocks with names as those of Llama, and a head that is tied to the embedding."""
+
+    def __init__(self, size=24, blocks=3, words=50):
+        super().__init__()
+        self.model, self.lm_head = nn.Module(), nn.Linear(size, words, bias=False)
+        self.model.embed_tokens = nn.Embedding(words, size)
+        self.model.layers = nn.ModuleList(nn.Module() for _ in range(blocks))
+        for block in self.model.layers:
+            block.self_attn, block.mlp = Attention(size), nn.Module()
+            block.mlp.up_proj, block.mlp.down_proj = nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
+        self.lm_head.weight = self.model.embed_tokens.weight
+
+    def forward(self, words):
+        x = self.model.embed_tokens(words)
+        for block in self.model.layers:
+            x = x + block.self_attn(x)
+            x = x + block.mlp.down_proj(block.mlp.up_proj(x).relu())
+        return self.lm_head(x)
+
+
+def test_all_projections_of_a_decoder():
+    decoder, words = Decoder(), torch.randint(50, (2, 7))
+    before = sum(parameter.numel() for parameter in decoder.parameters())
+    table = replace_linear(decoder, kernels=4)
+    after = sum(parameter.numel() for parameter in decoder.parameters())
+    assert len(table) == 3 * 6
+    assert table[12].name == "model.layers.2.self_attn.q_proj"
+    assert decoder.lm_head.weight is decoder.model.embed_tokens.weight
+    assert [(row.name, row.parameters) for row in table.left] == [("lm_head", 50 * 24)]
+    assert table.parameters == before
+    lines = {line.split()[0]: line.split()[1:] for line in str(table).splitlines()}
+    assert lines["model"] == [f"{before:,}", f"{after:,}", f"{1 - after / before:.1%}"]
+    decoder(words).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in decoder.parameters())
+
+
+def test_some_projections_of_a_decoder():
+    decoder = Decoder(blocks=12)
+    table = replace_linear(decoder, kernels=2, include=r"layers\.(1|11)\..*(q|v)_proj$", exclude=r"layers\.11\..*v_")
+    assert [row.name.removeprefix("model.layers.") for row in table] == [
+        "1.self_attn.q_proj", "1.self_attn.v_proj", "11.self_attn.q_proj",
+    ]  # fmt: skip
+
+
+class Conv1D(nn.Module):
+    """As in transformers.pytorch_utils: an nn.Linear whose weight is transposed."""
+
+    def __init__(self, nf, nx):
+        super().__init__()
+        self.nf, self.nx = nf, nx
+        self.weight, self.bias = nn.Parameter(0.02 * torch.randn(nx, nf)), nn.Parameter(torch.randn(nf))
+
+    def forward(self, x):
+        size_out = (*x.size()[:-1], self.nf)
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(size_out)
+
+
+def test_transposed_layers_of_gpt2():
+    model, x = nn.ModuleDict({"c_attn": Conv1D(72, 24), "c_proj": Conv1D(24, 24)}), torch.randn(2, 5, 24)
+    bias = model["c_attn"].bias.detach().clone()
+    table = replace_linear(model, kernels=4)
+    assert [(row.name, row.in_features, row.out_features) for row in table] == [("c_attn", 24, 72), ("c_proj", 24, 24)]
+    assert set(kinds(model).values()) == {LaplexLinear}
+    assert torch.equal(model["c_attn"].bias, bias)
+    assert model["c_attn"](x).shape == (2, 5, 72)
+
+
+@pytest.mark.filterwarnings("ignore:laplex.nn.replace_linear. fits left most")
+def test_a_fit_of_a_transposed_layer_is_that_of_a_dense_one():
+    layer, dense, x = Conv1D(30, 24), nn.Linear(24, 30), torch.randn(5, 24)
+    dense.load_state_dict({"weight": layer.weight.T, "bias": layer.bias})
+    assert error(layer(x), dense(x)) <= 1e-6
+    model = nn.Sequential(layer.requires_grad_(False).eval())
+    replace_linear(model, kernels=4, fit=True, sweeps=2, progress=quiet)
+    assert error(model(x), LaplexLinear.from_linear(dense, 4, sweeps=2, progress=quiet)(x)) <= 1e-5
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    assert not model[0].training
+
+
+def other_layer(**tensors):
+    layer = Conv1D(30, 24)
+    for name, value in tensors.items():
+        setattr(layer, name, value)
+    return layer
+
+
+OTHERS = {
+    "wide": other_layer(weight=nn.Parameter(torch.zeros(24, 30, 3))),
+    "not transposed": other_layer(weight=nn.Parameter(torch.zeros(30, 24))),
+    "more": other_layer(scale=nn.Parameter(torch.zeros(30, 24))),
+    "without nf": other_layer(nf=None),
+}
+
+
+@pytest.mark.parametrize("layer", OTHERS.values(), ids=OTHERS)
+def test_other_layers_of_this_name_are_left_alone(layer):
+    model = nn.Sequential(layer, nn.Linear(24, 30))
+    table = replace_linear(model, kernels=2)
+    assert model[0] is layer
+    assert {row.why for row in table.left} == {
+        "it belongs to Conv1D, which is not an nn.Linear; use laplex.nn.parametrize"
+    }
+    with pytest.raises(
+        ValueError, match=r"no layer to replace: .*weight: it belongs to Conv1D, which is not an nn\.Linear"
+    ):
+        replace_linear(nn.Sequential(layer))
+
+
+def test_weights_with_kernels_are_not_named():
+    model = nn.Sequential(nn.Linear(24, 30), laplex.nn.parametrize(nn.Conv1d(24, 30, 1), kernels=2))
+    assert replace_linear(model, kernels=2).left == ()
 
 
 # --- encoders of torch, which in evaluation read the weights of their layers ------------------------------------------
@@ -196,8 +325,7 @@ def test_tied_weights_and_subclasses_are_left_alone():
     assert [row.name for row in table] == ["free"]
     assert {row.name: row.why for row in table.left} == {
         "head": "it shares parameters with another module",
-        "table.weight": "it belongs to Embedding, which is not an nn.Linear",
-        "special.weight": "it belongs to Special, which is a subclass of nn.Linear",
+        "special.weight": "it belongs to Special, which is a subclass of nn.Linear; use laplex.nn.parametrize",
     }
 
 
@@ -239,6 +367,7 @@ def test_a_bias_may_be_trained_alone():
 
 
 BAD = {
+    "conv1d": (Conv1D(3, 4), {}, TypeError, "`model` must be a module that contains layers, got Conv1D"),
     "a layer": (nn.Linear(3, 4), {}, TypeError, "`model` must be a module that contains layers, got Linear"),
     "no module": ("model", {}, TypeError, "`model` must be a module that contains layers, got str"),
     "no match": (model_of(), {"include": "attention"}, ValueError, "no layer to replace: 0.up: `include` does not"),

@@ -11,6 +11,7 @@ from torch import nn
 
 from laplex._checks.counts import integer
 from laplex._checks.renamed import renamed
+from laplex.nn._anchored import Anchored
 from laplex.nn._encoders import leave_nested_tensors
 from laplex.nn._linear import LaplexLinear
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 OPTIONS = ("phase", "tau", "train_tau")
 MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of the layer
 MOST_NAMES = 8  # of layers, in a line
-HEADER = ("layer", "in -> out", "parameters", "after", "residual", "of low rank")
+SHARED = "it shares parameters with another module"
+HEADER = ("layer", "in -> out", "parameters", "after", "saved", "residual", "of low rank")
 
 
 class Replacement(NamedTuple):
@@ -43,20 +45,34 @@ class Remainder(NamedTuple):
     why: str
 
 
+class Candidate(NamedTuple):
+    """A layer that may be replaced."""
+
+    names: list[str]  # all of them
+    layer: nn.Module
+    dense: nn.Linear  # the layer, or one with its parameters
+
+
 class Replacements(tuple[Replacement, ...]):
-    """The layers that were replaced, or would be; prints as a table. ``left`` are the matrices that stay."""
+    """The layers that were replaced, or would be; prints as a table with what that saves, of them and of the model.
+
+    ``left`` are the matrices that stay, and ``parameters`` is the number of parameters that the model had.
+    """
 
     left: tuple[Remainder, ...]
+    parameters: int
 
-    def __new__(cls, rows: Iterable[Replacement] = (), left: Iterable[Remainder] = ()) -> Self:
+    def __new__(cls, rows: Iterable[Replacement] = (), left: Iterable[Remainder] = (), parameters: int = 0) -> Self:
         table = super().__new__(cls, rows)
-        table.left = tuple(left)
+        table.left, table.parameters = tuple(left), parameters
         return table
 
     def __str__(self) -> str:
         before, after = sum(row.before for row in self), sum(row.after for row in self)
-        rows = [HEADER, *map(_cells, self), ("all", "", f"{before:,}", f"{after:,}", "", "")]
-        columns = 6 if any(row.residual is not None for row in self) else 5
+        rows = [HEADER, *map(_cells, self), ("all", "", *_saving(before, after), "", "")]
+        if self.parameters:
+            rows.append(("model", "", *_saving(self.parameters, self.parameters - before + after), "", ""))
+        columns = 7 if any(row.residual is not None for row in self) else 5
         widths = [max(len(row[column]) for row in rows) for column in range(columns)]
         lines = [
             "  ".join(
@@ -80,7 +96,11 @@ class Replacements(tuple[Replacement, ...]):
 
 def _cells(row: Replacement) -> tuple[str, ...]:
     shares = ("" if share is None else f"{share:.3f}" for share in (row.residual, row.svd_residual))
-    return row.name, f"{row.in_features} -> {row.out_features}", f"{row.before:,}", f"{row.after:,}", *shares
+    return row.name, f"{row.in_features} -> {row.out_features}", *_saving(row.before, row.after), *shares
+
+
+def _saving(before: int, after: int) -> tuple[str, str, str]:
+    return f"{before:,}", f"{after:,}", f"{1 - after / before:.1%}" if before else ""
 
 
 def _listed(names: list[str]) -> str:
@@ -104,11 +124,12 @@ def replace_linear(
 ) -> Replacements:
     """Replace ``nn.Linear`` layers of a model by :class:`LaplexLinear`, in place.
 
-    A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. Left
-    alone are layers that would have no fewer parameters, layers that share a weight or bias with another module (tied
+    A layer that appears twice in the model is one row of the table, and is replaced by one layer in both places. The
+    ``Conv1D`` of Hugging Face's transformers, an nn.Linear with its weight transposed, is replaced as well. Left alone
+    are layers that would have no fewer parameters, layers that share a weight or bias with another module (tied
     embeddings), and subclasses of nn.Linear, whose additions would be lost. The table says what is left and why, also
-    for matrices that are not layers, such as the ``in_proj_weight`` of attention. Hooks of the old layers are dropped.
-    A warning names the layers of which a fit missed most.
+    for matrices that are not layers, such as the ``in_proj_weight`` of attention, for which there is
+    :func:`parametrize`. Hooks of the old layers are dropped. A warning names the layers of which a fit missed most.
 
     Args:
         model: any module. It must not be an nn.Linear itself: that has no parent to be replaced in.
@@ -127,9 +148,10 @@ def replace_linear(
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
         >>> print(laplex.nn.replace_linear(model, kernels=4, include="0", dry_run=True))
-        layer  in -> out  parameters  after  residual
-        0      64 -> 128       8,320    900
-        all                    8,320    900
+        layer  in -> out  parameters  after  saved
+        0      64 -> 128       8,320    900  89.2%
+        all                    8,320    900  89.2%
+        model                  9,610  2,190  77.2%
         left alone: 2, 1,290 parameters: `include` does not match
     """
     where = "laplex.nn.replace_linear"
@@ -142,8 +164,8 @@ def replace_linear(
             f"{where}: `options` must be among {', '.join(OPTIONS)}, got {', '.join(unknown)}; leave it out"
         )
     chosen, left = _chosen(where, model, (include, exclude), lambda old: _count(_shape(old, kernels, options)))
-    layers, rows = [], []
-    for names, old in chosen:
+    parameters, layers, rows = _count(model), [], []
+    for names, _, old in chosen:
         if dry_run:
             new = _shape(old, kernels, options)
         elif fit:
@@ -154,13 +176,13 @@ def replace_linear(
         sizes = old.in_features, old.out_features, _count(old), _count(new)
         rows.append(Replacement(names[0], *sizes, new.fit_residual, new.svd_residual))
     if not dry_run:  # all at the end: an error leaves the model as it was
-        for (names, old), new in zip(chosen, layers, strict=True):
-            _adopt_mode(new, old)
+        for (names, layer, old), new in zip(chosen, layers, strict=True):
+            _freeze_as(new.train(layer.training), old)
             for name in names:
                 model.set_submodule(name, new)
         leave_nested_tensors(model, LaplexLinear)
     _warn_of_poor_fits(where, rows)
-    return Replacements(rows, left)
+    return Replacements(rows, left, parameters)
 
 
 def _warn_of_poor_fits(where: str, rows: list[Replacement]) -> None:
@@ -177,50 +199,80 @@ def _warn_of_poor_fits(where: str, rows: list[Replacement]) -> None:
 
 def _chosen(
     where: str, model: object, patterns: tuple[str | None, str | None], size_after: Callable[[nn.Linear], int]
-) -> tuple[list[tuple[list[str], nn.Linear]], list[Remainder]]:
-    """The layers to be replaced, each with all of its names, and what is left."""
-    if not isinstance(model, nn.Module) or isinstance(model, nn.Linear):
+) -> tuple[list[Candidate], list[Remainder]]:
+    """The layers to be replaced, and what is left."""
+    if not isinstance(model, nn.Module) or _as_linear(model) is not None or isinstance(model, nn.Linear):
         raise TypeError(
             f"{where}: `model` must be a module that contains layers, got {type(model).__name__}; "
             "for a single layer use LaplexLinear.from_linear"
         )
     include, exclude = (_pattern(where, *pair) for pair in zip(("include", "exclude"), patterns, strict=True))
-    layers: dict[nn.Linear, list[str]] = {}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if type(module) is nn.Linear:
-            layers.setdefault(module, []).append(name)
-    tied, chosen, left = _shared(model), [], []
-    for layer, names in layers.items():
+    shared, candidates = _shared(model), _candidates(model)
+    chosen, left = [], []
+    for candidate in candidates:
+        names, layer, dense = candidate
         why = None
         if include is not None and not any(include.search(name) for name in names):
             why = "`include` does not match"
         elif exclude is not None and any(exclude.search(name) for name in names):  # one of its names is enough
             why = "`exclude` matches"
-        elif any(id(parameter) in tied for parameter in layer.parameters()):
-            why = "it shares parameters with another module"
-        elif size_after(layer) >= _count(layer):
+        elif any(id(parameter) in shared for parameter in layer.parameters()):
+            why = SHARED
+        elif size_after(dense) >= _count(layer):
             why = "it would have no fewer parameters; use fewer `kernels`"
         if why is None:
-            chosen.append((names, layer))
+            chosen.append(candidate)
         else:
             left.append(Remainder(names[0], _count(layer), why))
+    left += _other_matrices(model, candidates, shared)
     if not chosen:
         reasons = "; ".join(f"{matrix.name}: {matrix.why}" for matrix in left[:MOST_NAMES])
         raise ValueError(f"{where}: no layer to replace: {reasons or 'there is no nn.Linear in the model'}")
-    return chosen, left + _other_matrices(model)
+    return chosen, left
 
 
-def _other_matrices(model: nn.Module) -> list[Remainder]:
-    """Parameters of two and more dimensions that do not belong to an nn.Linear."""
+def _candidates(model: nn.Module) -> list[Candidate]:
+    layers: dict[nn.Module, Candidate] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if module in layers:
+            layers[module].names.append(name)
+        elif (dense := _as_linear(module)) is not None:
+            layers[module] = Candidate([name], module, dense)
+    return [*layers.values()]
+
+
+def _as_linear(module: nn.Module) -> nn.Linear | None:
+    """The module as an nn.Linear, if it computes what one does and nothing else.
+
+    Besides nn.Linear itself that is ``Conv1D`` of transformers, which GPT-2 consists of: x weight + bias, with a weight
+    (in, nf). It is known by its name and shapes, so that nothing has to be imported.
+    """
+    if type(module) is nn.Linear:
+        return module
+    if type(module).__name__ != "Conv1D" or module.state_dict().keys() != {"weight", "bias"}:
+        return None
+    weight, bias = module.get_parameter("weight"), module.get_parameter("bias")
+    if weight.dim() != 2 or tuple(bias.shape) != (getattr(module, "nf", None),) or weight.shape[1] != len(bias):
+        return None
+    dense = nn.Linear(weight.shape[0], weight.shape[1], device="meta")
+    dense.weight = nn.Parameter(weight.detach().T, weight.requires_grad)
+    dense.bias = nn.Parameter(bias.detach(), bias.requires_grad)
+    return dense
+
+
+def _other_matrices(model: nn.Module, candidates: list[Candidate], shared: set[int]) -> list[Remainder]:
+    """Parameters of two and more dimensions that do not belong to a layer that may be replaced."""
+    named = {id(parameter) for candidate in candidates for parameter in candidate.layer.parameters()}
     matrices: dict[int, Remainder] = {}
     for path, module in model.named_modules():
-        if type(module) is nn.Linear or isinstance(module, LaplexLinear):
+        if isinstance(module, Anchored):
             continue
+        kind = "a subclass of nn.Linear" if isinstance(module, nn.Linear) else "not an nn.Linear"
+        why = f"it belongs to {type(module).__name__}, which is {kind}; use laplex.nn.parametrize"
         for name, parameter in module.named_parameters(path, recurse=False):
-            if parameter.dim() >= 2:
-                kind = "a subclass of nn.Linear" if isinstance(module, nn.Linear) else "not an nn.Linear"
-                why = f"it belongs to {type(module).__name__}, which is {kind}"
-                matrices.setdefault(id(parameter), Remainder(name, parameter.numel(), why))
+            if parameter.dim() >= 2 and id(parameter) not in named:
+                reason = SHARED if id(parameter) in shared else why
+                matrices.setdefault(id(parameter), Remainder(name, parameter.numel(), reason))
     return [*matrices.values()]
 
 
@@ -256,9 +308,9 @@ def _fresh(old: nn.Linear, kernels: int, options: dict[str, Any]) -> LaplexLinea
     return new
 
 
-def _adopt_mode(new: LaplexLinear, old: nn.Linear) -> None:
-    """In the same mode, and frozen where the old layer was."""
-    new.train(old.training).requires_grad_(old.weight.requires_grad)
+def _freeze_as(new: LaplexLinear, old: nn.Linear) -> None:
+    """Frozen where the old layer was."""
+    new.requires_grad_(old.weight.requires_grad)
     if new.bias is not None:
         new.bias.requires_grad_(old.bias.requires_grad)
 
