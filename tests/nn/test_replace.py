@@ -205,13 +205,12 @@ def test_transposed_layers_of_gpt2():
 
 
 @pytest.mark.filterwarnings("ignore:laplex.nn.replace_linear. fits left most")
-def test_a_fit_of_a_transposed_layer_is_that_of_a_dense_one():
-    layer, dense, x = Conv1D(30, 24), nn.Linear(24, 30), torch.randn(5, 24)
-    dense.load_state_dict({"weight": layer.weight.T, "bias": layer.bias})
-    assert error(layer(x), dense(x)) <= 1e-6
+def test_a_fit_of_a_transposed_layer_is_near_it():
+    layer = Conv1D(30, 24)
     model = nn.Sequential(layer.requires_grad_(False).eval())
-    replace_linear(model, kernels=4, fit=True, sweeps=2, progress=quiet)
-    assert error(model(x), LaplexLinear.from_linear(dense, 4, sweeps=2, progress=quiet)(x)) <= 1e-5
+    (row,) = replace_linear(model, kernels=4, fit=True, sweeps=2, progress=quiet)
+    assert row.residual == pytest.approx(error(model[0].weight, layer.weight.T) ** 2, rel=1e-3)
+    assert torch.equal(model[0].bias, layer.bias)
     assert not any(parameter.requires_grad for parameter in model.parameters())
     assert not model[0].training
 

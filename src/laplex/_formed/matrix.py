@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 
 from laplex import _autocast, _backends, _checks
 from laplex._eager import plain, plainly_eager
+from laplex._flops import tell_counters
 from laplex._formed import ops
 from laplex._formed import torch as torch_form
 from laplex._formed.kernels import Kernels, Needs
@@ -34,6 +35,7 @@ def matrix(kernels: Kernels) -> Tensor:
             return _Matrix.apply(*kernels, backend.form)  # type: ignore[no-any-return]
         module: Any = backend.form
         return module.form(kernels, dtype)  # type: ignore[no-any-return]
+    tell_counters()
     return ops.form(*kernels, dtype, dtype, backend.name)  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from laplex import _checks
 from laplex._eager import plainly_eager
 from laplex._errors import StalePlanError
+from laplex._flops import tell_counters
 from laplex._functional import linear
 from laplex._plan import Plan
 
@@ -26,6 +27,8 @@ class Anchored(nn.Module):
 
     def _product(self, x: Tensor, a: Tensor, b: Tensor, tau: Tensor, **rest: Any) -> Tensor:
         """The product of :func:`laplex.linear`, with a plan where the anchors are frozen."""
+        if not plainly_eager():
+            tell_counters()
         plan = self._frozen_plan(a, b)
         if plan is None:
             return linear(x, a, b, tau, **rest)
