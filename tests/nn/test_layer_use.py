@@ -1,4 +1,4 @@
-"""``laplex.nn.LaplexLinear`` under what torch offers to all modules: transforms, checkpoints, export, processes."""
+"""``laplex.nn.LaplexLinear`` under what torch offers to all modules: transforms, checkpoints, states, averages."""
 
 import copy
 import pickle
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call, hessian, jacfwd, jacrev, jvp, stack_module_state, vmap
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 import laplex
@@ -123,35 +124,69 @@ def test_files_name_no_private_module(kind):
     assert {name for name in named if isinstance(name, str) and "laplex" in name} == {f"laplex.nn {kind.__name__}"}
 
 
-# --- two processes ----------------------------------------------------------------------------------------------------
+# --- states, averages, clipping ---------------------------------------------------------------------------------------
 
 
-def model_of():
-    torch.manual_seed(0)
-    return nn.Sequential(
-        LaplexLinear(6, 5, kernels=2, train_tau=True), nn.ReLU(), LaplexLinear(5, 4, phase=True)
-    ).double()
+@variants
+@pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_state_is_loaded(layer, options, assign, dtype):
+    other = LaplexLinear(6, 5, dtype=torch.float64, **options)
+    state = {name: value.to(dtype) for name, value in layer.state_dict().items()}
+    assert other.load_state_dict(state, strict=True, assign=assign) == ([], [])
+    for name, value in other.state_dict().items():
+        assert error(value, state[name]) <= 1e-7, name
+        assert value.dtype.itemsize >= 4, name
+    assert other(torch.randn(3, 6, dtype=torch.float64)).isfinite().all()
 
 
-def examples_of():
-    return torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+def test_a_state_that_does_not_fit_is_refused():
+    layer, state = LaplexLinear(6, 5, kernels=2), LaplexLinear(6, 5, kernels=2, bias=False).state_dict()
+    with pytest.raises(RuntimeError, match=r'Missing key.*"bias"'):
+        layer.load_state_dict(state)
+    assert layer.load_state_dict(state, strict=False).missing_keys == ["bias"]
+    with pytest.raises(RuntimeError, match=r"size mismatch for a: .*\[3, 5\].*\[2, 5\]"):
+        layer.load_state_dict(LaplexLinear(6, 5, kernels=3).state_dict())
 
 
-def one_of_two(rank, folder):
-    torch.set_num_threads(1)
-    store = torch.distributed.FileStore(f"{folder}/store", 2)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
-    model = nn.parallel.DistributedDataParallel(model_of())
-    model(examples_of()[4 * rank :][:4]).square().sum().backward()
-    torch.save([parameter.grad for parameter in model.parameters()], f"{folder}/{rank}")
-    torch.distributed.destroy_process_group()
+@variants
+def test_a_layer_made_without_memory_takes_a_state(layer, options, x):
+    other = LaplexLinear(6, 5, dtype=torch.float64, device="meta", **options)
+    other.load_state_dict(layer.state_dict(), assign=True)
+    assert torch.equal(other(x), layer(x))
 
 
-@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
-def test_two_processes_train_as_one(tmp_path):
-    torch.multiprocessing.spawn(one_of_two, (str(tmp_path),), nprocs=2)
-    model = model_of()
-    model(examples_of()).square().sum().backward()
-    for rank in range(2):
-        for got, parameter in zip(torch.load(tmp_path / str(rank)), model.parameters(), strict=True):
-            assert error(2 * got, parameter.grad) <= 1e-13
+@variants
+def test_gradients_are_clipped(layer, x):
+    (100 * layer(x)).square().sum().backward()
+    want = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
+    norm = nn.utils.clip_grad_norm_(layer.parameters(), 0.5)
+    got = torch.cat([parameter.grad.flatten() for parameter in layer.parameters()])
+    assert error(norm, want.norm()) <= 1e-14
+    assert error(got, 0.5 * want / want.norm()) <= 1e-6
+
+
+@variants
+def test_averages_of_weights(layer, x):
+    model = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.75))
+    first = {name: value.clone() for name, value in layer.state_dict().items()}
+    model.update_parameters(layer)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(1.0)
+    model.update_parameters(layer)
+    last = layer.state_dict()
+    layer.load_state_dict({name: 0.75 * first[name] + 0.25 * last[name] for name in first})
+    assert error(model(x), layer(x)) <= 1e-13
+
+
+@variants
+def test_an_average_that_is_frozen_follows(layer, x):
+    """A frozen copy keeps the order of its anchors, which an average moves."""
+    model = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5)).requires_grad_(False)
+    model.update_parameters(layer)
+    model(x)
+    with torch.no_grad():
+        layer.a.copy_(layer.a.flip(-1))
+    model.update_parameters(layer)
+    assert error(model(x), x @ model.module.weight.T + (0 if layer.bias is None else layer.bias)) <= 1e-12

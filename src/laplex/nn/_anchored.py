@@ -64,15 +64,19 @@ class Anchored(nn.Module):
 
         def not_to_half(tensor: Tensor) -> Tensor:
             converted = fn(tensor)
-            half = converted.is_floating_point() and converted.dtype.itemsize < 4
-            return tensor.to(converted.device, torch.float32) if half else converted
+            return tensor.to(converted.device, torch.float32) if _is_half(converted) else converted
 
         super()._apply(not_to_half, recurse)
         return self
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Loading as every module does it, but tensors that are assigned do not come in less than float32."""
         self._plan = None  # it has weak references to the anchors, and torch cannot swap tensors that have any
-        super()._load_from_state_dict(*args, **kwargs)
+        for key in (prefix + name for name in (*self._parameters, *self._buffers)):
+            value = state_dict.get(key)
+            if isinstance(value, Tensor) and _is_half(value):
+                state_dict[key] = value.float()
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def __prepare_scriptable__(self) -> Self:
         """What torch.jit.script asks of a module before it compiles it."""
@@ -81,6 +85,10 @@ class Anchored(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
+
+
+def _is_half(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype.itemsize < 4
 
 
 def uniform(like: Tensor, generator: torch.Generator | None, dtype: torch.dtype | None = None) -> Tensor:

@@ -1,0 +1,88 @@
+"""Layers of kernels, and parametrized ones, trained by two processes: every step is that of one process."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from helpers import error
+from laplex.nn import LaplexLinear, parametrize
+
+CASES = [(model, way) for model in ("layers", "parametrized") for way in ("ddp", "fsdp")]
+
+
+class Checkpointed(nn.Sequential):
+    """The second half is computed again in backward."""
+
+    def forward(self, x):
+        return checkpoint(self[2], self[1](self[0](x)), use_reentrant=False)
+
+
+def model_of(kind):
+    torch.manual_seed(0)
+    if kind == "layers":
+        first, last = LaplexLinear(12, 10, kernels=3, train_tau=True), LaplexLinear(10, 9, phase=True)
+    else:
+        first, last = (parametrize(nn.Linear(*sizes), "weight", 2) for sizes in ((12, 10), (10, 9)))
+    return Checkpointed(first, nn.ReLU(), last).double()
+
+
+def examples():
+    return torch.randn(8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def train(model, x, share):
+    """Two steps; the gradients of processes are averaged, so one alone takes a share of the loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (share * model(x).square().sum()).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+def distributed(kind, way):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = model_of(kind)
+    if way == "ddp":
+        return model, nn.parallel.DistributedDataParallel(model)
+    mesh = init_device_mesh("cpu", (2,))
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    return model, model
+
+
+def one_of_two(rank, folder):
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    for kind, way in CASES:
+        model, trained = distributed(kind, way)
+        train(trained, examples()[4 * rank :][:4], 1.0)
+        state = {name: getattr(p, "full_tensor", p.detach)().detach() for name, p in model.named_parameters()}
+        torch.save(state, f"{folder}/{kind}-{way}-{rank}")
+    torch.distributed.barrier()  # a process that leaves early closes connections that the other still reads
+    torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What all cases have trained, by two processes that are started once."""
+    path = tmp_path_factory.mktemp("processes")
+    torch.multiprocessing.spawn(one_of_two, (str(path),), nprocs=2)
+    return path
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without torch.distributed")
+@pytest.mark.parametrize(("kind", "way"), CASES, ids=map("-".join, CASES))
+def test_two_processes_train_as_one(kind, way, folder):
+    model = model_of(kind)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, examples(), 0.5)
+    for rank in range(2):
+        state = torch.load(folder / f"{kind}-{way}-{rank}")
+        for name, parameter in model.named_parameters():
+            assert error(state[name], parameter) <= 1e-11, name
+            assert error(state[name], before[name]) > 1e-3, name
