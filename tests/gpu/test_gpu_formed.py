@@ -9,6 +9,7 @@ from helpers import all_nan, error, named_gradients, phases_for, wide
 from laplex import reference
 from laplex._formed import torch as dense
 from laplex._formed.kernels import Kernels
+from laplex._formed.matrix import matrix
 
 pytestmark = pytest.mark.gpu
 SIZES = {"layer": (100, 77, 16, 3), "head": (150, 384, 8, 20), "one_row": (33, 1, 4, 1), "wide": (1, 300, 2, 5)}
@@ -52,6 +53,31 @@ def test_sums(name, backend, phased, dtype):
         got = named_gradients(lambda **given: laplex.linear(**given, backend=backend), inputs, g)
         true = named_gradients(reference.linear, doubled(inputs), wide(g))
         scale = named_gradients(reference.linear, doubled(inputs), wide(g).abs())
+        assert all(error(got[key], true[key], scale[key]) <= tolerance for key in inputs)
+        inputs = {key: value + 0.1 for key, value in inputs.items()}
+
+
+@pytest.mark.parametrize("phased", [False, True], ids=["plain", "phased"])
+@pytest.mark.parametrize("name", SIZES)
+def test_the_matrix_itself(name, phased, dtype):
+    inputs, tolerance = (
+        a_sum(*SIZES[name], dtype=dtype, phased=phased),
+        {torch.float32: 1e-6, torch.float64: 1e-13}[dtype],
+    )
+    rows = torch.eye(SIZES[name][1], dtype=torch.float64, device="cuda")
+    g = torch.randn(SIZES[name][1], SIZES[name][0], dtype=dtype, device="cuda")
+    del inputs["x"]
+
+    def formed(a, b, tau, weight, phi=None, psi=None):
+        return matrix(Kernels(a, b, tau, weight, phi, psi, tau.numel())).mT
+
+    def definition(**given):
+        return reference.linear(rows, **given)
+
+    for _ in range(3):  # the first call records, the others replay
+        assert error(formed(**inputs), definition(**doubled(inputs))) <= tolerance
+        got, true = named_gradients(formed, inputs, g), named_gradients(definition, doubled(inputs), wide(g))
+        scale = named_gradients(definition, doubled(inputs), wide(g).abs())
         assert all(error(got[key], true[key], scale[key]) <= tolerance for key in inputs)
         inputs = {key: value + 0.1 for key, value in inputs.items()}
 

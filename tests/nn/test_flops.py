@@ -6,6 +6,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
+import laplex
 from laplex.nn import LaplexLinear, parametrize
 
 M, N, K, R = 20, 30, 40, 3
@@ -85,11 +86,9 @@ def test_formulas_of_a_user_are_kept():
 
 @pytest.mark.parametrize("backend", ["dense", "torch", "cpp"])
 def test_pairs_count_where_they_are_summed(backend):
-    from laplex import linear
-
     a, b, x = torch.randn(N), torch.randn(K), torch.randn(M, K)
 
-    def both(x):
-        return LaplexLinear(2, 2).weight.sum() + linear(x, a, b, backend=backend).sum()
+    def both(x):  # a layer brings the formulas, also for other calls
+        return LaplexLinear(2, 2).weight.sum() + laplex.linear(x, a, b, backend=backend).sum()
 
     assert count(both, x) - 2 * 2 * 2 == (2 * M * N * K if backend == "dense" else 4 * M * (N + K))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 from torch.nn.utils.parametrize import cached, is_parametrized, register_parametrization, remove_parametrizations
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves
 
 import laplex
@@ -203,6 +204,17 @@ def test_a_recurrent_network_without_memory():
     lstm = parametrize(nn.LSTM(20, 16), "weight_ih_l0", 2).to("meta")
     assert lstm.weight_ih_l0.is_meta
     assert lstm.to_empty(device="cpu").weight_hh_l0.device.type == "cpu"
+
+
+def test_averages_of_weights():
+    module, x = parametrize(nn.Linear(24, 20), "weight", 2), torch.randn(3, 24)
+    model = AveragedModel(module)
+    model.update_parameters(module)
+    with torch.no_grad():
+        layer_of(module, "weight").mix.mul_(3.0)
+    model.update_parameters(module)
+    assert error(model.module.weight, 2 / 3 * module.weight) <= 1e-6
+    assert model(x).shape == (3, 20)
 
 
 def test_functional_calls():

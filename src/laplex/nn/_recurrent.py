@@ -16,7 +16,7 @@ def read_weights_anew(module: nn.RNNBase) -> None:
     kind: Any = type(module)
     kind._flat_weights = property(_weights, _ignore)
     kind._init_flat_weights = _forget
-    kind._update_flat_weights = _keep_none
+    kind._update_flat_weights = _nothing_to_update
     vars(module)["_flat_weights"] = [None] * len(module._flat_weights_names)  # behind the property, to be replaced
     _forget(module)
 
@@ -38,5 +38,5 @@ def _no_weight() -> None:
     """A reference whose tensor is gone."""
 
 
-def _keep_none(module: Any) -> None:
+def _nothing_to_update(module: Any) -> None:
     """Before a call there is nothing to bring up to date."""
