@@ -18,12 +18,12 @@ from laplex.nn._anchored import Anchored
 from laplex.nn._fitting import Snapshot
 from laplex.nn._linear import LaplexLinear
 from laplex.nn._recurrent import read_weights_anew
+from laplex.nn._replace import MOST_UNEXPLAINED
 
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
 WHERE = "laplex.nn.parametrize"
-MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of it
 
 
 class FormedWeight(nn.Module):
