@@ -6,7 +6,7 @@
                  projection_tables
     density      likelihoods of Gaussians over flattened images: density_data, density_runs, density_tables
     rff          errors of random Fourier features against their number
-    features     what enters the head of a frozen image network: networks
+    features     what enters the head of a frozen image network: trunks
 
 What they share: options (of the command line), data (features), images, training (one run of a head), record
 (results in a JSON file that grows run by run), jobs (processes side by side), report (tables and plots), published
