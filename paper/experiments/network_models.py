@@ -156,3 +156,22 @@ class TextNetwork(nn.Module):
         """Scores of what follows each byte."""
         scores: Tensor = self.head(self.norm(self.blocks(self.embedding(x) + self.positions)))
         return scores
+
+
+class ImageNetwork(nn.Module):
+    """Images (batch, side, side, 3) to scores of classes, from the mean of all patches after the last norm."""
+
+    def __init__(self, shape: Shape, make: Make, patch: int, classes: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.embedding = nn.Linear(3 * patch**2, shape.width)
+        self.positions = nn.Parameter(0.02 * torch.randn(shape.tokens, shape.width))
+        self.blocks = nn.Sequential(*(Block(shape, make, causal=False) for _ in range(shape.blocks)))
+        self.norm, self.head = nn.LayerNorm(shape.width), nn.Linear(shape.width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores (batch, classes)."""
+        strips = x.unflatten(1, (-1, self.patch)).unflatten(3, (-1, self.patch))  # (batch, down, p, right, p, 3)
+        patches = strips.transpose(2, 3).flatten(3).flatten(1, 2)  # (batch, tokens, 3 p^2)
+        scores: Tensor = self.head(self.norm(self.blocks(self.embedding(patches) + self.positions)).mean(1))
+        return scores

@@ -1,4 +1,4 @@
-"""What the networks of `python -m paper experiment networks` learn: the next byte of a text.
+"""What the networks of `python -m paper experiment networks` learn: here the next byte of a text.
 
 The data of a task are on the device, and a batch is gathered there from a row of numbers that was drawn ahead. So a
 training step reads nothing from the host, and can be captured in a CUDA graph.
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from laplex._writing import replaced
 from paper.experiments.network_models import BYTES, Candidate, Shape, TextNetwork
 
 WHERE = "paper.experiments.networks"
@@ -57,6 +58,9 @@ class Task(Protocol):
 
     def validate(self, net: nn.Module) -> dict[str, float]:
         """The loss on what is held out, and the figure that the task reports."""
+
+    def pack(self, path: Path) -> None:
+        """Write the data into one file, which another machine can read without further packages."""
 
 
 # --- Text ------------------------------------------------------------------------------------------------------------
@@ -100,6 +104,11 @@ class TextTask:
         starts = self._starts(VALIDATION_BATCHES, self.cut, len(self.content), VALIDATION_SEED)
         loss = float(torch.stack([self.loss(net, draw) for draw in starts]).double().mean())
         return {"loss": loss, "bits": loss / math.log(2)}
+
+    def pack(self, path: Path) -> None:
+        """Write the text as it is."""
+        with replaced(path) as file:
+            file.write(self.content.cpu().numpy().tobytes())
 
     def _starts(self, batches: int, begin: int, end: int, seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)  # of the CPU: a seed means the same batches on every device

@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from paper.experiments import jobs, network_tables, record
+from paper.experiments.network_images import image_task
 from paper.experiments.network_models import METHODS, Candidate, block_parameters, candidate_within, multiply_adds
 from paper.experiments.network_tables import best_rate, figure_text
 from paper.experiments.network_tasks import Task, text_task
@@ -26,11 +28,11 @@ from paper.experiments.options import among, at_least_one, option, words
 from paper.experiments.record import Target
 from paper.experiments.training import seeded
 
-ABOUT = "LAPLEX as the linear maps inside a network, compared at equal parameters: text."
-TASKS = ("text",)
+ABOUT = "LAPLEX as the linear maps inside a network, compared at equal parameters: text or images."
+TASKS = ("text", "images")
 BUDGETS, QUICK_BUDGETS = (8, 16, 32), (2,)
 SEEDS, QUICK_SEEDS = 3, 1
-STEPS = {"text": 5000}
+STEPS = {"text": 5000, "images": 3000}
 QUICK_STEPS = 12
 # The best rate of dense layers falls as they widen; a block tensor train multiplies the rate of a wide dense layer.
 WIDE_RATES, RATES = (1e-3, 2e-3, 4e-3), (4e-3, 8e-3, 1.6e-2)
@@ -41,8 +43,10 @@ QUICK_RATES = (4e-3,)
 class Options:
     """What `networks` can be asked."""
 
-    task: str = option("text: the next byte", metavar="TASK")
+    task: str = option("text (the next byte) or images (their class)", metavar="TASK")
     text: str = option("a file of text to learn; the standard library of this Python if not given", "", metavar="FILE")
+    images: str = option("a packed file, or a folder with train and validation images", "", metavar="PATH")
+    pack: str = option("write the data of the task into a file for another machine, and end", "", metavar="FILE")
     methods: tuple[str, ...] = option("linear maps that are compared", METHODS, metavar="M")
     budgets: tuple[int, ...] = option(f"kernels of LAPLEX; {words(BUDGETS)} if not given", (), metavar="R")
     rates: tuple[float, ...] = option(
@@ -108,7 +112,8 @@ def prepare(options: Options, target: Target) -> Experiment:
         steps=options.steps or (QUICK_STEPS if options.quick else STEPS[options.task]),
     )
     results = target.record("networks", f"networks-{options.task}" + ("-quick" if options.quick else ""))
-    return Experiment(options, text_task(options.text, target.device, quick=options.quick), results)
+    load, source = (text_task, options.text) if options.task == "text" else (image_task, options.images)
+    return Experiment(options, load(source, target.device, quick=options.quick), results)
 
 
 # --- Runs ------------------------------------------------------------------------------------------------------------
@@ -117,6 +122,10 @@ def prepare(options: Options, target: Target) -> Experiment:
 def run(experiment: Experiment) -> int:
     """Every run that the record lacks, as far as the time allows; then the tables and the plots."""
     options = experiment.options
+    if options.pack:
+        experiment.data.pack(Path(options.pack))
+        print(f"wrote {options.pack}")
+        return 0
     end = None if options.seconds is None else time.time() + options.seconds  # the same clock in all processes
     candidates = list(_candidates(experiment))
     trials = [Trial(one, lr, 0) for one in candidates for lr in options.rates_for(one.method)]
