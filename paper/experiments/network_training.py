@@ -101,7 +101,8 @@ class Training:
             with torch.cuda.graph(graph):
                 self.step()
         except RuntimeError as error:
-            raise JobError(f"a training step of {name} cannot be captured in a CUDA graph: {error}") from error
+            cause = error.__context__ or error  # the end of a broken capture raises again, and says less
+            raise JobError(f"a training step of {name} cannot be captured in a CUDA graph: {cause}") from error
         return graph.replay
 
     @property

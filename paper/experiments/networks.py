@@ -34,7 +34,7 @@ BUDGETS, QUICK_BUDGETS = (8, 16, 32), (2,)
 SEEDS, QUICK_SEEDS = 3, 1
 STEPS = {"text": 5000, "images": 3000}
 QUICK_STEPS = 12
-# The best rate of dense layers falls as they widen; a block tensor train multiplies the rate of a wide dense layer.
+# The best rate of dense layers falls as they widen.
 WIDE_RATES, RATES = (1e-3, 2e-3, 4e-3), (4e-3, 8e-3, 1.6e-2)
 QUICK_RATES = (4e-3,)
 
@@ -50,7 +50,7 @@ class Options:
     methods: tuple[str, ...] = option("linear maps that are compared", METHODS, metavar="M")
     budgets: tuple[int, ...] = option(f"kernels of LAPLEX; {words(BUDGETS)} if not given", (), metavar="R")
     rates: tuple[float, ...] = option(
-        f"learning rates to choose from; {words(RATES)} if not given, {words(WIDE_RATES)} for dense and btt",
+        f"learning rates to choose from; {words(RATES)} if not given, {words(WIDE_RATES)} for dense",
         (),
         metavar="RATE",
     )
@@ -67,7 +67,7 @@ class Options:
             return self.rates
         if self.quick:
             return QUICK_RATES
-        return WIDE_RATES if method in ("dense", "btt") else RATES
+        return WIDE_RATES if method == "dense" else RATES
 
 
 class Trial(NamedTuple):

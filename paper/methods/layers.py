@@ -135,8 +135,9 @@ class BlockTensorTrain(nn.Module):
     product of left[p, :, q] (out / g, r) and right[q, p] (r, in / g).
 
     Their scaling, derived from that of dense layers whose width grows: a core with f inputs and o outputs per unit
-    starts at a standard deviation of sqrt(min(f, o)) / f, and its learning rate with Adam goes as 1 / f. A dense layer
-    has f = in, so ``rate_scales`` holds in / f for each core, by which the rate of a dense layer is multiplied.
+    starts at a standard deviation of sqrt(min(f, o)) / f, and its learning rate with Adam goes as 1 / f.
+    ``rate_scales`` holds g / f for each core, by which the rate is multiplied: 1 for a square matrix of rank 1. The
+    factor that all cores share is left to the search for the rate.
 
     Args:
         in_features, out_features: sizes.
@@ -150,7 +151,7 @@ class BlockTensorTrain(nn.Module):
         self.right = nn.Parameter(_spread(cols, self.grid * rank) * torch.randn(self.grid, self.grid, rank, cols))
         self.left = nn.Parameter(_spread(self.grid * rank, rows) * torch.randn(self.grid, rows, self.grid, rank))
         self.bias = nn.Parameter(torch.zeros(out_features))
-        self.rate_scales = {"right": in_features / cols, "left": in_features / (self.grid * rank)}
+        self.rate_scales = {"right": self.grid / cols, "left": 1 / rank}
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""

@@ -99,12 +99,12 @@ def test_a_start_keeps_the_size_of_inputs():
         assert 0.5 < y.std() < 2, method
 
 
-def test_the_rate_of_a_core_is_that_of_a_dense_layer_with_its_inputs():
-    layer = layers.make_layer("btt", 256, 1024, 32)
-    assert layer.rate_scales == {"right": 256 / 16, "left": 256 / 32}
-    net = nn.Sequential(layer, nn.Linear(1024, 2))
+def test_the_rate_of_a_core_falls_with_its_inputs():
+    layer = layers.make_layer("btt", 1024, 256, 32)
+    assert layer.rate_scales == {"right": 1 / 4, "left": 1 / 2}
+    net = nn.Sequential(layer, nn.Linear(256, 2))
     rates = {group["peak"]: len(group["params"]) for group in network_training._groups(net, 1e-3, torch.device("cpu"))}
-    assert rates == {1e-3: 3, 16e-3: 1, 8e-3: 1}
+    assert rates == {1e-3: 3, 0.25e-3: 1, 0.5e-3: 1}
 
 
 @pytest.mark.parametrize(("method", "size"), [("monarch", 3), ("btt", 1), ("low-rank", 0)])
