@@ -10,7 +10,7 @@ WORDS = {verdict: f"**{verdict}**" if verdict == "not reproduced" else verdict f
 
 def verdicts() -> str:
     """A line per verdict: the number of entries that have it, and their names."""
-    results = outcomes([COMMITTED])
+    results = [one for one in outcomes([COMMITTED]) if not one.entry.added]
     rows = []
     for verdict in VERDICTS:
         names = [f"`{one.entry.name}`" for one in results if one.verdict == verdict]

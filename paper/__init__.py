@@ -5,8 +5,9 @@
     python -m paper report              one HTML page of all results, committed and fresh
     python -m paper experiment NAME     one of the experiments, on your own data
 
-An entry is a table or figure of the paper, or a claim of its text: one object with what the paper says, when it counts
-as reproduced, what is measured, and how results are judged. ``sections`` has a file per section of the paper:
+An entry is a table or figure of the paper, a claim of its text, or an addition of ours (source ``BEYOND``): one object
+with what is claimed, when it counts as reproduced, what is measured, and how results are judged. ``sections`` has a
+file per section of the paper:
 
     entry                     Entry, and what comes of one: Outcome, Figure, Plot, ...
     running                   Measurement (points of a JSON file) and Experiments, which an entry can measure

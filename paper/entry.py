@@ -1,4 +1,4 @@
-"""An entry of the paper, and what came of it: the figures compared, plots, pictures and a verdict."""
+"""An entry, of the paper or beyond it, and what came of it: figures compared, plots, pictures and a verdict."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ VERDICTS: tuple[Verdict, ...] = ("exceeded", "reproduced", "not reproduced", "no
 TENTH = "Each figure counts as reproduced if it is at most a tenth worse than the paper's, as exceeded if it is more \
 than a tenth better; the entry has the worst of them."
 
+BEYOND = "beyond the paper"  # the source of an entry that the paper does not have
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A table or figure of the paper, or a claim of its text."""
+    """A table or figure of the paper, a claim of its text, or an addition to it, a claim of ours."""
 
     name: str  # on the command line: lower case and hyphens
     title: str  # in plain words
     section: str  # of the report: "Operator", "Gram", "Accuracy", "Projections", "Heads", "Densities", ...
-    source: str  # as the paper numbers it: "Figure 15, Figure 1"
-    claim: str  # what the paper says, in one sentence of ours
+    source: str  # as the paper numbers it: "Figure 15, Figure 1"; or BEYOND
+    claim: str  # what the paper says, in one sentence of ours; of an addition what we say
     criterion: str  # when it counts as reproduced, and when as exceeded, in words
     minutes: dict[str, float]  # by the devices that it can run on, "cuda" and "cpu"; about
     measure: tuple[Measurement | Experiments, ...]  # entries may share them; each is then run once
@@ -33,9 +35,14 @@ class Entry:
     gpu_figures: bool = False  # the paper's figures are of a GPU: those of a CPU are shown and not judged
 
     @property
+    def added(self) -> bool:
+        """Whether it is not the paper's."""
+        return self.source == BEYOND
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """The figures, tables and other places of the paper that it is about."""
-        return tuple(self.source.split(", "))
+        return () if self.added else tuple(self.source.split(", "))
 
 
 @dataclass(frozen=True)

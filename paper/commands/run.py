@@ -51,7 +51,7 @@ def show_entries(options: argparse.Namespace) -> int:
     for entry in ENTRIES:
         minutes = ", ".join(f"{device} {time:g} min" for device, time in entry.minutes.items())
         rows.append((entry.name, entry.source, minutes, entry.title))
-    show(Table("Entries of the paper", ("name", "source in the paper", "device and time", "what"), rows))
+    show(Table("Entries", ("name", "source in the paper", "device and time", "what"), rows))
     print("\nData that entries need, in the folder of --data; the others need none:")
     for entry in ENTRIES:
         if entry.data:

@@ -6,7 +6,9 @@
                  projection_tables
     density      likelihoods of Gaussians over flattened images: density_data, density_runs, density_tables
     rff          errors of random Fourier features against their number
-    features     what enters the head of a frozen image network: networks
+    features     what enters the head of a frozen image network: trunks
+    networks     LAPLEX as the linear maps inside networks: network_models, network_tasks, network_training,
+                 network_tables
 
 What they share: options (of the command line), data (features), images, training (one run of a head), record
 (results in a JSON file that grows run by run), jobs (processes side by side), report (tables and plots), published
@@ -29,7 +31,7 @@ from paper.experiments.jobs import JobError
 from paper.experiments.options import add_options, parsed_values
 from paper.experiments.record import Target
 
-NAMES = ("heads", "compress", "projection", "density", "rff", "features")  # to add one, write its module
+NAMES = ("heads", "compress", "projection", "density", "rff", "features", "networks")  # to add one, write its module
 ARGUMENTS = {"side": "--side", "channels": "--channels"}  # of functions, and the options that set them
 
 

@@ -35,10 +35,10 @@ from laplex import _progress
 from laplex._images import Array, decoder, tell_skipped
 from laplex._writing import replaced
 from paper.experiments.images import Listing, Source, listings, split_paths
-from paper.experiments.networks import DEFAULT, MODELS, WHERE, Network, load
 from paper.experiments.options import at_least_one, option
 from paper.experiments.record import Target
 from paper.experiments.training import ROWS, accuracy
+from paper.experiments.trunks import DEFAULT, MODELS, WHERE, Network, load
 
 ABOUT = "What enters the head of a frozen image network of torchvision, written for `heads` and `compress`."
 SIDE, BATCH = 224, 128

@@ -200,7 +200,7 @@ def flatten(train: Images, val: Images, device: str) -> FlatImages:
     if deviation == 0:
         raise ValueError(f"{WHERE}: `train` must have images that differ, got equal ones; check the files")
     held, rest = held.to(device), rest.to(device)
-    return FlatImages(seen, other, held, rest, mean, deviation, len(train.classes), _digest(train, val))
+    return FlatImages(seen, other, held, rest, mean, deviation, len(train.classes), images_digest(train, val))
 
 
 def _moments(pixels: Tensor) -> tuple[Tensor, float]:
@@ -216,7 +216,7 @@ def _moments(pixels: Tensor) -> tuple[Tensor, float]:
     return (total.double() / len(pixels)).float(), float(variances.mean().sqrt())
 
 
-def _digest(*splits: Images) -> str:
+def images_digest(*splits: Images) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of pixels and classes."""
     content = hashlib.sha256()
     for split in splits:

@@ -92,13 +92,16 @@ def _header(outcomes: Sequence[Outcome]) -> Markup:
 
 def _summary(outcomes: Sequence[Outcome]) -> str:
     """One paragraph: what this is, and how much of it was looked at."""
-    ran = sum(outcome.verdict != "not run" for outcome in outcomes)
-    good = sum(outcome.verdict in ("exceeded", "reproduced") for outcome in outcomes)
+    paper = [outcome for outcome in outcomes if not outcome.entry.added]
+    ran = sum(outcome.verdict != "not run" for outcome in paper)
+    good = sum(outcome.verdict in ("exceeded", "reproduced") for outcome in paper)
+    added = [outcome.entry.name for outcome in outcomes if outcome.entry.added]
+    more = f"Not in the paper, and ours: {', '.join(added)}. " if added else ""
     return (
         "Every table and figure of “LAPLEX: The FFT of Learnable Laplace Kernels”, compared with what the library "
-        f"laplex measures. Of {len(outcomes)} entries {ran} were run, and {good} of these reproduce or exceed the "
-        "paper. Each verdict follows from a criterion that the entry states; each figure of ours comes from a file "
-        "that it names. Press an entry to open it. In plots the paper's points are marks without a line."
+        f"laplex measures. Of {len(paper)} entries {ran} were run, and {good} of these reproduce or exceed the "
+        f"paper. {more}Each verdict follows from a criterion that the entry states; each figure of ours comes from a "
+        "file that it names. Press an entry to open it. In plots the paper's points are marks without a line."
     )
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import re
+from dataclasses import replace
 from typing import Any
 
 from paper.entry import Figure, Outcome, Picture, Plot, TextTable, Verdict
 from paper.report.markup import NONE, Markup, join, number, prose, table, tag, void
 
 SIGNS: dict[Verdict, str] = {"exceeded": "▲", "reproduced": "✓", "not reproduced": "✗", "not run": "○"}
-HOLDS: dict[Verdict, str] = {"reproduced": "holds", "not reproduced": "does not hold"}  # of conditions
+# Of conditions, and of additions, which reproduce nothing.
+HOLDS: dict[Verdict, str] = {"exceeded": "holds", "reproduced": "holds", "not reproduced": "does not hold"}
 IN_DIFFERENCES = {"%", "nats", "points"}  # units whose ratio says little
 FOLDED_ABOVE = 12  # rows of a table
 
@@ -34,14 +36,15 @@ def badge(verdict: Verdict, words: str | None = None) -> Markup:
 def entry_section(outcome: Outcome, first_plot: int) -> Markup:
     """The entry, folded under its title; the script finds the data of its plots by number."""
     entry, place = outcome.entry, anchor(outcome)
-    title = tag("h3", prose(entry.title), id=f"{place}-title"), badge(outcome.verdict)
+    words = HOLDS.get(outcome.verdict) if entry.added else None
+    title = tag("h3", prose(entry.title), id=f"{place}-title"), badge(outcome.verdict, words)
     link = tag("a", "#", href=f"#{place}", class_="permalink", aria_label=f"Link to {entry.title}")
     plots = [_plot(plot, first_plot + index) for index, plot in enumerate(outcome.plots)]
     inner = (
         tag("summary", *title, class_="title"),
         tag("p", prose(outcome.reason), " ", link, class_="reason"),
         _statements(outcome),
-        _figures(outcome.figures),
+        _figures([replace(row, condition=row.condition or entry.added) for row in outcome.figures]),
         tag("div", *plots, class_="plots") if plots else "",
         *map(_table, outcome.tables),
         tag("div", *map(_picture, outcome.pictures), class_="pictures") if outcome.pictures else "",
@@ -52,12 +55,12 @@ def entry_section(outcome: Outcome, first_plot: int) -> Markup:
 
 
 def _statements(outcome: Outcome) -> Markup:
-    """Where it stands in the paper, what is claimed there, and when it counts."""
+    """What is claimed, by the paper or by us, where, and when it counts."""
     entry = outcome.entry
     devices = " or ".join(f"{device} (about {minutes:g} min)" for device, minutes in entry.minutes.items())
     needs = [f"runs on {devices}" if devices else "", f"needs {entry.data}" if entry.data else ""]
     pairs = {
-        "The paper": entry.claim,
+        "Our claim" if entry.added else "The paper": entry.claim,
         "Where": entry.source,
         "Criterion": entry.criterion,
         "To run it": "; ".join([f"`python -m paper run {entry.name}`", *filter(None, needs)]),

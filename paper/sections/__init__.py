@@ -1,6 +1,6 @@
 """The entries, one file per section of the paper: its figures, what is measured, how it is judged, and the entries.
 
-Figures and tables have the numbers that a reader of the paper sees.
+Figures and tables have the numbers that a reader of the paper sees. ``networks`` is an addition, not in the paper.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from paper.sections import (
     gradients,
     gram,
     heads,
+    networks,
     operator,
     projections,
     theory,
 )
 
 _SECTIONS = (
-    operator, fft, gram, accuracy, gradients, features, theory, projections, heads, curves, density
+    operator, fft, gram, accuracy, gradients, features, theory, projections, heads, curves, density, networks
 )  # fmt: skip
 ENTRIES: tuple[Entry, ...] = tuple(entry for section in _SECTIONS for entry in section.ENTRIES)
 NAMES = tuple(entry.name for entry in ENTRIES)

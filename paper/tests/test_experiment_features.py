@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 
 import stand_in_torchvision as stand_in
-from paper.experiments import data, features, networks
-from paper.experiments.networks import DEVIATION, MEAN
+from paper.experiments import data, features, trunks
+from paper.experiments.trunks import DEVIATION, MEAN
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -277,7 +277,7 @@ def test_a_torchvision_of_another_torch_is_told(root, tmp_path, extract, monkeyp
     def broken(name):
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr(networks, "importlib", SimpleNamespace(import_module=broken))
+    monkeypatch.setattr(trunks, "importlib", SimpleNamespace(import_module=broken))
     status, _, errors = extract("--model", "swin_t", "--data", root, "--out", tmp_path, *SMALL)
     assert status == 2
     reason = "operator torchvision::nms does not exist"
