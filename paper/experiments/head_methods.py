@@ -114,7 +114,7 @@ class Heads:
     def _singular(self, method: str, size: int) -> LaplexLinear:
         x, y = self._data.train
         phased = method == "laplex-phased"
-        layer = LaplexLinear(self._data.width, self._data.classes, kernels=size, phase=phased, device=x.device)
+        layer = LaplexLinear(self._data.width, self._data.classes, kernels=size, phase=phased, tau=1.0, device=x.device)
         return layer.init_from((x, y))
 
 
@@ -126,7 +126,7 @@ def _layer(method: str, in_features: int, out_features: int, size: int) -> nn.Mo
         return LowRankLinear(in_features, out_features, size)
     if method == "kronecker":
         return KroneckerSum(in_features, out_features, size)
-    return LaplexLinear(in_features, out_features, kernels=size, phase=method == "laplex-phased")
+    return LaplexLinear(in_features, out_features, kernels=size, phase=method == "laplex-phased", tau=1.0)
 
 
 @torch.no_grad()

@@ -249,7 +249,7 @@ class LaplexProjectionHead(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, width: int) -> None:
         super().__init__()
-        self.projection = LaplexLinear(in_features, width, bias=False)
+        self.projection = LaplexLinear(in_features, width, bias=False, tau=1.0)  # the paper's unit, and its rates
         self.head = nn.Linear(width, out_features)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -67,12 +67,14 @@ def test_starts_with_kernels_of_full_rank(sizes):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"kernels": 8}, {"kernels": 4, "phase": True}, {"tau": 0.01}, {"tau": 100.0}], ids=str
+    ("options", "size"),
+    [({}, 1), ({"kernels": 8}, 2), ({"kernels": 4, "phase": True}, 2), ({"tau": 0.01}, 1), ({"tau": 100.0}, 1)],
+    ids=str,
 )
-def test_starts_with_results_as_large_as_those_of_a_dense_layer(options):
+def test_starts_with_results_once_or_twice_as_large_as_those_of_a_dense_layer(options, size):
     x = torch.randn(256, 512)
     ours = torch.stack([LaplexLinear(512, 300, **options)(x).std() for _ in range(8)]).square().mean().sqrt()
-    assert 0.8 < float(ours.detach() / nn.Linear(512, 300)(x).std().detach()) < 1.25
+    assert 0.8 * size < float(ours.detach() / nn.Linear(512, 300)(x).std().detach()) < 1.25 * size
 
 
 @variants

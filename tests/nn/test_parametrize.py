@@ -73,6 +73,7 @@ def gradients(module, loss):
 def test_values_and_gradients_are_those_of_the_dense_weight(make, name, shape, phase):
     dense = make().double()
     module = parametrize(copy.deepcopy(dense), name, 2, phase=phase)
+    layer_of(module, name).scale_gradients = False
     inputs = inputs_for(module, shape)
     weight = defined(layer_of(module, name), getattr(dense, name).shape)
     state = dict(module.named_parameters()) | {name: weight}

@@ -14,6 +14,7 @@ from laplex._formed.kernels import Kernels
 from laplex._formed.matrix import matrix
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
+from laplex.nn import _scales as scales
 from laplex.nn import _search as search
 from laplex.nn import _start as start
 from laplex.nn._anchored import Anchored
@@ -33,9 +34,11 @@ class LaplexLinear(Anchored):
 
     **The start decides** what a layer can learn: gradient descent does not carry an anchor far, past many others.
     ``reset_parameters`` knows nothing of the data. If there is a dense weight, or there are examples with labels, call
-    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`. In networks of several layers the usual learning
-    rates are right, 0.01 and below with Adam. The anchors of a single head on fixed features may move faster:
-    :func:`laplex.nn.parameter_groups` gives them a rate of their own.
+    :meth:`init_from`; to replace a trained layer, :meth:`from_linear`.
+
+    **Learning rates** that suit nn.Linear suit this layer, with Adam and with gradient descent. For this tau is small,
+    1 / (2 sqrt(in_features)), so that a step changes W by as much as it changes a dense weight, and the gradients that
+    reach the parameters are derivatives times constants, which Adam does not see; ``laplex.nn._scales`` derives both.
 
     The parameters stay in float32 (or float64): under ``.half()``, ``.bfloat16()`` and ``dtype=torch.float16`` they
     are in float32, because anchors that are rounded to a thousandth of their size give another matrix. Inputs of
@@ -49,9 +52,10 @@ class LaplexLinear(Anchored):
         bias: whether a bias is added.
         kernels: r, how many kernels are summed.
         phase: whether kernels have phases; they double the number of anchors.
-        tau: the length scale of all kernels, a positive number; None for 1. The anchors' start is relative to it, so it
-            matters only for the size of learning rates.
+        tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). The anchors' start is
+            relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
         train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
+        scale_gradients: False for true derivatives, which L-BFGS and comparisons of gradients need.
         device, dtype: of the parameters.
 
     Attributes:
@@ -74,6 +78,7 @@ class LaplexLinear(Anchored):
 
     fit_residual: float | None = None  # of from_linear: the share of the energy that was not fitted
     svd_residual: float | None = None  # the share that the best matrix of rank `kernels` leaves
+    scale_gradients: bool = False  # in old pickles
 
     @renamed("laplex.nn.LaplexLinear", rank="kernels")
     def __init__(
@@ -86,6 +91,7 @@ class LaplexLinear(Anchored):
         phase: bool = False,
         tau: float | None = None,
         train_tau: bool = False,
+        scale_gradients: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -96,7 +102,7 @@ class LaplexLinear(Anchored):
         self.out_features = integer(where, "out_features", out_features)
         self.kernels = integer(where, "kernels", kernels)
         dtype = checks.at_least_single(where, dtype)
-        length = 1.0 if tau is None else positive(where, "tau", tau, "None")
+        length = scales.default_tau(self.in_features) if tau is None else positive(where, "tau", tau, "None")
         self._first_tau = checks.length_in(where, length, dtype)
 
         def empty(*shape: int) -> nn.Parameter:
@@ -112,12 +118,15 @@ class LaplexLinear(Anchored):
         else:
             self.register_buffer("fixed_tau", empty(kernels).data)
         self.train_tau = train_tau
+        self.scale_gradients = scale_gradients
         self.reset_parameters()
 
     @property
     def tau(self) -> Tensor:
         """The length scales (kernels,)."""
-        return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
+        if self.train_tau:
+            return scales.scaled(self.log_tau, self._factors.tau).exp()
+        return self.fixed_tau  # type: ignore[return-value]
 
     @property
     def weight(self) -> Tensor:
@@ -126,7 +135,27 @@ class LaplexLinear(Anchored):
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
         weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
         """
-        return matrix(Kernels(self.a, self.b, self.tau, self.mix, self.phi, self.psi, self.kernels))
+        return matrix(Kernels(*self._scaled_parameters(), self.kernels))
+
+    @property
+    def _factors(self) -> scales.Factors:
+        """By what the gradients of the parameters are multiplied."""
+        if not self.scale_gradients:
+            return scales.Factors()
+        sizes = self.out_features, self.in_features
+        return scales.gradient_factors(*sizes, self.kernels, self.phi is not None, self._first_tau)
+
+    def _scaled_parameters(self) -> tuple[Any, ...]:
+        """a, b, tau, mix, phi and psi, whose gradients will be scaled."""
+        factors = self._factors
+        return (
+            scales.scaled(self.a, factors.a),
+            scales.scaled(self.b, factors.b),
+            self.tau,
+            scales.scaled(self.mix, factors.mix),
+            None if self.phi is None else scales.scaled(self.phi, factors.phi),
+            None if self.psi is None else scales.scaled(self.psi, factors.psi),
+        )
 
     @weight.setter
     def weight(self, value: object) -> None:
@@ -139,7 +168,7 @@ class LaplexLinear(Anchored):
         super().register_parameter(name, param)
 
     def reset_parameters(self) -> None:
-        """Anchors on interlaced grids, in random order; results as large as those of nn.Linear at its start.
+        """Anchors on interlaced grids, in random order; results twice as large as those of nn.Linear at its start.
 
         The kernels' weights have alternating signs and cancel for inputs with a mean, so that units live in front of a
         ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
@@ -158,7 +187,8 @@ class LaplexLinear(Anchored):
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        y = self._product(x, self.a, self.b, self.tau, weight=self.mix, phi=self.phi, psi=self.psi)
+        a, b, tau, mix, phi, psi = self._scaled_parameters()
+        y = self._product(x, a, b, tau, weight=mix, phi=phi, psi=psi)
         return y if self.bias is None else y + self.bias.to(y.dtype)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
@@ -255,6 +285,8 @@ class LaplexLinear(Anchored):
             parts.append("phase=True")
         if self.train_tau:
             parts.append("train_tau=True")
-        elif not self.a.is_meta and not math.isclose(float(self.tau[0]), 1.0):
+        elif not self.a.is_meta and not math.isclose(
+            float(self.tau[0]), scales.default_tau(self.in_features), rel_tol=1e-6
+        ):
             parts.append(f"tau={float(self.tau[0]):.4g}")
         return ", ".join(parts)

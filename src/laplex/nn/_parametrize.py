@@ -14,6 +14,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from laplex._checks.counts import integer
 from laplex.nn import _checks as checks
+from laplex.nn import _scales as scales
 from laplex.nn._anchored import Anchored
 from laplex.nn._fitting import Snapshot
 from laplex.nn._linear import LaplexLinear
@@ -122,6 +123,7 @@ def _fresh(matrix: Tensor, kernels: int, phase: bool) -> LaplexLinear:
     rows, columns = matrix.shape
     layer = LaplexLinear(columns, rows, False, kernels=kernels, phase=phase, device=matrix.device, dtype=matrix.dtype)
     size = float(matrix.double().square().mean().sqrt()) * math.sqrt(3 * columns)  # in units of nn.Linear's
+    size /= scales.gain(kernels, phase)
     Snapshot(0.0, layer.a.detach(), layer.b.detach(), layer.mix.detach() * size).write_to(layer)
     return layer
 

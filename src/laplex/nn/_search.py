@@ -25,6 +25,7 @@ from laplex import _autocast
 from laplex._checks.counts import integer
 from laplex._progress import bar
 from laplex.nn import _checks as checks
+from laplex.nn import _scales as scales
 from laplex.nn import _start as starts
 from laplex.nn._fitting import Fit, Snapshot, fixed_draws, shuffled
 from laplex.nn._simplices import two_simplices
@@ -131,7 +132,7 @@ class _Search:
         if kernels > min(self.target.shape):
             return [partial(starts.interlace, layer, self.draws)] * ORDERS
         left, _, right = torch.linalg.svd((self.target * diagonal.sqrt()).double(), full_matrices=False)
-        vectors, lengths = (left.T[:kernels], right[:kernels]), [starts.SHORTEST * length for length in LENGTHS]
+        vectors, lengths = (left.T[:kernels], right[:kernels]), [scales.SHORTEST * length for length in LENGTHS]
         grids: list[Start] = [partial(starts.place_on_grids, layer, *vectors, length) for length in lengths]
         return grids * (ORDERS if kernels > 1 else 1)
 

@@ -15,7 +15,7 @@ without a mean they are as large.
 **Lengths.** A step of Adam moves the weight of every kernel by eta, often all in one direction, since their gradients
 share what raises all results. For inputs of mean m all results then move by  eta r m (2 k / L):  a row has 2 k / L
 columns within reach. In a dense layer a step moves a result by at most eta k m, and not all of them in one direction.
-So the line has a length of :data:`LENGTH_OF_A_KERNEL` = 3 for each kernel. (With 1 or 2 a hidden layer of a small
+So the line has a length of ``LENGTH_OF_A_KERNEL`` for each kernel. (With 1 or 2 a hidden layer of a small
 network of 8 kernels died within ten steps in one of eight runs.)
 
 **One kernel** has nothing to cancel with. Its weight is positive, so that units live, and results for inputs with a
@@ -33,6 +33,7 @@ import torch
 from torch import Tensor
 
 from laplex.nn import _checks as checks
+from laplex.nn import _scales as scales
 from laplex.nn._anchored import uniform
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
 
     Target = Tensor | Sequence[Tensor] | Iterable[Sequence[Tensor]]
 
-SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; between 1 and 4 results hardly differ
-SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
-LENGTH_OF_A_KERNEL = 3.0  # of the line, for each kernel; see above
 PHASES = 0.5  # radians; of a start in which the places say more than the phases
 ROUNDING = 1e-12  # entries of a singular vector that differ by less, relatively, differ by rounding alone
 JITTER = 0.25  # of a cell, so that no row is tied with a column
@@ -50,11 +48,7 @@ JITTER = 0.25  # of a cell, so that no row is tied with a column
 
 def line_length(layer: LaplexLinear) -> float:
     """The length of the line on which the anchors of a fresh layer lie, in units of tau."""
-    if layer.phi is not None:
-        return SHORTEST  # cosines of random phases have both signs
-    if layer.kernels == 1:
-        return max(SHORTEST, 4 * math.sqrt(layer.in_features))
-    return max(SHORTEST, LENGTH_OF_A_KERNEL * layer.kernels)
+    return scales.line_length(layer.in_features, layer.kernels, layer.phi is not None)
 
 
 def groups(kernels: int) -> list[range]:
@@ -87,8 +81,8 @@ def interlace(layer: LaplexLinear, draws: torch.Generator | None = None) -> None
     for phases in (layer.phi, layer.psi):
         if phases is not None:
             phases.copy_(math.pi * (2 * uniform(phases, draws) - 1))
-    scale = 1 / math.sqrt(3 * k * layer.kernels * _energy(layer, length))  # nn.Linear's weights have variance 1 / (3 k)
-    layer.mix.copy_(scale * balanced_signs(layer.mix))
+    variance = 3 * k * layer.kernels * _energy(layer, length)  # nn.Linear's weights have variance 1 / (3 k)
+    layer.mix.copy_(_gain(layer) / math.sqrt(variance) * balanced_signs(layer.mix))
     if layer.bias is not None:
         layer.bias.copy_((2 * uniform(layer.bias, draws) - 1) / math.sqrt(k))
 
@@ -106,6 +100,10 @@ def _tie(places: Tensor, chosen: Tensor) -> Tensor:
             rows = torch.where(chosen[first], places[first], places[r]).add(shift).argsort()
             tied[r].scatter_(0, rows, seats)
     return tied
+
+
+def _gain(layer: LaplexLinear) -> float:
+    return scales.gain(layer.kernels, layer.phi is not None)
 
 
 def _energy(layer: LaplexLinear, length: float) -> float:
@@ -184,8 +182,8 @@ def _place_at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
         deviation = vectors.std(1, keepdim=True, correction=0)
         level = vectors - vectors.mean(1, keepdim=True)
         constant = deviation <= ROUNDING * vectors.abs().amax(1, keepdim=True)
-        anchors.copy_(torch.where(constant, 0.0, level / deviation) * SPREAD * layer.tau[:, None])
-    layer.mix.fill_(1 / math.sqrt(3 * layer.in_features * layer.kernels * _mean_decay(2 * SHORTEST)))
+        anchors.copy_(torch.where(constant, 0.0, level / deviation) * scales.SPREAD * layer.tau[:, None])
+    layer.mix.fill_(1 / math.sqrt(3 * layer.in_features * layer.kernels * _mean_decay(2 * scales.SHORTEST)))
 
 
 def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
@@ -202,7 +200,7 @@ def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: flo
         anchors.copy_(((_ranks(vectors) + shift) / size - 0.5) * length * layer.tau[:, None])
     layer.mix.copy_(signs)
     root = float(layer.weight.square().mean().sqrt()) or 1.0  # 0 if the weight tells nothing apart
-    layer.mix.div_(root * math.sqrt(3 * layer.in_features))
+    layer.mix.mul_(_gain(layer) / (root * math.sqrt(3 * layer.in_features)))
 
 
 def _ranks(vectors: Tensor) -> Tensor:

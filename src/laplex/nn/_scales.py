@@ -1,0 +1,123 @@
+r"""The scales of a layer: its tau, its size, and factors of its gradients, so that the rates of nn.Linear suit it.
+
+How far does one step of an optimizer with learning rate eta change W (n, k)? Compare a dense weight, of size
+1 / sqrt(3 k), with a sum of r kernels on lines of length L, in units of tau, that is g times as large (``GAIN``).
+
+**Adam** moves every parameter by eta. An entry of a dense weight changes by eta sqrt(3 k) of its size. An entry of
+mix K changes by eta / tau of its size if its row or its column moves by eta. So
+
+    tau = 1 / (2 sqrt(k))
+
+**Gradient descent** moves a parameter by eta times its gradient. Let an entry of dL/dW have size gamma. The gradient of
+a row's place adds up k entries, of which those within reach count, k / L; that of a column's place, n; that of mix, all:
+
+    d/da_i = 1 / tau sum over j of mix K_ij (+-1) dL/dW_ij        size  gamma g / (tau sqrt(3 r)),   if entries are independent
+    d/db_j                                                            sqrt(n / k) times that
+    d/dmix = sum over i, j of K_ij dL/dW_ij                           gamma sqrt(n k / L)
+
+So with the rate of a dense layer, places would jump over many tau. The layer multiplies these gradients by constants
+that make them as large as those of a dense weight; phases and log tau alike. Entries are not independent: dL/dW is
+nearly of low rank, entries of a row agree, and a kernel's are all positive. ``AGREEMENT`` and ``AGREEMENT_OF_ALL`` say
+how much larger sums are; they were measured (benchmarks/studies/learning_rates.py).
+
+Adam does not see such factors, since it divides by the size of a gradient. Without them the two would need different
+tau: sqrt(k) for Adam and k^(1/4) for gradient descent. (The learned step sizes of quantised networks are scaled for the
+same reason: Esser et al., "Learned Step Size Quantization", 2020.) For methods that need true derivatives, such as
+L-BFGS, a layer is made with ``scale_gradients=False``.
+
+**Weight decay** draws places together and mix to 0. Where the places of two kernels of opposite sign have met they
+cancel, so W decays too.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+GAIN = 2.0  # the size of a fresh W, in units of nn.Linear's: mix grows slowly, so larger is better; 4 is too large
+SPEED = 2.0  # 1 / tau is this times sqrt(in_features), about the square root of 3: see above
+AGREEMENT = 10.0  # sums of a row or column of dL/dW are larger than those of independent entries by this
+AGREEMENT_OF_ALL = 50.0  # the same for sums of all entries
+SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; between 1 and 4 results hardly differ
+SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
+LENGTH_OF_A_KERNEL = 1.5  # of the line, for each kernel; see ``_start``
+
+
+class Factors(NamedTuple):
+    """By what a layer multiplies the gradients of its parameters."""
+
+    a: float = 1.0
+    b: float = 1.0
+    tau: float = 1.0  # of log_tau
+    mix: float = 1.0
+    phi: float = 1.0
+    psi: float = 1.0
+
+
+def default_tau(in_features: int) -> float:
+    """The length scale with which Adam moves places as fast as the entries of a dense weight."""
+    return 1 / (SPEED * math.sqrt(in_features))
+
+
+def gain(kernels: int, phase: bool) -> float:
+    """The size of a fresh W. A single kernel of positive entries has large results as it is."""
+    return GAIN if kernels > 1 or phase else 1.0
+
+
+def line_length(k: int, kernels: int, phase: bool) -> float:
+    """The length of the line on which the anchors of a fresh layer of k inputs lie, in units of tau."""
+    if phase:
+        return SHORTEST  # cosines of random phases have both signs
+    if kernels == 1:
+        return max(SHORTEST, 4 * math.sqrt(k))
+    return max(SHORTEST, LENGTH_OF_A_KERNEL * kernels)
+
+
+@functools.lru_cache(maxsize=1024)
+def gradient_factors(n: int, k: int, kernels: int, phase: bool, tau: float) -> Factors:
+    """For a layer of n outputs and k inputs."""
+    size, length = gain(kernels, phase), line_length(k, kernels, phase)
+    row = math.sqrt(3 * kernels) / (size * AGREEMENT)
+    column = row * math.sqrt(k / n)
+    every = math.sqrt(length / (n * k)) / AGREEMENT_OF_ALL
+    mix = size * math.sqrt(length / (3 * k * kernels))  # d/dlog_tau is about mix d/dmix
+    return Factors(row * tau, column * tau, every / mix, every, row, column)
+
+
+def scaled(tensor: Tensor, factor: float) -> Tensor:
+    """The tensor itself, but its gradient is multiplied by a factor."""
+    if factor == 1.0 or not torch.is_grad_enabled() or not tensor.requires_grad:
+        return tensor
+    if torch.compiler.is_compiling():
+        return _Scaled.apply(tensor, factor)  # type: ignore[no-any-return]
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return (_TransformableScaled if transformed else _Scaled).apply(tensor, factor)  # type: ignore[no-any-return]
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(tensor: Tensor, factor: float) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * ctx.factor, None
+
+
+class _TransformableScaled(_Scaled):
+    """The same for torch.func, and for forward mode, whose derivatives are true ones. torch.compile refuses it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _factor: Any) -> Tensor:
+        return tangent.view_as(tangent)
