@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from helpers import error
 from torch import nn
 from torch.func import functional_call
 
+from helpers import error
 from laplex.nn import LaplexLinear, replace_linear
 from laplex.nn._scales import default_tau, gradient_factors
 

@@ -52,8 +52,8 @@ class LaplexLinear(Anchored):
         bias: whether a bias is added.
         kernels: r, how many kernels are summed.
         phase: whether kernels have phases; they double the number of anchors.
-        tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). The anchors' start is
-            relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
+        tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). The anchors' start
+            is relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
         train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
         scale_gradients: False for true derivatives, which L-BFGS and comparisons of gradients need.
         device, dtype: of the parameters.
@@ -135,7 +135,12 @@ class LaplexLinear(Anchored):
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
         weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
         """
-        return matrix(Kernels(*self._scaled_parameters(), self.kernels))
+        a, b, tau, mix, phi, psi = self._scaled_parameters()
+        return matrix(Kernels(a, b, tau, mix, phi, psi, self.kernels))
+
+    @weight.setter
+    def weight(self, value: object) -> None:
+        raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", value))
 
     @property
     def _factors(self) -> scales.Factors:
@@ -156,10 +161,6 @@ class LaplexLinear(Anchored):
             None if self.phi is None else scales.scaled(self.phi, factors.phi),
             None if self.psi is None else scales.scaled(self.psi, factors.psi),
         )
-
-    @weight.setter
-    def weight(self, value: object) -> None:
-        raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", value))
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""

@@ -9,11 +9,12 @@ mix K changes by eta / tau of its size if its row or its column moves by eta. So
     tau = 1 / (2 sqrt(k))
 
 **Gradient descent** moves a parameter by eta times its gradient. Let an entry of dL/dW have size gamma. The gradient of
-a row's place adds up k entries, of which those within reach count, k / L; that of a column's place, n; that of mix, all:
+a row's place adds up the entries of the row, of which k / L are within reach; that of a column's place, n / L; that of
+mix, all. If entries are independent, the sizes of these sums are
 
-    d/da_i = 1 / tau sum over j of mix K_ij (+-1) dL/dW_ij        size  gamma g / (tau sqrt(3 r)),   if entries are independent
-    d/db_j                                                            sqrt(n / k) times that
-    d/dmix = sum over i, j of K_ij dL/dW_ij                           gamma sqrt(n k / L)
+    d/da_i = 1 / tau  sum over j of  mix K_ij (+-1) dL/dW_ij        gamma g / (tau sqrt(3 r))
+    d/db_j                                                          sqrt(n / k) times that
+    d/dmix = sum over i, j of  K_ij dL/dW_ij                        gamma sqrt(n k / L)
 
 So with the rate of a dense layer, places would jump over many tau. The layer multiplies these gradients by constants
 that make them as large as those of a dense weight; phases and log tau alike. Entries are not independent: dL/dW is

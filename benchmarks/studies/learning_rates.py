@@ -1,0 +1,200 @@
+"""Which learning rates suit LaplexLinear, and which suit nn.Linear: digits of scikit-learn by networks of many sizes.
+
+    python -m benchmarks.studies.learning_rates                    writes benchmarks/results/learning-rates-DEVICE.json
+    python -m benchmarks.studies.learning_rates --pack FILE.npz    writes the data, for a machine without scikit-learn
+    python -m benchmarks.studies.learning_rates --data FILE.npz --widths 64 256 1024 4096
+
+A network 64-width-width-10, with GELU between its layers, is trained for 20 epochs with AdamW or with gradient descent
+of momentum 0.9; both hidden layers are dense, or of kernels, with all defaults. The rates are powers of two times the
+lowest. The best rate has the lowest validation loss, as the geometric mean over seeds and smoothed over neighbouring
+rates with weights 1, 2, 1: curves are flat, and two seeds differ. "regret" is the loss of kernels at the rate that is
+best for nn.Linear, over their own lowest.
+
+All rates and seeds of a size are trained at once, as a batch of matrices: this study looks inside of laplex for that.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.report import COMMITTED, conditions
+from laplex import _backends
+from laplex._formed.autograd import trained_product
+from laplex._formed.kernels import Kernels
+from laplex.nn import LaplexLinear
+
+TRAIN, BATCH, EPOCHS, CLASSES = 1300, 65, 20, 10
+RATES = {"AdamW": [2.5e-4 * 2**i for i in range(8)], "SGD": [0.01 * 2**i for i in range(7)]}
+DIVERGED = 10.0  # stands for the loss of a network that diverged
+
+
+class Network:
+    """Networks of one size, one for each run: an initialisation by each of the seeds, repeated for each rate."""
+
+    def __init__(self, width: int, kernels: int, seeds: int, rates: int, device: str) -> None:
+        self.runs, self.kernels = seeds * rates, kernels
+        self.parameters: list[Tensor] = []
+        self.taus: list[Tensor] = []
+        self.factors: list[float] = []
+        self.backend = _backends.load("formed", device)
+        for sizes in ((64, width), (width, width), (width, CLASSES)):
+            layers = []
+            for seed in range(seeds):
+                torch.manual_seed(seed)
+                dense = kernels == 0 or sizes[1] == CLASSES
+                layers.append(nn.Linear(*sizes) if dense else LaplexLinear(*sizes, kernels=kernels))
+            self._add(layers, rates, device)
+
+    def _add(self, layers: list[Any], rates: int, device: str) -> None:
+        names = ["a", "b", "mix", "bias"] if isinstance(layers[0], LaplexLinear) else ["weight", "bias"]
+        for name in names:
+            each = torch.stack([getattr(layer, name).detach() for layer in layers]).to(device)
+            self.parameters.append(each.repeat(rates, *[1] * (each.dim() - 1)).requires_grad_())
+            factors = layers[0]._factors._asdict() if len(names) == 4 else {}
+            self.factors.append(factors.get(name, 1.0))
+        if len(names) == 4:
+            self.taus.append(layers[0].tau.to(device).repeat(self.runs))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x (rows, 64) -> scores (runs, rows, classes)."""
+        parameters, taus = iter(self.parameters), iter(self.taus)
+        x = x.expand(self.runs, *x.shape)
+        for hidden in (True, True, False):
+            if hidden and self.kernels:
+                a, b, mix, bias = (next(parameters) for _ in range(4))
+                stack = Kernels(a.flatten(0, 1), b.flatten(0, 1), next(taus), mix.flatten(), None, None, self.kernels)
+                x = trained_product(x.contiguous(), stack, self.backend) + bias[:, None]
+            else:
+                weight, bias = next(parameters), next(parameters)
+                x = torch.baddbmm(bias[:, None], x, weight.mT)
+            x = functional.gelu(x) if hidden else x
+        return x
+
+    def losses(self, x: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of each run."""
+        scores = self(x)
+        each = functional.cross_entropy(scores.flatten(0, 1), y.repeat(self.runs), reduction="none")
+        return each.view(self.runs, -1).mean(1)
+
+
+def adamw(step: int, rate: Tensor, value: Tensor, g: Tensor, state: list[Tensor]) -> None:
+    """One step of torch.optim.AdamW with its defaults, and a rate for each run."""
+    first, second = state
+    value.mul_(1 - 0.01 * rate)
+    first.lerp_(g, 0.1)
+    second.lerp_(g * g, 0.001)
+    value.sub_(rate * (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-8))
+
+
+def sgd(_step: int, rate: Tensor, value: Tensor, g: Tensor, state: list[Tensor]) -> None:
+    """One step of torch.optim.SGD with momentum 0.9."""
+    velocity = state[0].mul_(0.9).add_(g)
+    value.sub_(rate * velocity)
+
+
+OPTIMIZERS: dict[str, Callable[..., None]] = {"AdamW": adamw, "SGD": sgd}
+
+
+def trained(network: Network, optimizer: str, rates: Tensor, data: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """Validation losses and accuracies (runs,) after training."""
+    x, y, others, classes = data
+    state = [[torch.zeros_like(value) for _ in range(2)] for value in network.parameters]
+    draws, step = torch.Generator().manual_seed(7), 0
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(x), generator=draws).to(x.device).split(BATCH):
+            step += 1
+            gradients = torch.autograd.grad(network.losses(x[rows], y[rows]).sum(), network.parameters)
+            with torch.no_grad():
+                for value, g, factor, moments in zip(
+                    network.parameters, gradients, network.factors, state, strict=True
+                ):
+                    rate = rates.view(-1, *[1] * (value.dim() - 1))
+                    OPTIMIZERS[optimizer](step, rate, value, g * factor, moments)
+    with torch.no_grad():
+        right = network(others).argmax(-1) == classes
+        return {"loss": network.losses(others, classes), "accuracy": right.float().mean(1)}
+
+
+def curve(width: int, kernels: int, optimizer: str, data: tuple[Tensor, ...], seeds: int) -> dict[str, Any]:
+    """Mean loss and accuracy for each rate."""
+    device, grid = str(data[0].device), RATES[optimizer]
+    rates = torch.tensor(grid, device=device).repeat_interleave(seeds)
+    ended = trained(Network(width, kernels, seeds, len(grid), device), optimizer, rates, data)
+    losses = ended["loss"].nan_to_num(DIVERGED).clamp(max=DIVERGED).log().view(len(grid), seeds).mean(1).exp()
+    accuracies = ended["accuracy"].view(len(grid), seeds).mean(1)
+    return {"losses": losses.tolist(), "accuracies": accuracies.tolist(), "best": grid[lowest(losses.tolist())]}
+
+
+def lowest(losses: list[float]) -> int:
+    """The index of the lowest loss, smoothed over neighbours as logarithms."""
+    logs = [math.log(loss) for loss in losses]
+    padded = [logs[0], *logs, logs[-1]]
+    smooth = [(a + 2 * b + c) / 4 for a, b, c in zip(padded, padded[1:], padded[2:])]
+    return smooth.index(min(smooth))
+
+
+def compared(entry: dict[str, Any], dense: dict[str, Any], optimizer: str) -> dict[str, Any]:
+    """A curve of kernels, compared with that of nn.Linear."""
+    there = RATES[optimizer].index(dense["best"])
+    return entry | {"ratio": entry["best"] / dense["best"], "regret": entry["losses"][there] / min(entry["losses"])}
+
+
+def digits(path: str | None, device: str) -> tuple[Tensor, ...]:
+    """Images and classes: to train on, and others."""
+    packed = np.load(path) if path else pack()
+    x, y = (torch.as_tensor(packed[name]).to(device) for name in ("x", "y"))
+    return x[:TRAIN].contiguous(), y[:TRAIN], x[TRAIN:].contiguous(), y[TRAIN:]
+
+
+def pack() -> dict[str, Any]:
+    """The digits of scikit-learn in a fixed random order, from 0 to 1."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    return {"x": (x[order] / 16).astype(np.float32), "y": y[order].astype(np.int64)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--kernels", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--data", help="a file that --pack wrote")
+    parser.add_argument("--pack", help="write the data, and nothing else")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if options.pack:
+        np.savez(options.pack, **pack())
+        return
+    torch.set_float32_matmul_precision("high")
+    data, points, begin = digits(options.data, options.device), [], time.perf_counter()
+    for width in options.widths:
+        for optimizer in RATES:
+            dense = curve(width, 0, optimizer, data, options.seeds)
+            points.append({"width": width, "kernels": 0, "optimizer": optimizer} | dense)
+            for kernels in options.kernels:
+                entry = compared(curve(width, kernels, optimizer, data, options.seeds), dense, optimizer)
+                points.append({"width": width, "kernels": kernels, "optimizer": optimizer} | entry)
+                text = f"{width:5} {kernels:3} {optimizer:6} best {entry['best']:.2g}, of nn.Linear {dense['best']:.2g}"
+                print(f"{time.perf_counter() - begin:4.0f} s {text}, regret {entry['regret']:.2f}", flush=True)
+    ratios = [point["ratio"] for point in points if point["kernels"]]
+    near = sum(0.49 < ratio < 2.01 for ratio in ratios) / len(ratios)
+    print(f"{near:.0%} of {len(ratios)} points have a best rate within a factor of 2 of nn.Linear's")
+    out = options.out or COMMITTED / f"learning-rates-{options.device}.json"
+    report = {"conditions": conditions(options.device), "rates": RATES, "near": near, "points": points}
+    out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
