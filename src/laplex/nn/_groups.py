@@ -17,10 +17,9 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Two parameter groups for an optimizer: the anchors of all layers with anchors, and everything else.
 
-    Anchors, phases and trained tau are places and scales, not weights. They get no weight decay, which would pull all
-    places together, and may have a learning rate of their own: those of a single head on fixed features, with tau = 1,
-    learn fastest where they move by 0.1 to 0.3 a step. Those of hidden layers do not: there, and by default, anchors
-    have the rate of the other parameters.
+    Anchors, phases and trained tau are places and scales, not weights. Here they get no weight decay, which draws all
+    places together, and may have a learning rate of their own. They need neither: the rate of the other parameters, and
+    their decay, suit layers that were made with the default tau.
 
     Args:
         model: any module, with layers such as :class:`LaplexLinear` in it.
@@ -33,7 +32,7 @@ def parameter_groups(
 
     Example:
         >>> head = laplex.nn.LaplexLinear(384, 150, kernels=4)
-        >>> optimizer = torch.optim.AdamW(laplex.nn.parameter_groups(head, lr=0.01, anchor_lr=0.1))
+        >>> optimizer = torch.optim.AdamW(laplex.nn.parameter_groups(head, lr=1e-3, anchor_lr=2e-3))
     """
     where = "laplex.nn.parameter_groups"
     if not isinstance(model, nn.Module):
