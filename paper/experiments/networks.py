@@ -34,8 +34,9 @@ BUDGETS, QUICK_BUDGETS = (8, 16, 32), (2,)
 SEEDS, QUICK_SEEDS = 3, 1
 STEPS = {"text": 5000, "images": 3000}
 QUICK_STEPS = 12
-# The best rate of dense layers falls as they widen.
-WIDE_RATES, RATES = (1e-3, 2e-3, 4e-3), (4e-3, 8e-3, 1.6e-2)
+# The best rate of dense layers falls as they widen; kernels are made to want about the rates of dense layers.
+RATES = (4e-3, 8e-3, 1.6e-2)
+LOW_RATES = {"dense": (1e-3, 2e-3, 4e-3), "laplex": (2e-3, 4e-3, 8e-3), "laplex-phased": (2e-3, 4e-3, 8e-3)}
 QUICK_RATES = (4e-3,)
 
 
@@ -50,7 +51,7 @@ class Options:
     methods: tuple[str, ...] = option("linear maps that are compared", METHODS, metavar="M")
     budgets: tuple[int, ...] = option(f"kernels of LAPLEX; {words(BUDGETS)} if not given", (), metavar="R")
     rates: tuple[float, ...] = option(
-        f"learning rates to choose from; {words(RATES)} if not given, {words(WIDE_RATES)} for dense",
+        f"learning rates to choose from; {words(RATES)} if not given, and lower ones for dense and laplex",
         (),
         metavar="RATE",
     )
@@ -67,7 +68,7 @@ class Options:
             return self.rates
         if self.quick:
             return QUICK_RATES
-        return WIDE_RATES if method == "dense" else RATES
+        return LOW_RATES.get(method, RATES)
 
 
 class Trial(NamedTuple):
