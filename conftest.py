@@ -236,7 +236,7 @@ def tensor_at(address, like):
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
-    "formed.launch", "formed.multiply", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
+    "formed.launch", "formed.multiply", "layer.scanned", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 
 

@@ -64,7 +64,7 @@ class Survey:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.programs: dict[Variant, tuple[int, ...]] = {}
+        self.programs: dict[Variant, tuple[float, ...]] = {}
 
 
 class _State(threading.local):
@@ -95,7 +95,7 @@ def can_start_early(device: torch.device) -> bool:
 
 
 def launch(
-    program: Any, grid: Grid, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], flags: Any, warps: int
+    program: Any, grid: Grid, tensors: tuple[Tensor, ...], sizes: tuple[float, ...], flags: Any, warps: int
 ) -> None:
     """Launch a program. From the second time on Triton is not asked which compiled program that is.
 
@@ -126,7 +126,7 @@ def _variant(
     program: Any,
     grid: Grid,
     tensors: tuple[Tensor, ...],
-    sizes: tuple[int, ...],
+    sizes: tuple[float, ...],
     flags: Any,
     warps: int,
     device: torch.device,
@@ -154,7 +154,7 @@ def _remember(variant: Variant, binary: Any) -> Compiled | None:
     return compiled[variant]
 
 
-def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
+def compile_ahead(variant: Variant, numbers: tuple[float, ...]) -> None:
     """Compile what a survey has found, and load it; unless a launch did before."""
     if variant not in compiled:
         with torch.cuda.device(variant.device):

@@ -21,7 +21,6 @@ differentiated in forward mode.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -31,10 +30,10 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex._eager import plain, plainly_eager
+from laplex._precision import allows_tf32
 from laplex._shapes import flat_tau
 from laplex._triton import tuning
 from laplex._triton.launch import Launch, launch_compiled, state
-from laplex._triton.precision import allows_tf32
 from laplex._triton.recording import Recording, Results, TorchCall, recorded
 
 ALIGNED = 512  # bytes, as torch's allocator does
@@ -45,12 +44,14 @@ class Place(NamedTuple):
     """Where in one allocation a tensor lies."""
 
     offset: int  # bytes
+    bytes: int  # of the memory that it is in, perhaps with gaps
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
 
     def view(self, memory: Tensor) -> Tensor:
-        size = math.prod(self.shape) * self.dtype.itemsize
-        return memory[self.offset : self.offset + size].view(self.dtype).view(self.shape)
+        numbers = memory[self.offset : self.offset + self.bytes].view(self.dtype)
+        return numbers.as_strided(self.shape, self.strides, numbers.storage_offset())
 
 
 class Inner(NamedTuple):
@@ -187,8 +188,9 @@ def _one_behind_the_other(tensors: Sequence[Tensor]) -> tuple[tuple[Place, ...],
     """Places of tensors in one allocation, each aligned as an allocation of its own, and its bytes."""
     places, end = [], 0
     for tensor in tensors:
-        places.append(Place(end, tuple(tensor.shape), tensor.dtype))
-        end += -(-tensor.numel() * tensor.itemsize // ALIGNED) * ALIGNED
+        size = tensor.untyped_storage().nbytes()
+        places.append(Place(end, size, tuple(tensor.shape), tensor.stride(), tensor.dtype))
+        end += -(-size // ALIGNED) * ALIGNED
     return tuple(places), end
 
 
@@ -425,21 +427,26 @@ def replay_of(recording: Recording, inputs: Results, results: Results, own: int 
         return None
     filled = {address: tensor for address, tensor in fresh.items() if address in tensors}
     inner = {result.data_ptr() for result in results[own:]} if own is not None else set()
-    if any(tensor.data_ptr() in inner for tensor in _called(recording)) or not _are_allocations(results, filled):
+    if any(tensor.data_ptr() in inner for tensor in _called(recording)) or not _are_allocations(results, filled, own):
         return None
     return Replay(recording, inputs, results, own)
 
 
-def _are_allocations(results: Results, filled: dict[int, Tensor]) -> bool:
-    """Whether each result that is not empty is one whole allocation that steps filled, and no two share one."""
-    results = tuple(result for result in results if result.numel() > 0)
-    if len({result.data_ptr() for result in results}) < len(results):
+def _are_allocations(results: Results, filled: dict[int, Tensor], own: int | None) -> bool:
+    """Whether each result that is not empty is one whole allocation that steps filled, and no two share one.
+
+    Those behind the first ``own`` may have gaps in it.
+    """
+    held = [result for result in results if result.numel() > 0]
+    if len({result.data_ptr() for result in held}) < len(held):
         return False
-    for result in results:
+    for number, result in enumerate(results):
+        if result.numel() == 0:
+            continue
         memory = filled.get(result.data_ptr())
-        if memory is None or not result.is_contiguous():
+        if memory is None or result.dtype != memory.dtype:
             return False
-        if (result.dtype, result.numel()) != (memory.dtype, memory.numel()):
+        if (own is None or number < own) and not (result.is_contiguous() and result.numel() == memory.numel()):
             return False
     return True
 

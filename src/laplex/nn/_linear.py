@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from laplex._checks.counts import integer, positive
 from laplex._checks.renamed import renamed
+from laplex._layer.product import layer_product
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
 from laplex.nn import _search as search
@@ -161,8 +162,8 @@ class LaplexLinear(Anchored):
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        y = self._product(x, self.a, self.b, self.tau, weight=self.mix, phi=self.phi, psi=self.psi)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        inputs = x, self.a, self.b, self.tau, self.mix, self.bias, self.phi, self.psi
+        return self._planned(lambda plan: layer_product(*inputs, plan=plan), self.a, self.b)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
 
