@@ -115,7 +115,8 @@ def _choose(inputs: Inputs, factors: Factors) -> Any:
         return None
     present = tuple(tensor is not None for tensor in inputs)
     needs = tuple(tensor is not None and tensor.requires_grad for tensor in inputs)
-    return route.backend.step(Settings(route.backend, present, needs, factors), inputs)
+    numbers = Factors(*map(float, factors))  # an integer would be another program
+    return route.backend.step(Settings(route.backend, present, needs, numbers), inputs)
 
 
 def _is_parameter(tensor: Tensor) -> bool:

@@ -46,8 +46,8 @@ def rows_program(
         mask = (col < size) & (row < m)
         here = tl.load(v + row * v_row + col * v_col, mask=mask, other=0.0).to(tl.float64)
         if MIX:
-            beside = tl.load(other + row * other_row + col * other_col, mask=mask, other=0.0).to(tl.float64)
-            products += tl.sum(here * beside, 1)
+            paired = tl.load(other + row * other_row + col * other_col, mask=mask, other=0.0).to(tl.float64)
+            products += tl.sum(here * paired, 1)
             tl.store(out + row * out_row + col * out_col, here * factor, mask=mask)
         if PULL:
             odd_sums = tl.load(odd + row * odd_row + col * odd_col, mask=mask, other=0.0).to(tl.float64)
