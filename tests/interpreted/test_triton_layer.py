@@ -160,3 +160,56 @@ def test_a_step_is_replayed_for_other_inputs(layer, replayed, adjacent, monkeypa
         (step,) = _route.steps.values()
         assert step._forward.replay is not None
         assert step._backward.replay is not None
+
+
+@pytest.mark.usefixtures("one_node")
+@pytest.mark.parametrize("frozen", [("x",), ("tau",), ("bias", "mix"), ("x", "tau", "mix", "bias")], ids="+".join)
+@pytest.mark.parametrize("layer", ["few_results", "many_results", "formed"])
+def test_gradients_that_are_not_needed(layer, frozen):
+    inputs = {name: v if v is None else v.detach() for name, v in drawn(layer).items()}
+    names = [name for name in NAMES if inputs[name] is not None and name not in frozen]
+    for name in names:
+        inputs[name].requires_grad_()
+    y = layer_product(**inputs, factors=FACTORS)
+    g = torch.randn(y.shape)
+    y.backward(g)
+    _, bars = true_gradients(inputs, g, FACTORS)
+    for name in inputs:
+        if inputs[name] is not None:
+            assert (inputs[name].grad is None) == (name in frozen), name
+    for name in names:
+        assert error(inputs[name].grad, bars[name], bars[name].abs().amax().clamp(min=1.0)) <= 4e-6, name
+
+
+COMPOSED = {
+    "frozen_anchors": lambda inputs: inputs | {"a": inputs["a"].detach()},
+    "half_precision": lambda inputs: inputs | {"x": inputs["x"].detach().bfloat16()},
+    "complex_numbers": lambda inputs: inputs | {"x": inputs["x"].detach().to(torch.complex64)},
+    "no_rows": lambda inputs: inputs | {"x": inputs["x"].detach()[:0]},
+    "a_bias_for_all": lambda inputs: inputs | {"bias": torch.randn(1)},
+    "gaps_in_memory": lambda inputs: inputs | {"b": torch.randn(1, 180)[:, ::2].requires_grad_()},
+}
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_has_no_step_is_composed(name):
+    inputs = COMPOSED[name](drawn("few_results"))
+    y = layer_product(**inputs)
+    assert not y.grad_fn.name().startswith("_Step")
+    assert y.dtype == inputs["x"].dtype
+    assert y.shape == (*inputs["x"].shape[:-1], 50)
+
+
+def test_a_step_that_computes_in_half_precision_adds_the_bias_once():
+    inputs = drawn("formed")
+    inputs["x"] = inputs["x"].detach().bfloat16().requires_grad_()
+    y = layer_product(**inputs)
+    assert y.grad_fn.name().startswith("_Step")
+    assert y.dtype == torch.bfloat16
+    g = torch.randn(y.shape).bfloat16()
+    y.backward(g)
+    true, bars = true_gradients(inputs, g, Factors())
+    assert error(y, true) <= 0.02
+    for name, bar in bars.items():
+        assert inputs[name].grad.dtype == inputs[name].dtype
+        assert error(inputs[name].grad, bar, bar.abs().amax()) <= 0.02, name
