@@ -184,7 +184,8 @@ def launchable(binary: Any) -> Compiled:
     The launcher is Python, and takes as long as the launch. It allocates scratch memory for programs that need any, and
     passes its own flags on; the three None after the metadata are hooks and what they would be told.
     """
-    function, metadata, launcher = binary.function, binary.packed_metadata, binary.run
+    launcher = binary.run  # first: to ask for it loads the program, and only then it has a function
+    function, metadata = binary.function, binary.packed_metadata
     if _is_known(launcher):
         flags = launcher.launch_cooperative_grid, launcher.launch_pdl
         return Compiled(binary, launcher.launch, (function, *flags, None, None, metadata, None, None, None))

@@ -15,8 +15,9 @@ def affine_program(
     x, mix, bias, y, m, size, x_row, x_col, y_row, y_col, BIAS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr
 ):
     """y (m, size) = mix x + bias, in float64 before it is rounded."""
-    col = (tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
+    blocks = tl.cdiv(size, WIDTH)
+    col = ((tl.program_id(0) % blocks).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
+    row = ((tl.program_id(0) // blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS))[None, :]
     mask = (col < size) & (row < m)
     v = tl.load(x + row * x_row + col * x_col, mask=mask, other=0.0).to(tl.float64) * tl.load(mix).to(tl.float64)
     if BIAS:

@@ -104,7 +104,7 @@ def _affine(even: Tensor, mix: Tensor, bias: Tensor | None, y: Tensor) -> None:
     _, m, n = even.shape
     width, most_rows = tuning.LAYER_TILE
     rows = step(m, most_rows, 4)
-    grid, sizes = (-(-n // width), -(-m // rows), 1), (m, n, *even.stride()[1:], n, 1)
+    grid, sizes = (-(-n // width) * -(-m // rows), 1, 1), (m, n, *even.stride()[1:], n, 1)
     flags = bias is not None, width, rows
     launch(programs.affine_program, grid, (even, mix, mix if bias is None else bias, y), sizes, flags, 4)
 
