@@ -61,12 +61,12 @@ def test_derivatives_of_derivatives_have_the_factors_twice(layer):
         return plainly(**values)
 
     units = {name: None if v is None else torch.zeros_like(v).requires_grad_() for name, v in inputs.items()}
-    found = []
+    seconds = []
     for function, given in ((with_factors, inputs), (in_units, units)):
         _, first = gradients(function, given, create_graph=True)
         total = sum((bar**2).sum() for bar in first.values())
-        found.append(torch.autograd.grad(total, [given[name] for name in names]))
-    for name, got, true in zip(names, *found, strict=True):
+        seconds.append(torch.autograd.grad(total, [given[name] for name in names]))
+    for name, got, true in zip(names, *seconds, strict=True):
         assert error(got, true) <= 1e-10, name
 
 

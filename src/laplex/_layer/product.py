@@ -72,10 +72,11 @@ def _find(inputs: Inputs, factors: Factors) -> Any:
     """The step for inputs of this form, or None if there is none. Checks and choice are made once for every form."""
     try:
         key = (*map(_form, inputs), factors, allows_tf32())
-        if key in _route.steps:
-            return _route.steps[key]
+        step = _route.steps.get(key, UNKNOWN)
     except TypeError:  # something that cannot be a key, so it is not a valid argument
         return None
+    if step is not UNKNOWN:
+        return step
     step = _choose(inputs, factors)
     if len(_route.steps) >= _route.MOST_ROUTES:
         _route.steps.clear()
@@ -94,6 +95,7 @@ def _form(value: Any) -> Any:
 
 
 PLAIN = (Tensor, torch.nn.Parameter)
+UNKNOWN = object()  # in place of a step that was not looked for yet: None is an answer, too
 
 
 def _choose(inputs: Inputs, factors: Factors) -> Any:
