@@ -7,6 +7,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -210,10 +211,10 @@ def replayed(monkeypatch):
             recorder.steps[-1] = recorder.steps[-1]._replace(compiled=SimpleNamespace(program=program))
 
     def launch_again(self, step):
-        roles, program = [self.roles.get(tensor.data_ptr(), -1) for tensor in step.tensors], step.compiled.program
+        roles, program = [self._role(tensor) for tensor in step.tensors], step.compiled.program
 
-        def run(tensors, _addresses, _stream):
-            operands = [old if role < 0 else tensors[role] for role, old in zip(roles, step.tensors, strict=True)]
+        def run(_tensors, addresses, _stream):
+            operands = [tensor_at(addresses[role], old) for role, old in zip(roles, step.tensors, strict=True)]
             program[step.grid](*operands, *step.numbers)
 
         return run
@@ -221,13 +222,21 @@ def replayed(monkeypatch):
     for name in LAUNCHING:
         monkeypatch.setattr(f"laplex._triton.{name}.launch", launch)
     monkeypatch.setattr(Replay, "_launch", launch_again)
-    monkeypatch.setattr(Replay, "wants_tensors", staticmethod(lambda record: True))  # as the interpreter does
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
+
+
+def tensor_at(address, like):
+    """The numbers at an address, as a tensor of the form of another."""
+    if like.numel() == 0:
+        return like
+    last = sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    memory = (ctypes.c_byte * ((last + 1) * like.itemsize)).from_address(address)
+    return torch.from_numpy(np.frombuffer(memory, np.uint8)).view(like.dtype).as_strided(like.shape, like.stride())
 
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
-    "formed.launch", "formed.multiply", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
+    "formed.launch", "formed.multiply", "layer.scanned", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 
 

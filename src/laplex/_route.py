@@ -21,6 +21,7 @@ from laplex._eager import plain, plainly_eager
 MOST_ROUTES = 512
 _has_storage = torch._C._has_storage
 _routes: dict[Any, Route] = {}  # by the form of the arguments
+steps: dict[Any, Any] = {}  # of layers, by the form of their inputs: ``laplex._layer``; None where there is none
 
 
 class Route(NamedTuple):
@@ -65,6 +66,7 @@ def find_route(arguments: Arguments) -> Route:
 def forget() -> None:
     """Forget all routes: for tests that change what backends can do."""
     _routes.clear()
+    steps.clear()
 
 
 def _form(value: Any) -> Any:

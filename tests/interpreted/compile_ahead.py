@@ -48,5 +48,5 @@ for pairs in ([(12345, 12346), (16384, 16384)], [(20001, 20480), (65536, 65536)]
     for variant, numbers in warm_up.survey(DEVICE, ASKED, pairs).items():
         given = *variant.dtypes, *numbers, *variant.flags
         binary = variant.program.warmup(*given, grid=(1, 1, 1), **launch._options(variant))
-        assert binary is launch.compiled[variant], variant
+        assert binary is launch.compiled[variant].binary, variant
 assert len(list(Path(knobs.cache.dir).rglob("*.cubin"))) == compiled

@@ -19,6 +19,7 @@ from laplex._triton.formed import programs_multiply as triton_multiply
 from laplex._triton.gram import programs_matrix as triton_gram
 from laplex._triton.gram import programs_pull as triton_gram_pull
 from laplex._triton.gram import programs_sums as triton_gram_sums
+from laplex._triton.layer import programs as triton_layer
 from laplex._triton.order import programs as triton_order
 from laplex._triton.order import programs_refresh as triton_refresh
 from laplex._triton.phase import programs as triton_phase
@@ -37,16 +38,18 @@ FLOAT64 = {
     *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
     *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
 }
+NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
 INT64 = {"order", "splits"}
 FLOAT32 = {"target_faults"}
 LIKE_ANCHORS = {
     *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
-    *("phi", "psi", "source_bar", "psi_bar", "angle", "turn", "phi_bar", "t_bar", "s_bar"),
+    *("phi", "psi", "source_bar", "psi_bar", "angle", "turn", "phi_bar", "t_bar", "s_bar", "ends"),
+    *("mix", "mix_bar", "bias", "bias_bar", "line_sums"),
 }
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
-    *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right"),
+    *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right", "v", "other"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
@@ -76,6 +79,7 @@ def compile_program(program, anchors, x, **constants):
     constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
     pointers |= dict.fromkeys(FLOAT32, "*fp32")
+    pointers |= dict.fromkeys(NUMBERS, "fp32")
     pointers |= dict.fromkeys(LIKE_ANCHORS, f"*{anchors}") | dict.fromkeys(LIKE_X, f"*{x}")
     integer = "i64" if constants.get("FAR") else "i32"
     names = list(enumerate(program.arg_names))
@@ -209,7 +213,18 @@ def formed():
     compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
     for left, right in ((True, True), (True, False), (False, False)):
         flags = {"LEFT_ADJACENT": left, "RIGHT_ADJACENT": right, "DOUBLES": left, "ROWS": 64, "COLS": 64, "TERMS": 16}
-        compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags)
+        compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags, BIAS=right, SUMS=not left)
+    layers()
+
+
+def layers():
+    """Results that are fewer than inputs, and more of them."""
+    for anchors, x, few in (("fp32", "fp32", True), ("fp64", "fp64", False), ("fp64", "fp32", False)):
+        tile = {"WIDTH": 64, "ROWS": 32}
+        compile_program(triton_layer.affine_program, anchors, x, BIAS=few, **tile)
+        compile_program(triton_layer.rows_program, anchors, x, MIX=few, PULL=True, BIAS=True, **tile)
+        compile_program(triton_layer.rows_program, anchors, x, MIX=True, PULL=False, BIAS=False, **tile)
+        compile_program(triton_layer.total_program, anchors, x, WEIGHT=not few, TAU=few, WIDTH=128, ROWS=16)
 
 
 def phases():

@@ -11,6 +11,7 @@ from helpers import table
 from laplex import Plan, _backends, _product, _route
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat_tau
+from laplex._triton import launch as launches
 from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, can_be_launched, state
 from laplex._triton.recording import Recording, TorchCall, call, from_anchors, give_up, recorded
@@ -24,7 +25,9 @@ def launched(monkeypatch):
     seen = []
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(
-        replay, "launch_compiled", lambda compiled, grid, stream, addresses, numbers: seen.append((addresses, numbers))
+        replay,
+        "launch_compiled",
+        lambda compiled, grid, stream, addresses, numbers: seen.append(([*addresses], numbers)),
     )
     return seen
 
@@ -193,6 +196,30 @@ def test_a_program_whose_insides_are_unknown_is_launched_by_the_public_call():
     assert can_be_launched(SimpleNamespace(run=0, function=0, packed_metadata=0))
     assert not can_be_launched(SimpleNamespace(run=0, function=0))
     assert not can_be_launched(None)
+
+
+class Launcher:
+    """As Triton 3.6 has it: Python around a C function."""
+
+    def __init__(self, scratch=0):
+        self.num_ctas, self.launch_cooperative_grid, self.launch_pdl = 1, False, True
+        self.global_scratch_size, self.global_scratch_align = scratch, 1
+        self.profile_scratch_size, self.profile_scratch_align = 0, 1
+        self.launch = max  # a function written in C, which shows the arguments it is called with
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1"])
+@pytest.mark.parametrize("scratch", [0, 8])
+def test_the_launcher_is_left_out_where_it_is_known(version, scratch, monkeypatch):
+    monkeypatch.setattr(launches.triton, "__version__", version)
+    binary = SimpleNamespace(run=Launcher(scratch), function=5, packed_metadata=(4, 1, 0))
+    program = launches.launchable(binary)
+    if version == "3.6.0" and scratch == 0:
+        assert program.call is max
+        assert program.fixed == (5, False, True, None, None, (4, 1, 0), None, None, None)
+    else:
+        assert program.call is binary.run
+        assert program.fixed == (5, (4, 1, 0), None, None, None)
 
 
 TAU = torch.ones((), dtype=torch.float64)

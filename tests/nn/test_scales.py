@@ -30,14 +30,13 @@ def pair(options):
 
 def factors(layer):
     sizes = layer.out_features, layer.in_features
-    each = gradient_factors(*sizes, layer.kernels, layer.phi is not None, layer._first_tau)._asdict()
-    return {**each, "log_tau": each["tau"], "bias": 1.0}
+    each = gradient_factors(*sizes, layer.kernels, layer.phi is not None, layer._first_tau)
+    names = ("a", "b", "log_tau", "mix", "phi", "psi")
+    return dict(zip(names, each.each, strict=True)) | {"bias": 1.0}
 
 
 def gradients(layer, loss):
-    return dict(
-        zip(dict(layer.named_parameters()), torch.autograd.grad(loss, [*layer.parameters()], create_graph=True))
-    )
+    return dict(zip(dict(layer.named_parameters()), torch.autograd.grad(loss, [*layer.parameters()])))
 
 
 def by_call(layer, x):

@@ -7,6 +7,7 @@
     formed/      matrices, and sums of them, written once for torch to multiply by, and their gradients
     phase/       products with phases, both channels in one pass, and their gradients
     distance/    sums weighted by distance, for the gradient of tau
+    layer/       a layer's step, forward and backward, in one piece
     gram/        Gram matrices and their gradients
     points       what all programs share: places, entries, decays, faults
     running      running sums over the points or tiles that one program holds
@@ -19,7 +20,7 @@
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
 after what they compute. A room uses those below it only: points and running, then order, then distance and short,
-then scan, then phase and gram; formed uses none but points.
+then scan, then phase and gram; formed uses none but points; layer uses scan and formed.
 
 A product on CUDA comes to ``scan.launch.scan``, which is ``scan_once`` with replay around it, and goes on to
 ``scan_tiles`` and ``launch``. It launches ``reduce_program``, for many tiles ``carry_program``, and ``scan_program``.

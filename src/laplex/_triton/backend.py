@@ -9,6 +9,7 @@ from laplex._quasisep import torch as solver
 from laplex._triton import tuning, warm_up
 from laplex._triton.formed import launch as form
 from laplex._triton.gram import launch as gram
+from laplex._triton.layer import launch as layer
 from laplex._triton.order import launch as order
 from laplex._triton.phase import launch as phase
 from laplex._triton.scan import dense
@@ -31,6 +32,7 @@ TRITON = Backend(
     solver=solver,
     phased=phase,
     fused_gram=gram,
+    step=layer.step,
     ahead=warm_up,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,
@@ -39,5 +41,5 @@ TRITON = Backend(
     joins=True,
 )
 DIRECT = Backend(name="dense", scan=dense.scan, pullback=dense.pullback, gram=gram, writes_columns=True, raises=False)
-FORMED = DIRECT._replace(name="formed", form=form, reads_half=True)
+FORMED = DIRECT._replace(name="formed", form=form, step=layer.step, reads_half=True)
 TABLES = {table.name: table for table in (TRITON, DIRECT, FORMED)}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
+import triton
 from torch import Tensor
 
 from laplex._triton import tuning
@@ -27,13 +30,21 @@ class Variant(NamedTuple):
     dtypes: tuple[torch.dtype, ...]
 
 
-compiled: dict[Variant, Any] = {}
+class Compiled(NamedTuple):
+    """A compiled program: it is launched by ``call(*grid, stream, *fixed, *addresses, *numbers)``."""
+
+    binary: Any  # Triton's object, which holds the program in the GPU's memory
+    call: Any
+    fixed: tuple[Any, ...]
+
+
+compiled: dict[Variant, Compiled] = {}
 
 
 class Launch(NamedTuple):
     """A launch that was done. ``compiled`` is None if it cannot be done again by :func:`launch_compiled`."""
 
-    compiled: Any
+    compiled: Compiled | None
     grid: Grid
     tensors: tuple[Tensor, ...]
     numbers: tuple[Any, ...]
@@ -53,7 +64,7 @@ class Survey:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.programs: dict[Variant, tuple[int, ...]] = {}
+        self.programs: dict[Variant, tuple[float, ...]] = {}
 
 
 class _State(threading.local):
@@ -84,7 +95,7 @@ def can_start_early(device: torch.device) -> bool:
 
 
 def launch(
-    program: Any, grid: Grid, tensors: tuple[Tensor, ...], sizes: tuple[int, ...], flags: Any, warps: int
+    program: Any, grid: Grid, tensors: tuple[Tensor, ...], sizes: tuple[float, ...], flags: Any, warps: int
 ) -> None:
     """Launch a program. From the second time on Triton is not asked which compiled program that is.
 
@@ -115,7 +126,7 @@ def _variant(
     program: Any,
     grid: Grid,
     tensors: tuple[Tensor, ...],
-    sizes: tuple[int, ...],
+    sizes: tuple[float, ...],
     flags: Any,
     warps: int,
     device: torch.device,
@@ -133,17 +144,17 @@ def _options(variant: Variant) -> dict[str, Any]:
     return {"num_warps": variant.warps, **early}
 
 
-def _remember(variant: Variant, binary: Any) -> Any:
+def _remember(variant: Variant, binary: Any) -> Compiled | None:
     """What Triton compiled, for the next launch; None if it cannot be launched again."""
     if not can_be_launched(binary):
         return None
     if len(compiled) >= tuning.COMPILED_KEPT:
         compiled.clear()
-    compiled[variant] = binary
-    return binary
+    compiled[variant] = launchable(binary)
+    return compiled[variant]
 
 
-def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
+def compile_ahead(variant: Variant, numbers: tuple[float, ...]) -> None:
     """Compile what a survey has found, and load it; unless a launch did before."""
     if variant not in compiled:
         with torch.cuda.device(variant.device):
@@ -152,16 +163,44 @@ def compile_ahead(variant: Variant, numbers: tuple[int, ...]) -> None:
 
 
 def can_be_launched(binary: Any) -> bool:
-    """Whether :func:`launch_compiled` knows this object. If not, every launch goes through Triton's public call."""
+    """Whether :func:`launchable` knows this object. If not, every launch goes through Triton's public call."""
     return all(hasattr(binary, name) for name in ("run", "function", "packed_metadata"))
 
 
-def launch_compiled(binary: Any, grid: Grid, stream: int, addresses: list[int], numbers: tuple[Any, ...]) -> None:
-    """Launch a compiled program on a stream, with addresses in place of tensors.
+# This is the one place that uses private parts of Triton. The public call takes several times as long: it binds and
+# specialises the arguments again and asks the driver about every pointer (``public_launch`` in
+# benchmarks/results/crossover-gpu.json).
+DIRECT = "3.6."  # the version of Triton whose C function is called with the arguments below
+LAUNCHER = {  # the attributes of its launcher
+    *("num_ctas", "launch", "global_scratch_size", "global_scratch_align"),
+    *("profile_scratch_size", "profile_scratch_align", "launch_cooperative_grid", "launch_pdl"),
+}
 
-    This is the one place that uses private parts of Triton, in the form that versions 3.4 to 3.7 have; it was run with
-    3.6. The public call takes several times as long: it binds and specialises the arguments again and asks the driver
-    about every pointer (``public_launch`` in benchmarks/results/crossover-gpu.json).
+
+def launchable(binary: Any) -> Compiled:
+    """How a compiled program is launched: by the C function in Triton's launcher, if it is the one that is known here,
+    or by the launcher, in the form that versions 3.4 to 3.7 have.
+
+    The launcher is Python, and takes as long as the launch. It allocates scratch memory for programs that need any, and
+    passes its own flags on; the three None after the metadata are hooks and what they would be told.
     """
+    launcher = binary.run  # first: to ask for it loads the program, and only then it has a function
     function, metadata = binary.function, binary.packed_metadata
-    binary.run(*grid, stream, function, metadata, None, None, None, *addresses, *numbers)
+    if _is_known(launcher):
+        flags = launcher.launch_cooperative_grid, launcher.launch_pdl
+        return Compiled(binary, launcher.launch, (function, *flags, None, None, metadata, None, None, None))
+    return Compiled(binary, launcher, (function, metadata, None, None, None))
+
+
+def _is_known(launcher: Any) -> bool:
+    if not triton.__version__.startswith(DIRECT) or getattr(launcher, "__dict__", {}).keys() != LAUNCHER:
+        return False
+    built_in = isinstance(launcher.launch, types.BuiltinFunctionType)
+    return built_in and launcher.global_scratch_size == 0 and launcher.profile_scratch_size == 0
+
+
+def launch_compiled(
+    program: Compiled, grid: Grid, stream: int, addresses: Sequence[int], numbers: tuple[Any, ...]
+) -> None:
+    """Launch a compiled program on a stream, with addresses in place of tensors."""
+    program.call(*grid, stream, *program.fixed, *addresses, *numbers)

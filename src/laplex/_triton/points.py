@@ -154,7 +154,8 @@ def _popcount(v):
 
 @triton.jit
 def rate_of(tau):
-    """log2(e) / tau; NaN if tau is not positive and finite, or so small that its reciprocal overflows."""
+    """log2(e) / tau in float64; NaN if tau is not positive and finite, or so small that its reciprocal overflows."""
+    tau = tau.to(tl.float64)
     return tl.where((tau >= SMALLEST_TAU) & (tau < INFINITY), 1.0 / tau * LOG2_E, float("nan"))
 
 

@@ -1,4 +1,4 @@
-"""How float32 matrices may be multiplied: in float64, where the GPU has units for that, or with fewer digits."""
+"""How float32 matrices are multiplied: in float64, where the GPU has units for that."""
 
 from __future__ import annotations
 
@@ -21,10 +21,3 @@ def _has_double_units(device: torch.device) -> bool:
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) in DOUBLE_UNITS
-
-
-def allows_tf32() -> bool:
-    """Whether the user lets torch multiply float32 matrices with fewer digits."""
-    matmul = torch.backends.cuda.matmul
-    known: str | None = getattr(matmul, "fp32_precision", None)  # from torch 2.9 on; mixed with the older, that raises
-    return bool(matmul.allow_tf32) if known is None else known == "tf32"

@@ -61,7 +61,7 @@ def strides_by_name(**strides: tuple[int, ...]) -> dict[str, int]:
     return {f"{name}_{axis}": stride for name, given in strides.items() for axis, stride in zip(axes, given)}
 
 
-def form_of(program: Any, numbers: tuple[int, ...]) -> tuple[object, ...]:
+def form_of(program: Any, numbers: tuple[float, ...]) -> tuple[object, ...]:
     """What Triton sees of the numbers: which strides are 1; then what is divisible by 16, and what takes 64 bits."""
     form: list[object] = [numbers[place] == 1 for place in program.strides]
     if program.divisible:

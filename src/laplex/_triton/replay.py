@@ -21,7 +21,8 @@ differentiated in forward mode.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -29,50 +30,91 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex._eager import plain, plainly_eager
+from laplex._precision import allows_tf32
 from laplex._shapes import flat_tau
 from laplex._triton import tuning
 from laplex._triton.launch import Launch, launch_compiled, state
-from laplex._triton.precision import allows_tf32
 from laplex._triton.recording import Recording, Results, TorchCall, recorded
 
 ALIGNED = 512  # bytes, as torch's allocator does
-_Step = Callable[[list[Tensor], list[int], int], None]
+_Step = Callable[[list[Any], list[int], int], None]
+
+
+class Place(NamedTuple):
+    """Where in one allocation a tensor lies."""
+
+    offset: int  # bytes
+    bytes: int  # of the memory that it is in, perhaps with gaps
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+
+    def view(self, memory: Tensor) -> Tensor:
+        numbers = memory[self.offset : self.offset + self.bytes].view(self.dtype)
+        return numbers.as_strided(self.shape, self.strides, numbers.storage_offset())
+
+
+class Inner(NamedTuple):
+    """Results that no user sees: tensors, or one allocation in which they have their places."""
+
+    tensors: Results
+    places: tuple[Place, ...] | None = None
+
+    def addresses(self) -> list[int]:
+        if self.places is None:
+            return [tensor.data_ptr() for tensor in self.tensors]
+        start = self.tensors[0].data_ptr()
+        return [start + place.offset for place in self.places]
+
+    def views(self) -> Results:
+        if self.places is None:
+            return self.tensors
+        return tuple([place.view(self.tensors[0]) for place in self.places])
 
 
 class Replay:
-    """The steps of a recording, for other inputs of its form on its device."""
+    """The steps of a recording, for other inputs of its form on its device.
 
-    def __init__(self, recording: Recording, inputs: tuple[Tensor, ...], results: Results) -> None:
-        addresses = {result.data_ptr() for result in results}
-        used = {tensor.data_ptr() for step in recording.steps for tensor in step.tensors} - addresses
-        scratch = {
-            tensor.data_ptr(): tensor for tensor in recording.fresh if tensor.numel() > 0 and tensor.data_ptr() in used
-        }
-        fresh = *results, *scratch.values()
-        allocated = fresh if self.wants_tensors(recording) else results
+    The first ``own`` results are allocations of their own, and those behind them one for all, as is scratch memory.
+    """
+
+    def __init__(self, recording: Recording, inputs: Results, results: Results, own: int | None = None) -> None:
+        own = len(results) if own is None else own
+        scratch = _scratch(recording, results)
+        called = {tensor.data_ptr() for tensor in _called(recording)}
+        as_tensors = [tensor for tensor in scratch if tensor.data_ptr() in called]
+        others = [tensor for tensor in scratch if tensor.data_ptr() not in called]
+        allocated = *results[:own], *as_tensors
         self.memory = [(tuple(tensor.shape), tensor.stride(), tensor.dtype) for tensor in allocated]  # a Size is slower
-        self.offsets, self.bytes = _one_behind_the_other(fresh[len(allocated) :])
-        self.results = len(results)
+        self.inputs, self.results = len(inputs), own
+        self.places, self.inner_bytes = _one_behind_the_other(results[own:])
+        of_scratch, self.bytes = _one_behind_the_other(others)
+        self.offsets = [place.offset for place in of_scratch]
         self.constants = [*recording.constants]  # their addresses are valid while they live
-        tensors = *inputs, *fresh
+        tensors = *inputs, *allocated, *results[own:], *others
         self.roles = {tensor.data_ptr(): role for role, tensor in enumerate(tensors) if tensor.numel() > 0}
+        self.known = len(tensors)
+        self.fixed: list[int] = []  # addresses of constants, which have roles after all others
         self.steps = [
             self._launch(step) if isinstance(step, Launch) else self._call(step, tensors) for step in recording.steps
         ]
 
-    @staticmethod
-    def wants_tensors(recording: Recording) -> bool:
-        """Whether a step is a function of torch. For launches alone all scratch memory is one allocation."""
-        return any(isinstance(step, TorchCall) for step in recording.steps)
+    def _role(self, tensor: Tensor) -> int:
+        """The place of a tensor's address among all that a step may need."""
+        address = tensor.data_ptr()
+        if address not in self.roles:
+            self.roles[address] = self.known + len(self.fixed)
+            self.fixed.append(address)
+        return self.roles[address]
 
     def _launch(self, step: Launch) -> _Step:
         """A step that launches a program on tensors known by their addresses."""
-        where = [(self.roles.get(tensor.data_ptr(), -1), tensor.data_ptr()) for tensor in step.tensors]
+        roles = [self._role(tensor) for tensor in step.tensors]
+        pick: Any = itemgetter(*roles) if len(roles) > 1 else lambda addresses: (addresses[roles[0]],)
         compiled, grid, numbers = step.compiled, step.grid, step.numbers
 
-        def launch(_tensors: list[Tensor], addresses: list[int], stream: int) -> None:
-            operands = [constant if role < 0 else addresses[role] for role, constant in where]
-            launch_compiled(compiled, grid, stream, operands, numbers)
+        def launch(_tensors: list[Any], addresses: list[int], stream: int) -> None:
+            launch_compiled(compiled, grid, stream, pick(addresses), numbers)  # type: ignore[arg-type]
 
         return launch
 
@@ -85,7 +127,7 @@ class Replay:
             for role, tensor in zip(roles, step.tensors, strict=True)
         ]
 
-        def call(tensors: list[Tensor], _addresses: list[int], _stream: int) -> None:
+        def call(tensors: list[Any], _addresses: list[int], _stream: int) -> None:
             arguments = [
                 tensors[role] if view is None else tensors[role].view(view)
                 for role, view in zip(roles, views, strict=True)
@@ -95,31 +137,61 @@ class Replay:
 
         return call
 
-    def __call__(self, inputs: tuple[Tensor, ...], addresses: list[int]) -> Results:
+    def __call__(self, inputs: Results, addresses: list[int]) -> Results:
         """The results for inputs at these addresses."""
+        return self.run(inputs, addresses)[0]
+
+    def run(self, inputs: Results, addresses: list[int]) -> tuple[Results, Inner]:
+        """The results that are allocations of their own, and the others.
+
+        ``addresses`` are those of all inputs. The last inputs may be left out, if they are places in one allocation:
+        no function of torch takes them.
+        """
         device = inputs[0].device
         memory = [  # allocated for every call: another thread may replay the same steps
             torch.empty_strided(shape, strides, dtype=dtype, device=device) for shape, strides, dtype in self.memory
         ]
         addresses += [tensor.data_ptr() for tensor in memory]
+        inner = NOTHING
+        if self.places:
+            inner = Inner((torch.empty((self.inner_bytes,), dtype=torch.uint8, device=device),), self.places)
+            addresses += inner.addresses()
         if self.bytes > 0:
             scratch = torch.empty((self.bytes,), dtype=torch.uint8, device=device)
             start = scratch.data_ptr()
             addresses += [start + offset for offset in self.offsets]
-        tensors = [*inputs, *memory]
+        addresses += self.fixed
+        tensors = [*inputs, *(None,) * (self.inputs - len(inputs)), *memory]
         stream = torch._C._cuda_getCurrentRawStream(device.index)
         for step in self.steps:
             step(tensors, addresses, stream)
-        return tuple(memory[: self.results])
+        return tuple(memory[: self.results]), inner
 
 
-def _one_behind_the_other(tensors: tuple[Tensor, ...]) -> tuple[list[int], int]:
-    """Offsets of tensors in one allocation, each aligned as an allocation of its own, and its bytes."""
-    offsets, end = [], 0
+NOTHING = Inner(())
+
+
+def _called(recording: Recording) -> list[Tensor]:
+    """What functions of torch take and fill."""
+    return [tensor for step in recording.steps if isinstance(step, TorchCall) for tensor in step.tensors]
+
+
+def _scratch(recording: Recording, results: Results) -> list[Tensor]:
+    """The memory that steps use and that is no result."""
+    addresses = {result.data_ptr() for result in results}
+    used = {tensor.data_ptr() for step in recording.steps for tensor in step.tensors} - addresses
+    scratch = {tensor.data_ptr(): tensor for tensor in recording.fresh if tensor.numel() > 0}
+    return [tensor for address, tensor in scratch.items() if address in used]
+
+
+def _one_behind_the_other(tensors: Sequence[Tensor]) -> tuple[tuple[Place, ...], int]:
+    """Places of tensors in one allocation, each aligned as an allocation of its own, and its bytes."""
+    places, end = [], 0
     for tensor in tensors:
-        offsets.append(end)
-        end += -(-tensor.numel() * tensor.itemsize // ALIGNED) * ALIGNED
-    return offsets, end
+        size = tensor.untyped_storage().nbytes()
+        places.append(Place(end, size, tuple(tensor.shape), tensor.stride(), tensor.dtype))
+        end += -(-size // ALIGNED) * ALIGNED
+    return tuple(places), end
 
 
 class Replays:
@@ -172,6 +244,50 @@ def replayed(flatten: Callable[..., tuple[tuple[Tensor, ...], Any]]) -> Callable
         return run
 
     return decorate
+
+
+class Repeat:
+    """A function whose inputs always have the same form: its launches are recorded once, and launched again.
+
+    Args:
+        function: of tensors, to results of which the first ``own`` are allocations of their own.
+        own: how many of its results anybody else may hold.
+        enabled: False for a form of inputs that cannot be replayed.
+    """
+
+    def __init__(self, function: Callable[..., Results], own: int, *, enabled: bool) -> None:
+        self.function, self.own = function, own
+        self.replay: Replay | None = None
+        self.enabled = enabled
+
+    def __call__(self, inputs: Results, inner: Inner = NOTHING) -> tuple[Results, Inner]:
+        """The results for inputs, followed by what another function returned as its inner results."""
+        if not self.enabled or not self._is_usual(inputs[0]):
+            return self._run(inputs, inner)
+        addresses = [tensor.data_ptr() for tensor in inputs]
+        addresses += inner.addresses()
+        if len({*addresses}) < len(addresses):  # one tensor was given twice: another form
+            return self._run(inputs, inner)
+        replay = self.replay
+        if replay is not None:
+            return replay.run(inputs, addresses)
+        every = *inputs, *inner.views()
+        with recorded((), None) as recording:
+            results = self.function(*every)
+        self.replay = replay_of(recording, every, results, self.own)
+        self.enabled = self.replay is not None
+        return results[: self.own], Inner(results[self.own :])
+
+    def _run(self, inputs: Results, inner: Inner) -> tuple[Results, Inner]:
+        results = self.function(*inputs, *inner.views())
+        return results[: self.own], Inner(results[self.own :])
+
+    @staticmethod
+    def _is_usual(first: Tensor) -> bool:
+        """Whether a call runs on the current GPU, is not captured, and no part of a recording."""
+        if not first.is_cuda or not first.is_contiguous() or state.recorder is not None:
+            return False
+        return first.device.index == torch._C._cuda_getDevice() and not torch.cuda.is_current_stream_capturing()
 
 
 class _Call(NamedTuple):
@@ -296,7 +412,7 @@ def _in_one_piece(inputs: tuple[Tensor, ...]) -> bool:
     return not torch.cuda.is_current_stream_capturing()
 
 
-def replay_of(recording: Recording, inputs: tuple[Tensor, ...], results: Results) -> Replay | None:
+def replay_of(recording: Recording, inputs: Results, results: Results, own: int | None = None) -> Replay | None:
     """The replay of a recording on the current device, if every tensor of every step is known."""
     if recording.failed or not recording.steps or _elsewhere(inputs[0].device):
         return None
@@ -310,19 +426,27 @@ def replay_of(recording: Recording, inputs: tuple[Tensor, ...], results: Results
     if any(tensor.untyped_storage().data_ptr() not in constants for tensor in others):
         return None
     filled = {address: tensor for address, tensor in fresh.items() if address in tensors}
-    return Replay(recording, inputs, results) if _are_allocations(results, filled) else None
+    inner = {result.data_ptr() for result in results[own:]} if own is not None else set()
+    if any(tensor.data_ptr() in inner for tensor in _called(recording)) or not _are_allocations(results, filled, own):
+        return None
+    return Replay(recording, inputs, results, own)
 
 
-def _are_allocations(results: Results, filled: dict[int, Tensor]) -> bool:
-    """Whether each result that is not empty is one whole allocation that steps filled, and no two share one."""
-    results = tuple(result for result in results if result.numel() > 0)
-    if len({result.data_ptr() for result in results}) < len(results):
+def _are_allocations(results: Results, filled: dict[int, Tensor], own: int | None) -> bool:
+    """Whether each result that is not empty is one whole allocation that steps filled, and no two share one.
+
+    Those behind the first ``own`` may have gaps in it.
+    """
+    held = [result for result in results if result.numel() > 0]
+    if len({result.data_ptr() for result in held}) < len(held):
         return False
-    for result in results:
+    for number, result in enumerate(results):
+        if result.numel() == 0:
+            continue
         memory = filled.get(result.data_ptr())
-        if memory is None or not result.is_contiguous():
+        if memory is None or result.dtype != memory.dtype:
             return False
-        if (result.dtype, result.numel()) != (memory.dtype, memory.numel()):
+        if (own is None or number < own) and not (result.is_contiguous() and result.numel() == memory.numel()):
             return False
     return True
 

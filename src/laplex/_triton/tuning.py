@@ -95,6 +95,7 @@ PULL_SOURCES = 128  # columns of a program that reads the table
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows
 BLOCK_SUM_TILE = 2048, 64  # numbers and rows at a step of a program that sums over blocks of rows
+LAYER_TILE = 64, 32  # columns and rows at a step of a program that passes over a layer's results or their cotangent
 
 # --- Launches and replays --------------------------------------------------------------------------------------------
 EARLY_PROGRAMS = 2048  # a launch of so few begins before the last one ends; each program of more would wait by itself

@@ -33,6 +33,9 @@ KIND = ((torch.float64, False),)  # dtype of tau, and whether there is a weight
 WAYS = "triton", "formed"  # both at every size: the choice between them may change at any
 
 
+Programs = dict[Variant, tuple[float, ...]]
+
+
 class Request(NamedTuple):
     """The calls to prepare for."""
 
@@ -53,7 +56,7 @@ def sizes(points: int) -> Iterator[tuple[int, int]]:
                 yield total - short, short
 
 
-def survey(device: torch.device, request: Request, pairs: Iterable[tuple[int, int]]) -> dict[Variant, tuple[int, ...]]:
+def survey(device: torch.device, request: Request, pairs: Iterable[tuple[int, int]]) -> Programs:
     """The programs of products with n x k matrices, each with numbers that it may be compiled with."""
     with surveyed(device) as noted:
         for n, k in pairs:
@@ -126,7 +129,7 @@ def prepare(device: torch.device, calls: list[Request], points: int, progress: C
     return len(programs)
 
 
-def programs_for_all_sizes(device: torch.device, calls: list[Request], points: int) -> dict[Variant, tuple[int, ...]]:
+def programs_for_all_sizes(device: torch.device, calls: list[Request], points: int) -> Programs:
     """The programs of all ways that these calls may take."""
     with surveyed(device) as noted:
         for request, (n, k) in itertools.product(calls, [*sizes(points)]):
@@ -134,7 +137,7 @@ def programs_for_all_sizes(device: torch.device, calls: list[Request], points: i
     return noted.programs
 
 
-def compile_all(programs: dict[Variant, tuple[int, ...]], progress: Callable[[int, int], None]) -> None:
+def compile_all(programs: Programs, progress: Callable[[int, int], None]) -> None:
     """Compile in threads, which Triton allows: much of it runs outside Python. ``progress`` gets how many are done."""
     progress(0, len(programs))
     first, *others = programs.items()

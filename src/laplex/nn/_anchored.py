@@ -27,16 +27,20 @@ class Anchored(nn.Module):
 
     def _product(self, x: Tensor, a: Tensor, b: Tensor, tau: Tensor, **rest: Any) -> Tensor:
         """The product of :func:`laplex.linear`, with a plan where the anchors are frozen."""
+        return self._planned(lambda plan: linear(x, a, b, tau, plan=plan, **rest), a, b)
+
+    def _planned(self, product: Callable[[Plan | None], Tensor], a: Tensor, b: Tensor) -> Tensor:
+        """A product with the anchors a and b, which takes a plan where they are frozen."""
         if not plainly_eager():
             tell_counters()
         plan = self._frozen_plan(a, b)
         if plan is None:
-            return linear(x, a, b, tau, **rest)
+            return product(None)
         try:
-            return linear(x, a, b, tau, plan=plan, **rest)
+            return product(plan)
         except StalePlanError:  # the anchors were written through ``.data``, as some averages of weights are
             self._plan = plan = Plan(a, b)
-            return linear(x, a, b, tau, plan=plan, **rest)
+            return product(plan)
 
     def _frozen_plan(self, a: Tensor, b: Tensor) -> Plan | None:
         """The plan of anchors that are not trained, built again when they change; None where it would not help.

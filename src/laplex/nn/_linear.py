@@ -12,6 +12,9 @@ from laplex._checks.counts import integer, positive
 from laplex._checks.renamed import renamed
 from laplex._formed.kernels import Kernels
 from laplex._formed.matrix import matrix
+from laplex._layer.inputs import ONES, Factors
+from laplex._layer.product import layer_product
+from laplex._layer.scaled import scaled
 from laplex.nn import _checks as checks
 from laplex.nn import _encoders as encoders
 from laplex.nn import _scales as scales
@@ -124,9 +127,7 @@ class LaplexLinear(Anchored):
     @property
     def tau(self) -> Tensor:
         """The length scales (kernels,)."""
-        if self.train_tau:
-            return scales.scaled(self.log_tau, self._factors.tau).exp()
-        return self.fixed_tau  # type: ignore[return-value]
+        return self.log_tau.exp() if self.train_tau else self.fixed_tau  # type: ignore[return-value]
 
     @property
     def weight(self) -> Tensor:
@@ -135,7 +136,8 @@ class LaplexLinear(Anchored):
         It is formed each time it is read, in O(kernels * out_features * in_features) time and as much memory as a dense
         weight takes; calling the layer may need neither. Writes into it are lost: the parameters are a, b and mix.
         """
-        a, b, tau, mix, phi, psi = self._scaled_parameters()
+        tensors = self.a, self.b, self.tau, self.mix, self.phi, self.psi
+        a, b, tau, mix, phi, psi = map(scaled, tensors, self._factors.each)
         return matrix(Kernels(a, b, tau, mix, phi, psi, self.kernels))
 
     @weight.setter
@@ -143,24 +145,12 @@ class LaplexLinear(Anchored):
         raise AttributeError(checks.weight_is_formed("laplex.nn.LaplexLinear", value))
 
     @property
-    def _factors(self) -> scales.Factors:
+    def _factors(self) -> Factors:
         """By what the gradients of the parameters are multiplied."""
         if not self.scale_gradients:
-            return scales.Factors()
+            return ONES
         sizes = self.out_features, self.in_features
         return scales.gradient_factors(*sizes, self.kernels, self.phi is not None, self._first_tau)
-
-    def _scaled_parameters(self) -> tuple[Any, ...]:
-        """a, b, tau, mix, phi and psi, whose gradients will be scaled."""
-        factors = self._factors
-        return (
-            scales.scaled(self.a, factors.a),
-            scales.scaled(self.b, factors.b),
-            self.tau,
-            scales.scaled(self.mix, factors.mix),
-            None if self.phi is None else scales.scaled(self.phi, factors.phi),
-            None if self.psi is None else scales.scaled(self.psi, factors.psi),
-        )
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""
@@ -188,9 +178,8 @@ class LaplexLinear(Anchored):
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
-        a, b, tau, mix, phi, psi = self._scaled_parameters()
-        y = self._product(x, a, b, tau, weight=mix, phi=phi, psi=psi)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        inputs = x, self.a, self.b, self.tau, self.mix, self.bias, self.phi, self.psi
+        return self._planned(lambda plan: layer_product(*inputs, plan, self._factors), self.a, self.b)
 
     # --- from and to dense layers -------------------------------------------------------------------------------------
 

@@ -34,11 +34,8 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.autograd import forward_ad
+from laplex._layer.inputs import Factors
 
 GAIN = 2.0  # the size of a fresh W, in units of nn.Linear's: mix grows slowly, so larger is better; 4 is too large
 SPEED = 2.0  # 1 / tau is this times sqrt(in_features), about the square root of 3: see above
@@ -47,17 +44,6 @@ AGREEMENT_OF_ALL = 50.0  # the same for sums of all entries
 SPREAD = 2.5  # standard deviation of the anchors of a head, in units of tau; between 1 and 4 results hardly differ
 SHORTEST = SPREAD * math.sqrt(12.0)  # the length of an even grid with that standard deviation
 LENGTH_OF_A_KERNEL = 1.5  # of the line, for each kernel; see ``_start``
-
-
-class Factors(NamedTuple):
-    """By what a layer multiplies the gradients of its parameters."""
-
-    a: float = 1.0
-    b: float = 1.0
-    tau: float = 1.0  # of log_tau
-    mix: float = 1.0
-    phi: float = 1.0
-    psi: float = 1.0
 
 
 def default_tau(in_features: int) -> float:
@@ -86,39 +72,6 @@ def gradient_factors(n: int, k: int, kernels: int, phase: bool, tau: float) -> F
     row = math.sqrt(3 * kernels) / (size * AGREEMENT)
     column = row * math.sqrt(k / n)
     every = math.sqrt(length / (n * k)) / AGREEMENT_OF_ALL
-    mix = size * math.sqrt(length / (3 * k * kernels))  # d/dlog_tau is about mix d/dmix
-    return Factors(row * tau, column * tau, every / mix, every, row, column)
-
-
-def scaled(tensor: Tensor, factor: float) -> Tensor:
-    """The tensor itself, but its gradient is multiplied by a factor."""
-    if factor == 1.0 or not torch.is_grad_enabled() or not tensor.requires_grad:
-        return tensor
-    if torch.compiler.is_compiling():
-        return _Scaled.apply(tensor, factor)  # type: ignore[no-any-return]
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    return (_TransformableScaled if transformed else _Scaled).apply(tensor, factor)  # type: ignore[no-any-return]
-
-
-class _Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(tensor: Tensor, factor: float) -> Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.factor = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return g * ctx.factor, None
-
-
-class _TransformableScaled(_Scaled):
-    """The same for torch.func, and for forward mode, whose derivatives are true ones. torch.compile refuses it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _factor: Any) -> Tensor:
-        return tangent.view_as(tangent)
+    mix = size * math.sqrt(length / (3 * k * kernels))  # tau d/dtau is about mix d/dmix
+    phases = math.sqrt(row * column)  # one for both sides
+    return Factors(row * tau, column * tau, every / (mix * tau), every, phases)

@@ -13,8 +13,12 @@ from laplex._triton.formed import programs
 from laplex._triton.formed.multiply import entries_dtype as entries_dtype
 from laplex._triton.formed.multiply import matmul as matmul
 from laplex._triton.formed.multiply import multiply as multiply
+from laplex._triton.formed.multiply import outer as outer
 from laplex._triton.launch import launch
 from laplex._triton.replay import replayed
+
+Scales = tuple[float, float, float, float, float]
+ONES: Scales = (1.0,) * 5
 
 
 def form(kernels: Kernels, dtype: torch.dtype, written: torch.dtype | None = None) -> Tensor:
@@ -52,13 +56,16 @@ def _form(kernels: Kernels, *, exact: bool, written: torch.dtype) -> tuple[Tenso
     return (out,)
 
 
-def pull(g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = None) -> Gradients:
+def pull(
+    g: Tensor, kernels: Kernels, needs: Needs, dtype: torch.dtype | None = None, scales: Scales = ONES
+) -> Gradients:
     """The gradients of sum(g * W), in the order of ``Kernels.tensors``; None where they are not wanted.
 
     ``dtype`` is that of x, by default that of g: for float32 programs compute in float32, though g may be float64.
+    The gradients of targets, sources, tau, weight and phases are multiplied by their ``scales``.
     """
     exact = (g.dtype if dtype is None else dtype) == torch.float64
-    bars = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact))
+    bars = iter(_pull(g.contiguous(), kernels, needs=needs, exact=exact, scales=scales))
     anchors, tau, weight, phase = needs
     t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar = (
         next(bars) if needed else None for needed in (anchors, anchors, tau, weight, phase, phase)
@@ -72,7 +79,7 @@ def _flat_with(g: Tensor, kernels: Kernels) -> tuple[tuple[Tensor, ...], Any]:
 
 
 @replayed(_flat_with)
-def _pull(g: Tensor, kernels: Kernels, *, needs: Needs, exact: bool) -> tuple[Tensor, ...]:
+def _pull(g: Tensor, kernels: Kernels, *, needs: Needs, exact: bool, scales: Scales) -> tuple[Tensor, ...]:
     """The gradients that are wanted. Of many large ones a group is pulled at a time: parts are no more than g."""
     h, n, k = kernels.shape
     small, large = tuning.PULL_TILES
@@ -85,7 +92,7 @@ def _pull(g: Tensor, kernels: Kernels, *, needs: Needs, exact: bool) -> tuple[Te
     parts = g.new_empty((h * most * of_each,), dtype=torch.float64 if exact else torch.float32)
     for begin in range(0, kernels.summed, most):
         group = begin, min(most, kernels.summed - begin)
-        _pull_group(g, kernels, needs, (parts, bars), (targets, sources), group)
+        _pull_group(g, kernels, needs, (parts, bars), (targets, sources), group, scales)
     return tuple(bar for bar in bars if bar is not None)
 
 
@@ -96,6 +103,7 @@ def _pull_group(
     into: tuple[Tensor, Gradients],
     tile: tuple[int, int],
     group: tuple[int, int],
+    scales: Scales,
 ) -> None:
     """Fill the gradients of a group of matrices: its first, and how many."""
     target, source, tau, weight, phi, psi = _in_memory(kernels)
@@ -112,9 +120,8 @@ def _pull_group(
     tensors = parts, tau, _or(weight, tau), *[_or(bar, parts) for bar in bars]
     flags_of_finish = needs.anchors, needs.tau, needs.weight, weight is not None, needs.phase, width, chunk
     grid = h * count * (-(-n // width) + -(-k // width) + 1), 1, 1
-    launch(
-        programs.finish_program, grid, tensors, (sources_at, all_at, *of_group, n, k, across, down), flags_of_finish, 4
-    )
+    numbers = sources_at, all_at, *of_group, n, k, across, down, *scales
+    launch(programs.finish_program, grid, tensors, numbers, flags_of_finish, 4)
 
 
 def _in_memory(kernels: Kernels) -> tuple[Any, ...]:

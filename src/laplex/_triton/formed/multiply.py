@@ -13,10 +13,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from laplex._precision import allows_tf32
 from laplex._triton import tuning
 from laplex._triton.formed.programs_multiply import multiply_program
 from laplex._triton.launch import launch
-from laplex._triton.precision import allows_tf32, multiplies_doubles
+from laplex._triton.precision import multiplies_doubles
 from laplex._triton.recording import call
 
 
@@ -27,17 +28,20 @@ def entries_dtype(dtype: torch.dtype, device: torch.device, multiplications: int
     return torch.float32 if allows_tf32() else torch.float64
 
 
-def multiply(x: Tensor, matrix: Tensor) -> Tensor:
-    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or x (h, m, k) and W (h, n, k)."""
+def multiply(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x W^T for x (..., k) and W (n, k), as a step that can be replayed; or x (h, m, k) and W (h, n, k).
+
+    Plus ``bias`` (n,), for a single W.
+    """
     if matrix.dim() == 3:
         return matmul(x, matrix.mT, x.dtype)
     n, k = matrix.shape
     y = x.new_empty((*x.shape[:-1], n))
     rows, out = x.reshape(-1, k), y.view(-1, n)
     if x.dtype == torch.float32 == matrix.dtype and not allows_tf32():
-        _multiply(rows[None], matrix.t()[None], out[None])
+        _multiply(rows[None], matrix.t()[None], out[None], bias=bias)
     else:
-        call(_times_transposed, rows, matrix, out=(out,))
+        call(_times_transposed, rows, matrix, *(() if bias is None else (bias,)), out=(out,))
     return y
 
 
@@ -59,24 +63,45 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return product(left, right).to(dtype)
 
 
-def _times_transposed(x: Tensor, matrix: Tensor, out: Tensor) -> None:
+def outer(g: Tensor, x: Tensor, dtype: torch.dtype, sums: Tensor) -> Tensor:
+    """g^T x of g (m, n) and x (m, k), in this dtype, as :func:`matmul` has it; and fill the sums of g over rows, (n,).
+
+    A program that reads g anyway adds it up; next to a product of torch, torch does.
+    """
+    if g.dtype == torch.float32 == x.dtype == dtype and not allows_tf32():
+        out = g.new_empty((g.shape[1], x.shape[1]))
+        _multiply(g.t()[None], x[None], out[None], sums=sums)
+        return out
+    call(torch.sum, g, out=(sums,), dim=0, dtype=sums.dtype)
+    return matmul(g.t(), x, dtype)
+
+
+def _times_transposed(x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     """A function of its own: a replay makes views by their shape alone, and so no transpose."""
-    if x.dtype == matrix.dtype:
-        torch.mm(x, matrix.t(), out=out)
+    rows = x if x.dtype == matrix.dtype else x.to(matrix.dtype)
+    into = out if out.dtype == matrix.dtype else None
+    if bias is None:
+        product = torch.mm(rows, matrix.t(), out=into)
     else:
-        out.copy_(torch.mm(x.to(matrix.dtype), matrix.t()))
+        product = torch.addmm(bias.to(matrix.dtype), rows, matrix.t(), out=into)
+    if into is None:
+        out.copy_(product)
 
 
-def _multiply(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """out (h, m, n) = left (h, m, l) right (h, l, n), all float32."""
+def _multiply(
+    left: Tensor, right: Tensor, out: Tensor, *, bias: Tensor | None = None, sums: Tensor | None = None
+) -> None:
+    """out (h, m, n) = left (h, m, l) right (h, l, n) + bias (n,), all float32; and sums (h, m) of left over l."""
     (h, m, length), n = left.shape, right.shape[-1]
     (left, left_stride, left_adjacent), (lines, right_stride, right_adjacent) = _lines(left), _lines(right.mT)
     small, large = tuning.MULTIPLY_TILES
     rows, cols = small if h * m * n < tuning.MULTIPLY_MANY * large[0] * large[1] else large
     grid = h * -(-m // rows) * -(-n // cols), 1, 1
     numbers = m, n, length, left_stride, right_stride, left.stride(0), lines.stride(0)
-    flags = left_adjacent, right_adjacent, multiplies_doubles(out.device), rows, cols, tuning.MULTIPLY_TERMS
-    launch(multiply_program, grid, (left, lines, out), numbers, flags, tuning.MULTIPLY_WARPS)
+    exact = multiplies_doubles(out.device), bias is not None, sums is not None
+    flags = left_adjacent, right_adjacent, *exact, rows, cols, tuning.MULTIPLY_TERMS
+    tensors = left, lines, out if bias is None else bias, out, out if sums is None else sums
+    launch(multiply_program, grid, tensors, numbers, flags, tuning.MULTIPLY_WARPS)
 
 
 def _lines(matrix: Tensor) -> tuple[Tensor, int, bool]:

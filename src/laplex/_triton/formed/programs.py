@@ -205,10 +205,14 @@ def _finished(parts, bar, i, size, count, factor, CHUNK: tl.constexpr):
 def finish_program(
     parts, tau, weight, t_bar, s_bar, tau_bar, weight_bar, phi_bar, psi_bar,
     sources_at, all_at, r, begin, group, n, k, across, down,
+    target_scale, source_scale, tau_scale, weight_scale, phase_scale,
     ANCHORS: tl.constexpr, TAU: tl.constexpr, WEIGHT: tl.constexpr, WEIGHTED: tl.constexpr, PHASE: tl.constexpr,
     WIDTH: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Sum the parts of one matrix, WIDTH targets or sources per program; the last one sums those for weight and tau."""
+    """Sum the parts of one matrix, WIDTH targets or sources per program; the last one sums those for weight and tau.
+
+    Gradients are multiplied by their scales.
+    """
     channels: tl.constexpr = (1 if ANCHORS else 0) + (1 if PHASE else 0)
     last: tl.constexpr = channels - 1
     blocks_of_targets, blocks_of_sources = tl.cdiv(n, WIDTH), tl.cdiv(k, WIDTH)
@@ -221,16 +225,16 @@ def finish_program(
         i = block * WIDTH + tl.arange(0, WIDTH)
         of_targets = parts + slot * channels * across * n
         if ANCHORS:
-            _finished(of_targets, t_bar + matrix * n, i, n, across, factor / length, CHUNK)
+            _finished(of_targets, t_bar + matrix * n, i, n, across, factor * target_scale / length, CHUNK)
         if PHASE:
-            _finished(of_targets + last * across * n, phi_bar + matrix * n, i, n, across, factor, CHUNK)
+            _finished(of_targets + last * across * n, phi_bar + matrix * n, i, n, across, factor * phase_scale, CHUNK)
     elif block < blocks_of_targets + blocks_of_sources:
         j = (block - blocks_of_targets) * WIDTH + tl.arange(0, WIDTH)
         of_sources = parts + sources_at + slot * channels * down * k
         if ANCHORS:
-            _finished(of_sources, s_bar + matrix * k, j, k, down, factor / length, CHUNK)
+            _finished(of_sources, s_bar + matrix * k, j, k, down, factor * source_scale / length, CHUNK)
         if PHASE:
-            _finished(of_sources + last * down * k, psi_bar + matrix * k, j, k, down, factor, CHUNK)
+            _finished(of_sources + last * down * k, psi_bar + matrix * k, j, k, down, factor * phase_scale, CHUNK)
     else:
         tiles = across * down
         lane = tl.arange(0, WIDTH)
@@ -242,6 +246,6 @@ def finish_program(
             if TAU:
                 of_tau += tl.load(parts_here + tiles, mask=start + lane < tiles, other=0.0)
         if WEIGHT:
-            tl.store(weight_bar + matrix, tl.sum(of_weight, 0))
+            tl.store(weight_bar + matrix, tl.sum(of_weight, 0) * weight_scale)
         if TAU:
-            tl.store(tau_bar + matrix, tl.sum(of_tau, 0) * factor / length)
+            tl.store(tau_bar + matrix, tl.sum(of_tau, 0) * factor * tau_scale / length)

@@ -107,14 +107,14 @@ def _order(a: Tensor, b: Tensor, layout: str) -> Tensors:
 def _counted(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Positions and entries of both sides in order, (h, padded): every point is compared with all others."""
     length = padded(a.shape[1] + b.shape[1])
-    return _ranked(a, b, length, length, tuning.RANK_TILE)
+    return ranked(a, b, length, length, tuning.RANK_TILE)
 
 
 def _counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """The same for more points: every point is compared with those of its run, then searched for in the other runs."""
     (h, n), k = a.shape, b.shape[1]
     merged, length = n + k, padded(n + k)
-    runs = _ranked(a, b, tuning.RUN, merged, tuning.RUN_TILE)
+    runs = ranked(a, b, tuning.RUN, merged, tuning.RUN_TILE)
     position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
     width, at_once = tuning.JOIN_TILE
     number = -(-merged // tuning.RUN)
@@ -124,8 +124,8 @@ def _counted_in_runs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return position, entry
 
 
-def _ranked(a: Tensor, b: Tensor, run: int, length: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
-    """Rows, then columns, as sorted runs."""
+def ranked(a: Tensor, b: Tensor, run: int, length: int, tile: tuple[int, int, int]) -> tuple[Tensor, Tensor]:
+    """Rows, then columns, as sorted runs of ``run`` points, which are a multiple of the points of a program."""
     (h, n), k = a.shape, b.shape[1]
     position, entry = a.new_empty((h, length)), a.new_empty((h, length), dtype=torch.int32)
     tensors, grid = (a.contiguous(), b.contiguous(), position, entry), (-(-(n + k) // tile[0]), h, 1)

@@ -13,7 +13,7 @@ from laplex._triton.launch import launch, power
 from laplex._triton.phase import programs_spread as programs
 from laplex._triton.phase.stacks import PhasedSide, Pulled, stack
 from laplex._triton.recording import from_anchors
-from laplex._triton.short.launch import sources_of
+from laplex._triton.short.launch import places_of_ends, ranked_sources
 from laplex._triton.short.programs import table_program
 
 
@@ -29,12 +29,12 @@ def table(x: Tensor, angle: Tensor, matrix: Matrix) -> SourceTable:
     """The table of x (h, m, k), with the phases of the sources."""
     h, m, k = x.shape
     exact = x.dtype == torch.float64
-    _target, position, order, fault = from_anchors("sources and fault", lambda: sources_of(matrix, h))
+    target, position, order, ends = from_anchors("ranked sources and ends", lambda: ranked_sources(matrix, h))
     stacked = stack(x, angle, torch.float64)
     sums = x.new_empty((h, 2, k, 2 * m), dtype=torch.float64 if exact else torch.float32)
     short = max(power(k), 16)
-    tensors = stacked, matrix.tau, position, order, fault, sums
-    sizes = 2 * m, k, 2 * m, 0, *stacked.stride()
+    tensors = stacked, matrix.tau, position, order, ends, sums
+    sizes = 2 * m, k, 2 * m, 0, *places_of_ends(ends, target.shape[1] + k), *stacked.stride()
     launch(table_program, (4 * m, h, 1), tensors, sizes, (exact, False, short), max(short // 128, 1))
     return SourceTable(sums, position, matrix.tau)
 

@@ -12,16 +12,16 @@ from laplex._triton.launch import launch, step
 from laplex._triton.scan import rows as programs
 
 
-def adjacent_empty(like: Tensor) -> Tensor:
-    """(h, m, size) as ``like``, not filled, with adjacent rows."""
-    h, m, size = like.shape
+def adjacent_empty(like: Tensor, size: int) -> Tensor:
+    """(h, m, size), not filled, with adjacent rows; h, m and the dtype are those of ``like``."""
+    h, m, _ = like.shape
     rows = -(-m // tuning.ROWS_ADJACENT) * tuning.ROWS_ADJACENT
     return like.new_empty((h, size, rows)).mT[:, :m]
 
 
 def adjacent(x: Tensor) -> Tensor:
     """A copy of x (h, m, size) with adjacent rows."""
-    copied = adjacent_empty(x)
+    copied = adjacent_empty(x, x.shape[-1])
     copy(x, copied)
     return copied
 

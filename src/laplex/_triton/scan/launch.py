@@ -52,16 +52,30 @@ def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple
         distance_sums(rows, matrix, out, other if odd else None)
     elif reads_table(rows.shape[-1], out.shape[-1], out.numel()):
         spread(rows, matrix, out, odd=other if odd else None)
-    elif not worth_adjacent_rows((*rows.shape[:2], out.shape[-1], rows.shape[-1]), joined(matrix.order).in_order):
+    elif not has_adjacent_rows(rows, matrix):
         scan_tiles(matrix, Operands(rows, out, other, odd))
     else:
-        sums = adjacent_empty(out)
-        odd_sums = adjacent_empty(other) if odd else sums
-        scan_tiles(matrix, Operands(adjacent(rows), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
+        sums, odd_sums = adjacent_sums(rows, matrix, odd=odd)
         copy(sums, out)
         if odd:
             copy(odd_sums, other)
     return even, odd_part
+
+
+def has_adjacent_rows(x: Tensor, matrix: Matrix) -> bool:
+    """Whether products of x (h, m, k) with this matrix are computed in memory with adjacent rows."""
+    (h, m, k), n = x.shape, matrix.target.shape[-1]
+    if reads_table(k, n, h * m * n):
+        return False
+    return worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order)
+
+
+def adjacent_sums(x: Tensor, matrix: Matrix, *, odd: bool) -> tuple[Tensor, Tensor]:
+    """E x and S x of x (h, m, k), with adjacent rows: (h, m, n) each."""
+    sums = adjacent_empty(x, matrix.target.shape[-1])
+    odd_sums = adjacent_empty(x, matrix.target.shape[-1]) if odd else sums
+    scan_tiles(matrix, Operands(adjacent(x), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
+    return sums, odd_sums
 
 
 scan = replayed(lambda x, matrix: ((x, *matrix.tensors), matrix.order.layout))(scan_once)
@@ -81,12 +95,13 @@ def pull_once(
     x_bar, tau_bar = even_like(x, x.shape[-1], matrix), tau.new_empty(0)
     t_bar = matrix.target.new_empty((*matrix.target.shape[:-1], odd_x.shape[-1]))
     rows, weights, out = flat_rows(g, tau), flat_rows(x, tau), flat_rows(x_bar, tau)
-    s_bar, parts = _pulled(rows, weights, out, matrix.mT, to_tau)
+    pulled, parts = pulled_parts(rows, weights, out, matrix.mT, to_tau)
+    s_bar = pulled[:, 0] if pulled.shape[1] == 1 else block_sum(pulled)
     if odd_x.shape[-1] > 0:
         _row_dot(rows, flat_rows(odd_x, tau), tau, t_bar)
     if to_tau:
         if parts is None:
-            parts = _tau_parts(rows, weights, matrix)
+            parts = stretch_parts(rows, weights, matrix)
         tau_bar = tau.new_empty(tau.shape)
         call(torch.sum, parts, out=(tau_bar.view(-1),), dim=1)
     return x_bar, t_bar, s_bar.view(matrix.source.shape), tau_bar
@@ -95,25 +110,30 @@ def pull_once(
 pullback = replayed(lambda g, x, odd_x, matrix: ((g, x, odd_x, *matrix.tensors), matrix.order.layout))(pull_once)
 
 
-def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: bool) -> tuple[Tensor, Tensor | None]:
-    """Fill out with E x; return 1/tau sum over rows of weights * S x, (h, n).
+def pulled_parts(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: bool) -> tuple[Tensor, Tensor | None]:
+    """Fill out with E x; return what adds up to 1/tau sum over rows of weights * S x, (h, parts, n).
 
     Where it costs nothing, also what adds up to the gradient of tau, (h, parts).
     """
-    (h, m, k), n = x.shape, out.shape[-1]
+    k, n = x.shape[-1], out.shape[-1]
     if reads_table(k, n, out.numel()):
         pulled, parts = spread(x, matrix, out, weights=weights, pull=True, to_tau=to_tau)
-        return pulled, parts if to_tau else None
-    if not worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order):
+        return pulled[:, None], parts if to_tau else None
+    if not has_adjacent_rows(x, matrix):
         return scan_tiles(matrix, Operands(x, out, weights, odd=True, pull=True)), None
-    sums = adjacent(weights)  # the sums take the place of the weights, which are read before
-    operands = Operands(adjacent(x), sums, sums, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT)
-    pulled = scan_tiles(matrix, operands)
+    sums, pulled = adjacent_pull(adjacent(x), weights, matrix)
     copy(sums, out)
     return pulled, None
 
 
-def _tau_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
+def adjacent_pull(x: Tensor, weights: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
+    """E x with adjacent rows, as x has, and what is pulled, (h, parts, n)."""
+    sums = adjacent(weights)  # the sums take the place of the weights, which are read before
+    operands = Operands(x, sums, sums, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT)
+    return sums, scan_tiles(matrix, operands)
+
+
+def stretch_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
     """What adds up to tau_bar, (h, parts): from the table of the short side's sums if x has it, else from tiles."""
     if reads_table(x.shape[-1], g.shape[-1], g.numel()):
         return spread(x, matrix, None, weights=g, to_tau=True)[1]
@@ -121,7 +141,7 @@ def _tau_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
 
 
 def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
-    """The launches over tiles: fill even and odd sums; with ``pull`` return what is pulled, (h, n)."""
+    """The launches over tiles: fill even and odd sums; with ``pull`` return what is pulled, (h, blocks of rows, n)."""
     x, out, other, odd, pull, rows_adjacent = operands
     order = joined(matrix.order)
     plan = schedule(
@@ -150,9 +170,7 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
         _launch(programs.scan_program, tensors, setup)
     if cut.unstaged:
         unstage(merged_x, order.place_of.view(h, -1)[:, 0 if order.first else k :], out)
-    if not pull:
-        return out
-    return pulled[:, 0] if cut.row_blocks == 1 else block_sum(pulled)
+    return pulled if pull else out
 
 
 def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:

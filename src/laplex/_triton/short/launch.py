@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from laplex._scan.order import Matrix
+from laplex._scan.order import Matrix, padded
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power, step
+from laplex._triton.order.launch import joined, ranked
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.short import programs
 
@@ -35,19 +36,19 @@ def spread(
     every target finds its place among them.
     """
     (h, m, k), n = x.shape, matrix.target.shape[-1]
-    target, position, order, fault = from_anchors("sources and fault", lambda: sources_of(matrix, h))
+    target, position, order, ends = from_anchors("ranked sources and ends", lambda: ranked_sources(matrix, h))
     exact = x.dtype == torch.float64
     degree = h * 2 * k * m  # sums in the table; as many weighted by distance follow them
     table = x.new_empty((degree * (2 if to_tau else 1),), dtype=torch.float64 if exact else torch.float32)
-    tensors: tuple[Tensor, ...] = x, matrix.tau, position, order, fault, table
+    tensors: tuple[Tensor, ...] = x, matrix.tau, position, order, ends, table
     sources = step(k, tuning.TABLE_SOURCES, 4, 32)
-    sizes: tuple[int, ...] = m, k, m, degree, *x.stride()
+    sizes: tuple[int, ...] = m, k, m, degree, *places_of_ends(ends, n + k), *x.stride()
     launch(programs.table_program, (2 * m, h, 1), tensors, sizes, (exact, to_tau, sources), max(sources // 128, 1))
     few, many = tuning.SPREAD_TILE
     targets, rows = (many, tuning.SPREAD_ROWS) if 2 * m > tuning.SPREAD_ROWS else (few, power(m))
     grid = -(-n // targets), h, 1
-    pulled = target.new_empty((h, n)) if pull else fault
-    stretch = target.new_empty((h, grid[0]), dtype=torch.float64) if to_tau else fault
+    pulled = target.new_empty((h, n)) if pull else target
+    stretch = target.new_empty((h, grid[0]), dtype=torch.float64) if to_tau else table
     outputs = [part.reshape(h, m, n) for part in (even, odd, weights) if part is not None]
     out, other = outputs[0], outputs[-1]  # one stands in for the other if that is not wanted; it is not touched then
     tensors = target, position, matrix.tau, table, out, other, pulled, stretch
@@ -57,7 +58,28 @@ def spread(
     return pulled, stretch
 
 
-def sources_of(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
+def ranked_sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
+    """The targets, the sorted sources and their order, and ``ends`` (h, size), of which the first and the last number
+    of every matrix that matters are finite only if all its targets are.
+
+    The positions of an order that is known to be right have all anchors between them. Few sources are ranked by
+    counting, in one launch.
+    """
+    target, source = matrix.target.reshape(h, -1).contiguous(), matrix.source.reshape(h, -1).contiguous()
+    k, order = source.shape[1], joined(matrix.order)
+    if h * k * k > tuning.COUNTED_PAIRS or order.is_checked:
+        target, position, index, fault = _sorted_sources(matrix, h)
+        return target, position, index, fault[:, None]
+    position, index = ranked(source, source[:, :0], padded(k), k, tuning.RANK_TILE)
+    return target, position, index, order.position.view(h, -1)
+
+
+def places_of_ends(ends: Tensor, points: int) -> tuple[int, int]:
+    """How many numbers ``ends`` of :func:`ranked_sources` has for a matrix, and which is the last that matters."""
+    return ends.shape[1], points - 1 if ends.shape[1] > 1 else 0
+
+
+def _sorted_sources(matrix: Matrix, h: int) -> tuple[Tensor, ...]:
     """The targets, the sorted sources and their order, and (h,) NaN where a target is not finite, else 0."""
     target, source = matrix.target.reshape(h, -1).contiguous(), matrix.source.reshape(h, -1).contiguous()
     position, order = torch.empty_like(source), source.new_empty(source.shape, dtype=torch.int64)

@@ -35,14 +35,15 @@ from laplex._triton.running import carried_along, running_states
 
 @program(numbers="m", callers=("x", "tau"))
 def table_program(
-    x, tau, position, order, fault, table, m, k, rows, weighted_at, x_batch, x_row, x_col,
+    x, tau, position, order, ends, table, m, k, rows, weighted_at, length, last, x_batch, x_row, x_col,
     EXACT: tl.constexpr, TO_TAU: tl.constexpr, SOURCES: tl.constexpr,
 ):  # fmt: skip
     """Scan all sources, which one program holds, in one direction, for one row of x.
 
     table (batches, 2, k, rows) has at each source the decayed sum up to and including it, from the left at [:, 0] and
     from the right at [:, 1]. Sources are sorted, as ``position`` is; ``order`` has their indices in the caller's order.
-    A fault makes the table NaN. TO_TAU: the sums weighted by distance are a second table, ``weighted_at`` numbers
+    A fault makes the table NaN; one of a target shows in the first or the ``last`` number of ``ends``, which has
+    ``length`` for each matrix. TO_TAU: the sums weighted by distance are a second table, ``weighted_at`` numbers
     after the first; their exponents u are in powers of two.
     """
     row, side, batch = (tl.program_id(0) // 2).to(tl.int64), tl.program_id(0) % 2, tl.program_id(1).to(tl.int64)
@@ -51,9 +52,11 @@ def table_program(
     inside = lane < k
     source = tl.where(side == 0, lane, k - 1 - lane)
     positions = tl.load(position + batch * k + source, mask=inside, other=0.0).to(tl.float64)
-    index = tl.load(order + batch * k + source, mask=inside, other=0)
+    index = tl.load(order + batch * k + source, mask=inside, other=0).to(tl.int64)
     v = tl.load(x + batch * x_batch + row * x_row + index * x_col, mask=inside, other=0.0).to(tl.float64)
-    faults = tl.sum(tl.where(inside, positions * 0.0, 0.0), 0) + rate * 0.0 + tl.load(fault + batch)
+    ends += batch * length
+    outer = tl.load(ends).to(tl.float64) * 0.0 + tl.load(ends + last).to(tl.float64) * 0.0
+    faults = tl.sum(tl.where(inside, positions * 0.0, 0.0), 0) + rate * 0.0 + outer
     place = ((batch * 2 + side) * k + source) * rows + row
     if TO_TAU:
         last = tl.load(position + batch * k + tl.where(side == 0, k - 1, 0)).to(tl.float64)

@@ -1,0 +1,43 @@
+"""Tensors whose gradients are multiplied by a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+
+def scaled(tensor: Any, factor: float) -> Any:
+    """The tensor itself, but its gradient is multiplied by a factor; None for none."""
+    if tensor is None or factor == 1.0 or not torch.is_grad_enabled() or not tensor.requires_grad:
+        return tensor
+    if torch.compiler.is_compiling():
+        return _Scaled.apply(tensor, factor)
+    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return (_TransformableScaled if transformed else _Scaled).apply(tensor, factor)
+
+
+class _Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(tensor: Tensor, factor: float) -> Tensor:
+        return tensor.view_as(tensor)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.factor = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return g * ctx.factor, None
+
+
+class _TransformableScaled(_Scaled):
+    """The same for torch.func, and for forward mode, whose derivatives are true ones. torch.compile refuses it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _factor: Any) -> Tensor:
+        return tangent.view_as(tangent)

@@ -1,0 +1,1 @@
+"""A layer's step on a GPU: its launches, forward and backward, each recorded and replayed in one piece."""
