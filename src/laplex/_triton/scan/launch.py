@@ -6,7 +6,7 @@ and graphs can be captured.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,27 +17,17 @@ from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
-from laplex._triton.launch import Setup, launch, step
+from laplex._triton.launch import launch
 from laplex._triton.order.launch import Joined, joined, places, refreshed
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.replay import replayed
-from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
 from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.schedule import Carry, ScanProblem, schedule, worth_adjacent_rows
+from laplex._triton.scan.block import scan_blocks, worth_blocks, worth_lines
+from laplex._triton.scan.schedule import ScanProblem, schedule, worth_adjacent_rows
+from laplex._triton.scan.steps import Operands, block_sum, carry, launch_setup
 from laplex._triton.short.launch import reads_table, spread, stage, unstage
 from laplex._triton.short.programs import reduce_rows_program
-
-
-class Operands(NamedTuple):
-    """What the launches over tiles read and write."""
-
-    x: Tensor  # (h, m, k)
-    out: Tensor  # (h, m, n), even sums
-    other: Tensor  # (h, m, n), odd sums, or their weights; anything if neither is wanted
-    odd: bool  # odd sums are wanted, or pulled
-    pull: bool = False  # ``other`` holds weights: their products with the odd sums are summed over rows
-    adjacent: int = 1  # rows of x that lie adjacent in memory
 
 
 def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
@@ -52,16 +42,32 @@ def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple
         distance_sums(rows, matrix, out, other if odd else None)
     elif reads_table(rows.shape[-1], out.shape[-1], out.numel()):
         spread(rows, matrix, out, odd=other if odd else None)
-    elif not worth_adjacent_rows((*rows.shape[:2], out.shape[-1], rows.shape[-1]), joined(matrix.order).in_order):
-        scan_tiles(matrix, Operands(rows, out, other, odd))
     else:
-        sums = adjacent_empty(out)
-        odd_sums = adjacent_empty(other) if odd else sums
-        scan_tiles(matrix, Operands(adjacent(rows), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
-        copy(sums, out)
-        if odd:
-            copy(odd_sums, other)
+        _scan_rows(matrix, Operands(rows, out, other, odd))
     return even, odd_part
+
+
+def _scan_rows(matrix: Matrix, operands: Operands) -> Tensor:
+    """The launches over tiles or over blocks; where that pays, on copies with adjacent rows."""
+    x, out, other, odd, pull, _ = operands
+    run, is_turned = _way(x, out, joined(matrix.order).in_order)
+    if not is_turned:
+        return run(matrix, operands)
+    sums = adjacent_empty(out)
+    others = adjacent(other) if pull else adjacent_empty(other) if odd else sums
+    pulled = run(matrix, Operands(adjacent(x), sums, others, odd, pull, tuning.ROWS_ADJACENT))
+    copy(sums, out)
+    if odd and not pull:
+        copy(others, other)
+    return pulled
+
+
+def _way(x: Tensor, out: Tensor, in_order: bool) -> tuple[Callable[[Matrix, Operands], Tensor], bool]:
+    """The function that launches, and whether it takes copies with adjacent rows."""
+    sizes = *x.shape[:2], out.shape[-1], x.shape[-1]
+    if worth_blocks(sizes, x.dtype):
+        return scan_blocks, worth_lines(x, in_order)
+    return scan_tiles, worth_adjacent_rows(sizes, in_order)
 
 
 scan = replayed(lambda x, matrix: ((x, *matrix.tensors), matrix.order.layout))(scan_once)
@@ -100,17 +106,10 @@ def _pulled(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau: boo
 
     Where it costs nothing, also what adds up to the gradient of tau, (h, parts).
     """
-    (h, m, k), n = x.shape, out.shape[-1]
-    if reads_table(k, n, out.numel()):
+    if reads_table(x.shape[-1], out.shape[-1], out.numel()):
         pulled, parts = spread(x, matrix, out, weights=weights, pull=True, to_tau=to_tau)
         return pulled, parts if to_tau else None
-    if not worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order):
-        return scan_tiles(matrix, Operands(x, out, weights, odd=True, pull=True)), None
-    sums = adjacent(weights)  # the sums take the place of the weights, which are read before
-    operands = Operands(adjacent(x), sums, sums, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT)
-    pulled = scan_tiles(matrix, operands)
-    copy(sums, out)
-    return pulled, None
+    return _scan_rows(matrix, Operands(x, out, weights, odd=True, pull=True)), None
 
 
 def _tau_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
@@ -138,25 +137,21 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
     scratch = x.new_empty((plan.scratch,), dtype=torch.float64)
     merged_x = x.new_empty((h, m, padded(n + k))) if cut.staged else x
     tensors: tuple[Tensor, ...] = x, merged_x, matrix.tau, order.entry, position, scratch
-    _launch(programs.reduce_program, tensors, plan.reduce)
+    launch_setup(programs.reduce_program, tensors, plan.reduce)
     if cut.staged == "rows":
         stage(x, _places(order, n, k), merged_x, n if order.first else 0)
-        _launch(reduce_rows_program, tensors[1:], plan.reduce_rows)
+        launch_setup(reduce_rows_program, tensors[1:], plan.reduce_rows)
     if plan.carry is not None:
-        _carry(scratch, matrix.tau, plan.carry)
+        carry(scratch, matrix.tau, plan.carry)
     pulled = matrix.target.new_empty((h, cut.row_blocks, n)) if pull else scratch
     tensors = merged_x, other, order.entry, position, scratch, merged_x if cut.unstaged else out, pulled
     for setup in plan.scans:
-        _launch(programs.scan_program, tensors, setup)
+        launch_setup(programs.scan_program, tensors, setup)
     if cut.unstaged:
         unstage(merged_x, order.place_of.view(h, -1)[:, 0 if order.first else k :], out)
     if not pull:
         return out
     return pulled[:, 0] if cut.row_blocks == 1 else block_sum(pulled)
-
-
-def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:
-    launch(program, setup.grid, tensors, setup.numbers, setup.flags, setup.warps)
 
 
 def _places(order: Joined, n: int, k: int) -> Tensor:
@@ -167,15 +162,6 @@ def _places(order: Joined, n: int, k: int) -> Tensor:
     return from_anchors("places", lambda: (places(order.entry, *sides),))[0]
 
 
-def _carry(scratch: Tensor, tau: Tensor, plan: Carry) -> None:
-    """Add to the scratch memory the sums left and right of every tile."""
-    others = scratch
-    if plan.groups is not None:
-        others = scratch.new_empty((plan.scratch,))
-        _launch(carry_programs.group_program, (scratch, tau, others), plan.groups)
-    _launch(carry_programs.carry_program, (scratch, tau, others), plan.carry)
-
-
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     """t_bar = 1/tau sum over rows of g * odd_x."""
     h, m, n = g.shape
@@ -183,16 +169,6 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     sizes = m, n, *g.stride(), *odd_x.stride()
     grid, flags = (-(-n // width), h, 1), (width, 1 if m == 1 else rows)
     launch(programs.row_dot_program, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
-
-
-def block_sum(pull: Tensor) -> Tensor:
-    """(h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would be three."""
-    h, blocks, n = pull.shape
-    numbers, most_rows = tuning.BLOCK_SUM_TILE
-    summed, rows = pull.new_empty((h, n)), step(blocks, most_rows, 4, 16)
-    grid, flags = (-(-n * rows // numbers), h, 1), (numbers // rows, rows)
-    launch(programs.block_sum_program, grid, (pull, summed), (blocks, n), flags, 4)
-    return summed
 
 
 def _pullback_in_parts(
