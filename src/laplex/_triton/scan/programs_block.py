@@ -10,8 +10,8 @@ time: BLOCK multiplications for a sum, and no exponential. What lies outside a b
     scan      ``scan_blocks_program``: the product of every block, plus the sums and the carries
 
 Every pair has its own exponent, so wide tiles need no windows. Only a block that spans FAR_APART powers of two or more
-has decays that underflow in float32, which may belong to a large x: it is multiplied once more, with the decays from
-2^-FAR_APART on, as multiples of that.
+has decays that underflow in float32, and may belong to a large x: it is multiplied once more, with the decays from
+2^-FAR_APART on as multiples of that.
 
 A state is a sum with the position it is referred to. For odd sums the state on the side of the ties has two parts: the
 sources at that position (tied), and the others (strict). A target there reads the strict part; nothing is subtracted.
@@ -47,8 +47,8 @@ from laplex._triton.points import (
 )
 from laplex._triton.program import program
 
-# From this power of two on decays would be no normal float32 numbers. A bound on accuracy. Twice it is enough: 2^-252 of
-# the largest float32 number is about the smallest normal one.
+# From this power of two on decays are no normal float32 numbers. A bound on accuracy. Twice it is enough: 2^-252 of the
+# largest float32 number is about the smallest normal one.
 FAR_APART = tl.constexpr(126.0)
 SMALLEST = tl.constexpr(2.0**-126)
 ROWS_IN_LINE = tl.constexpr(4)  # a line is a multiple of so many rows
@@ -192,14 +192,17 @@ def reduce_blocks_program(
 
 @triton.jit
 def states_of_block(
-    totals, channel, at_sums, part, here, before, after, p_left, p_right, rate,
+    totals, channel, at_sums, part, here, near, far, gaps, rate,
     ODD: tl.constexpr, FIRST: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """The states left and right of a block, (rows,) float64 each, and the strict one on the side of the ties.
+    """The states left and right of a block, (rows,) float32 each, and the strict one on the side of the ties.
 
-    They are referred to ``before`` and ``after``, the nearest positions outside the block; the carries to ``p_left``
-    and ``p_right``, the nearest outside the tile. Without ODD the third has no meaning.
+    The sums are referred to ``near``, the positions next to the block, the carries to ``far``, those next to its tile.
+    The states are carried on over ``gaps`` to the ends of the block, but the strict one, which is only for points at
+    the position next to it. Without ODD it has no meaning.
     """
+    before, after = near
+    p_left, p_right = far
     carries = totals + (3 if ODD else 2) * channel
     right = tl.load(carries + 2 * channel, mask=here, other=0.0)
     left = tl.load(carries + 3 * channel, mask=here, other=0.0)
@@ -220,19 +223,22 @@ def states_of_block(
                 strict = tl.where(p_left == before, strict, left) + own_left
                 own_left += own_tied
         left, right = left + own_left, right + own_right
-    return left, right, strict
+    left *= decay_over(gaps[0], rate, False)
+    right *= decay_over(gaps[1], rate, False)
+    return left.to(tl.float32), right.to(tl.float32), strict.to(tl.float32)
 
 
 @triton.jit
-def pair_decays(p, q, rate, span, beyond):
-    """2^-e of e = |p - q| * rate - beyond, float32, where 0 <= e < FAR_APART, else 0. Exponents are at most ``span``.
+def pair_decays(p, q, rate, span, DISTANT: tl.constexpr):
+    """2^-e of e = |p - q| * rate, float32, where e < FAR_APART, else 0. No e is larger than ``span``.
 
-    The exponent is float64, and split as in ``powers_of_two``, unless TINY allows float32; then ``beyond`` is 0.
+    DISTANT: multiples of 2^-FAR_APART, where FAR_APART <= e < 2 FAR_APART, else 0. An exponent is float64, and split as
+    in ``powers_of_two``, unless TINY allows float32.
     """
-    if (span <= TINY) & (rate > 1e-30) & (rate < 1e30):
+    if (not DISTANT) and (span <= TINY) & (rate > 1e-30) & (rate < 1e30):
         decay = tl.exp2(-(tl.abs(p - q) * rate.to(p.dtype)).to(tl.float32))
     else:
-        exponent = tl.abs(p.to(tl.float64) - q.to(tl.float64)) * rate - beyond
+        exponent = tl.abs(p.to(tl.float64) - q.to(tl.float64)) * rate - (FAR_APART if DISTANT else 0.0)
         counts = (exponent >= 0) & (exponent < FAR_APART)
         exponent = tl.where(counts, exponent, 0.0)
         rounded = tl.floor(exponent)
@@ -252,34 +258,29 @@ def multiply(matrix, v, DOUBLES: tl.constexpr):
 
 @triton.jit
 def block_sums(
-    p, v, states, outside, ends, rate, ODD: tl.constexpr, FIRST: tl.constexpr, DOUBLES: tl.constexpr
+    p, v, states, outside, ends, rate, span,
+    ODD: tl.constexpr, FIRST: tl.constexpr, DOUBLES: tl.constexpr, DISTANT: tl.constexpr,
 ):  # fmt: skip
     """Even and odd sums (points, rows) of a block, from its v and its states. The odd ones mean nothing unless ODD.
 
     ``states`` are left and right, referred to the block's ``ends``, and the strict one, referred to the nearest
-    position ``outside``. The decays are taken in one window of FAR_APART powers of two, or in two.
+    position ``outside`` on its side.
     """
     left, right, strict = states
-    first, last = ends
-    span = (last.to(tl.float64) - first.to(tl.float64)) * rate
     q = tl.trans(p[:, None])
-    sign = tl.where(q > p[:, None], 1.0, tl.where(q < p[:, None], -1.0, 0.0))
-    even, odd = tl.zeros(v.shape, tl.float32), tl.zeros(v.shape, tl.float32)
-    for window in range(tl.where(span >= FAR_APART, 2, 1)):
-        beyond, unit = window * FAR_APART, tl.where(window == 0, 1.0, SMALLEST)
-        decay = pair_decays(p[:, None], q, rate, span, beyond)
-        from_left = pair_decays(p, first, rate, span, beyond)[:, None] * (left * unit)[None, :]
-        from_right = pair_decays(p, last, rate, span, beyond)[:, None] * (right * unit)[None, :]
-        v *= unit
-        even += multiply(decay, v, DOUBLES) + (from_left + from_right)
-        if ODD:
-            at_tie = (p == outside)[:, None]
-            counted = tl.where(window == 0, strict, 0.0)[None, :]
-            if FIRST:
-                from_right = tl.where(at_tie, counted, from_right)
-            else:
-                from_left = tl.where(at_tie, counted, from_left)
-            odd += multiply(decay * sign, v, DOUBLES) + (from_right - from_left)
+    decay = pair_decays(p[:, None], q, rate, span, DISTANT)
+    from_left = pair_decays(p, ends[0], rate, span, DISTANT)[:, None] * left[None, :]
+    from_right = pair_decays(p, ends[1], rate, span, DISTANT)[:, None] * right[None, :]
+    even = multiply(decay, v, DOUBLES) + (from_left + from_right)
+    odd = even
+    if ODD:
+        at_tie, strict = (p == outside)[:, None], strict[None, :] * (0.0 if DISTANT else 1.0)
+        if FIRST:
+            from_right = tl.where(at_tie, strict, from_right)
+        else:
+            from_left = tl.where(at_tie, strict, from_left)
+        signed = tl.where(q > p[:, None], decay, tl.where(q < p[:, None], -decay, 0.0))
+        odd = multiply(signed, v, DOUBLES) + (from_right - from_left)
     return even, odd
 
 
@@ -312,29 +313,31 @@ def scan_blocks_program(
     ends = scratch + batch * 2 * tiles + tile
     p_left = tl.load(ends + tiles - 1, mask=tile > 0, other=-INFINITY)
     p_right = tl.load(ends + 1, mask=tile + 1 < tiles, other=INFINITY)
-    to_left = decay_over(first.to(tl.float64) - before.to(tl.float64), rate, False)
-    to_right = decay_over(after.to(tl.float64) - last.to(tl.float64), rate, False)
+    gaps = first.to(tl.float64) - before.to(tl.float64), after.to(tl.float64) - last.to(tl.float64)
+    span = (last.to(tl.float64) - first.to(tl.float64)) * rate
     row = row_block * ROWS + tl.arange(0, ROWS)
-    here = row < m
     mask = is_source[:, None] & (row < rows_in_memory(m, X_LINES))[None, :]
     v = tl.load(lines_at(x + batch * x_batch, index, row, x_row, x_col, X_LINES), mask=mask, other=0.0).to(tl.float32)
     totals = scratch + batches * 2 * tiles + (batch * m + row) * tiles + tile
     at_sums = sums + (batch * blocks + block) * lines + row
-    left, right, strict = states_of_block(
-        totals, batches * m * tiles, at_sums, batches * blocks * lines, here, before, after, p_left, p_right, rate,
-        ODD, FIRST, SPLIT,
+    states = states_of_block(
+        totals, batches * m * tiles, at_sums, batches * blocks * lines, row < m, (before, after), (p_left, p_right),
+        gaps, rate, ODD, FIRST, SPLIT,
     )  # fmt: skip
-    states = (left * to_left).to(tl.float32), (right * to_right).to(tl.float32), strict.to(tl.float32)
     outside = after if FIRST else before
-    evens, odds = block_sums(p, v, states, outside, (first, last), rate, ODD, FIRST, DOUBLES)
+    evens, odds = block_sums(p, v, states, outside, (first, last), rate, span, ODD, FIRST, DOUBLES, False)
+    if span >= FAR_APART:
+        more = block_sums(p, v, states, outside, (first, last), rate, span, ODD, FIRST, DOUBLES, True)
+        evens += more[0] * SMALLEST
+        odds += more[1] * SMALLEST
     other = lines_at(odd_or_weights + batch * odd_batch, index, row, odd_row, odd_col, ODD_LINES)
-    other_mask = is_target[:, None] & (row < rows_in_memory(m, ODD_LINES))[None, :]
+    mask = is_target[:, None] & (row < rows_in_memory(m, ODD_LINES))[None, :]
     if PULL:
-        products = tl.load(other, mask=other_mask, other=0.0).to(tl.float64) * odds.to(tl.float64)
-        pulled = tl.sum(tl.where(here[None, :], products, 0.0), 1)
+        products = tl.load(other, mask=mask, other=0.0).to(tl.float64) * odds.to(tl.float64)
+        pulled = tl.sum(tl.where((row < m)[None, :], products, 0.0), 1)
         pull += (batch * tl.num_programs(1) + row_block) * n
         tl.store(pull + index, pulled * (rate * LN_2), mask=is_target)
     elif ODD:
-        tl.store(other, odds, mask=other_mask)
-    at_even = lines_at(even + batch * even_batch, index, row, even_row, even_col, EVEN_LINES)
-    tl.store(at_even, evens, mask=is_target[:, None] & (row < rows_in_memory(m, EVEN_LINES))[None, :])
+        tl.store(other, odds, mask=mask)
+    mask = is_target[:, None] & (row < rows_in_memory(m, EVEN_LINES))[None, :]
+    tl.store(lines_at(even + batch * even_batch, index, row, even_row, even_col, EVEN_LINES), evens, mask=mask)
