@@ -4,7 +4,19 @@ import pytest
 import torch
 
 from cases import in_turn, named
-from helpers import TOLERANCE, all_nan, assert_pullback, assert_sums, error, flat, make_order, oracle, pullback, scan, table
+from helpers import (
+    TOLERANCE,
+    all_nan,
+    assert_pullback,
+    assert_sums,
+    error,
+    flat,
+    make_order,
+    oracle,
+    pullback,
+    scan,
+    table,
+)
 from laplex._scan.order import Matrix
 from laplex._triton import tuning
 from laplex._triton.scan import block

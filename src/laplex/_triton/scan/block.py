@@ -15,12 +15,10 @@ from laplex._triton.launch import Setup, power
 from laplex._triton.order.launch import joined, refreshed
 from laplex._triton.precision import multiplies_doubles
 from laplex._triton.program import by_name, strides_by_name
-from laplex._triton.scan import programs_block as programs
 from laplex._triton.scan.programs_block import reduce_blocks_program, scan_blocks_program
 from laplex._triton.scan.schedule import Carry, ScanProblem, carry_launches
 from laplex._triton.scan.steps import Operands, block_sum, carry, launch_setup
 
-ROWS_IN_LINE = programs.ROWS_IN_LINE.value
 REFRESHED = 256  # points of a program that gathers positions
 
 
@@ -89,7 +87,7 @@ def block_schedule(problem: ScanProblem, doubles: bool) -> BlockSchedule:
     (h, m, k), n = problem.x, problem.out[-1]
     tile, block, few, many = block_tiling(n + k, m, h)
     tiles, blocks = -(-(n + k) // tile), -(-(n + k) // block)
-    lines, row_blocks = -(-m // ROWS_IN_LINE) * ROWS_IN_LINE, -(-m // many)
+    lines, row_blocks = -(-m // tuning.ROWS_ADJACENT) * tuning.ROWS_ADJACENT, -(-m // many)
     ends, totals = 2 * h * tiles, h * m * tiles
     rate_at = ends + (8 if problem.odd else 6) * totals
     far = padded(n + k) + tile >= 2**31

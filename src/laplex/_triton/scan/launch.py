@@ -22,7 +22,7 @@ from laplex._triton.order.launch import Joined, joined, places, refreshed
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.replay import replayed
 from laplex._triton.scan import programs
-from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
+from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy_back
 from laplex._triton.scan.block import scan_blocks, worth_blocks, worth_lines
 from laplex._triton.scan.schedule import ScanProblem, schedule, worth_adjacent_rows
 from laplex._triton.scan.steps import Operands, block_sum, carry, launch_setup
@@ -53,12 +53,13 @@ def _scan_rows(matrix: Matrix, operands: Operands) -> Tensor:
     run, is_turned = _way(x, out, joined(matrix.order).in_order)
     if not is_turned:
         return run(matrix, operands)
-    sums = adjacent_empty(out)
-    others = adjacent(other) if pull else adjacent_empty(other) if odd else sums
+    in_place = pull and run is scan_tiles  # its sums take the place of the weights, which every thread has read before
+    others = adjacent(other) if pull else adjacent_empty(other)
+    sums = others if in_place or not odd else adjacent_empty(out)
     pulled = run(matrix, Operands(adjacent(x), sums, others, odd, pull, tuning.ROWS_ADJACENT))
-    copy(sums, out)
+    copy_back(sums, out)
     if odd and not pull:
-        copy(others, other)
+        copy_back(others, other)
     return pulled
 
 

@@ -4,8 +4,8 @@
 points. Within a block the matrix of exp(-|p_i - p_j| / tau) is computed once and multiplied with ROWS rows of x at a
 time: BLOCK multiplications for a sum, and no exponential. What lies outside a block comes as two numbers for each row:
 
-    reduce    ``reduce_blocks_program``: the totals of every tile, as ``reduce_program`` has them, and for every block the
-              sums over the other blocks of its tile (``sums``)
+    reduce    ``reduce_blocks_program``: the totals of every tile, as ``reduce_program`` has them, and for every block
+              the sums over the other blocks of its tile (``sums``)
     carry     ``carry_program``, as in ``programs``
     scan      ``scan_blocks_program``: the product of every block, plus the sums and the carries
 
@@ -22,8 +22,8 @@ sources at that position (tied), and the others (strict). A target there reads t
                                            one, and that one is strict.
 
 Compile-time flags in addition to those of ``programs``
-    X_LINES, EVEN_LINES, ODD_LINES    the rows of x, of the even sums, of the odd sums or weights are adjacent in memory,
-                                      as ``scan.adjacent`` copies them: those of a point are one line
+    X_LINES, EVEN_LINES, ODD_LINES    the rows of x, of the even sums, of the odd sums or weights are adjacent in
+                                      memory, as ``scan.adjacent`` copies them: those of a point are one line
     DOUBLES   products are summed in float64, which some GPUs do as fast as in float32
     SPLIT     a tile has several blocks, so there are ``sums``
 """
@@ -46,32 +46,12 @@ from laplex._triton.points import (
     rate_of,
 )
 from laplex._triton.program import program
+from laplex._triton.scan.rows import lines_at, rows_in_memory
 
 # From this power of two on decays are no normal float32 numbers. A bound on accuracy. Twice it is enough: 2^-252 of the
 # largest float32 number is about the smallest normal one.
 FAR_APART = tl.constexpr(126.0)
 SMALLEST = tl.constexpr(2.0**-126)
-ROWS_IN_LINE = tl.constexpr(4)  # a line is a multiple of so many rows
-
-
-@triton.jit
-def lines_at(x, index, row, row_stride, col_stride, LINES: tl.constexpr):
-    """Addresses (points, rows) of x at columns ``index`` (points,) and rows ``row`` (rows,).
-
-    LINES are our own copies: a line is a multiple of ROWS_IN_LINE rows, and aligned, so vectors are loaded and stored.
-    """
-    index = index[:, None].to(tl.int64)
-    if LINES:
-        offset = index * (col_stride // ROWS_IN_LINE * ROWS_IN_LINE) + row[None, :]
-        return tl.multiple_of(x + offset, (1, ROWS_IN_LINE * x.dtype.element_ty.primitive_bitwidth // 8))
-    else:
-        return x + index * col_stride + row[None, :].to(tl.int64) * row_stride
-
-
-@triton.jit
-def rows_in_memory(m, LINES: tl.constexpr):
-    """How many rows may be accessed; what lies in the rest of a line means nothing."""
-    return tl.cdiv(m, ROWS_IN_LINE) * ROWS_IN_LINE if LINES else m
 
 
 @triton.jit

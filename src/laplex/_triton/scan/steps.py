@@ -1,4 +1,4 @@
-"""Steps that scans in tiles and in blocks share: what they read and write, the carries, and sums over blocks of rows."""
+"""What scans in tiles and in blocks share: operands, the launches of carries, and sums over blocks of rows."""
 
 from __future__ import annotations
 
