@@ -164,16 +164,21 @@ def require(backend):
 def tiles(monkeypatch):
     """Tiles of Triton's programs so small that few points cross many; call it for others: points and rows of x of a
     tile, how many tiles are carried at once by a launch of their own (0: each carries for itself), whether x is put
-    into the merged order on the way, and whether it is copied with adjacent rows.
+    into the merged order on the way, whether it is copied with adjacent rows, and how many blocks a tile has, if any.
     """
     from laplex._triton import tuning
-    from laplex._triton.scan import schedule
+    from laplex._triton.scan import block, schedule
 
-    def set_tiles(points, rows=1, carried=0, staged=False, adjacent=False):
+    def set_tiles(points, rows=1, carried=0, staged=False, adjacent=False, blocks=0):
         schedule.schedule.cache_clear()
+        block.block_schedule.cache_clear()
+        monkeypatch.setattr(block, "block_tiling", lambda *sizes: (points * blocks, points, 16, rows))
+        monkeypatch.setattr(tuning, "BLOCKS_FROM", 0 if blocks else 1 << 60)
+        monkeypatch.setattr(tuning, "ROWS_OF_BLOCKS", 1)
+        monkeypatch.setattr(tuning, "LINES_FROM", 0 if adjacent else 1 << 60)
         monkeypatch.setattr(schedule, "tiling", lambda *sizes: (points, rows, max(1, points // 512)))
         monkeypatch.setattr(tuning, "CARRIED_BY_TILES", 0 if carried else 1024)
-        monkeypatch.setattr(tuning, "CARRIED_AT_ONCE", carried)
+        monkeypatch.setattr(tuning, "CARRIED_AT_ONCE", carried or 1024)
         monkeypatch.setattr(tuning, "SPANS_TOGETHER", 2 if carried else 1 << 40)
         monkeypatch.setattr(tuning, "GATHERED_TWICE", -1 if staged else 1 << 40)
         monkeypatch.setattr(tuning, "ADJACENT_FROM", 0 if adjacent else 1 << 40)
@@ -195,6 +200,7 @@ def tiles(monkeypatch):
         monkeypatch.setattr(tuning, name, value)
     yield set_tiles
     schedule.schedule.cache_clear()
+    block.block_schedule.cache_clear()
 
 
 @pytest.fixture
@@ -235,7 +241,7 @@ def tensor_at(address, like):
 
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
-    "order.launch", "scan.launch", "scan.adjacent", "scan.dense", "short.launch", "distance.launch",
+    "order.launch", "scan.launch", "scan.adjacent", "scan.steps", "scan.dense", "short.launch", "distance.launch",
     "formed.launch", "formed.multiply", "layer.scanned", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
 )  # fmt: skip
 

@@ -69,7 +69,7 @@ SWEEPS: dict[str, tuple[list[Any], list[str]]] = {
     "WIDE_TOGETHER": ([16, 64], ["kept 24 1", "train 20 8"]),
     "TILE_ADJACENT": ([128, 256, 512], ["kept 20 8", "train 20 8"]),
     "ADJACENT_FROM": ([1 << 8, 1 << 10, 1 << 12], ["kept 16 8", "kept 18 8"]),
-    "COPY_TILE": ([128, 256, 512], ["kept 20 8"]),
+    "COPY_TILE": ([(1024, 32), (2048, 32), (4096, 32)], ["kept 20 8"]),
     "DIRECT_TILE": ([(16, 64, 4), (32, 64, 4), (16, 128, 2)], ["whole 9 8", "whole 9 128"]),
     "SPREAD_TILE": ([(64, 32), (128, 64), (256, 128)], ["long 21 1000 64", "long 21 1000 8"]),
     "SPREAD_ROWS": ([16, 32, 64], ["long 21 1000 64"]),

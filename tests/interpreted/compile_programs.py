@@ -28,6 +28,7 @@ from laplex._triton.phase import programs_spread as triton_spread
 from laplex._triton.scan import carry as triton_carry
 from laplex._triton.scan import direct as triton_direct
 from laplex._triton.scan import programs as triton_merged
+from laplex._triton.scan import programs_block as triton_block
 from laplex._triton.scan import rows as triton_rows
 from laplex._triton.short import programs as triton_short
 
@@ -74,7 +75,7 @@ GRAMS = (
 
 def compile_program(program, anchors, x, **constants):
     """Compile a program for anchors and x of these dtypes; check that one with EARLY waits before it uses memory."""
-    ones = ONE if constants.get("ROWS_AT_ONCE", 1) == 1 else {"x_row", "even_row", "odd_row"}
+    ones = ONE if constants.get("ROWS_AT_ONCE", 1) == 1 and not constants.get("X_LINES") else {"even_row", "odd_row"}
     constants |= dict.fromkeys(ones & set(program.arg_names), 1)
     constants |= dict.fromkeys({"EARLY"} & set(program.arg_names), True)
     pointers = dict.fromkeys(FLOAT64, "*fp64") | dict.fromkeys(INT32, "*i32") | dict.fromkeys(INT64, "*i64")
@@ -127,6 +128,16 @@ def narrow_sums(anchors, x, exact):
             compile_program(triton_merged.scan_program, anchors, x, **both, **(alone if place else side))
 
 
+def block_sums(anchors, x):
+    """Each value of each flag."""
+    for odd, pull, first, lines, doubles in ((0, 0, 1, 1, 1), (1, 0, 1, 0, 0), (1, 1, 0, 1, 0), (1, 1, 1, 0, 1)):
+        flags = {"ODD": odd, "FIRST": first, "IN_ORDER": odd and not lines, "FAR": pull, "X_LINES": lines}
+        flags |= {"SPLIT": lines, "TILE": 128 if lines else 32, "BLOCK": 32}
+        compile_program(triton_block.reduce_blocks_program, anchors, x, **flags, CHECKED=pull, ROWS=16)
+        flags |= {"PULL": pull, "EVEN_LINES": lines, "ODD_LINES": lines, "DOUBLES": doubles, "ROWS": 32}
+        compile_program(triton_block.scan_blocks_program, anchors, x, **flags)
+
+
 def products(anchors, x):
     exact = x == "fp64"
     for odd, first in ((False, True), (True, True), (True, False)):
@@ -154,7 +165,10 @@ def products(anchors, x):
         compile_program(triton_distance.distance_scan_program, anchors, x, **tiles, ODD=odd, PULL=pull)
     compile_program(triton_distance.distance_carry_program, anchors, x, EXACT=exact, GROUP=64)
     narrow_sums(anchors, x, exact)
-    compile_program(triton_rows.copy_program, anchors, x, WIDTH=256, ROWS=8)
+    for lines in (False, True):
+        compile_program(triton_rows.copy_program, anchors, x, X_LINES=lines, Y_LINES=not lines, WIDTH=64, ROWS=32)
+    if not exact:
+        block_sums(anchors, x)
     for to_tau in (False, True):
         compile_program(triton_short.table_program, anchors, x, EXACT=exact, TO_TAU=to_tau, SOURCES=256)
     compile_program(triton_short.unstage_program, anchors, x, WIDTH=512)

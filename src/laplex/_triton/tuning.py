@@ -45,7 +45,15 @@ WIDE_TOGETHER = 64  # wide tiles that a program looks at, of which mostly none i
 ROWS_ADJACENT = 4  # rows of x that lie adjacent in memory: 16 bytes of float32 are one access
 TILE_ADJACENT = 256  # points of a program that takes adjacent rows
 ADJACENT_FROM = 1 << 10  # programs of such tiles, from which on two transposing copies are repaid
-COPY_TILE = 256  # points of a program that copies with adjacent rows
+COPY_TILE = 2048, 32  # numbers, and rows at most, of a program that copies with adjacent rows
+ROWS_OF_BLOCKS = 8  # rows of x; from this many on pairs within blocks are multiplied in place of running sums
+BLOCKS_FROM = 1 << 18  # points times rows, likewise
+BLOCK = 32  # points of a block: larger ones multiply more, smaller ones have more sums to carry
+BLOCK_TILE = 256  # points of a tile of blocks: larger tiles mean fewer carries and more registers
+BLOCK_ROWS = 32, 64  # rows of x of a program that reduces tiles, and of one that multiplies blocks
+BLOCK_PROGRAMS = 512  # tiles are smaller, and programs have fewer rows, while there are fewer programs
+BLOCK_WARPS = 4, 4  # of a program that reduces tiles, and of one that multiplies blocks
+LINES_FROM = 1 << 24  # bytes of x; from here on two transposing copies are repaid
 DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program that forms pairs
 
 # --- The matrix formed ---------------------------------------------------------------------------------------------

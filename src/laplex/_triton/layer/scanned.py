@@ -19,7 +19,7 @@ from laplex._triton.layer import programs
 from laplex._triton.order.launch import order
 from laplex._triton.recording import Results
 from laplex._triton.scan.adjacent import adjacent as copied
-from laplex._triton.scan.adjacent import adjacent_empty, copy
+from laplex._triton.scan.adjacent import adjacent_empty, copy_back
 from laplex._triton.scan.launch import (
     adjacent_pull,
     adjacent_sums,
@@ -92,7 +92,7 @@ def backward(settings: Settings, g: Tensor, *given: Tensor) -> Results:
     if not short:
         parts = pass_over(sums, x_bar, other=rows)
     elif adjacent:
-        copy(sums, x_bar)
+        copy_back(sums, x_bar)
     if tau_bar is not None and stretch is None:
         stretch = stretch_parts(weighted, rows, matrix)
     _total(settings, sides, mix, (pulled, parts, stretch), (b_bar, mix_bar, tau_bar))

@@ -10,7 +10,7 @@ from torch import Tensor
 from laplex._triton import tuning
 from laplex._triton.launch import launch, power
 from laplex._triton.phase import programs
-from laplex._triton.scan.launch import block_sum
+from laplex._triton.scan.steps import block_sum
 
 
 class Stacks(NamedTuple):

@@ -22,13 +22,20 @@ def adjacent_empty(like: Tensor, size: int) -> Tensor:
 def adjacent(x: Tensor) -> Tensor:
     """A copy of x (h, m, size) with adjacent rows."""
     copied = adjacent_empty(x, x.shape[-1])
-    copy(x, copied)
+    _copy(x, copied, lines=(False, True))
     return copied
 
 
-def copy(x: Tensor, y: Tensor) -> None:
-    """``y.copy_(x)`` for (h, m, size) in different layouts, as a launch, which can be replayed."""
+def copy_back(sums: Tensor, out: Tensor) -> None:
+    """Copy sums (h, m, size) with adjacent rows to the caller's memory."""
+    _copy(sums, out, lines=(True, False))
+
+
+def _copy(x: Tensor, y: Tensor, lines: tuple[bool, bool]) -> None:
+    """``y.copy_(x)`` as a launch, which can be replayed. ``lines``: which of the two has adjacent rows."""
     h, m, size = y.shape
-    rows = step(m, 32, 4)
-    grid = -(-size // tuning.COPY_TILE), -(-m // rows), h
-    launch(programs.copy_program, grid, (x, y), (m, size, *x.stride(), *y.stride()), (tuning.COPY_TILE, rows), 4)
+    numbers, most = tuning.COPY_TILE
+    rows = step(m, most, 4)
+    width = numbers // rows
+    grid = -(-size // width), -(-m // rows), h
+    launch(programs.copy_program, grid, (x, y), (m, size, *x.stride(), *y.stride()), (*lines, width, rows), 4)

@@ -6,7 +6,7 @@ and graphs can be captured.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -17,27 +17,17 @@ from laplex._scan.results import LAUNCH_AXIS, even_like, sums_like
 from laplex._shapes import flat_rows
 from laplex._triton import tuning
 from laplex._triton.distance.launch import distance_sums, tau_parts
-from laplex._triton.launch import Setup, launch, step
+from laplex._triton.launch import launch
 from laplex._triton.order.launch import Joined, joined, places, refreshed
 from laplex._triton.recording import call, from_anchors
 from laplex._triton.replay import replayed
-from laplex._triton.scan import carry as carry_programs
 from laplex._triton.scan import programs
-from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy
-from laplex._triton.scan.schedule import Carry, ScanProblem, schedule, worth_adjacent_rows
+from laplex._triton.scan.adjacent import adjacent, adjacent_empty, copy_back
+from laplex._triton.scan.block import scan_blocks, worth_blocks, worth_lines
+from laplex._triton.scan.schedule import ScanProblem, schedule, worth_adjacent_rows
+from laplex._triton.scan.steps import Operands, block_sum, carry, launch_setup
 from laplex._triton.short.launch import reads_table, spread, stage, unstage
 from laplex._triton.short.programs import reduce_rows_program
-
-
-class Operands(NamedTuple):
-    """What the launches over tiles read and write."""
-
-    x: Tensor  # (h, m, k)
-    out: Tensor  # (h, m, n), even sums
-    other: Tensor  # (h, m, n), odd sums, or their weights; anything if neither is wanted
-    odd: bool  # odd sums are wanted, or pulled
-    pull: bool = False  # ``other`` holds weights: their products with the odd sums are summed over rows
-    adjacent: int = 1  # rows of x that lie adjacent in memory
 
 
 def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
@@ -53,28 +43,36 @@ def scan_once(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple
     elif reads_table(rows.shape[-1], out.shape[-1], out.numel()):
         spread(rows, matrix, out, odd=other if odd else None)
     elif not has_adjacent_rows(rows, matrix):
-        scan_tiles(matrix, Operands(rows, out, other, odd))
+        _way(rows, matrix)(matrix, Operands(rows, out, other, odd))
     else:
         sums, odd_sums = adjacent_sums(rows, matrix, odd=odd)
-        copy(sums, out)
+        copy_back(sums, out)
         if odd:
-            copy(odd_sums, other)
+            copy_back(odd_sums, other)
     return even, odd_part
 
 
 def has_adjacent_rows(x: Tensor, matrix: Matrix) -> bool:
     """Whether products of x (h, m, k) with this matrix are computed in memory with adjacent rows."""
-    (h, m, k), n = x.shape, matrix.target.shape[-1]
+    (h, m, k), n, in_order = x.shape, matrix.target.shape[-1], joined(matrix.order).in_order
     if reads_table(k, n, h * m * n):
         return False
-    return worth_adjacent_rows((h, m, n, k), joined(matrix.order).in_order)
+    if _way(x, matrix) is scan_blocks:
+        return worth_lines(x, in_order)
+    return worth_adjacent_rows((h, m, n, k), in_order)
+
+
+def _way(x: Tensor, matrix: Matrix) -> Callable[[Matrix, Operands], Tensor]:
+    """The launches for x (h, m, k): over tiles, or for many rows over blocks."""
+    h, m, k = x.shape
+    return scan_blocks if worth_blocks((h, m, matrix.target.shape[-1], k), x.dtype) else scan_tiles
 
 
 def adjacent_sums(x: Tensor, matrix: Matrix, *, odd: bool) -> tuple[Tensor, Tensor]:
     """E x and S x of x (h, m, k), with adjacent rows: (h, m, n) each."""
     sums = adjacent_empty(x, matrix.target.shape[-1])
     odd_sums = adjacent_empty(x, matrix.target.shape[-1]) if odd else sums
-    scan_tiles(matrix, Operands(adjacent(x), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
+    _way(x, matrix)(matrix, Operands(adjacent(x), sums, odd_sums, odd, adjacent=tuning.ROWS_ADJACENT))
     return sums, odd_sums
 
 
@@ -115,22 +113,22 @@ def pulled_parts(x: Tensor, weights: Tensor, out: Tensor, matrix: Matrix, to_tau
 
     Where it costs nothing, also what adds up to the gradient of tau, (h, parts).
     """
-    k, n = x.shape[-1], out.shape[-1]
-    if reads_table(k, n, out.numel()):
+    if reads_table(x.shape[-1], out.shape[-1], out.numel()):
         pulled, parts = spread(x, matrix, out, weights=weights, pull=True, to_tau=to_tau)
         return pulled[:, None], parts if to_tau else None
     if not has_adjacent_rows(x, matrix):
-        return scan_tiles(matrix, Operands(x, out, weights, odd=True, pull=True)), None
+        return _way(x, matrix)(matrix, Operands(x, out, weights, odd=True, pull=True)), None
     sums, pulled = adjacent_pull(adjacent(x), weights, matrix)
-    copy(sums, out)
+    copy_back(sums, out)
     return pulled, None
 
 
 def adjacent_pull(x: Tensor, weights: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
     """E x with adjacent rows, as x has, and what is pulled, (h, parts, n)."""
-    sums = adjacent(weights)  # the sums take the place of the weights, which are read before
-    operands = Operands(x, sums, sums, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT)
-    return sums, scan_tiles(matrix, operands)
+    run, others = _way(x, matrix), adjacent(weights)
+    # Sums of tiles take the place of the weights, which every thread has read before.
+    sums = others if run is scan_tiles else adjacent_empty(others, others.shape[-1])
+    return sums, run(matrix, Operands(x, sums, others, odd=True, pull=True, adjacent=tuning.ROWS_ADJACENT))
 
 
 def stretch_parts(g: Tensor, x: Tensor, matrix: Matrix) -> Tensor:
@@ -158,23 +156,19 @@ def scan_tiles(matrix: Matrix, operands: Operands) -> Tensor:
     scratch = x.new_empty((plan.scratch,), dtype=torch.float64)
     merged_x = x.new_empty((h, m, padded(n + k))) if cut.staged else x
     tensors: tuple[Tensor, ...] = x, merged_x, matrix.tau, order.entry, position, scratch
-    _launch(programs.reduce_program, tensors, plan.reduce)
+    launch_setup(programs.reduce_program, tensors, plan.reduce)
     if cut.staged == "rows":
         stage(x, _places(order, n, k), merged_x, n if order.first else 0)
-        _launch(reduce_rows_program, tensors[1:], plan.reduce_rows)
+        launch_setup(reduce_rows_program, tensors[1:], plan.reduce_rows)
     if plan.carry is not None:
-        _carry(scratch, matrix.tau, plan.carry)
+        carry(scratch, matrix.tau, plan.carry)
     pulled = matrix.target.new_empty((h, cut.row_blocks, n)) if pull else scratch
     tensors = merged_x, other, order.entry, position, scratch, merged_x if cut.unstaged else out, pulled
     for setup in plan.scans:
-        _launch(programs.scan_program, tensors, setup)
+        launch_setup(programs.scan_program, tensors, setup)
     if cut.unstaged:
         unstage(merged_x, order.place_of.view(h, -1)[:, 0 if order.first else k :], out)
     return pulled if pull else out
-
-
-def _launch(program: Any, tensors: tuple[Tensor, ...], setup: Setup) -> None:
-    launch(program, setup.grid, tensors, setup.numbers, setup.flags, setup.warps)
 
 
 def _places(order: Joined, n: int, k: int) -> Tensor:
@@ -185,15 +179,6 @@ def _places(order: Joined, n: int, k: int) -> Tensor:
     return from_anchors("places", lambda: (places(order.entry, *sides),))[0]
 
 
-def _carry(scratch: Tensor, tau: Tensor, plan: Carry) -> None:
-    """Add to the scratch memory the sums left and right of every tile."""
-    others = scratch
-    if plan.groups is not None:
-        others = scratch.new_empty((plan.scratch,))
-        _launch(carry_programs.group_program, (scratch, tau, others), plan.groups)
-    _launch(carry_programs.carry_program, (scratch, tau, others), plan.carry)
-
-
 def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     """t_bar = 1/tau sum over rows of g * odd_x."""
     h, m, n = g.shape
@@ -201,16 +186,6 @@ def _row_dot(g: Tensor, odd_x: Tensor, tau: Tensor, t_bar: Tensor) -> None:
     sizes = m, n, *g.stride(), *odd_x.stride()
     grid, flags = (-(-n // width), h, 1), (width, 1 if m == 1 else rows)
     launch(programs.row_dot_program, grid, (g, odd_x, tau, t_bar), sizes, flags, 4)
-
-
-def block_sum(pull: Tensor) -> Tensor:
-    """(h, blocks, n) to (h, n), in one launch and float64; torch's ``sum`` with a dtype would be three."""
-    h, blocks, n = pull.shape
-    numbers, most_rows = tuning.BLOCK_SUM_TILE
-    summed, rows = pull.new_empty((h, n)), step(blocks, most_rows, 4, 16)
-    grid, flags = (-(-n * rows // numbers), h, 1), (numbers // rows, rows)
-    launch(programs.block_sum_program, grid, (pull, summed), (blocks, n), flags, 4)
-    return summed
 
 
 def _pullback_in_parts(

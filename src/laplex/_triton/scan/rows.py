@@ -11,19 +11,42 @@ import triton.language as tl
 from laplex._triton.points import flat, load_points
 from laplex._triton.program import program
 
+ROWS_IN_LINE = tl.constexpr(4)  # a line, the adjacent rows of a point in our own copies, is a multiple of so many
+
+
+@triton.jit
+def lines_at(x, index, row, row_stride, col_stride, LINES: tl.constexpr):
+    """Addresses (points, rows) of x at columns ``index`` (points,) and rows ``row`` (rows,).
+
+    LINES: the rows of a point are a line, which is aligned, so that vectors are loaded and stored.
+    """
+    index = index[:, None].to(tl.int64)
+    if LINES:
+        offset = index * (col_stride // ROWS_IN_LINE * ROWS_IN_LINE) + row[None, :]
+        return tl.multiple_of(x + offset, (1, ROWS_IN_LINE * x.dtype.element_ty.primitive_bitwidth // 8))
+    else:
+        return x + index * col_stride + row[None, :].to(tl.int64) * row_stride
+
+
+@triton.jit
+def rows_in_memory(m, LINES: tl.constexpr):
+    """How many rows may be accessed; what lies in the rest of a line means nothing."""
+    return tl.cdiv(m, ROWS_IN_LINE) * ROWS_IN_LINE if LINES else m
+
 
 @program(numbers="m", callers=("x", "y"))
 def copy_program(
     x, y, m, size, x_batch, x_row, x_col, y_batch, y_row, y_col,
-    WIDTH: tl.constexpr, ROWS: tl.constexpr,
+    X_LINES: tl.constexpr, Y_LINES: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Copy x (batch, m, size) to y, which has other strides: a transpose in memory."""
     batch = tl.program_id(2).to(tl.int64)
-    col = (tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH))[:, None]
-    row = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)[None, :]
-    mask = (col < size) & (row < m)
-    v = tl.load(x + batch * x_batch + row * x_row + col * x_col, mask=mask, other=0.0)
-    tl.store(y + batch * y_batch + row * y_row + col * y_col, v, mask=mask)
+    col = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    mask = (col < size)[:, None] & (row < rows_in_memory(m, X_LINES))[None, :]
+    v = tl.load(lines_at(x + batch * x_batch, col, row, x_row, x_col, X_LINES), mask=mask, other=0.0)
+    mask = (col < size)[:, None] & (row < rows_in_memory(m, Y_LINES))[None, :]
+    tl.store(lines_at(y + batch * y_batch, col, row, y_row, y_col, Y_LINES), v, mask=mask)
 
 
 @triton.jit

@@ -97,7 +97,7 @@ def schedule(problem: ScanProblem) -> ScanSchedule:
     flags: dict[str, Any] = {"EXACT": cut.exact, "ODD": problem.odd, "FIRST": problem.first}
     carry = None
     if cut.carry == 1:
-        carry = _carry(h, m, cut.tiles, flags)
+        carry = carry_launches(h, m, cut.tiles, flags)
     flags |= {"IN_ORDER": problem.in_order, "FAR": cut.far, "TILE": cut.tile}
     in_rows = min(power(m), 32)
     staged = by_name(reduce_rows_program, **sizes, rows=m, **flags, POINTS=tuning.REDUCE_POINTS, ROWS=in_rows)
@@ -191,7 +191,7 @@ def _scans(problem: ScanProblem, cut: Tiling, sizes: dict[str, int], flags: dict
     return setups
 
 
-def _carry(h: int, m: int, tiles: int, flags: dict[str, bool]) -> Carry:
+def carry_launches(h: int, m: int, tiles: int, flags: dict[str, bool]) -> Carry:
     """Launches that add to the scratch memory the sums left and right of every tile, for m rows of h matrices."""
     at_once = tuning.CARRIED_AT_ONCE
     group, groups = step(tiles, at_once, 2, 4), -(-tiles // at_once)
