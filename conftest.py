@@ -242,7 +242,8 @@ def tensor_at(address, like):
 
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "scan.launch", "scan.adjacent", "scan.steps", "scan.dense", "short.launch", "distance.launch",
-    "formed.launch", "formed.multiply", "layer.scanned", "gram.launch", "phase.stacks", "phase.spread", "phase.collect",
+    "formed.launch", "formed.multiply", "layer.formed", "layer.scanned", "gram.launch", "phase.stacks",
+    "phase.spread", "phase.collect",
 )  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def block_sums(anchors, x):
         flags = {"ODD": odd, "FIRST": first, "IN_ORDER": odd and not lines, "FAR": pull, "X_LINES": lines}
         flags |= {"SPLIT": lines, "TILE": 128 if lines else 32, "BLOCK": 32}
         compile_program(triton_block.reduce_blocks_program, anchors, x, **flags, CHECKED=pull, ROWS=16)
-        flags |= {"PULL": pull, "EVEN_LINES": lines, "ODD_LINES": lines, "DOUBLES": doubles, "ROWS": 32}
+        flags |= {"PULL": pull, "EVEN_LINES": lines, "ODD_LINES": lines, "DOUBLES": doubles and x == "fp32", "ROWS": 32}
         compile_program(triton_block.scan_blocks_program, anchors, x, **flags)
 
 
@@ -227,7 +227,7 @@ def formed():
     compile_program(triton_formed.fault_program, "fp32", "fp32", WIDTH=2048)
     for left, right in ((True, True), (True, False), (False, False)):
         flags = {"LEFT_ADJACENT": left, "RIGHT_ADJACENT": right, "DOUBLES": left, "ROWS": 64, "COLS": 64, "TERMS": 16}
-        compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags, BIAS=right, SUMS=not left)
+        compile_program(triton_multiply.multiply_program, "fp32", "fp32", **flags, BIAS=right)
     layers()
 
 
@@ -236,6 +236,7 @@ def layers():
     for anchors, x, few in (("fp32", "fp32", True), ("fp64", "fp64", False), ("fp64", "fp32", False)):
         tile = {"WIDTH": 64, "ROWS": 32}
         compile_program(triton_layer.affine_program, anchors, x, BIAS=few, **tile)
+        compile_program(triton_layer.sum_rows_program, anchors, x, **tile)
         compile_program(triton_layer.rows_program, anchors, x, MIX=few, PULL=True, BIAS=True, **tile)
         compile_program(triton_layer.rows_program, anchors, x, MIX=True, PULL=False, BIAS=False, **tile)
         compile_program(triton_layer.total_program, anchors, x, WEIGHT=not few, TAU=few, WIDTH=128, ROWS=16)

@@ -196,13 +196,13 @@ def test_an_operator_of_torch_between_launches_ends_the_recording(tiles, operato
     """A replay would leave it out: the second call would have the first one's numbers, or none."""
     from laplex._triton.scan import launch
 
-    carry = launch._carry
+    carry = launch.carry
 
     def forgetful(scratch, *rest):
         scratch[:0].zero_()
         carry(scratch, *rest)
 
-    monkeypatch.setattr(launch, "_carry", forgetful)
+    monkeypatch.setattr(launch, "carry", forgetful)
     tiles(32, 2, carried=4)
     x, a, b, tau, _ = drawn(90, 80, 3, torch.float32)
     matrix = matrix_of(a, b, tau)

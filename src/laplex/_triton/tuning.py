@@ -67,7 +67,7 @@ FAULT_TILE = 2048  # anchors at a step of a program that looks for faults
 MULTIPLY_TILES = (32, 32), (64, 64)  # of a product with exact sums: small while there are few programs
 MULTIPLY_MANY = 256  # programs with the large tile
 MULTIPLY_DOUBLES = 1 << 28  # multiplications; from here on torch multiplies, in float64, on GPUs with units for that
-MULTIPLY_TERMS = 16  # of a float32 sum: a bound on accuracy
+MULTIPLY_TERMS = 16, 32  # of a float32 sum, a bound on accuracy; at a step of float64 units
 MULTIPLY_WARPS = 4
 FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
 
@@ -103,6 +103,8 @@ PULL_SOURCES = 128  # columns of a program that reads the table
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows
 BLOCK_SUM_TILE = 2048, 64  # numbers and rows at a step of a program that sums over blocks of rows
+SUM_ROWS_TILE = 32, 128  # columns, and rows at a step, of a program that sums the rows of a cotangent
+SUMMED_ROWS = 1024  # above, torch sums
 LAYER_TILE = 64, 32  # columns and rows at a step of a program that passes over a layer's results or their cotangent
 
 # --- Launches and replays --------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from laplex._triton.formed import programs
 from laplex._triton.formed.multiply import entries_dtype as entries_dtype
 from laplex._triton.formed.multiply import matmul as matmul
 from laplex._triton.formed.multiply import multiply as multiply
-from laplex._triton.formed.multiply import outer as outer
 from laplex._triton.launch import launch
 from laplex._triton.replay import replayed
 

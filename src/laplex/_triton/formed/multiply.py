@@ -63,19 +63,6 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
     return product(left, right).to(dtype)
 
 
-def outer(g: Tensor, x: Tensor, dtype: torch.dtype, sums: Tensor) -> Tensor:
-    """g^T x of g (m, n) and x (m, k), in this dtype, as :func:`matmul` has it; and fill the sums of g over rows, (n,).
-
-    A program that reads g anyway adds it up; next to a product of torch, torch does.
-    """
-    if g.dtype == torch.float32 == x.dtype == dtype and not allows_tf32():
-        out = g.new_empty((g.shape[1], x.shape[1]))
-        _multiply(g.t()[None], x[None], out[None], sums=sums)
-        return out
-    call(torch.sum, g, out=(sums,), dim=0, dtype=sums.dtype)
-    return matmul(g.t(), x, dtype)
-
-
 def _times_transposed(x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
     """A function of its own: a replay makes views by their shape alone, and so no transpose."""
     rows = x if x.dtype == matrix.dtype else x.to(matrix.dtype)
@@ -88,19 +75,18 @@ def _times_transposed(x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, 
         out.copy_(product)
 
 
-def _multiply(
-    left: Tensor, right: Tensor, out: Tensor, *, bias: Tensor | None = None, sums: Tensor | None = None
-) -> None:
-    """out (h, m, n) = left (h, m, l) right (h, l, n) + bias (n,), all float32; and sums (h, m) of left over l."""
+def _multiply(left: Tensor, right: Tensor, out: Tensor, *, bias: Tensor | None = None) -> None:
+    """out (h, m, n) = left (h, m, l) right (h, l, n) + bias (n,), all float32."""
     (h, m, length), n = left.shape, right.shape[-1]
     (left, left_stride, left_adjacent), (lines, right_stride, right_adjacent) = _lines(left), _lines(right.mT)
     small, large = tuning.MULTIPLY_TILES
     rows, cols = small if h * m * n < tuning.MULTIPLY_MANY * large[0] * large[1] else large
     grid = h * -(-m // rows) * -(-n // cols), 1, 1
     numbers = m, n, length, left_stride, right_stride, left.stride(0), lines.stride(0)
-    exact = multiplies_doubles(out.device), bias is not None, sums is not None
-    flags = left_adjacent, right_adjacent, *exact, rows, cols, tuning.MULTIPLY_TERMS
-    tensors = left, lines, out if bias is None else bias, out, out if sums is None else sums
+    doubles = multiplies_doubles(out.device)
+    terms = tuning.MULTIPLY_TERMS[doubles]
+    flags = left_adjacent, right_adjacent, doubles, bias is not None, rows, cols, terms
+    tensors = left, lines, out if bias is None else bias, out
     launch(multiply_program, grid, tensors, numbers, flags, tuning.MULTIPLY_WARPS)
 
 

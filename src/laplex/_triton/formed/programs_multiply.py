@@ -25,23 +25,15 @@ def _tile_of(matrix, line, lines, stride, begin, length, ADJACENT: tl.constexpr,
     return terms
 
 
-@triton.jit
-def _added_if(wanted, sums, terms):
-    """sums (lines,) plus those of terms (lines, TERMS), if wanted."""
-    if wanted:
-        sums += tl.sum(terms.to(tl.float64), 1)
-    return sums
-
-
 @program(numbers="m", callers=("left", "right", "bias"), divisible=("left_stride", "right_stride"))
 def multiply_program(
-    left, right, bias, out, line_sums, m, n, length, left_stride, right_stride, left_batch, right_batch,
+    left, right, bias, out, m, n, length, left_stride, right_stride, left_batch, right_batch,
     LEFT_ADJACENT: tl.constexpr, RIGHT_ADJACENT: tl.constexpr, DOUBLES: tl.constexpr, BIAS: tl.constexpr,
-    SUMS: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr, TERMS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, TERMS: tl.constexpr,
 ):  # fmt: skip
     """One tile of out (h, m, n): the products of lines of left (h, m, length) and of right (h, n, length).
 
-    BIAS: plus bias (n,). SUMS: the programs of the first columns also write the sums of the lines of left, (h, m).
+    BIAS: plus bias (n,).
     """
     SUM: tl.constexpr = tl.float64 if DOUBLES else tl.float32
     down, across = tl.cdiv(m, ROWS), tl.cdiv(n, COLS)
@@ -50,12 +42,9 @@ def multiply_program(
     left += batch * left_batch
     right += batch * right_batch
     high, low = tl.zeros([ROWS, COLS], SUM), tl.zeros([ROWS, COLS], SUM)
-    sums_here, first = tl.zeros([ROWS], tl.float64), tile % across == 0
     for begin in range(0, length, TERMS):
         rows = _tile_of(left, i, m, left_stride, begin, length, LEFT_ADJACENT, TERMS)
         cols = _tile_of(right, j, n, right_stride, begin, length, RIGHT_ADJACENT, TERMS)
-        if SUMS:
-            sums_here = _added_if(first, sums_here, rows)
         if DOUBLES:
             high += tl.dot(rows.to(tl.float64), tl.trans(cols).to(tl.float64), out_dtype=tl.float64)
         else:
@@ -70,5 +59,3 @@ def multiply_program(
     if BIAS:
         rounded += tl.load(bias + j, mask=j < n, other=0.0).to(SUM)[None, :]
     tl.store(out + offset, rounded, mask=(i < m)[:, None] & (j < n)[None, :])
-    if SUMS:
-        tl.store(line_sums + batch * m + i, sums_here, mask=(i < m) & first)

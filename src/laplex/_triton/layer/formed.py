@@ -7,8 +7,11 @@ from torch import Tensor
 
 from laplex._formed.kernels import Kernels, Needs
 from laplex._layer.inputs import Inputs, Settings
-from laplex._triton.formed.launch import entries_dtype, form, matmul, multiply, outer, pull
-from laplex._triton.recording import Results
+from laplex._triton import tuning
+from laplex._triton.formed.launch import entries_dtype, form, matmul, multiply, pull
+from laplex._triton.launch import launch
+from laplex._triton.layer.programs import sum_rows_program
+from laplex._triton.recording import Results, call
 
 
 def _kernels(inputs: Inputs) -> Kernels:
@@ -39,9 +42,18 @@ def backward(settings: Settings, g: Tensor, *given: Tensor) -> Results:
     bias_bar = None
     if settings.needs[5] and bias is not None:
         bias_bar = torch.empty_like(bias)
-        matrix_bar = outer(rows, columns, dtype, bias_bar)
-    else:
-        matrix_bar = matmul(rows.t(), columns, dtype)
+        _sum_rows(rows, bias_bar)
+    matrix_bar = matmul(rows.t(), columns, dtype)
     needs = Needs.from_flags((*settings.needs[1:5], *settings.needs[6:]))
     a_bar, b_bar, tau_bar, mix_bar, phi_bar, psi_bar = pull(matrix_bar, kernels, needs, x.dtype, settings.factors)
     return settings.needed((x_bar, a_bar, b_bar, tau_bar, mix_bar, bias_bar, phi_bar, psi_bar))
+
+
+def _sum_rows(g: Tensor, sums: Tensor) -> None:
+    """Fill the sums (n,) of g (m, n) over rows. torch takes three launches for that, or many programs for many rows."""
+    m, n = g.shape
+    if m > tuning.SUMMED_ROWS or g.stride(1) != 1:
+        call(torch.sum, g, out=(sums,), dim=0, dtype=sums.dtype)
+        return
+    width, rows = tuning.SUM_ROWS_TILE
+    launch(sum_rows_program, (-(-n // width), 1, 1), (g, sums), (m, n, g.stride(0)), (width, rows), 4)

@@ -25,6 +25,18 @@ def affine_program(
     tl.store(y + row * y_row + col * y_col, v, mask=mask)
 
 
+@program(numbers="m", callers=("x", "sums"))
+def sum_rows_program(x, sums, m, size, x_row, WIDTH: tl.constexpr, ROWS: tl.constexpr):
+    """sums (size,) of x (m, size) over its rows, in float64 before they are rounded."""
+    col = tl.program_id(0).to(tl.int64) * WIDTH + tl.arange(0, WIDTH)
+    total = tl.zeros([WIDTH], tl.float64)
+    for start in range(0, m, ROWS):
+        row = (start + tl.arange(0, ROWS)).to(tl.int64)
+        mask = (row < m)[:, None] & (col < size)[None, :]
+        total += tl.sum(tl.load(x + row[:, None] * x_row + col[None, :], mask=mask, other=0.0).to(tl.float64), 0)
+    tl.store(sums + col, total, mask=col < size)
+
+
 @program(numbers="m", callers=("v", "other", "tau", "mix", "out"))
 def rows_program(
     v, other, odd, tau, mix, out, pull, bias_bar, parts, m, size, v_row, v_col, other_row, other_col,
