@@ -46,8 +46,11 @@ ROWS_ADJACENT = 4  # rows of x that lie adjacent in memory: 16 bytes of float32 
 TILE_ADJACENT = 256  # points of a program that takes adjacent rows
 ADJACENT_FROM = 1 << 10  # programs of such tiles, from which on two transposing copies are repaid
 COPY_TILE = 2048, 32  # numbers, and rows at most, of a program that copies with adjacent rows
-ROWS_OF_BLOCKS = 8  # rows of x; from this many on pairs within blocks are multiplied in place of running sums
-BLOCKS_FROM = 1 << 18  # points times rows, likewise
+# Pairs within blocks are multiplied in place of running sums for products of many rows and not very many points. There
+# a tile may span many tau, as those of a layer with one kernel do, and running sums then take three times as long.
+ROWS_OF_BLOCKS = 32  # of x, at least
+MOST_BLOCKED = 1 << 16  # points, at most: more are so close to each other that running sums are faster
+BLOCKS_FROM = 1 << 18  # points times rows, at least
 BLOCK = 32  # points of a block: larger ones multiply more, smaller ones have more sums to carry
 BLOCK_TILE = 256  # points of a tile of blocks: larger tiles mean fewer carries and more registers
 BLOCK_ROWS = 32, 64  # rows of x of a program that reduces tiles, and of one that multiplies blocks
@@ -59,7 +62,7 @@ DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program
 # --- The matrix formed ---------------------------------------------------------------------------------------------
 FORM_TILE = 32, 32  # targets and sources of a program
 FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
-PULL_TILES = (16, 32), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
+PULL_TILES = (8, 64), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
 PULL_PARTS = 1 << 24  # partial sums; this many may be kept for a matrix that has fewer numbers
 FORM_MANY = 1 << 12  # programs
 TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
@@ -68,7 +71,7 @@ MULTIPLY_TILES = (32, 32), (64, 64)  # of a product with exact sums: small while
 MULTIPLY_MANY = 256  # programs with the large tile
 MULTIPLY_DOUBLES = 1 << 28  # multiplications; from here on torch multiplies, in float64, on GPUs with units for that
 MULTIPLY_TERMS = 16, 32  # of a float32 sum, a bound on accuracy; at a step of float64 units
-MULTIPLY_WARPS = 4
+MULTIPLY_WARPS = 8
 FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
 
 # --- One long side ---------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def worth_blocks(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> bool:
     """Whether pairs within blocks are faster than running sums, for (h, m, n, k)."""
     h, m, n, k = sizes
     fits = tuning.ROWS_OF_BLOCKS <= m <= LAUNCH_AXIS * tuning.BLOCK_ROWS[0] and dtype != torch.float64
-    return fits and k < tuning.SHORT_AXIS_RATIO * n and h * m * (n + k) >= tuning.BLOCKS_FROM
+    fits &= n + k <= tuning.MOST_BLOCKED and k < tuning.SHORT_AXIS_RATIO * n
+    return fits and h * m * (n + k) >= tuning.BLOCKS_FROM
 
 
 def worth_lines(x: Tensor, in_order: bool) -> bool:
