@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables, figures, verdicts
+from benchmarks import accuracies, densities, docs_tables, figures, layer_tables, verdicts
 from benchmarks.committed import suite_results
 from benchmarks.report import COMMITTED
 
@@ -37,6 +37,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **accuracies.CONTENT,
     **densities.CONTENT,
     **docs_tables.CONTENT,
+    **layer_tables.CONTENT,
 }
 
 
@@ -45,12 +46,14 @@ def main() -> None:
     for path in pages():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
+        from benchmarks import rates_picture
         from benchmarks.plot import draw_sweep
         from benchmarks.ways_picture import draw
 
         origin, results = suite_results("gpu")
         draw_sweep(results, "sweep-size", origin).savefig(COMMITTED / "sizes.png", dpi=110)
         draw().savefig(COMMITTED / "ways.png", dpi=110)
+        rates_picture.draw().savefig(COMMITTED / "learning-rates.png", dpi=110)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,22 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import COMMITTED
 
-FILE = COMMITTED / "learning-rates-cuda.json"
+FILES = COMMITTED / "learning-rates-cpu.json", COMMITTED / "learning-rates-cuda.json"  # small and large widths
 NAMES = {"AdamW": "AdamW", "SGD": "SGD, momentum 0.9"}
 WORST = 8.0  # times the lowest loss: the darkest colour
 
 
 def draw() -> Figure:
-    """Over rates and kernels, a panel for each width and optimizer: the validation loss over the lowest of its row."""
-    study = json.loads(FILE.read_text())
-    widths = sorted({point["width"] for point in study["points"]})
+    """Over rates and kernels, a panel for each width and optimizer: the loss over the lowest of its row."""
+    studies = [json.loads(path.read_text()) for path in FILES]
+    points, grids = [point for study in studies for point in study["points"]], studies[0]["rates"]
+    widths = sorted({point["width"] for point in points})
     figure = Figure(figsize=(3.2 * len(widths), 5.6), layout="constrained")
     grid = figure.subplots(len(NAMES), len(widths), squeeze=False)
     for line, optimizer in zip(grid, NAMES, strict=True):
         for axes, width in zip(line, widths, strict=True):
-            rows = [point for point in study["points"] if (point["width"], point["optimizer"]) == (width, optimizer)]
-            mesh = _panel(axes, rows, study["rates"][optimizer])
+            rows = [point for point in points if (point["width"], point["optimizer"]) == (width, optimizer)]
+            mesh = _panel(axes, rows, grids[optimizer])
             axes.set_title(f"{NAMES[optimizer]}, width {width}", fontsize=9)
         line[0].set_ylabel("kernels")
     for axes in grid[-1]:
@@ -30,7 +31,7 @@ def draw() -> Figure:
     bar = figure.colorbar(mesh, ax=grid, ticks=[0, 1, 2, 3], shrink=0.7)
     bar.ax.set_yticklabels(["lowest loss", "2 times", "4 times", "8 times or more"], fontsize=8)
     figure.suptitle(
-        "Validation loss of digits at each learning rate, over the lowest of its row. Dots: the best rate. Dashed: the "
+        "Loss of digits at each learning rate, over the lowest of its row. Dots: the best rate. Dashed: the "
         "best of nn.Linear, and half and twice that.",
         fontsize=9,
     )
@@ -46,6 +47,6 @@ def _panel(axes: Any, rows: list[dict[str, Any]], rates: list[float]) -> Any:
     for factor in (0.5, 1, 2):
         axes.axvline(rows[0]["best"] * factor, color="black", linestyle="--", linewidth=0.6 if factor != 1 else 1.2)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(rates[::2], [f"{rate:g}" for rate in rates[::2]], fontsize=7)
+    axes.set_xticks(rates[::3], [f"{rate:g}" for rate in rates[::3]], fontsize=7)
     axes.set_yticks(heights, labels, fontsize=7)
     return mesh

@@ -87,7 +87,7 @@ def launches(step: Step) -> list[list[Any]]:
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         step()
         torch.cuda.synchronize()
-    on_device = [event for event in seen.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+    on_device = [event for event in seen.events() if str(event.device_type).endswith("CUDA")]
     return [[event.name[:60], round(event.device_time, 1)] for event in on_device]
 
 
