@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import laplex
 from helpers import error
@@ -373,10 +374,15 @@ BAD = {
     "no layers": (nn.Sequential(nn.ReLU()), {}, ValueError, "there is no nn.Linear in the model"),
     "pattern": (model_of(), {"include": "("}, ValueError, r"`include` must be a regular expression, got '\('"),
     "list": (model_of(), {"exclude": ["0"]}, TypeError, r"`exclude` must be a regular expression, got \['0'\]; use"),
-    "unknown": (model_of(), {"bias": False}, TypeError, "`options` must be among phase, tau, train_tau, got bias"),
+    "unknown": (
+        model_of(),
+        {"bias": False},
+        TypeError,
+        "`options` must be among phase, tau, train_tau, scale_gradients, got bias",
+    ),
     "kernels": (model_of(), {"kernels": 0}, ValueError, "`kernels` must be at least 1, got 0"),
     "old name": (model_of(), {"rank": 4}, TypeError, "`rank` is now called `kernels`"),
-    "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True layers have no phase"),
+    "options": (model_of(), {"fit": True, "phase": True}, ValueError, "with fit=True `phase` cannot be set"),
 }
 
 
@@ -386,3 +392,33 @@ def test_bad_arguments(model, options, kind, text):
     with pytest.raises(kind, match=text):
         replace_linear(model, **options)
     assert before is None or kinds(model) == before
+
+
+WEIGHTS_MADE_BY_HOOKS = {
+    "weight_norm": nn.utils.weight_norm,
+    "spectral_norm": nn.utils.spectral_norm,
+    "pruned": lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("change", WEIGHTS_MADE_BY_HOOKS.values(), ids=WEIGHTS_MADE_BY_HOOKS)
+def test_layers_whose_weights_hooks_make_are_left_alone(change):
+    model = nn.Sequential(nn.Linear(64, 64), change(nn.Linear(64, 64)))
+    table = replace_linear(model, kernels=2)
+    assert isinstance(model[0], LaplexLinear)
+    assert type(model[1]) is nn.Linear
+    assert "it has forward pre-hooks" in str(table)
+
+
+def test_lazy_layers_are_left_alone():
+    model = nn.Sequential(nn.Linear(64, 64), nn.LazyLinear(32))
+    replace_linear(model, kernels=2)
+    assert isinstance(model[0], LaplexLinear)
+    assert isinstance(model[1], nn.LazyLinear)
+
+
+def test_true_derivatives_can_be_asked_for():
+    model = nn.Sequential(nn.Linear(64, 64))
+    replace_linear(model, kernels=2, scale_gradients=False)
+    assert model[0].scale_gradients is False

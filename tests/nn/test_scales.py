@@ -108,10 +108,25 @@ def test_frozen_parameters_have_no_gradient_and_keep_their_plan():
     assert layer._plan is not None
 
 
-def test_pickles_of_old_layers_have_true_derivatives():
-    layer = LaplexLinear(9, 7)
-    del layer.scale_gradients
+def test_pickles_of_old_layers_have_true_derivatives_and_can_be_reset():
+    state = LaplexLinear(9, 7, tau=1.0).__getstate__()
+    old = {name: value for name, value in state.items() if name not in ("scale_gradients", "_factor_numbers")}
+    layer = LaplexLinear.__new__(LaplexLinear)
+    layer.__setstate__(old)
     assert set(layer._factors) == {1.0}
+    layer.reset_parameters()
+    assert float(layer.tau[0]) == 1.0
+    layer.scale_gradients = True
+    assert layer._factors == LaplexLinear(9, 7, tau=1.0)._factors
+
+
+@pytest.mark.parametrize("train_tau", [False, True])
+def test_a_layer_that_is_loaded_scales_gradients_as_the_saved_one_did(train_tau):
+    saved, layer = LaplexLinear(9, 7, tau=1.0, train_tau=train_tau), LaplexLinear(9, 7, train_tau=train_tau)
+    layer.load_state_dict(saved.state_dict())
+    assert layer._factors == pytest.approx(saved._factors)
+    layer.reset_parameters()
+    assert float(layer.tau[0].detach()) == pytest.approx(1.0)
 
 
 def test_a_layer_in_units_of_tau_is_the_same_for_every_tau():

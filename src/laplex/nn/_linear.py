@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -24,6 +25,9 @@ from laplex.nn._anchored import Anchored
 
 if TYPE_CHECKING:
     from laplex._progress import Progress
+
+
+LARGEST_LOGARITHM = 700.0  # of float64 numbers, about
 
 
 class LaplexLinear(Anchored):
@@ -58,7 +62,8 @@ class LaplexLinear(Anchored):
         tau: the length scale of all kernels, a positive number; None for 1 / (2 sqrt(in_features)). The anchors' start
             is relative to it, so it matters only for learning rates: with a smaller tau Adam moves anchors faster.
         train_tau: whether tau is trained, one for each kernel, as ``log_tau``.
-        scale_gradients: False for true derivatives, which L-BFGS and comparisons of gradients need.
+        scale_gradients: False for true derivatives, which L-BFGS, Hessians and comparisons of gradients need. It is
+            an attribute, too, and may be set at any time.
         device, dtype: of the parameters.
 
     Attributes:
@@ -106,7 +111,7 @@ class LaplexLinear(Anchored):
         self.kernels = integer(where, "kernels", kernels)
         dtype = checks.at_least_single(where, dtype)
         length = scales.default_tau(self.in_features) if tau is None else positive(where, "tau", tau, "None")
-        self._first_tau = checks.length_in(where, length, dtype)
+        first_tau = checks.length_in(where, length, dtype)
 
         def empty(*shape: int) -> nn.Parameter:
             return nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
@@ -122,6 +127,7 @@ class LaplexLinear(Anchored):
             self.register_buffer("fixed_tau", empty(kernels).data)
         self.train_tau = train_tau
         self.scale_gradients = scale_gradients
+        self._begin_with(first_tau)
         self.reset_parameters()
 
     @property
@@ -147,10 +153,13 @@ class LaplexLinear(Anchored):
     @property
     def _factors(self) -> Factors:
         """By what the gradients of the parameters are multiplied."""
-        if not self.scale_gradients:
-            return ONES
+        return Factors(*self._factor_numbers) if self.scale_gradients else ONES
+
+    def _begin_with(self, tau: float) -> None:
+        """Take a length scale for the one of the constructor: resets return to it, and factors follow it."""
+        self._first_tau = tau
         sizes = self.out_features, self.in_features
-        return scales.gradient_factors(*sizes, self.kernels, self.phi is not None, self._first_tau)
+        self._factor_numbers = tuple(scales.gradient_factors(*sizes, self.kernels, self.phi is not None, tau))
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""
@@ -258,6 +267,17 @@ class LaplexLinear(Anchored):
         if old in state_dict and new not in state_dict and state_dict[old].dim() == 1:
             state_dict[new] = state_dict.pop(old)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self._begin_with(self._tau_of(state_dict, prefix))
+
+    def _tau_of(self, state: Mapping[str, Any], prefix: str = "") -> float:
+        """The length scale of a saved layer, or of this one where none can be read."""
+        name = "log_tau" if self.train_tau else "fixed_tau"
+        saved: Any = state.get(prefix + name)
+        if type(saved) not in (Tensor, nn.Parameter) or saved.is_meta or saved.numel() != self.kernels:
+            return self._first_tau
+        mean = float(saved.detach().double().mean())
+        tau = math.exp(min(mean, LARGEST_LOGARITHM)) if self.train_tau else mean
+        return tau if 0 < tau < math.inf else self._first_tau
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Unpickling as every module does it, also of old files."""
@@ -266,6 +286,9 @@ class LaplexLinear(Anchored):
             state = {**state, "kernels": state["rank"], "_parameters": parameters}
             del state["rank"]
         super().__setstate__(state)
+        if "_factor_numbers" not in state:
+            self._first_tau = state.get("_first_tau", 1.0)
+            self._begin_with(self._tau_of({**state["_parameters"], **state["_buffers"]}))
 
     def extra_repr(self) -> str:
         """What print shows."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from laplex._checks.counts import integer
 from laplex._checks.renamed import renamed
@@ -18,7 +19,7 @@ from laplex.nn._linear import LaplexLinear
 if TYPE_CHECKING:
     from laplex._progress import Progress
 
-OPTIONS = ("phase", "tau", "train_tau")
+OPTIONS = ("phase", "tau", "train_tau", "scale_gradients")
 MOST_UNEXPLAINED = 0.5  # of a weight's energy; above, a fit has missed most of the layer
 MOST_NAMES = 8  # of layers, in a line
 SHARED = "it shares parameters with another module"
@@ -157,7 +158,7 @@ def replace_linear(
     where = "laplex.nn.replace_linear"
     integer(where, "kernels", kernels)
     if fit and options:
-        raise ValueError(f"{where}: with fit=True layers have no {', '.join(options)}; leave it out, or set fit=False")
+        raise ValueError(f"{where}: with fit=True `{', '.join(options)}` cannot be set; leave it out, or set fit=False")
     unknown = sorted(set(options) - set(OPTIONS))
     if unknown:
         raise TypeError(
@@ -216,6 +217,8 @@ def _chosen(
             why = "`include` does not match"
         elif exclude is not None and any(exclude.search(name) for name in names):  # one of its names is enough
             why = "`exclude` matches"
+        elif layer._forward_pre_hooks:
+            why = "it has forward pre-hooks, such as those of weight_norm, spectral_norm and pruning; remove them first"
         elif any(id(parameter) in shared for parameter in layer.parameters()):
             why = SHARED
         elif size_after(dense) >= _count(layer):
@@ -270,7 +273,7 @@ def _other_matrices(model: nn.Module, candidates: list[Candidate], shared: set[i
         kind = "a subclass of nn.Linear" if isinstance(module, nn.Linear) else "not an nn.Linear"
         why = f"it belongs to {type(module).__name__}, which is {kind}; use laplex.nn.parametrize"
         for name, parameter in module.named_parameters(path, recurse=False):
-            if parameter.dim() >= 2 and id(parameter) not in named:
+            if not is_lazy(parameter) and parameter.dim() >= 2 and id(parameter) not in named:
                 reason = SHARED if id(parameter) in shared else why
                 matrices.setdefault(id(parameter), Remainder(name, parameter.numel(), reason))
     return [*matrices.values()]
@@ -316,4 +319,4 @@ def _freeze_as(new: LaplexLinear, old: nn.Linear) -> None:
 
 
 def _count(layer: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in layer.parameters())
+    return sum(parameter.numel() for parameter in layer.parameters() if not is_lazy(parameter))

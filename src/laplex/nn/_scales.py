@@ -32,7 +32,6 @@ cancel, so W decays too.
 
 from __future__ import annotations
 
-import functools
 import math
 
 from laplex._layer.inputs import Factors
@@ -65,7 +64,6 @@ def line_length(k: int, kernels: int, phase: bool) -> float:
     return max(SHORTEST, LENGTH_OF_A_KERNEL * kernels)
 
 
-@functools.lru_cache(maxsize=1024)
 def gradient_factors(n: int, k: int, kernels: int, phase: bool, tau: float) -> Factors:
     """For a layer of n outputs and k inputs."""
     size, length = gain(kernels, phase), line_length(k, kernels, phase)
