@@ -28,7 +28,7 @@ def train(model, x, steps=4):
     """The parameters after a few steps of gradient descent, and the last loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(steps):
-        optimizer.zero_grad(set_to_none=False)
+        optimizer.zero_grad()
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
@@ -90,6 +90,8 @@ def test_a_capture_after_another_module_was_compiled_for_graphs(make):
     x = torch.randn(16, 300, device="cuda")
     other = torch.compile(nn.Linear(300, 200, device="cuda"), mode="reduce-overhead")
     for _ in range(4):
+        other.zero_grad(set_to_none=True)
+        torch.compiler.cudagraph_mark_step_begin()
         other(x).square().mean().backward()
     torch._dynamo.reset()
     layer = make().cuda()

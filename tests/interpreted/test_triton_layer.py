@@ -1,7 +1,11 @@
 """A layer's step on the GPU, under Triton's interpreter: its values and gradients, and its replays."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import checkpoint
 
 from helpers import error
 from laplex import _backends, _route
@@ -85,7 +89,10 @@ def assert_right(inputs, y, gradients, g, factors=FACTORS):
 
 
 def stepped(inputs, g=None, factors=FACTORS):
-    y = layer_product(**inputs, factors=factors)
+    return gradients_of(inputs, layer_product(**inputs, factors=factors), g)
+
+
+def gradients_of(inputs, y, g=None):
     g = torch.randn(y.shape, dtype=y.dtype) if g is None else g
     names = [name for name in NAMES if inputs[name] is not None]
     bars = torch.autograd.grad(y, [inputs[name] for name in names], g)
@@ -145,11 +152,42 @@ def test_cotangents_and_inputs_of_any_layout(layer, g):
     assert_right(inputs, *stepped(inputs, cotangent))
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_a_step_is_replayed_for_other_inputs(layer, replayed, adjacent, monkeypatch):
+@pytest.fixture
+def repeated(replayed, monkeypatch):
+    """Steps are recorded and replayed, as on a GPU."""
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+
+
+@pytest.mark.usefixtures("repeated")
+@pytest.mark.parametrize("layer", ["few_results", "many_results", "formed"])
+def test_checkpoints_from_the_first_step_on(layer, adjacent):
+    for _ in range(3):
+        inputs = drawn(layer)
+        y = checkpoint(lambda inputs=inputs: layer_product(**inputs, factors=FACTORS), use_reentrant=False)
+        assert_right(inputs, *gradients_of(inputs, y))
+
+
+@pytest.mark.usefixtures("repeated")
+@pytest.mark.parametrize("first", [True, False], ids=["at_first", "later"])
+@pytest.mark.parametrize("layer", ["few_results", "many_results", "formed"])
+def test_saved_tensors_that_somebody_copies(layer, first, adjacent):
+    """A copy may have other strides."""
+
+    def pack(tensor):
+        return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+    for step in range(3):
+        inputs = drawn(layer)
+        with saved_tensors_hooks(pack, lambda tensor: tensor) if (step == 0) == first else nullcontext():
+            y = layer_product(**inputs, factors=FACTORS)
+        assert_right(inputs, *gradients_of(inputs, y))
+
+
+@pytest.mark.usefixtures("repeated")
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_step_is_replayed_for_other_inputs(layer, adjacent):
     for seed in range(3):
         inputs = drawn(layer)
         torch.manual_seed(seed)

@@ -57,31 +57,10 @@ def matmul(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         batches = (left, right, out) if out.dim() == 3 else (left[None], right[None], out[None])
         _multiply(*batches)
         return out
-    if left.dim() == 2 and left.dtype == right.dtype:
-        out = left.new_empty((left.shape[0], right.shape[1]), dtype=dtype)
-        if left.stride(0) == 1 < left.stride(1):
-            call(_transposed_times, left.t(), right, out=(out,))
-        else:
-            call(_times, left, right, out=(out,))
-        return out
+    product = torch.bmm if left.dim() == 3 else torch.mm
     if left.is_cuda and left.dtype.itemsize < 4 and dtype == torch.float32:  # torch sums half precision in float32
-        return torch.bmm(left, right, out_dtype=dtype)
-    return torch.matmul(left, right).to(dtype)
-
-
-def _times(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left right. torch sums half precision in float32, and on a GPU can write that."""
-    if left.dtype == out.dtype:
-        torch.mm(left, right, out=out)
-    elif left.is_cuda and out.dtype == torch.float32:
-        torch.mm(left, right, out_dtype=out.dtype, out=out)
-    else:
-        out.copy_(torch.mm(left, right))
-
-
-def _transposed_times(left: Tensor, right: Tensor, out: Tensor) -> None:
-    """left^T right."""
-    _times(left.t(), right, out)
+        return product(left, right, out_dtype=dtype)
+    return product(left, right).to(dtype)
 
 
 def _times_transposed(x: Tensor, matrix: Tensor, bias: Tensor | None = None, *, out: Tensor) -> None:
