@@ -100,7 +100,7 @@ def comparison(other: str, *lines: tuple[str, str, str], most: int | None = None
         for one in results:
             if one.row == name and one.size is not None and (most is None or max(one.size.n, one.size.k) <= most):
                 times = [time_of(side) for side in one.sides.values()][:2]
-                rows.append((words, DEVICES[suite], str(one.size), *times, ratio(one.value or 0.0)))
+                rows.append((words, DEVICES[suite], str(one.size), *times, _ratio(one.value or 0.0)))
     return table(("what", "on", "size", "laplex", other, "ratio"), rows, *origins)
 
 
@@ -114,7 +114,7 @@ def toeplitz(device: str, exponents: list[int], where: str) -> str:
             labels = "laplex", "laplex, plan kept", "toeplitz"
             call, product, other = (sides[label]["forward"]["seconds"] for label in labels)
             times = (scaled(seconds, "s") for seconds in (call, product, other))
-            rows.append((power(n), *times, ratio(call / other), ratio(product / other)))
+            rows.append((power(n), *times, _ratio(call / other), _ratio(product / other)))
     ours = "laplex, whole call", "laplex, plan kept"
     header = "n = k", *ours, "Toeplitz product by FFT", "whole call, ratio", "plan kept, ratio"
     return table(header, rows, f"{where} {source(name)}")
@@ -127,7 +127,7 @@ def modules() -> str:
         for one in content(name)["layers"]:
             dense, ours = (one["milliseconds"]["with Adam"][key] for key in ("nn.Linear", "LaplexLinear"))
             layer = f"{one['in']} -> {one['out']}", str(one["rank"]), str(one["rows"])
-            ratios = (ratio(one["ratio"][step]) for step in ("with Adam", "forward + backward"))
+            ratios = (_ratio(one["ratio"][step]) for step in ("with Adam", "forward + backward"))
             rows.append((*layer, device.replace("GPU", "H200"), f"{dense:.3g} ms", f"{ours:.3g} ms", *ratios))
     header = "layer", "r", "rows", "on", "nn.Linear", "LaplexLinear", "ratio", "ratio without Adam"
     return table(header, rows, source(*MODULES.values()))
@@ -144,7 +144,7 @@ def trained_layers() -> str:
     steps += [(one, one["kernels"], "CPU", one["ms"]["linear"], one["ms"]["laplex"]) for one in layers]
     rows = [
         (f"{one['in']} -> {one['out']}", str(kernels), str(one["rows"]), device, f"{dense:.3g} ms", f"{ours:.3g} ms",
-         ratio(ours / dense))
+         _ratio(ours / dense))
         for one, kernels, device, dense, ours in steps
     ]  # fmt: skip
     header = "layer", "r", "rows", "on", "nn.Linear", "laplex", "ratio"
@@ -218,7 +218,7 @@ def _by_row(results: Iterable[Result]) -> list[list[Result]]:
     return [list(same) for _, same in groupby(results, key=lambda one: one.row)]
 
 
-def ratio(value: float) -> str:
+def _ratio(value: float) -> str:
     """A ratio above 1 means that laplex took longer: bold."""
     return f"{value:.2g}" if value <= 1 else f"**{value:.3g}**"
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables, figures, layer_tables, verdicts
+from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, verdicts
 from benchmarks.committed import suite_results
 from benchmarks.report import COMMITTED
 
@@ -37,7 +37,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **accuracies.CONTENT,
     **densities.CONTENT,
     **docs_tables.CONTENT,
-    **layer_tables.CONTENT,
+    **rate_tables.CONTENT,
 }
 
 

@@ -8,17 +8,17 @@ from matplotlib.figure import Figure
 
 from benchmarks.report import COMMITTED
 
-FILES = COMMITTED / "learning-rates-cpu.json", COMMITTED / "learning-rates-cuda.json"  # small and large widths
+FILE = COMMITTED / "learning-rates-cpu.json"
 NAMES = {"AdamW": "AdamW", "SGD": "SGD, momentum 0.9"}
 WORST = 8.0  # times the lowest loss: the darkest colour
 
 
 def draw() -> Figure:
     """Over rates and kernels, a panel for each width and optimizer: the loss over the lowest of its row."""
-    studies = [json.loads(path.read_text()) for path in FILES]
-    points, grids = [point for study in studies for point in study["points"]], studies[0]["rates"]
+    study = json.loads(FILE.read_text())
+    points, grids = study["points"], study["rates"]
     widths = sorted({point["width"] for point in points})
-    figure = Figure(figsize=(3.2 * len(widths), 5.6), layout="constrained")
+    figure = Figure(figsize=(4.2 * len(widths), 5.6), layout="constrained")
     grid = figure.subplots(len(NAMES), len(widths), squeeze=False)
     for line, optimizer in zip(grid, NAMES, strict=True):
         for axes, width in zip(line, widths, strict=True):

@@ -359,6 +359,7 @@ def test_what_print_shows():
     shown = str(LaplexLinear(5, 3, bias=False, phase=True, tau=0.25))
     assert shown == "LaplexLinear(in_features=5, out_features=3, kernels=1, bias=False, phase=True, tau=0.25)"
     assert "train_tau=True" in str(LaplexLinear(5, 3, train_tau=True))
+    assert "scale_gradients=False" in str(LaplexLinear(5, 3, scale_gradients=False))
 
 
 def test_on_the_meta_device():

@@ -12,5 +12,6 @@ A layer may multiply the gradients of its parameters by ``Factors``: they precon
 units of the parameters would. The factors act on gradients alone, so that every value stays as it is.
 
     inputs.py    what goes into a step, and the factors
+    scaled.py    tensors whose gradients are multiplied by a factor
     product.py   the step, and the same by functions that have all derivatives
 """

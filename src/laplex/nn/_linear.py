@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -25,9 +24,6 @@ from laplex.nn._anchored import Anchored
 
 if TYPE_CHECKING:
     from laplex._progress import Progress
-
-
-LARGEST_LOGARITHM = 700.0  # of float64 numbers, about
 
 
 class LaplexLinear(Anchored):
@@ -155,11 +151,14 @@ class LaplexLinear(Anchored):
         """By what the gradients of the parameters are multiplied."""
         return Factors(*self._factor_numbers) if self.scale_gradients else ONES
 
-    def _begin_with(self, tau: float) -> None:
-        """Take a length scale for the one of the constructor: resets return to it, and factors follow it."""
+    def _begin_with(self, tau: float, size: float = 1.0) -> None:
+        """Take a length scale for the one of the constructor: resets return to it, and factors follow it.
+
+        ``size`` is that of W at its start, in units of a fresh layer's.
+        """
         self._first_tau = tau
         sizes = self.out_features, self.in_features
-        self._factor_numbers = tuple(scales.gradient_factors(*sizes, self.kernels, self.phi is not None, tau))
+        self._factor_numbers = tuple(scales.gradient_factors(*sizes, self.kernels, self.phi is not None, tau, size))
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
         """Parameters as every module has them; torch comes here, and not to the setter, to assign one."""
@@ -173,7 +172,8 @@ class LaplexLinear(Anchored):
         The kernels' weights have alternating signs and cancel for inputs with a mean, so that units live in front of a
         ReLU. A single kernel has nothing to cancel with: all its entries, and its weight, are positive.
 
-        tau becomes that of the constructor. So a layer made on the meta device is ready after ``to_empty`` and this.
+        tau becomes that of the constructor, or of the file that was loaded. So a layer made on the meta device is ready
+        after ``to_empty`` and this.
         """
         with torch.no_grad():
             if self.train_tau:
@@ -183,7 +183,7 @@ class LaplexLinear(Anchored):
         start.interlace(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (..., in_features) -> y (..., out_features)."""
+        """The results y (..., out_features) for x (..., in_features)."""
         if isinstance(x, Tensor) and x.is_nested:
             return torch.nested.as_nested_tensor([self.forward(part) for part in x.unbind()], layout=x.layout)
         checks.features("laplex.nn.LaplexLinear", x, self.in_features)
@@ -267,16 +267,13 @@ class LaplexLinear(Anchored):
         if old in state_dict and new not in state_dict and state_dict[old].dim() == 1:
             state_dict[new] = state_dict.pop(old)
         super()._load_from_state_dict(state_dict, prefix, *args)
-        self._begin_with(self._tau_of(state_dict, prefix))
+        self._begin_with(self._saved_tau(state_dict.get(prefix + "fixed_tau")))
 
-    def _tau_of(self, state: Mapping[str, Any], prefix: str = "") -> float:
-        """The length scale of a saved layer, or of this one where none can be read."""
-        name = "log_tau" if self.train_tau else "fixed_tau"
-        saved: Any = state.get(prefix + name)
+    def _saved_tau(self, saved: Any) -> float:
+        """The length scale of a saved layer; that of this one where it is trained, or cannot be read."""
         if type(saved) not in (Tensor, nn.Parameter) or saved.is_meta or saved.numel() != self.kernels:
             return self._first_tau
-        mean = float(saved.detach().double().mean())
-        tau = math.exp(min(mean, LARGEST_LOGARITHM)) if self.train_tau else mean
+        tau = float(saved.detach().flatten()[0])
         return tau if 0 < tau < math.inf else self._first_tau
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -288,7 +285,7 @@ class LaplexLinear(Anchored):
         super().__setstate__(state)
         if "_factor_numbers" not in state:
             self._first_tau = state.get("_first_tau", 1.0)
-            self._begin_with(self._tau_of({**state["_parameters"], **state["_buffers"]}))
+            self._begin_with(self._saved_tau(state["_buffers"].get("fixed_tau")))
 
     def extra_repr(self) -> str:
         """What print shows."""
@@ -296,6 +293,8 @@ class LaplexLinear(Anchored):
         parts += [f"bias={self.bias is not None}"]
         if self.phi is not None:
             parts.append("phase=True")
+        if not self.scale_gradients:
+            parts.append("scale_gradients=False")
         if self.train_tau:
             parts.append("train_tau=True")
         elif not self.a.is_meta and not math.isclose(

@@ -125,6 +125,7 @@ def _fresh(matrix: Tensor, kernels: int, phase: bool) -> LaplexLinear:
     size = float(matrix.double().square().mean().sqrt()) * math.sqrt(3 * columns)  # in units of nn.Linear's
     size /= scales.gain(kernels, phase)
     Snapshot(0.0, layer.a.detach(), layer.b.detach(), layer.mix.detach() * size).write_to(layer)
+    layer._begin_with(layer._first_tau, size or 1.0)  # a weight of zeros has no size
     return layer
 
 

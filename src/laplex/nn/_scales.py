@@ -64,9 +64,9 @@ def line_length(k: int, kernels: int, phase: bool) -> float:
     return max(SHORTEST, LENGTH_OF_A_KERNEL * kernels)
 
 
-def gradient_factors(n: int, k: int, kernels: int, phase: bool, tau: float) -> Factors:
-    """For a layer of n outputs and k inputs."""
-    size, length = gain(kernels, phase), line_length(k, kernels, phase)
+def gradient_factors(n: int, k: int, kernels: int, phase: bool, tau: float, size: float = 1.0) -> Factors:
+    """For a layer of n outputs and k inputs; ``size`` is that of W at its start, in units of a fresh layer's."""
+    size, length = size * gain(kernels, phase), line_length(k, kernels, phase)
     row = math.sqrt(3 * kernels) / (size * AGREEMENT)
     column = row * math.sqrt(k / n)
     every = math.sqrt(length / (n * k)) / AGREEMENT_OF_ALL

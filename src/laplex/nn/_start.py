@@ -66,7 +66,7 @@ def balanced_signs(like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def interlace(layer: LaplexLinear, draws: torch.Generator | None = None) -> None:
-    """Even grids in random order, balanced signs, and results with the variance that those of nn.Linear have."""
+    """Even grids in random order, balanced signs, and results as large as ``_scales.gain`` says."""
     n, k, tau, length = layer.out_features, layer.in_features, layer.tau[:, None], line_length(layer)
     for anchors, other in ((layer.a, k), (layer.b, n)):
         size = anchors.shape[1]
@@ -188,7 +188,7 @@ def _place_at_entries(layer: LaplexLinear, left: Tensor, right: Tensor) -> None:
 
 
 def place_on_grids(layer: LaplexLinear, left: Tensor, right: Tensor, length: float) -> None:
-    """Even grids in the order of singular vectors (kernels, n) and (kernels, k); W as large as that of nn.Linear.
+    """Even grids in the order of singular vectors (kernels, n) and (kernels, k); W as large as that of any fresh layer.
 
     With u and v the i-th singular vectors, K(u, v) is large where u v^T is, so it has a positive weight. K(u, -v) is
     large where u v^T is not: with a negative weight it says the same, and what both add to all results cancels.
