@@ -31,8 +31,8 @@ def draw() -> Figure:
     bar = figure.colorbar(mesh, ax=grid, ticks=[0, 1, 2, 3], shrink=0.7)
     bar.ax.set_yticklabels(["lowest loss", "2 times", "4 times", "8 times or more"], fontsize=8)
     figure.suptitle(
-        "Loss of digits at each learning rate, over the lowest of its row. Dots: the best rate. Dashed: the "
-        "best of nn.Linear, and half and twice that.",
+        "Loss of digits at each learning rate, over the lowest of its row. Dots: the best rate.\n"
+        "Dashed: the best rate of nn.Linear, half of it, and twice.",
         fontsize=9,
     )
     return figure
