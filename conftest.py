@@ -207,7 +207,7 @@ def tiles(monkeypatch):
 def replayed(monkeypatch):
     """Replays run their launches under the interpreter, on the tensors they would have the addresses of."""
     from laplex._triton import launch as launches
-    from laplex._triton.replay import Replay
+    from laplex._triton.repetition import Replay
 
     def launch(program, grid, tensors, sizes, flags, warps):
         with _disable_current_modes():  # the interpreter itself calls torch
@@ -251,15 +251,16 @@ LAUNCHING = (  # modules of the GPU wing that launch programs
 def operators(monkeypatch):
     """What is kept of the GPU's operators from here on; ``used`` counts replays."""
     from laplex._triton import replay
+    from laplex._triton.repetition import Replay
 
-    replays, again = replay.Replays(), replay.Replay.__call__
+    replays, again = replay.Replays(), Replay.__call__
 
     def counted(self, inputs, addresses):
         replays.used += 1
         return again(self, inputs, addresses)
 
     replays.used = 0
-    monkeypatch.setattr(replay.Replay, "__call__", counted)
+    monkeypatch.setattr(Replay, "__call__", counted)
     monkeypatch.setattr(replay, "operators", replays)
     return replays
 

@@ -8,7 +8,7 @@ import pytest
 import laplex
 
 WING = Path(laplex.__file__).parent / "_triton"
-TOOLS = {"tuning", "program", "launch", "precision", "recording", "replay"}  # what every room may use
+TOOLS = {"tuning", "program", "launch", "precision", "recording", "repetition", "replay"}  # what every room may use
 BELOW = {
     "points": set(),
     "running": {"points"},
@@ -28,7 +28,8 @@ ALLOWED |= {
     "launch": {"tuning", "program"},
     "precision": {"launch"},
     "recording": {"launch"},
-    "replay": {"tuning", "launch", "precision", "recording"},
+    "repetition": {"launch", "recording"},
+    "replay": {"tuning", "launch", "precision", "recording", "repetition"},
     "warm_up": TOOLS,
     "backend": {*BELOW, *TOOLS, "warm_up"},
 }

@@ -12,10 +12,11 @@ from laplex import Plan, _backends, _product, _route
 from laplex._scan.order import Matrix, Order
 from laplex._shapes import flat_tau
 from laplex._triton import launch as launches
-from laplex._triton import replay, tuning
+from laplex._triton import repetition, replay, tuning
 from laplex._triton.launch import Launch, can_be_launched, state
 from laplex._triton.recording import Recording, TorchCall, call, from_anchors, give_up, recorded
-from laplex._triton.replay import Replays, replay_of
+from laplex._triton.repetition import replay_of
+from laplex._triton.replay import Replays
 from laplex._triton.scan import dense
 
 
@@ -25,7 +26,7 @@ def launched(monkeypatch):
     seen = []
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, raising=False)
     monkeypatch.setattr(
-        replay,
+        repetition,
         "launch_compiled",
         lambda compiled, grid, stream, addresses, numbers: seen.append(([*addresses], numbers)),
     )

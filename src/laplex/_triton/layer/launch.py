@@ -12,7 +12,8 @@ from laplex._layer.inputs import Inputs, Settings
 from laplex._triton import tuning
 from laplex._triton.layer import formed, scanned
 from laplex._triton.recording import Results
-from laplex._triton.replay import Inner, Repeat
+from laplex._triton.repetition import Inner
+from laplex._triton.replay import Repeat
 
 
 class Step:
