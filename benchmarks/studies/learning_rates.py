@@ -23,7 +23,7 @@ import functools
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,30 +228,28 @@ def main() -> None:
         np.savez(options.pack, **pack())
         return
     torch.set_float32_matmul_precision("high")
-    data, points, begin = digits(options.data, options.device), [], time.perf_counter()
+    data, begin = digits(options.data, options.device), time.perf_counter()
+    out = options.out or COMMITTED / f"learning-rates-{options.device}.json"
+    report: dict[str, Any] = {"conditions": conditions(options.device), "rates": RATES, "defaults": defaults(data)}
+    print(report["defaults"], flush=True)
+    report["points"] = []
+    for point in all_points(options, data):
+        report["points"].append(point)
+        out.write_text(json.dumps(report, indent=1) + "\n")  # after every point: what was measured stays
+        text = " ".join(f"{name} {value}" for name, value in point.items() if name != "losses")
+        print(f"{time.perf_counter() - begin:4.0f} s {text}", flush=True)
+
+
+def all_points(options: argparse.Namespace, data: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:
+    """The curves of all widths, optimizers and kernels; 0 kernels are nn.Linear."""
     for width in options.widths:
         for optimizer in RATES:
+            label = {"width": width, "optimizer": optimizer}
             dense = curve(width, 0, optimizer, data, options.seeds)
-            points.append({"width": width, "kernels": 0, "optimizer": optimizer} | dense)
+            yield label | {"kernels": 0} | dense
             for kernels in (r for r in options.kernels if r * 2 * width < width * width):
-                entry = compared(curve(width, kernels, optimizer, data, options.seeds), dense, optimizer)
-                points.append({"width": width, "kernels": kernels, "optimizer": optimizer} | entry)
-                text = f"{width:5} {kernels:3} {optimizer:6} best {entry['best']:.2g}, of nn.Linear {dense['best']:.2g}"
-                print(f"{time.perf_counter() - begin:4.0f} s {text}, regret {entry['regret']:.2f}", flush=True)
-    ratios = [point["ratio"] for point in points if point["kernels"]]
-    near = sum(0.49 < ratio < 2.01 for ratio in ratios) / len(ratios)
-    print(f"{near:.0%} of {len(ratios)} points have a best rate within a factor of 2 of nn.Linear's")
-    out = options.out or COMMITTED / f"learning-rates-{options.device}.json"
-    reached = defaults(data)
-    print({name: {rule: round(sum(v) / SEEDS, 4) for rule, v in rules.items()} for name, rules in reached.items()})
-    report = {
-        "conditions": conditions(options.device),
-        "rates": RATES,
-        "near": near,
-        "defaults": reached,
-        "points": points,
-    }
-    out.write_text(json.dumps(report, indent=1) + "\n")
+                entry = curve(width, kernels, optimizer, data, options.seeds)
+                yield label | {"kernels": kernels} | compared(entry, dense, optimizer)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -143,20 +144,22 @@ def main() -> None:
     parser.add_argument("--out", default=str(COMMITTED / "steps-nvidia-h200.json"))
     options = parser.parse_args()
     report: dict[str, Any] = {"conditions": conditions("cuda"), "layers": [], "products": []}
+    out = Path(options.out)  # written after every row: what was measured stays
     for layer in LAYERS:
         row = measured(layer)
         report["layers"].append(row)
+        out.write_text(json.dumps(report, indent=1) + "\n")
         ratios = {way: row[way]["LaplexLinear"] / row[way]["nn.Linear"] for way in ("eager", "captured")}
         print(layer[:5], {way: round(ratio, 3) for way, ratio in ratios.items()}, len(row["launches"]), flush=True)
     for rows in ROWS:
         report["products"].append(with_a_plan(rows))
+        out.write_text(json.dumps(report, indent=1) + "\n")
         print(report["products"][-1], flush=True)
     for layer, row in zip(LAYERS, report["layers"], strict=True):
         if layer[-1] and not options.eager:
             row["compiled"] = compiled(layer)
             print(layer[:5], row["eager"], row["compiled"], flush=True)
-    with open(options.out, "w", encoding="utf-8") as file:
-        json.dump(report, file, indent=1)
+        out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
