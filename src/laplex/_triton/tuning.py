@@ -47,7 +47,7 @@ TILE_ADJACENT = 256  # points of a program that takes adjacent rows
 ADJACENT_FROM = 1 << 10  # programs of such tiles, from which on two transposing copies are repaid
 COPY_TILE = 2048, 32  # numbers, and rows at most, of a program that copies with adjacent rows
 # Pairs within blocks are multiplied in place of running sums for products of many rows and not very many points. There
-# a tile may span many tau, as those of a layer with one kernel do, and running sums then take three times as long.
+# a tile may span many tau, as those of a layer with one kernel do, and running sums then take much longer.
 ROWS_OF_BLOCKS = 32  # of x, at least
 MOST_BLOCKED = 1 << 16  # points, at most: more are so close to each other that running sums are faster
 BLOCKS_FROM = 1 << 18  # points times rows, at least

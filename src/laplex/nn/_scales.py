@@ -19,7 +19,7 @@ mix, all. If entries are independent, the sizes of these sums are
 So with the rate of a dense layer, places would jump over many tau. The layer multiplies these gradients by constants
 that make them as large as those of a dense weight; phases and log tau alike. Entries are not independent: dL/dW is
 nearly of low rank, entries of a row agree, and a kernel's are all positive. ``AGREEMENT`` and ``AGREEMENT_OF_ALL`` say
-how much larger sums are; they were measured (benchmarks/studies/learning_rates.py).
+how much larger sums are. They were chosen by trial, on digits; benchmarks/studies/learning_rates.py shows the result.
 
 Adam does not see such factors, since it divides by the size of a gradient. Without them the two would need different
 tau: sqrt(k) for Adam and k^(1/4) for gradient descent. (The learned step sizes of quantised networks are scaled for the
@@ -36,7 +36,7 @@ import math
 
 from laplex._layer.inputs import Factors
 
-GAIN = 2.0  # the size of a fresh W, in units of nn.Linear's: mix grows slowly, so larger is better; 4 is too large
+GAIN = 2.0  # the size of a fresh W, in units of nn.Linear's: mix grows slowly, so larger learns faster; by trial
 SPEED = 2.0  # 1 / tau is this times sqrt(in_features), about the square root of 3: see above
 AGREEMENT = 10.0  # sums of a row or column of dL/dW are larger than those of independent entries by this
 AGREEMENT_OF_ALL = 50.0  # the same for sums of all entries
