@@ -14,6 +14,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Tensor])
 CAST = (torch.float16, torch.bfloat16, torch.float32)  # float64 and complex are not cast
+# Those that have autocast. torch.amp.is_autocast_available would say, but torch.compile of torch 2.11 cannot trace it.
+DEVICES = ("cpu", "cuda", "xpu", "mps")
 
 
 def cast(x: Tensor) -> Tensor:
@@ -21,14 +23,14 @@ def cast(x: Tensor) -> Tensor:
     if not torch._C._is_any_autocast_enabled() or not isinstance(x, Tensor):  # what is not a tensor is refused later
         return x
     device = x.device.type
-    if x.dtype not in CAST or not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+    if x.dtype not in CAST or device not in DEVICES or not torch.is_autocast_enabled(device):
         return x
     return x.to(torch.get_autocast_dtype(device))
 
 
 def off(device: torch.device) -> AbstractContextManager[object]:
     """A context in which autocast is off, so that :func:`cast` returns x unchanged."""
-    if torch._C._is_any_autocast_enabled() and torch.amp.is_autocast_available(device.type):
+    if torch._C._is_any_autocast_enabled() and device.type in DEVICES:
         return torch.autocast(device.type, enabled=False)
     return nullcontext()
 

@@ -97,3 +97,15 @@ def test_a_capture_after_another_module_was_compiled_for_graphs(make):
     layer = make().cuda()
     graph_loss = captured_training(layer, x, steps=4)[0]
     assert bool(graph_loss.isfinite())
+
+
+@pytest.mark.parametrize("half", [False, True])
+@stacks
+def test_a_layer_is_compiled_as_one_graph(make, half):
+    model, x = model_and_input(make)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch._dynamo.reset()
+    with torch.autocast("cuda", torch.bfloat16, enabled=half):
+        got, want = (train(one, x, steps=1) for one in (copy.deepcopy(compiled), copy.deepcopy(model)))
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-2 if half else 1e-5, atol=1e-2 if half else 1e-6)
