@@ -117,9 +117,21 @@ class MonarchLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
+        return _by_factors_or_formed(x, self.product, self.bias)
+
+    def product(self, x: Tensor) -> Tensor:
+        """X W^T by the factors."""
         middle = _shuffled(torch.einsum("...bi,boi->...bo", x.unflatten(-1, (self.blocks, -1)), self.first))
-        y = torch.einsum("...bi,boi->...bo", middle.unflatten(-1, (self.blocks, -1)), self.second)
-        return _shuffled(y) + self.bias
+        return _shuffled(torch.einsum("...bi,boi->...bo", middle.unflatten(-1, (self.blocks, -1)), self.second))
+
+
+def _by_factors_or_formed(x: Tensor, product: Callable[[Tensor], Tensor], bias: Tensor) -> Tensor:
+    """x W^T + bias. For more rows than W has columns W is formed: a GPU multiplies by small factors far more slowly."""
+    k = x.shape[-1]
+    if x.numel() <= k * k:
+        return product(x) + bias
+    identity = torch.eye(k, device=x.device, dtype=x.dtype)
+    return nn.functional.linear(x, product(identity).t(), bias)
 
 
 def _shuffled(blocks: Tensor) -> Tensor:
@@ -155,9 +167,12 @@ class BlockTensorTrain(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """X (..., in_features) -> y (..., out_features)."""
+        return _by_factors_or_formed(x, self.product, self.bias)
+
+    def product(self, x: Tensor) -> Tensor:
+        """X W^T by the cores."""
         middle = torch.einsum("...qi,qpri->...pqr", x.unflatten(-1, (self.grid, -1)), self.right)
-        y = torch.einsum("...pqr,poqr->...po", middle, self.left)
-        return _shuffled(y) + self.bias
+        return _shuffled(torch.einsum("...pqr,poqr->...po", middle, self.left))
 
 
 def _spread(inputs: int, outputs: int) -> float:

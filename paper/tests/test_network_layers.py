@@ -81,9 +81,10 @@ def kronecker_matrix(layer, rows, cols):
         ("kronecker", (16, 64), 3, kronecker_matrix),
     ],
 )
-def test_a_layer_is_its_matrix_with_gradients(method, sides, size, dense):
+@pytest.mark.parametrize("rows", [5, 70])  # fewer and more than columns: by factors, and formed
+def test_a_layer_is_its_matrix_with_gradients(method, sides, size, dense, rows):
     layer = layers.make_layer(method, *sides, size).double()
-    x, weights = torch.randn(5, sides[0]).double(), torch.randn(5, sides[1]).double()
+    x, weights = torch.randn(rows, sides[0]).double(), torch.randn(rows, sides[1]).double()
     matrix = dense(layer, sides[1], sides[0])
     torch.testing.assert_close(layer(torch.eye(sides[0]).double()) - layer.bias, matrix.mT)
     parameters = list(layer.parameters())
