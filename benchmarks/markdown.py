@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, verdicts
+from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, step_tables, verdicts
 from benchmarks.committed import suite_results
 from benchmarks.report import COMMITTED
 
@@ -38,6 +38,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **densities.CONTENT,
     **docs_tables.CONTENT,
     **rate_tables.CONTENT,
+    **step_tables.CONTENT,
 }
 
 

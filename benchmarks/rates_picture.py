@@ -1,28 +1,29 @@
 """The picture and the table of learning rates: which suit kernels, and which nn.Linear, from committed JSON."""
 
-import json
 import math
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from benchmarks.report import COMMITTED
+from benchmarks.committed import content
+from benchmarks.rate_tables import RATES, rate_points
 
-FILE = COMMITTED / "learning-rates-cpu.json"
 NAMES = {"AdamW": "AdamW", "SGD": "SGD, momentum 0.9"}
 WORST = 8.0  # times the lowest loss: the darkest colour
 
 
 def draw() -> Figure:
     """Over rates and kernels, a panel for each width and optimizer: the loss over the lowest of its row."""
-    study = json.loads(FILE.read_text())
-    points, grids = study["points"], study["rates"]
+    points, grids = rate_points(), content(RATES)["rates"]
     widths = sorted({point["width"] for point in points})
-    figure = Figure(figsize=(4.2 * len(widths), 5.6), layout="constrained")
+    figure = Figure(figsize=(3.4 * len(widths), 5.6), layout="constrained")
     grid = figure.subplots(len(NAMES), len(widths), squeeze=False)
     for line, optimizer in zip(grid, NAMES, strict=True):
         for axes, width in zip(line, widths, strict=True):
             rows = [point for point in points if (point["width"], point["optimizer"]) == (width, optimizer)]
+            if not rows:
+                axes.set_visible(False)  # not measured
+                continue
             mesh = _panel(axes, rows, grids[optimizer])
             axes.set_title(f"{NAMES[optimizer]}, width {width}", fontsize=9)
         line[0].set_ylabel("kernels")

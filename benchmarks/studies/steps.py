@@ -6,6 +6,9 @@
 A step is forward and backward, with the gradient of the input. Eager steps of both layers take turns, before anything
 is compiled, because torch.compile makes later eager steps of the process slower. "captured" is the step as a CUDA
 graph. Times are the least of several rounds, in milliseconds of wall time. "launches" are those of an eager step.
+
+A compiled call has a cost of its own, whatever it computes. So besides single layers a network is compiled: blocks of
+two layers, 768 -> 3072 -> 768, with a norm, GELU and a sum, as the MLPs of a transformer are.
 """
 
 import argparse
@@ -30,6 +33,8 @@ LAYERS = (  # features, results, kernels, rows, whether in bfloat16 by autocast,
     (150528, 1000, 1, 64, False, False),
     (768, 3072, 8, 4096, True, True),
 )
+BLOCKS = 8  # of the network: its layers are 768 -> 3072 and 3072 -> 768, with kernels and rows as below
+NETWORK = (768, 3072, 8, 4096, True, True)
 POINTS, ROWS = 1 << 20, (1, 8, 64)  # of products with a plan
 ROUNDS, STEPS = 8, 40
 Step = Callable[[], Any]
@@ -105,10 +110,41 @@ def pair(sizes: Sequence[int], half: bool) -> tuple[dict[str, nn.Module], Tensor
     return layers, x, g
 
 
-def measured(layer: Layer) -> dict[str, Any]:
+class Block(nn.Module):
+    """Two layers after a norm, added to their input."""
+
+    def __init__(self, widen: nn.Module, narrow: nn.Module, features: int) -> None:
+        super().__init__()
+        self.norm, self.widen, self.narrow = nn.LayerNorm(features), widen, narrow
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.narrow(nn.functional.gelu(self.widen(self.norm(x))))
+        return y
+
+
+def networks(sizes: Sequence[int], _half: bool) -> tuple[dict[str, nn.Module], Tensor, Tensor]:
+    """Both networks, an input, and a cotangent of the result, which is in float32 after a sum."""
+    features, hidden, kernels, rows = sizes
+    torch.manual_seed(0)
+    x, g = (torch.randn(rows, features, device="cuda", requires_grad=True) for _ in range(2))
+    makers: dict[str, Callable[[int, int], nn.Module]] = {
+        "nn.Linear": nn.Linear,
+        "LaplexLinear": lambda n, k: LaplexLinear(n, k, kernels=kernels),
+    }
+    stacks = {
+        name: nn.Sequential(*[Block(make(features, hidden), make(hidden, features), features) for _ in range(BLOCKS)])
+        for name, make in makers.items()
+    }
+    return {name: stack.cuda() for name, stack in stacks.items()}, x, g.detach()
+
+
+Pair = Callable[[Sequence[int], bool], tuple[dict[str, nn.Module], Tensor, Tensor]]
+
+
+def measured(layer: Layer, make: Pair = pair) -> dict[str, Any]:
     """Eager and captured steps of a layer."""
     sizes, half = layer[:4], layer[4]
-    layers, x, g = pair(sizes, half)
+    layers, x, g = make(sizes, half)
     steps = {name: stepper(module, x, g, half=half) for name, module in layers.items()}
     eager = milliseconds(steps)
     graphs = milliseconds({name: captured(step) for name, step in steps.items()})
@@ -116,10 +152,10 @@ def measured(layer: Layer) -> dict[str, Any]:
     return row | {"eager": eager, "captured": graphs, "launches": launches(steps["LaplexLinear"])}
 
 
-def compiled(layer: Layer) -> dict[str, dict[str, float]]:
+def compiled(layer: Layer, make: Pair = pair) -> dict[str, dict[str, float]]:
     """Compiled steps of a layer, by mode."""
     sizes, half = layer[:4], layer[4]
-    layers, x, g = pair(sizes, half)
+    layers, x, g = make(sizes, half)
     modes = {}
     for mode in ("default", "reduce-overhead"):
         torch._dynamo.reset()
@@ -155,10 +191,14 @@ def main() -> None:
         report["products"].append(with_a_plan(rows))
         out.write_text(json.dumps(report, indent=1) + "\n")
         print(report["products"][-1], flush=True)
-    for layer, row in zip(LAYERS, report["layers"], strict=True):
-        if layer[-1] and not options.eager:
-            row["compiled"] = compiled(layer)
-            print(layer[:5], row["eager"], row["compiled"], flush=True)
+    report["network"] = measured(NETWORK, networks) | {"blocks": BLOCKS}
+    out.write_text(json.dumps(report, indent=1) + "\n")
+    rows_to_compile: list[tuple[Layer, dict[str, Any], Pair]] = [(NETWORK, report["network"], networks)]
+    rows_to_compile += [(layer, row, pair) for layer, row in zip(LAYERS, report["layers"], strict=True) if layer[-1]]
+    for layer, row, make in rows_to_compile:
+        if not options.eager:
+            row["compiled"] = compiled(layer, make)
+            print(layer[:5], row["eager"], row["captured"], row["compiled"], flush=True)
         out.write_text(json.dumps(report, indent=1) + "\n")
 
 
