@@ -147,6 +147,84 @@ struct SweepPullback {
     int threads;
 };
 
+// Gaussian processes whose kernel is a sum of `blocks` state-space blocks, `size` states in all, at n points in order
+// (states.h; src/laplex/_states/__init__.py has the mathematics). The batches are series.
+constexpr int MAX_STATES = 32;
+
+struct StateKernel {
+    const double* gaps;     // (h, n): the step into every point; the first is not used
+    const int32_t* kinds;   // (blocks,): 1, 2 or 3 states, the same for all series
+    const double* rates;    // (h, blocks): a
+    const double* squares;  // (h, blocks): b, of blocks of two states
+    const double* g;        // (h, size)
+    int64_t h, n;
+    int blocks, size;
+    int threads;
+};
+
+// quad = y^T A^-1 y and logdet = log det A of A = K + diag (states.cpp).
+struct StateLikelihood {
+    StateKernel kernel;
+    const double* diag;  // (h, n)
+    const double* y;     // (h, n)
+    double* quad;        // (h,), output
+    double* logdet;      // (h,), output
+    double* kept;        // (h, kept_size), output, for the pullback; null if not wanted
+    int64_t* failed;     // (h,), output: the first point whose pivot is not positive and finite, or -1
+};
+
+// The gradients of sum(quad_bar * quad + logdet_bar * logdet) (states_pullback.cpp).
+struct StatePullback {
+    StateKernel kernel;
+    const double* diag;        // (h, n)
+    const double* y;           // (h, n)
+    const double* kept;        // (h, kept_size): what StateLikelihood wrote
+    const double* quad_bar;    // (h,)
+    const double* logdet_bar;  // (h,)
+    double* gaps_bar;          // (h, n), output
+    double* rates_bar;         // (h, blocks), output
+    double* squares_bar;       // (h, blocks), output
+    double* g_bar;             // (h, size), output
+    double* diag_bar;          // (h, n), output
+    double* y_bar;             // (h, n), output
+};
+
+// A chain of `size` states at n points (chain.cpp): T_n = steps[n] leads from point n - 1 to point n; the first is not
+// used. The batches are series.
+constexpr int MAX_CHAIN = 64;
+
+struct ChainScan {
+    const double* steps;   // (h, n, size, size)
+    const double* source;  // (h, n, size, m)
+    double* result;        // (h, n, size, m), output
+    int64_t h, n, m;
+    int size;
+    bool reverse;
+    int threads;
+};
+
+struct ChainMatrices {
+    const double* steps;   // (h, n, size, size)
+    const double* source;  // (h, n, size, size), symmetric
+    double* result;        // (h, n, size, size), output, symmetric
+    int64_t h, n;
+    int size;
+    bool reverse;
+    int threads;
+};
+
+struct ChainFactor {
+    const double* steps;  // (h, n, size, size)
+    const double* p;      // (h, n, size)
+    const double* q;      // (h, n, size)
+    const double* diag;   // (h, n); infinite where nothing is observed
+    double* states;       // (h, n, size, size), output: S before every point
+    int64_t* failed;      // (h,), output: the first point whose pivot is not positive, or -1
+    int64_t h, n;
+    int size;
+    int threads;
+};
+
 // m weighted Gram matrices per batch, or their pullback (gram.cpp). The matrix's entries have type R, float or double.
 struct Gram {
     const double* sums;       // (h, m, channels, 4, n): U, V, and the high and the low part of W
@@ -213,6 +291,12 @@ struct Multiply {
     void factor_pullback(const FactorPullback&);                  \
     void sweep(const Sweep&);                                     \
     Status sweep_pullback(const SweepPullback&);                  \
+    int64_t state_kept_size(const StateKernel&);                  \
+    void state_likelihood(const StateLikelihood&);                \
+    Status state_pullback(const StatePullback&);                  \
+    void chain_scan(const ChainScan&);                            \
+    void chain_matrices(const ChainMatrices&);                    \
+    void chain_factor(const ChainFactor&);                        \
     template <class R> Status gram(const Gram&);                  \
     template <class T> Status form(const Form&);                  \
     template <class T> Status form_pullback(const FormPullback&); \

@@ -115,6 +115,55 @@ int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, ui
     return LAPLEX_BEST(sweep_pullback, args);
 }
 
+StateKernel state_kernel(uintptr_t gaps, uintptr_t kinds, uintptr_t rates, uintptr_t squares, uintptr_t g, int64_t h,
+                         int64_t n, int blocks, int size, int threads) {
+    return {address<double>(gaps), address<int32_t>(kinds), address<double>(rates), address<double>(squares),
+            address<double>(g), h, n, blocks, size, threads};
+}
+
+void state_likelihood(const StateKernel& kernel, uintptr_t diag, uintptr_t y, uintptr_t quad, uintptr_t logdet,
+                      uintptr_t kept, uintptr_t failed) {
+    const StateLikelihood args{kernel, address<double>(diag), address<double>(y), address<double>(quad),
+                               address<double>(logdet), address<double>(kept), address<int64_t>(failed)};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(state_likelihood, args);
+}
+
+int state_pullback(const StateKernel& kernel, uintptr_t diag, uintptr_t y, uintptr_t kept, uintptr_t quad_bar,
+                   uintptr_t logdet_bar, uintptr_t gaps_bar, uintptr_t rates_bar, uintptr_t squares_bar,
+                   uintptr_t g_bar, uintptr_t diag_bar, uintptr_t y_bar) {
+    const StatePullback args{kernel, address<double>(diag), address<double>(y), address<double>(kept),
+                             address<double>(quad_bar), address<double>(logdet_bar), address<double>(gaps_bar),
+                             address<double>(rates_bar), address<double>(squares_bar), address<double>(g_bar),
+                             address<double>(diag_bar), address<double>(y_bar)};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(state_pullback, args);
+}
+
+void chain_scan(uintptr_t steps, uintptr_t source, uintptr_t result, int64_t h, int64_t n, int64_t m, int size,
+                bool reverse, int threads) {
+    const ChainScan args{address<double>(steps), address<double>(source), address<double>(result), h, n, m, size,
+                         reverse, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(chain_scan, args);
+}
+
+void chain_matrices(uintptr_t steps, uintptr_t source, uintptr_t result, int64_t h, int64_t n, int size, bool reverse,
+                    int threads) {
+    const ChainMatrices args{address<double>(steps), address<double>(source), address<double>(result), h, n, size,
+                             reverse, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(chain_matrices, args);
+}
+
+void chain_factor(uintptr_t steps, uintptr_t p, uintptr_t q, uintptr_t diag, uintptr_t states, uintptr_t failed,
+                  int64_t h, int64_t n, int size, int threads) {
+    const ChainFactor args{address<double>(steps), address<double>(p), address<double>(q), address<double>(diag),
+                           address<double>(states), address<int64_t>(failed), h, n, size, threads};
+    nb::gil_scoped_release release;
+    LAPLEX_BEST(chain_factor, args);
+}
+
 int gram(uintptr_t sums, uintptr_t direction, uintptr_t target, uintptr_t tau, uintptr_t matrix, uintptr_t pulls,
          int64_t h, int64_t m, int64_t n, int channels, bool is_double, int threads) {
     const Gram args{address<double>(sums), address<double>(direction), address<double>(target), address<double>(tau),
@@ -174,6 +223,17 @@ NB_MODULE(_core, m) {
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
+    nb::class_<StateKernel>(m, "StateKernel").def("kept_size", [](const StateKernel& kernel) {
+        return LAPLEX_BEST(state_kept_size, kernel);
+    });
+    m.attr("MAX_STATES") = MAX_STATES;
+    m.def("state_kernel", &state_kernel);
+    m.def("state_likelihood", &state_likelihood);
+    m.def("state_pullback", &state_pullback);
+    m.attr("MAX_CHAIN") = MAX_CHAIN;
+    m.def("chain_scan", &chain_scan);
+    m.def("chain_matrices", &chain_matrices);
+    m.def("chain_factor", &chain_factor);
     m.def("gram", &gram);
     m.def("form", &form);
     m.def("form_pullback", &form_pullback);

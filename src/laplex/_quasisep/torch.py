@@ -1,7 +1,7 @@
 r"""The operators in plain torch, on any device, by parallel scans over the points. Results are written in place.
 
 Every recursion of the package's docstring applies one map per point to a state. Maps of the same form compose to a map
-of that form, and composition is associative, so a parallel scan (``_prefixes``) finds the states after all points in
+of that form, and composition is associative, so a parallel scan (``laplex._prefixes``) finds the states after all points in
 about 2 log2(n) rounds of a few calls: O(n r^3) work and O(n r^2) memory.
 
     factor        S+ -> X + F S+ (I - G S+)^-1 F^T      S+ is the state after a point, S+ = S + d z z^T; for K it is P+
@@ -15,17 +15,16 @@ correct it by what that step leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
+from laplex._prefixes import compose_matrices, compose_states, compose_vectors, following, prefixes, previous
 from laplex._quasisep.arrays import BLOCK, Chain, ChainBars, MatrixBars, Pivots, Quasiseparable
 
 # Newton's method for the factor of a Gram matrix (``_factor_gram``). benchmarks/studies/refinement.py has the figures.
 #
 # It starts from the factor of the same matrix with diag raised to ENOUGH of its entries, which composition finds. The
-# inverse in ``_compose_states`` then has a condition number of up to 1 / ENOUGH, so composed maps have errors of about
+# inverse in ``compose_states`` then has a condition number of up to 1 / ENOUGH, so composed maps have errors of about
 # eps / ENOUGH of the entries. Pivots may be as small as ENOUGH of the entries, so their relative errors are about
 # eps / ENOUGH^2: 0.02 for 1e-7, and 2 for 1e-8. Measured, with phases: 0.005 and 0.4. So 1e-7 is the smallest power of
 # ten that leaves a digit to start from.
@@ -40,9 +39,6 @@ ENOUGH = 1e-7
 # 1e-5 in clusters of 200 points and below 0.01 in clusters of 6000; ``autograd.solve`` then refines the solution once.
 # With phases and clusters of 6000 points, 1e-6 is needed. Below these limits pivots may be wrong, as GramOperator says.
 ROUNDS = 8
-
-Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
-Compose = Callable[[Maps, Maps], Maps]  # (first, second) -> the map that applies first, then second
 
 
 def factor(matrix: Quasiseparable, pivots: Pivots) -> None:
@@ -79,13 +75,13 @@ def factor_pullback(chain: Chain, d: Tensor, states: Tensor, d_bar: Tensor, z_ba
     held = steps.mT @ (_eye(p) - _outer(p, z))
     maps = held, -steps.mT @ _symmetric(_outer(c_own, p)) @ steps
     turned = tuple(part.flip(1) for part in maps)
-    sigma = _before(_prefixes(_compose_gradients, turned)[1]).flip(1)
+    sigma = previous(prefixes(compose_matrices, turned)[1]).flip(1)
     pulled = (sigma @ z[..., None])[..., 0]
     bars.diag.copy_(own - (z * pulled).sum(-1))
     bars.q.copy_(z_bar / over + 2 * pulled + bars.diag[..., None] * p)
     state = states if mass.shape[-1] else _eye(p) - states
     bars.p.copy_(bars.diag[..., None] * over * z - (state @ bars.q[..., None])[..., 0])
-    after = _before(state + d[..., None, None] * _outer(z, z))
+    after = previous(state + d[..., None, None] * _outer(z, z))
     state_bar = sigma - _symmetric(_outer(bars.q, p))
     # <S_bar, S>, where S is made again from S+ of the point before: I - P has lost its digits where S is small.
     bars.gap.copy_(2 * (state_bar * (steps @ after @ steps.mT)).sum((-2, -1)))
@@ -98,7 +94,7 @@ def sweep(chain: Chain, x: Tensor, y: Tensor, *, transposed: bool, inverse: bool
     steps = _steps(chain)
     reads, writes, operand = chain.p, chain.z, x
     if transposed:  # from the last point back: the step that leads to point i comes from point i + 1
-        steps = _after(steps).mT.flip(1)
+        steps = following(steps).mT.flip(1)
         reads, writes, operand = chain.z.flip(1), chain.p.flip(1), x.flip(1)
     result = _swept(steps, reads, writes, operand, inverse)
     if inverse and chain.mass.shape[-1]:
@@ -126,14 +122,14 @@ def sweep_pullback(chain: Chain, left: Tensor, right: Tensor, bars: ChainBars) -
         p_bar_i = left_i T_i f_{i-1}        z_bar_i = right_i T_{i+1}^T g_{i+1}        T_bar_i = g_i f_{i-1}^T
     """
     steps = _steps(chain)
-    later = _after(steps).mT
+    later = following(steps).mT
     from_left = _states(steps, chain.p, chain.z, right, False)  # f (h, n, r, m)
     from_right = _states(later.flip(1), chain.z.flip(1), chain.p.flip(1), left.flip(1), False).flip(1)  # g
-    before = _before(from_left)
+    before = previous(from_left)
     arriving = steps @ before
     bars.p.copy_((arriving * left[..., None, :]).sum(-1))
     bars.gap.copy_((from_right * arriving).sum((-2, -1)))
-    bars.z.copy_((later @ _after(from_right) * right[..., None, :]).sum(-1))
+    bars.z.copy_((later @ following(from_right) * right[..., None, :]).sum(-1))
     if chain.mass.shape[-1]:
         _pack(chain.decay[..., None, None] * (from_right @ before.mT), bars.mass)
 
@@ -149,7 +145,7 @@ def _factor_kernel(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
     added = diag[..., None, None]
     through = _orthogonal(p) + _outer(p, p) * (added / _nonzero(kappa + added))
     maps = rho * through, -(rho * rho) * _outer(p, p) / _nonzero(kappa + added), kappa * through
-    before = _before(_prefixes(_compose_states, maps)[2])
+    before = previous(prefixes(compose_states, maps)[2])
     state = rho * rho * before + kappa * _eye(p)
     return state, (state @ p[..., None])[..., 0]
 
@@ -160,7 +156,7 @@ def _factor_gram(matrix: Quasiseparable) -> tuple[Tensor, Tensor]:
     after = _guess(matrix, steps)
     for _ in range(ROUNDS):
         after = _symmetric(after + _correction(matrix, steps, after))
-    state = steps @ _before(after) @ steps.mT
+    state = steps @ previous(after) @ steps.mT
     return state, matrix.q - (state @ matrix.p[..., None])[..., 0]
 
 
@@ -170,7 +166,7 @@ def _guess(matrix: Quasiseparable, steps: Tensor) -> Tensor:
     entries = (p * q).sum(-1)
     pivot = (entries + diag.maximum(ENOUGH * entries))[..., None, None]
     maps = (_eye(p) - _outer(q, p) / pivot) @ steps, steps.mT @ (_outer(p, p) / pivot) @ steps, _outer(q, q) / pivot
-    return _prefixes(_compose_states, maps)[2]
+    return prefixes(compose_states, maps)[2]
 
 
 def _correction(matrix: Quasiseparable, steps: Tensor, after: Tensor) -> Tensor:
@@ -180,72 +176,23 @@ def _correction(matrix: Quasiseparable, steps: Tensor, after: Tensor) -> Tensor:
     correction is the recursion Z_i = J_i Z_{i-1} J_i^T + left_i.
     """
     p, q, diag = matrix.p, matrix.q, matrix.diag
-    state = steps @ _before(after) @ steps.mT
+    state = steps @ previous(after) @ steps.mT
     c = q - (state @ p[..., None])[..., 0]
     d = (diag + (p * c).sum(-1))[..., None]
     left = state + _outer(c, c / d) - after
-    return _prefixes(_compose_gradients, ((_eye(p) - _outer(c / d, p)) @ steps, left))[1]
+    return prefixes(compose_matrices, ((_eye(p) - _outer(c / d, p)) @ steps, left))[1]
 
 
 def _swept(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
     """x + r^T T f, or x - r^T T f if inverse, with f the state after the point before."""
-    read = (reads[..., None, :] @ steps @ _before(_states(steps, reads, writes, x, inverse)))[..., 0, :]
+    read = (reads[..., None, :] @ steps @ previous(_states(steps, reads, writes, x, inverse)))[..., 0, :]
     return x - read if inverse else x + read
 
 
 def _states(steps: Tensor, reads: Tensor, writes: Tensor, x: Tensor, inverse: bool) -> Tensor:
     """f (h, n, r, m) after every point: f <- T f + w x, or f <- (I - w r^T) T f + w x if inverse."""
     moves = (_eye(reads) - _outer(writes, reads)) @ steps if inverse else steps
-    return _prefixes(_compose_vectors, (moves, writes[..., None] * x[..., None, :]))[1]
-
-
-def _prefixes(compose: Compose, maps: Maps) -> Maps:
-    """For every point i, the composition of maps 0 .. i.
-
-    Neighbours are composed to pairs, and the prefixes of the pairs, found in the same way, are those of the odd points.
-    One more composition gives those of the even points.
-    """
-    n = maps[0].shape[1]
-    if n < 2:
-        return maps
-    even, odd = tuple(part[:, 0::2] for part in maps), tuple(part[:, 1::2] for part in maps)
-    up_to_odd = _prefixes(compose, compose(tuple(part[:, : n // 2] for part in even), odd))
-    earlier = tuple(part[:, : (n - 1) // 2] for part in up_to_odd)
-    up_to_even = compose(earlier, tuple(part[:, 1:] for part in even))
-    prefixes = []
-    for part, evens, odds in zip(maps, up_to_even, up_to_odd):
-        joined = torch.empty_like(part)
-        joined[:, 0], joined[:, 2::2], joined[:, 1::2] = part[:, 0], evens, odds
-        prefixes.append(joined)
-    return tuple(prefixes)
-
-
-def _compose_states(one: Maps, two: Maps) -> Maps:
-    """Of maps S -> X + F S (I - G S)^-1 F^T."""
-    (f1, g1, x1), (f2, g2, x2) = one, two
-    between = torch.linalg.inv_ex(_eye(x1[..., 0]) - x1 @ g2).inverse  # (I - X1 G2)^-1; NaN, no error, if singular
-    through = f2 @ between
-    return through @ f1, g1 + f1.mT @ g2 @ between @ f1, x2 + through @ x1 @ f2.mT
-
-
-def _compose_vectors(one: Maps, two: Maps) -> Maps:
-    """Of maps f -> F f + u."""
-    return two[0] @ one[0], two[0] @ one[1] + two[1]
-
-
-def _compose_gradients(one: Maps, two: Maps) -> Maps:
-    """Of maps Z -> F Z F^T + X."""
-    return two[0] @ one[0], two[0] @ one[1] @ two[0].mT + two[1]
-
-
-def _before(states: Tensor) -> Tensor:
-    """states (h, n, ...) of the point before every point; 0 for the first."""
-    return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
-
-
-def _after(states: Tensor) -> Tensor:
-    """states (h, n, ...) of the point after every point; 0 for the last."""
-    return torch.cat([states[:, 1:], torch.zeros_like(states[:, :1])], 1)
+    return prefixes(compose_vectors, (moves, writes[..., None] * x[..., None, :]))[1]
 
 
 def _steps(arrays: Quasiseparable | Chain) -> Tensor:

@@ -1,0 +1,236 @@
+// Reverse-mode derivatives of the likelihood (states.cpp). `name_bar` is the gradient of `name`.
+//
+// A point computes, with h the indicator of the first states of the blocks,
+//
+//     c = g - S h        d = diag + h^T c        w = c / d        z = y - h^T f
+//     S' = S + c c^T / d        f' = f + c z / d        quad += z^2 / d        logdet += log d
+//
+// and a step S = Phi S' Phi^T, f = Phi f'. Let sigma and phi be the gradients of S' and f'. For a point,
+//
+//     z_bar = 2 quad_bar z / d + phi^T w                              y_bar = z_bar        f_bar = phi - h z_bar
+//     d_bar = (logdet_bar - quad_bar z^2 / d - (phi^T w) z) / d - w^T sigma w              diag_bar = d_bar
+//     c_bar = 2 sigma w + phi z / d + h d_bar                         g_bar += c_bar
+//     S_bar = sigma - (c_bar h^T + h c_bar^T) / 2
+//
+// For a step, sigma = Phi^T S_bar Phi and phi = Phi^T f_bar, and with Phi_bar = 2 S_bar Phi S' + f_bar f'^T the gradient
+// of Phi, a change dPhi = X Phi adds <M, X> with
+//
+//     M = Phi_bar Phi^T = 2 S_bar S + f_bar f^T
+//
+// Only the entries of M or of Phi_bar in the blocks are needed. For kinds 1 and 3, dPhi/da = -D Phi and dPhi/dD = (N -
+// a) Phi, where N has ones above its diagonal. For kind 2 with b < 0 the X of b grows as D does, so Phi_bar is used:
+// with e^(-aD) in C, S and T = dS/db,
+//
+//     C_bar = Phi_bar_00 + Phi_bar_11        S_bar = Phi_bar_01 - b Phi_bar_10
+//     a_bar = -D (C C_bar + S S_bar)         b_bar = -D S C_bar / 2 + T S_bar - S Phi_bar_10
+//     D_bar = -(a C + b S) C_bar + (C - a S) S_bar
+//
+// S and f of all points would take much memory. They are kept at every CHUNK-th point, and a chunk is computed again.
+#include "parallel.h"
+#include "scratch.h"
+#include "states.h"
+
+namespace laplex::LAPLEX_ISA {
+namespace {
+
+// --- Any number of states --------------------------------------------------------------------------------------------
+
+template <class L> struct Pull {
+    const StatePullback& s;
+    const Model<L>& model;
+    const int64_t series, begin;
+    Transitions<L> transitions;  // of a chunk, and of the step into the point after it
+    Buffer<Filter<L>> points;    // the same
+    double state_bar[L::SIZE][L::SIZE] = {}, f_bar[L::SIZE] = {};  // of S and f, or sigma and phi
+    double rate_bar[L::BLOCKS] = {}, square_bar[L::BLOCKS] = {}, g_bar[L::SIZE] = {};
+
+    Pull(const StatePullback& given, const Model<L>& of_series, int64_t index)
+        : s(given), model(of_series), series(index), begin(index * given.kernel.n), points(CHUNK + 1) {}
+
+    // What belongs to the first point of the chunk after this one, which was the last to be filled.
+    void move_first(int to) {
+        points[to] = points[0];
+        transitions.gap[to] = transitions.gap[0];
+        model.layout.blocks([&](auto, int, int block) {
+            for (double(&part)[CHUNK + 1] : transitions.part[block]) part[to] = part[0];
+        });
+    }
+    void start(const double* kept) {
+        Filter<L>& filter = points[0];
+        model.layout.states([&](int u) {
+            filter.f[u] = *kept++;
+            model.layout.states([&](int v) { filter.s[u][v] = *kept++; });
+        });
+    }
+    void filter_again(int64_t base, int count) {
+        const int size = s.kernel.size;
+        move_first(count);
+        transitions.fill(model, s.kernel.gaps + begin + base, count);
+        start(s.kept + series * state_kept_size(s.kernel) + base / CHUNK * size * (size + 1));
+        Filter<L> filter = points[0];
+        for (int j = 0; j < count; ++j) {
+            if (j > 0) filter.advance({model, transitions, j});
+            filter.measure(model, s.diag[begin + base + j], s.y[begin + base + j]);
+            points[j] = filter;
+        }
+    }
+    // M of a row and a column; `after` is the point after the step.
+    LAPLEX_INLINE double moment(const Filter<L>& after, int row, int column) const {
+        double sum = 0.0;
+        model.layout.states(LAPLEX_EACH { sum += state_bar[row][u] * after.s[column][u]; });
+        return 2.0 * sum + f_bar[row] * after.f[column];
+    }
+    // Phi_bar of a block of two states; `before` is the point before the step.
+    LAPLEX_INLINE void phi_bar(const Filter<L>& before, const Step<L>& step, int first, double (&bar)[2][2]) const {
+        for (int v = 0; v < 2; ++v) {
+            double column[L::SIZE];  // of Phi S'
+            const double scaled = before.c[first + v] * before.over_d;
+            model.layout.states(LAPLEX_EACH { column[u] = before.s[first + v][u] + before.c[u] * scaled; });
+            step.template vector<false>(column);
+            const double f = before.f[first + v] + scaled * before.z;
+            for (int row = 0; row < 2; ++row) {
+                double sum = 0.0;
+                model.layout.states(LAPLEX_EACH { sum += state_bar[first + row][u] * column[u]; });
+                bar[row][v] = 2.0 * sum + f_bar[first + row] * f;
+            }
+        }
+    }
+    // The gradients of the rates and squares. Returns the gradient of the gap.
+    LAPLEX_INLINE double step_bars(const Filter<L>& before, const Filter<L>& after, const Step<L>& step) {
+        double gap_bar = 0.0;
+        const double gap = transitions.gap[step.j];
+        model.layout.blocks(LAPLEX_BLOCK {
+            constexpr int K = decltype(kind)::value;
+            const double a = model.rate[block], b = model.square[block];
+            if constexpr (K == 2) {
+                double bar[2][2];
+                phi_bar(before, step, first, bar);
+                const auto& part = transitions.part[block];
+                const double c = part[0][step.j], s = part[1][step.j], slope = part[2][step.j];
+                const double c_bar = bar[0][0] + bar[1][1], s_bar = bar[0][1] - b * bar[1][0];
+                rate_bar[block] -= gap * (c * c_bar + s * s_bar);
+                square_bar[block] += slope * s_bar - s * (0.5 * gap * c_bar + bar[1][0]);
+                gap_bar += (c - a * s) * s_bar - (a * c + b * s) * c_bar;
+            } else {
+                double trace = 0.0;
+                for (int i = 0; i < K; ++i) trace += moment(after, first + i, first + i);
+                for (int i = 0; i + 1 < K; ++i) gap_bar += moment(after, first + i, first + i + 1);
+                rate_bar[block] -= gap * trace;
+                gap_bar -= a * trace;
+            }
+        });
+        return gap_bar;
+    }
+    LAPLEX_INLINE void point_bars(const Filter<L>& point, double quad_bar, double logdet_bar, int64_t k) {
+        const L& layout = model.layout;
+        const double over_d = point.over_d, z = point.z;
+        double w[L::SIZE], c_bar[L::SIZE], phi_w = 0.0, w_sigma_w = 0.0;
+        layout.states(LAPLEX_EACH { w[u] = point.c[u] * over_d, c_bar[u] = 0.0, phi_w += f_bar[u] * w[u]; });
+        layout.states([&](int v) LAPLEX_INLINE {
+            layout.states(LAPLEX_EACH { c_bar[u] += state_bar[v][u] * w[v]; });
+        });
+        layout.states(LAPLEX_EACH { w_sigma_w += c_bar[u] * w[u]; });
+        const double z_bar = 2.0 * quad_bar * z * over_d + phi_w;
+        const double d_bar = (logdet_bar - quad_bar * z * z * over_d - phi_w * z) * over_d - w_sigma_w;
+        layout.states(LAPLEX_EACH { c_bar[u] = 2.0 * c_bar[u] + f_bar[u] * (z * over_d); });
+        layout.blocks(LAPLEX_BLOCK { (void)kind, (void)block, c_bar[first] += d_bar, f_bar[first] -= z_bar; });
+        layout.states(LAPLEX_EACH { g_bar[u] += c_bar[u]; });
+        layout.blocks(LAPLEX_BLOCK {
+            (void)kind, (void)block;
+            const int column = first;
+            layout.states(LAPLEX_EACH {
+                state_bar[column][u] -= 0.5 * c_bar[u];
+                state_bar[u][column] -= 0.5 * c_bar[u];
+            });
+        });
+        s.diag_bar[k] = d_bar, s.y_bar[k] = z_bar;
+    }
+    void chunk(int64_t base, int count) {
+        const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
+        filter_again(base, count);
+        for (int j = count - 1; j >= 0; --j) {
+            const int64_t k = begin + base + j;
+            if (base + j + 1 < s.kernel.n) {
+                const Step<L> step{model, transitions, j + 1};
+                s.gaps_bar[k + 1] = step_bars(points[j], points[j + 1], step);
+                step.template vector<true>(f_bar);
+                step.template symmetric<true>(state_bar);
+            }
+            point_bars(points[j], quad_bar, logdet_bar, k);
+        }
+    }
+    void run(const Arrangement& arranged) {
+        const int64_t n = s.kernel.n;
+        for (int64_t chunks = block_count(n, CHUNK), i = chunks - 1; i >= 0; --i)
+            chunk(i * CHUNK, int(smaller<int64_t>(CHUNK, n - i * CHUNK)));
+        s.gaps_bar[begin] = 0.0;
+        model.layout.blocks([&](auto, int, int block) {
+            s.rates_bar[series * s.kernel.blocks + arranged.block[block]] = rate_bar[block];
+            s.squares_bar[series * s.kernel.blocks + arranged.block[block]] = square_bar[block];
+        });
+        model.layout.states([&](int u) { s.g_bar[series * s.kernel.size + arranged.state[u]] = g_bar[u]; });
+    }
+};
+
+// --- One state -------------------------------------------------------------------------------------------------------
+
+// The reverse of single_likelihood (states.cpp), from P and z of all points. With Q_bar and phi the gradients of what is
+// after the point, and u = a D,
+//
+//     z_bar = 2 quad_bar z / d + phi P / d        f_bar = phi - z_bar
+//     d_bar = (logdet_bar - (quad_bar z^2 + (phi z + Q_bar diag) P / d) / d) / d
+//     P_bar = d_bar + (phi z + Q_bar diag) / d    diag_bar = d_bar + Q_bar P / d
+//     g_bar += P_bar kappa        u_bar = 2 P_bar (g - P) - f_bar f        Q_bar <- rho^2 P_bar        phi <- rho f_bar
+//
+// where f = y - z.
+void single_pullback(const StatePullback& s, int64_t series) {
+    const int64_t n = s.kernel.n, begin = series * n;
+    const double a = s.kernel.rates[series], g = s.kernel.g[series];
+    const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
+    double rho[CHUNK], kappa[CHUNK], over[CHUNK];
+    double after_bar = 0.0, phi = 0.0, rate_bar = 0.0, g_bar = 0.0;
+    for (int64_t chunks = block_count(n, CHUNK), i = chunks - 1; i >= 0; --i) {
+        const int64_t base = i * CHUNK;
+        const int count = int(smaller<int64_t>(CHUNK, n - base));
+        const double *p = s.kept + 2 * begin + base, *residual = p + n, *gaps = s.kernel.gaps + begin + base;
+        const double *diag = s.diag + begin + base, *y = s.y + begin + base;
+        single_steps(a, gaps, count, base == 0, rho, kappa);
+        for (int j = 0; j < count; ++j) over[j] = 1.0 / (p[j] + diag[j]);
+        for (int j = count - 1; j >= 0; --j) {
+            const double r = over[j], z = residual[j], gain = p[j] * r;
+            const double pushed = phi * z + after_bar * diag[j];
+            const double d_bar = (logdet_bar - (quad_bar * z * z) * r - pushed * gain) * r;
+            const double p_bar = d_bar + pushed * r;
+            const double z_bar = 2.0 * quad_bar * z * r + phi * gain, f_bar = phi - z_bar;
+            const double u_bar = 2.0 * p_bar * (g - p[j]) - f_bar * (y[j] - z);
+            s.diag_bar[begin + base + j] = d_bar + after_bar * gain;
+            s.y_bar[begin + base + j] = z_bar;
+            s.gaps_bar[begin + base + j] = a * u_bar;
+            rate_bar += smaller(gaps[j], MAX_GAP) * u_bar;
+            g_bar += p_bar * kappa[j];
+            after_bar = rho[j] * rho[j] * p_bar, phi = rho[j] * f_bar;
+        }
+    }
+    s.gaps_bar[begin] = 0.0;
+    s.rates_bar[series] = rate_bar, s.squares_bar[series] = 0.0, s.g_bar[series] = g_bar;
+}
+
+}  // namespace
+
+Status state_pullback(const StatePullback& s) {
+    const Arrangement arranged(s.kernel);
+    const int threads = useful_threads(s.kernel.threads, s.kernel.h * s.kernel.n);
+    const bool done = parallel_for(threads, s.kernel.h, [&](int64_t series, int) {
+        if (s.kernel.size == 1) return single_pullback(s, series), true;
+        return with_layout(arranged, [&](auto layout) {
+            const Model<decltype(layout)> model(layout, s.kernel, arranged, series);
+            Pull<decltype(layout)> pull(s, model, series);
+            if (!pull.points) return false;
+            pull.run(arranged);
+            return true;
+        });
+    });
+    return done ? OK : OUT_OF_MEMORY;
+}
+
+}  // namespace laplex::LAPLEX_ISA

@@ -1,0 +1,69 @@
+"""Parallel scans in plain torch: the compositions of all maps up to every point, in about 2 log2(n) rounds.
+
+Every function here is made of differentiable operations without writes in place, so autograd, forward mode, vmap and
+torch.compile see through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
+Compose = Callable[[Maps, Maps], Maps]  # (first, second) -> the map that applies first, then second
+
+
+def prefixes(compose: Compose, maps: Maps) -> Maps:
+    """For every point i, the composition of maps 0 .. i.
+
+    Neighbours are composed to pairs, and the prefixes of the pairs, found in the same way, are those of the odd points.
+    One more composition gives those of the even points.
+    """
+    n = maps[0].shape[1]
+    if n < 2:
+        return maps
+    even, odd = tuple(part[:, 0::2] for part in maps), tuple(part[:, 1::2] for part in maps)
+    up_to_odd = prefixes(compose, compose(tuple(part[:, : n // 2] for part in even), odd))
+    earlier = tuple(part[:, : (n - 1) // 2] for part in up_to_odd)
+    up_to_even = compose(earlier, tuple(part[:, 1:] for part in even))
+    return tuple(
+        _interleaved(torch.cat([part[:, :1], evens], 1), odds)
+        for part, evens, odds in zip(even, up_to_even, up_to_odd, strict=True)
+    )
+
+
+def compose_states(one: Maps, two: Maps) -> Maps:
+    """Of maps S -> X + F S (I - G S)^-1 F^T, each given as (F, G, X)."""
+    (f1, g1, x1), (f2, g2, x2) = one, two
+    unit = torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
+    between = torch.linalg.inv_ex(unit - x1 @ g2).inverse  # (I - X1 G2)^-1; NaN, no error, if singular
+    through = f2 @ between
+    return through @ f1, g1 + f1.mT @ g2 @ between @ f1, x2 + through @ x1 @ f2.mT
+
+
+def compose_vectors(one: Maps, two: Maps) -> Maps:
+    """Of maps f -> F f + u, each given as (F, u)."""
+    return two[0] @ one[0], two[0] @ one[1] + two[1]
+
+
+def compose_matrices(one: Maps, two: Maps) -> Maps:
+    """Of maps Z -> F Z F^T + X, each given as (F, X)."""
+    return two[0] @ one[0], two[0] @ one[1] @ two[0].mT + two[1]
+
+
+def previous(states: Tensor) -> Tensor:
+    """States (h, n, ...) of the point before every point; 0 for the first."""
+    return torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+
+
+def following(states: Tensor) -> Tensor:
+    """States (h, n, ...) of the point after every point; 0 for the last."""
+    return torch.cat([states[:, 1:], torch.zeros_like(states[:, :1])], 1)
+
+
+def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
+    """The rows of dimension 1 in turn; ``even`` may have one more."""
+    pairs = torch.stack([even[:, : odd.shape[1]], odd], 2).flatten(1, 2)
+    return pairs if even.shape[1] == odd.shape[1] else torch.cat([pairs, even[:, -1:]], 1)
