@@ -157,6 +157,8 @@ struct StateKernel {
     const double* rates;    // (h, blocks): a
     const double* squares;  // (h, blocks): b, of blocks of two states
     const double* g;        // (h, size)
+    const int64_t* counts;  // (h,): the number of points of every series; null if all have n
+    const int64_t* order;   // (h, n): where a point's y and diag are; null if in order
     int64_t h, n;
     int blocks, size;
     int threads;
@@ -169,6 +171,7 @@ struct StateLikelihood {
     const double* y;     // (h, n)
     double* quad;        // (h,), output
     double* logdet;      // (h,), output
+    double* loss;        // (h,), output: the sum of k(0) / d, by which rounding errors grow; 0 for one state
     double* kept;        // (h, kept_size), output, for the pullback; null if not wanted
     int64_t* failed;     // (h,), output: the first point whose pivot is not positive and finite, or -1
 };
@@ -181,7 +184,7 @@ struct StatePullback {
     const double* kept;        // (h, kept_size): what StateLikelihood wrote
     const double* quad_bar;    // (h,)
     const double* logdet_bar;  // (h,)
-    double* gaps_bar;          // (h, n), output
+    double* gaps_bar;          // (h, n), output; as diag_bar and y_bar not written beyond `counts`
     double* rates_bar;         // (h, blocks), output
     double* squares_bar;       // (h, blocks), output
     double* g_bar;             // (h, size), output

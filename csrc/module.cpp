@@ -115,16 +115,17 @@ int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, ui
     return LAPLEX_BEST(sweep_pullback, args);
 }
 
-StateKernel state_kernel(uintptr_t gaps, uintptr_t kinds, uintptr_t rates, uintptr_t squares, uintptr_t g, int64_t h,
-                         int64_t n, int blocks, int size, int threads) {
+StateKernel state_kernel(uintptr_t gaps, uintptr_t kinds, uintptr_t rates, uintptr_t squares, uintptr_t g,
+                         uintptr_t counts, uintptr_t order, int64_t h, int64_t n, int blocks, int size, int threads) {
     return {address<double>(gaps), address<int32_t>(kinds), address<double>(rates), address<double>(squares),
-            address<double>(g), h, n, blocks, size, threads};
+            address<double>(g), address<int64_t>(counts), address<int64_t>(order), h, n, blocks, size, threads};
 }
 
 void state_likelihood(const StateKernel& kernel, uintptr_t diag, uintptr_t y, uintptr_t quad, uintptr_t logdet,
-                      uintptr_t kept, uintptr_t failed) {
+                      uintptr_t loss, uintptr_t kept, uintptr_t failed) {
     const StateLikelihood args{kernel, address<double>(diag), address<double>(y), address<double>(quad),
-                               address<double>(logdet), address<double>(kept), address<int64_t>(failed)};
+                               address<double>(logdet), address<double>(loss), address<double>(kept),
+                               address<int64_t>(failed)};
     nb::gil_scoped_release release;
     LAPLEX_BEST(state_likelihood, args);
 }

@@ -19,18 +19,18 @@ void keep(const Filter<L>& filter, const L& layout, double* kept) {
 
 template <class L>
 void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t series) {
-    const int64_t n = s.kernel.n, begin = series * n;
+    const Points points(s.kernel, series);
     double* kept = s.kept ? s.kept + series * state_kept_size(s.kernel) : nullptr;
     Transitions<L> transitions;
     Filter<L> filter;
     LogSum logs;
-    double quad = 0.0;
+    double quad = 0.0, loss = 0.0;
     s.failed[series] = -1;
-    for (int64_t base = 0; base < n; base += CHUNK) {
-        const int count = int(smaller<int64_t>(CHUNK, n - base));
-        transitions.fill(model, s.kernel.gaps + begin + base, count);
+    for (int64_t base = 0; base < points.count; base += CHUNK) {
+        const int count = int(smaller<int64_t>(CHUNK, points.count - base));
+        transitions.fill(model, s.kernel.gaps + points.begin + base, count);
         for (int j = 0; j < count; ++j) {
-            const int64_t k = begin + base + j;
+            const int64_t k = points.place(base + j);
             filter.advance({model, transitions, j});  // of nothing, at the first point
             if (j == 0 && kept) keep(filter, model.layout, kept), kept += s.kernel.size * (s.kernel.size + 1);
             const double d = filter.measure(model, s.diag[k], s.y[k]);
@@ -39,12 +39,14 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
                 return;
             }
             quad += filter.z * filter.z * filter.over_d;
+            loss += filter.over_d;
             logs.add(d);
         }
         logs.normalise();
     }
-    s.quad[series] = quad;
-    s.logdet[series] = logs.value();
+    double variance = 0.0;  // k(0)
+    model.layout.blocks([&](auto, int first, int) { variance += model.g[first]; });
+    s.quad[series] = quad, s.logdet[series] = logs.value(), s.loss[series] = loss * variance;
 }
 
 // --- One state -------------------------------------------------------------------------------------------------------
@@ -54,25 +56,25 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
 //     P = rho^2 Q + g kappa        d = P + diag        w = P / d        Q = P diag / d
 // Only the division and one multiplication are a chain over the points. The pullback needs P and z of all points.
 void single_likelihood(const StateLikelihood& s, int64_t series) {
-    const int64_t n = s.kernel.n, begin = series * n;
+    const Points points(s.kernel, series);
     const double g = s.kernel.g[series];
-    double* kept = s.kept ? s.kept + 2 * begin : nullptr;
+    double* kept = s.kept ? s.kept + 2 * points.begin : nullptr;
     double rho[CHUNK], kappa[CHUNK], variance[CHUNK], residual[CHUNK];
     double after = 0.0, f = 0.0, quad = 0.0;  // Q, and f after the point before
     LogSum logs;
     s.failed[series] = -1;
-    for (int64_t base = 0; base < n; base += CHUNK) {
-        const int count = int(smaller<int64_t>(CHUNK, n - base));
-        single_steps(s.kernel.rates[series], s.kernel.gaps + begin + base, count, base == 0, rho, kappa);
-        const double *diag = s.diag + begin + base, *y = s.y + begin + base;
+    for (int64_t base = 0; base < points.count; base += CHUNK) {
+        const int count = int(smaller<int64_t>(CHUNK, points.count - base));
+        single_steps(s.kernel.rates[series], s.kernel.gaps + points.begin + base, count, base == 0, rho, kappa);
         for (int j = 0; j < count; ++j) {
-            const double p = rho[j] * rho[j] * after + g * kappa[j], d = p + diag[j];
+            const int64_t k = points.place(base + j);
+            const double p = rho[j] * rho[j] * after + g * kappa[j], d = p + s.diag[k];
             if (!is_pivot(d)) {
                 s.failed[series] = base + j;
                 return;
             }
-            const double over_d = 1.0 / d, before = rho[j] * f, z = y[j] - before;
-            after = p * diag[j] * over_d;
+            const double over_d = 1.0 / d, before = rho[j] * f, z = s.y[k] - before;
+            after = p * s.diag[k] * over_d;
             f = before + p * over_d * z;
             quad += z * z * over_d;
             logs.add(d);
@@ -81,10 +83,9 @@ void single_likelihood(const StateLikelihood& s, int64_t series) {
         logs.normalise();
         if (!kept) continue;
         std::memcpy(kept + base, variance, count * sizeof(double));
-        std::memcpy(kept + n + base, residual, count * sizeof(double));
+        std::memcpy(kept + s.kernel.n + base, residual, count * sizeof(double));
     }
-    s.quad[series] = quad;
-    s.logdet[series] = logs.value();
+    s.quad[series] = quad, s.logdet[series] = logs.value(), s.loss[series] = 0.0;
 }
 
 }  // namespace

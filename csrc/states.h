@@ -99,6 +99,18 @@ auto with_layout(const Arrangement& arranged, const F& f) {
     return f(Any<MAX_STATES>(a, b, c));
 }
 
+// The points of one series, in the order of time.
+struct Points {
+    int64_t begin, count;  // of the first point in arrays (h, n), and the number of points
+    const int64_t* order;  // of the series, or null
+
+    Points(const StateKernel& kernel, int64_t series)
+        : begin(series * kernel.n), count(kernel.counts ? kernel.counts[series] : kernel.n),
+          order(kernel.order ? kernel.order + begin : nullptr) {}
+    // Where y and diag of a point are.
+    int64_t place(int64_t point) const { return begin + (order ? order[point] : point); }
+};
+
 // The parameters of one series, in the order of the layout.
 template <class L> struct Model {
     L layout;

@@ -38,14 +38,15 @@ namespace {
 template <class L> struct Pull {
     const StatePullback& s;
     const Model<L>& model;
-    const int64_t series, begin;
+    const int64_t series;
+    const Points order;
     Transitions<L> transitions;  // of a chunk, and of the step into the point after it
     Buffer<Filter<L>> points;    // the same
     double state_bar[L::SIZE][L::SIZE] = {}, f_bar[L::SIZE] = {};  // of S and f, or sigma and phi
     double rate_bar[L::BLOCKS] = {}, square_bar[L::BLOCKS] = {}, g_bar[L::SIZE] = {};
 
     Pull(const StatePullback& given, const Model<L>& of_series, int64_t index)
-        : s(given), model(of_series), series(index), begin(index * given.kernel.n), points(CHUNK + 1) {}
+        : s(given), model(of_series), series(index), order(given.kernel, index), points(CHUNK + 1) {}
 
     // What belongs to the first point of the chunk after this one, which was the last to be filled.
     void move_first(int to) {
@@ -65,12 +66,13 @@ template <class L> struct Pull {
     void filter_again(int64_t base, int count) {
         const int size = s.kernel.size;
         move_first(count);
-        transitions.fill(model, s.kernel.gaps + begin + base, count);
+        transitions.fill(model, s.kernel.gaps + order.begin + base, count);
         start(s.kept + series * state_kept_size(s.kernel) + base / CHUNK * size * (size + 1));
         Filter<L> filter = points[0];
         for (int j = 0; j < count; ++j) {
             if (j > 0) filter.advance({model, transitions, j});
-            filter.measure(model, s.diag[begin + base + j], s.y[begin + base + j]);
+            const int64_t k = order.place(base + j);
+            filter.measure(model, s.diag[k], s.y[k]);
             points[j] = filter;
         }
     }
@@ -149,21 +151,20 @@ template <class L> struct Pull {
         const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
         filter_again(base, count);
         for (int j = count - 1; j >= 0; --j) {
-            const int64_t k = begin + base + j;
-            if (base + j + 1 < s.kernel.n) {
+            const int64_t n = base + j;
+            if (n + 1 < order.count) {
                 const Step<L> step{model, transitions, j + 1};
-                s.gaps_bar[k + 1] = step_bars(points[j], points[j + 1], step);
+                s.gaps_bar[order.begin + n + 1] = step_bars(points[j], points[j + 1], step);
                 step.template vector<true>(f_bar);
                 step.template symmetric<true>(state_bar);
             }
-            point_bars(points[j], quad_bar, logdet_bar, k);
+            point_bars(points[j], quad_bar, logdet_bar, order.place(n));
         }
     }
     void run(const Arrangement& arranged) {
-        const int64_t n = s.kernel.n;
-        for (int64_t chunks = block_count(n, CHUNK), i = chunks - 1; i >= 0; --i)
-            chunk(i * CHUNK, int(smaller<int64_t>(CHUNK, n - i * CHUNK)));
-        s.gaps_bar[begin] = 0.0;
+        for (int64_t i = block_count(order.count, CHUNK) - 1; i >= 0; --i)
+            chunk(i * CHUNK, int(smaller<int64_t>(CHUNK, order.count - i * CHUNK)));
+        s.gaps_bar[order.begin] = 0.0;
         model.layout.blocks([&](auto, int, int block) {
             s.rates_bar[series * s.kernel.blocks + arranged.block[block]] = rate_bar[block];
             s.squares_bar[series * s.kernel.blocks + arranged.block[block]] = square_bar[block];
@@ -184,34 +185,35 @@ template <class L> struct Pull {
 //
 // where f = y - z.
 void single_pullback(const StatePullback& s, int64_t series) {
-    const int64_t n = s.kernel.n, begin = series * n;
+    const Points points(s.kernel, series);
     const double a = s.kernel.rates[series], g = s.kernel.g[series];
     const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
     double rho[CHUNK], kappa[CHUNK], over[CHUNK];
     double after_bar = 0.0, phi = 0.0, rate_bar = 0.0, g_bar = 0.0;
-    for (int64_t chunks = block_count(n, CHUNK), i = chunks - 1; i >= 0; --i) {
+    for (int64_t i = block_count(points.count, CHUNK) - 1; i >= 0; --i) {
         const int64_t base = i * CHUNK;
-        const int count = int(smaller<int64_t>(CHUNK, n - base));
-        const double *p = s.kept + 2 * begin + base, *residual = p + n, *gaps = s.kernel.gaps + begin + base;
-        const double *diag = s.diag + begin + base, *y = s.y + begin + base;
+        const int count = int(smaller<int64_t>(CHUNK, points.count - base));
+        const double *p = s.kept + 2 * points.begin + base, *residual = p + s.kernel.n;
+        const double* gaps = s.kernel.gaps + points.begin + base;
         single_steps(a, gaps, count, base == 0, rho, kappa);
-        for (int j = 0; j < count; ++j) over[j] = 1.0 / (p[j] + diag[j]);
+        for (int j = 0; j < count; ++j) over[j] = 1.0 / (p[j] + s.diag[points.place(base + j)]);
         for (int j = count - 1; j >= 0; --j) {
-            const double r = over[j], z = residual[j], gain = p[j] * r;
-            const double pushed = phi * z + after_bar * diag[j];
+            const int64_t k = points.place(base + j);
+            const double r = over[j], z = residual[j], gain = p[j] * r, diag = s.diag[k];
+            const double pushed = phi * z + after_bar * diag;
             const double d_bar = (logdet_bar - (quad_bar * z * z) * r - pushed * gain) * r;
             const double p_bar = d_bar + pushed * r;
             const double z_bar = 2.0 * quad_bar * z * r + phi * gain, f_bar = phi - z_bar;
-            const double u_bar = 2.0 * p_bar * (g - p[j]) - f_bar * (y[j] - z);
-            s.diag_bar[begin + base + j] = d_bar + after_bar * gain;
-            s.y_bar[begin + base + j] = z_bar;
-            s.gaps_bar[begin + base + j] = a * u_bar;
+            const double u_bar = 2.0 * p_bar * (g - p[j]) - f_bar * (s.y[k] - z);
+            s.diag_bar[k] = d_bar + after_bar * gain;
+            s.y_bar[k] = z_bar;
+            s.gaps_bar[points.begin + base + j] = a * u_bar;
             rate_bar += smaller(gaps[j], MAX_GAP) * u_bar;
             g_bar += p_bar * kappa[j];
             after_bar = rho[j] * rho[j] * p_bar, phi = rho[j] * f_bar;
         }
     }
-    s.gaps_bar[begin] = 0.0;
+    s.gaps_bar[points.begin] = 0.0;
     s.rates_bar[series] = rate_bar, s.squares_bar[series] = 0.0, s.g_bar[series] = g_bar;
 }
 

@@ -1,13 +1,14 @@
-r"""Likelihoods, factors and predictions of Gaussian processes with a state-space kernel, exact and in O(n s^2).
+r"""Likelihoods, factors and predictions of Gaussian processes with state-space kernels, exact and in O(n).
 
 This file holds the mathematics; the code is in
 
-    blocks.py              the blocks of a kernel
-    torch.py               the recursions as loops of differentiable tensor operations
-    cpp.py                 the same in C++ (csrc/states*.cpp), with a pullback written by hand
-    autograd.py            the likelihood, which uses C++ where it can, and its derivatives
+    components.py          what a kernel is made of: states, transitions, what is observed of them
+    blocks.py              components of one to three states, which the fast likelihood knows
+    likelihood.py          the likelihood: in C++ for blocks (csrc/states*.cpp), else that of the chain
+    chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
+    torch.py, cpp.py       the chain's three recursions: the same functions in the same order
 
-Definition
+Blocks
     Times are sorted, D_0 = 0 and D_n = t_n - t_{n-1} >= 0; equal times are allowed. The kernel is, for D >= 0,
 
         k(D) = h^T Phi(D) g,        Phi(D + D') = Phi(D) Phi(D')
@@ -26,37 +27,36 @@ Definition
     Matern kernels with nu = 1/2, 3/2 and 5/2 are of kind 1, of kind 2 with b = 0, and of kind 3; a damped oscillator is
     of kind 2, with b > 0, b = 0 or b < 0 if it is under-, critically or overdamped.
 
-The factor
-    K_nm = h^T Phi(t_n - t_m) g for n >= m is quasiseparable (``laplex._quasisep``) with p = h, q = g and T = Phi, so that
-    A = K + diag = L diag(d) L^T, with ones on the diagonal of L and L_nm = h^T Phi(t_n - t_m) w_m for n > m:
+The chain
+    Any kernel of ``components.py`` leads to a chain: A_nm = p_n^T T_n ... T_{m+1} q_m for n > m, where T_n leads from
+    point n - 1 to point n. For blocks p = h, q = g and T = Phi. As in ``laplex._quasisep``, A + diag = L diag(d) L^T, with
+    ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m:
 
-        S_0 = 0,     d_n = k(0) + diag_n - h^T S_n h,     w_n = (g - S_n h) / d_n
-        S_{n+1} = Phi_{n+1} (S_n + d_n w_n w_n^T) Phi_{n+1}^T
+        S_0 = 0,     c_n = q_n - S_n p_n,     d_n = diag_n + p_n^T c_n,     w_n = c_n / d_n
+        S_{n+1} = T_{n+1} (S_n + c_n c_n^T / d_n) T_{n+1}^T
 
     and z = L^-1 y is
 
-        f_0 = 0,     z_n = y_n - h^T f_n,     f_{n+1} = Phi_{n+1} (f_n + w_n z_n)
+        f_0 = 0,     z_n = y_n - p_n^T f_n,     f_{n+1} = T_{n+1} (f_n + w_n z_n)
 
-    With them y^T A^-1 y is the sum of z^2 / d, and log det A that of log d.
-
-    This is the Kalman filter: h^T f_n is the mean of y_n, given the values before, and d_n its variance. The subtraction
-    loses what every Cholesky factorisation loses. One state needs none: with P = g - S,
+    With them y^T A^-1 y is the sum of z^2 / d, and log det A that of log d. This is the Kalman filter: p_n^T f_n is the
+    mean of y_n, given the values before, and d_n its variance. The subtraction loses what every Cholesky factorisation
+    loses: errors of the size of eps A_nn in d_n, and so of about eps times the sum of A_nn / d_n in log det A. One
+    state needs no subtraction: with P = g - S,
 
         P_n = e^{-2aD} Q_{n-1} + g (1 - e^{-2aD}),     d_n = P_n + diag_n,     Q_n = P_n diag_n / d_n
 
 The smoother
-    At some points nothing is observed. There S and f take the step Phi, and nothing is added. The process, without noise,
-    given all observations has at every point the mean and variance
+    At a point where nothing is observed diag and d are infinite, and nothing is added to S and f. The process, without
+    noise, given all observations has at every point the mean and variance
 
-        h^T f + u^T r        h^T u - u^T N u        u = g - S h
+        p^T f + c^T r        p^T c - c^T N c
 
     where r (s,) and N (s, s) collect what the point itself and those after it tell, from the last point to the first:
 
-        r <- h z / d + (I - h w^T) r        N <- h h^T / d + (I - h w^T) N (I - w h^T)        at an observed point
-        r <- Phi^T r                        N <- Phi^T N Phi                                  before the step
+        r_n = p_n z_n / d_n + J_{n+1}^T r_{n+1}        N_n = p_n p_n^T / d_n + J_{n+1}^T N_{n+1} J_{n+1}
 
-    The mean of block i alone is h_i^T f + u_i^T r with u_i = g_i - S h_i, where h_i and g_i are the parts of h and g in
-    the block (csrc/states_smooth.cpp has the reason).
+    with J_{n+1} = T_{n+1} (I - w_n p_n^T). The same J moves f, f_{n+1} = J_{n+1} f_n + T_{n+1} w_n y_n, and errors of S.
 
 Literature
     J. Hartikainen, S. Sarkka, Kalman filtering and smoothing solutions to temporal Gaussian process regression models,
@@ -66,7 +66,3 @@ Literature
     J. Durbin, S. J. Koopman, Time Series Analysis by State Space Methods, 2nd ed., Oxford (2012): the smoother with r
         and N.
 """
-
-from laplex._states.blocks import Blocks
-
-__all__ = ["Blocks"]

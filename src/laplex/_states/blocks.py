@@ -1,36 +1,137 @@
-"""The blocks of a state-space kernel."""
+"""The blocks of a state-space kernel, as the fast likelihood takes them, and their transitions in plain torch."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from laplex._states.components import Component, Reading, Spread, Value
+
+SMALL = 1.0  # of |b D^2|: below, C and S are power series
+TERMS = 10
+MAX_GAP = 1e100  # its cube is finite
+
+
+class Block(Component):
+    """k(D) = h^T Phi(D) g with one, two or three states; the package's docstring has Phi and h of every kind."""
+
+    def __init__(self, kind: int, rate: Value, square: Value, g: tuple[Value, ...], *, smooth: bool) -> None:
+        self.size, self.rate, self.square, self.g, self.smooth = kind, rate, square, g, smooth
+
+    def scaled(self, factor: Value) -> Block:
+        return Block(self.size, self.rate, self.square, tuple(factor * one for one in self.g), smooth=self.smooth)
+
+    def times(self, other: Component) -> Component:
+        if isinstance(other, Block) and 1 in (self.size, other.size):
+            one, larger = (self, other) if self.size == 1 else (other, self)
+            g = tuple(one.g[0] * number for number in larger.g)
+            smooth = self.smooth and other.smooth
+            return Block(larger.size, self.rate + other.rate, larger.square, g, smooth=smooth)
+        return super().times(other)
+
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        a, b = (spread(value)[:, None] for value in (self.rate, self.square))
+        entries = _entries(self.size, gaps.clamp(max=MAX_GAP), a, b)
+        return torch.stack([torch.stack(row, -1) for row in entries], -2)
+
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        q = torch.stack([spread(one) for one in self.g], -1)
+        p = torch.zeros_like(q)
+        p[:, 0] = 1.0
+        return Reading(p[:, None], q[:, None])
+
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        if not self.smooth:
+            self.no_slope()
+        # F^T h and P F^T h, where P is the covariance of the states: F P + P F^T is 0 but for the last entry.
+        a, b = spread(self.rate), spread(self.square)
+        g = [spread(one) for one in self.g]
+        zero, one = torch.zeros_like(a), torch.ones_like(a)
+        if self.size == 1:
+            p, q = [-a], [zero]
+        elif self.size == 2:
+            p, q = [-a, one], [zero, a * g[1] + b * g[0]]
+        else:
+            p, q = [-a, one, zero], [zero, a * g[1] - g[2], a * g[2]]
+        return Reading(torch.stack(p, -1)[:, None], torch.stack(q, -1)[:, None])
+
+    def feedback(self, spread: Spread) -> Tensor:
+        a, b = spread(self.rate), spread(self.square)
+        zero, one = torch.zeros_like(a), torch.ones_like(a)
+        rows = {
+            1: [[-a]],
+            2: [[-a, one], [-b, -a]],
+            3: [[-a, one, zero], [zero, -a, one], [zero, zero, -a]],
+        }[self.size]
+        return torch.stack([torch.stack(row, -1) for row in rows], -2)
+
 
 class Blocks(NamedTuple):
-    """A kernel that is a sum of B blocks with s states in all, for each of h series; the package has the formulas."""
+    """A kernel that is a sum of B blocks with s states in all, for each of h series, as tensors."""
 
-    kinds: tuple[int, ...]  # (B,): the number of states of every block, 1, 2 or 3; the same for all series
+    kinds: tuple[int, ...]  # (B,): the number of states of every block; the same for all series
     rates: Tensor  # (h, B): a
-    squares: Tensor  # (h, B): b; read for kind 2 only
+    squares: Tensor  # (h, B): b; read for blocks of two states only
     g: Tensor  # (h, s)
 
-    @property
-    def firsts(self) -> list[int]:
-        """The first state of every block."""
-        return [sum(self.kinds[:i]) for i in range(len(self.kinds))]
+    def components(self) -> list[Component]:
+        """The blocks one by one, with their numbers as tensors (h,)."""
+        parts, first = [], 0
+        for i, kind in enumerate(self.kinds):
+            g = tuple(self.g[:, first + j] for j in range(kind))
+            parts.append(Block(kind, self.rates[:, i], self.squares[:, i], g, smooth=False))
+            first += kind
+        return list(parts)
 
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The fields that have derivatives."""
-        return self.rates, self.squares, self.g
 
-    def double(self) -> Blocks:
-        """The same in float64."""
-        return Blocks(self.kinds, *(part.double() for part in self.tensors))
+def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
+    """All blocks as tensors."""
+    rates, squares = ([getattr(block, name) for block in blocks] for name in ("rate", "square"))
+    g = [number for block in blocks for number in block.g]
+    return Blocks(tuple(block.size for block in blocks), *(_stack(values, spread) for values in (rates, squares, g)))
 
-    def readout(self) -> Tensor:
-        """h, (s,): 1 at the first state of every block, and 0 elsewhere."""
-        firsts = torch.tensor([float(i == 0) for kind in self.kinds for i in range(kind)], dtype=self.g.dtype)
-        return firsts.to(self.g.device)
+
+def _stack(values: list[Value], spread: Spread) -> Tensor:
+    if any(isinstance(value, Tensor) for value in values):
+        return torch.stack([spread(value) for value in values], -1)
+    sample = spread(0.0)  # numbers alone need one call, not one each
+    return torch.tensor([values], dtype=sample.dtype, device=sample.device).expand(len(sample), -1)
+
+
+def _entries(kind: int, gap: Tensor, a: Tensor, b: Tensor) -> list[list[Tensor]]:
+    """The entries of a block of Phi, (h, n) each; a and b are (h, 1)."""
+    if kind == 2:
+        c, s = _damped(gap, a, b)
+        return [[c, s], [-b * s, c]]
+    rho = (-a * gap).exp()
+    if kind == 1:
+        return [[rho]]
+    zero = torch.zeros_like(rho)
+    return [[rho, rho * gap, rho * gap * gap / 2], [zero, rho, rho * gap], [zero, zero, rho]]
+
+
+def _damped(gap: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """e^(-aD) C and e^(-aD) S. Every branch of a ``where`` has finite derivatives, so that none spoils the others."""
+    x = b * gap * gap
+    near, above = x.abs() <= SMALL, b > 0
+    rho = (-a * gap).exp()
+    series = torch.where(near, x, 0.0)
+    w = torch.where(near, 1.0, b.abs()).sqrt()
+    angle = torch.where(above, w * gap, 0.0)
+    slow, fast = (torch.where(near | above, 0.0, rate * gap) for rate in (a - w, a + w))
+    c_far = torch.where(above, rho * angle.cos(), ((-slow).exp() + (-fast).exp()) / 2)
+    s_far = torch.where(above, rho * angle.sin() / w, ((-slow).exp() - (-fast).exp()) / (2 * w))
+    c_near, s_near = rho * _series(series, 0), rho * gap * _series(series, 1)
+    return torch.where(near, c_near, c_far), torch.where(near, s_near, s_far)
+
+
+def _series(x: Tensor, odd: int) -> Tensor:
+    """The sum over k of (-x)^k / (2k + odd)!."""
+    result = torch.zeros_like(x)
+    for k in reversed(range(TERMS)):
+        result = 1.0 / math.factorial(2 * k + odd) - x * result
+    return result

@@ -109,8 +109,8 @@ class _ScanMatrices(torch.autograd.Function):
 
 
 # A point computes c = q - S p, d = diag + p^T c, w = c / d, and the step after it S' = T (S + c c^T / d) T^T. A change
-# dS changes S' by J dS J^T with J = T (I - w p^T). So the gradients of all S' are G scanned in reverse with J; call them
-# L, and let sigma = T^T L T. Then
+# dS changes S' by J dS J^T with J = T (I - w p^T). So the gradients of all S' are G scanned in reverse with J; call
+# them L, and let sigma = T^T L T. Then
 #
 #     T_bar = 2 L T (S + c c^T / d)        diag_bar = d_bar = -w^T sigma w        q_bar = c_bar = 2 sigma w + d_bar p
 #     p_bar = d_bar c - S c_bar
@@ -145,6 +145,7 @@ class Factored(NamedTuple):
     """A = L diag(d) L^T, with ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m."""
 
     chain: Chain
+    states: Tensor  # (h, n, s, s): S, what the points before tell of the states
     c: Tensor  # (h, n, s): the covariance of the value at a point with the state, given the points before
     d: Tensor  # (h, n): the variance of the value given the points before; infinite where nothing is observed
     over_d: Tensor  # (h, n): 1 / d
@@ -207,7 +208,7 @@ def factored_from(chain: Chain, states: Tensor) -> Factored:
     over_d = 1 / d
     w = c * over_d[..., None]
     loops = chain.steps - (chain.steps @ previous(w)[..., None]) @ previous(chain.p)[..., None, :]
-    return Factored(chain, c, d, over_d, w, loops)
+    return Factored(chain, states, c, d, over_d, w, loops)
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from laplex._eager import plain, plainly_eager
+from laplex.gp._kernel import Kernel
+
 WHERE = "laplex.gp.GaussianProcess"
+
+
+def readable(x: Tensor) -> bool:
+    """Whether the values of a tensor can be read: not in a graph or under a transform."""
+    return plainly_eager() and plain(x)
+
+
+def is_kernel(where: str, kernel: Any) -> None:
+    """Raise unless it is a kernel."""
+    if not isinstance(kernel, Kernel):
+        raise TypeError(
+            f"{where}: `kernel` must be a kernel of laplex.gp, such as laplex.gp.Matern32(scale=1.0), got "
+            f"{type(kernel).__name__}"
+        )
 
 
 def times(where: str, name: str, t: Any) -> Tensor:
@@ -22,24 +40,48 @@ def times(where: str, name: str, t: Any) -> Tensor:
             f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
             f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
         )
-    if not bool(torch.isfinite(t.detach()).all()):
+    if readable(t) and not bool(torch.isfinite(t.detach()).all()):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
     return t.double()
 
 
-def new_times(where: str, t: Any, observed: Tensor) -> Tensor:
-    """Times (*batch, m) of predictions, for the batch of the observed ones."""
-    t = times(where, "t", t)
+def nonempty(t: Sequence[Any]) -> Sequence[Any]:
+    """Raise unless there is a series, and every series is a vector."""
+    if len(t) == 0:
+        raise ValueError(f"{WHERE}: `t` must have at least one series, got an empty list")
+    for i, one in enumerate(t):
+        if isinstance(one, Tensor) and one.dim() != 1:
+            raise ValueError(f"{WHERE}: in a list, `t` must have shapes (n_i,), got {tuple(one.shape)} for series {i}")
+    return t
+
+
+def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
+    """The batch of series: that of the times and that of the kernel's parameters."""
     try:
-        return t.expand(*torch.broadcast_shapes(t.shape[:-1], observed.shape[:-1]), t.shape[-1])
+        return torch.Size(torch.broadcast_shapes(t.shape[:-1], of_kernel))
     except RuntimeError:
         raise ValueError(
-            f"{where}: `t` must have the shape (m,), or the leading dimensions {tuple(observed.shape[:-1])} of the "
-            f"observed times, got {tuple(t.shape)}"
+            f"{WHERE}: the kernel's parameters must broadcast to the leading dimensions {tuple(t.shape[:-1])} of the "
+            f"times, got parameters of shape {tuple(of_kernel)}"
         ) from None
 
 
-def noise(diag: Any, yerr: Any, t: Tensor) -> Tensor:
+def new_times(where: str, t: Any, observed: torch.Size) -> Tensor:
+    """Times (*batch, m) of predictions, for the batch of the observed ones."""
+    checked = times(where, "t", t)
+    try:
+        lead = torch.broadcast_shapes(checked.shape[:-1], observed)
+    except RuntimeError:
+        lead = None
+    if lead != observed:
+        raise ValueError(
+            f"{where}: `t` must have the shape (m,), or the leading dimensions {tuple(observed)} of the observed "
+            f"times, got {tuple(t.shape)}"
+        )
+    return checked
+
+
+def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Tensor:
     """The variance of the noise, with the shape of the times."""
     if (diag is None) == (yerr is None):
         both = "neither" if diag is None else "both"
@@ -50,35 +92,135 @@ def noise(diag: Any, yerr: Any, t: Tensor) -> Tensor:
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
     value = torch.as_tensor(value, dtype=torch.float64, device=t.device)
     try:
-        value = value.expand(t.shape)
+        value = value.expand(*batch, t.shape[-1])
     except RuntimeError:
         raise ValueError(
-            f"{WHERE}: `{name}` must be a number, or broadcast to the shape {tuple(t.shape)} of the times, got "
+            f"{WHERE}: `{name}` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, got "
             f"{tuple(value.shape)}"
         ) from None
-    if not bool((value.detach() >= 0).all()):
+    if readable(value) and not bool((value.detach() >= 0).all()):
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {float(value.detach().min()):g}")
     return value.square() if diag is None else value
 
 
-def observations(where: str, y: Any, t: Tensor) -> Tensor:
+def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
     """Observations that have a value for each time."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {got}; use torch.as_tensor")
-    if y.shape != t.shape:
+    fits = y.dim() > 0 and y.shape[-1] == shape[-1]
+    if fits:
+        try:
+            fits = torch.broadcast_shapes(y.shape[:-1], batch) == batch
+        except RuntimeError:
+            fits = False
+    if not fits:
         raise ValueError(
-            f"{where}: `y` must have the shape {tuple(t.shape)} of the times, got {tuple(y.shape)}; several sets of "
-            "observations at the same times need times of as many rows: t.expand(y.shape)"
+            f"{where}: `y` must have the shape {(*batch, shape[-1])} of the times, got {tuple(y.shape)}; several sets "
+            "of observations at the same times need times of as many rows: t.expand(y.shape)"
         )
     return y
 
 
-def fixed_mean(where: str, mean: Tensor, t: Tensor) -> Tensor:
+def columns(where: str, y: Any, t: Tensor) -> Tensor:
+    """y (*batch, n) or (*batch, n, m), as (*batch, n, m)."""
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {type(y).__name__}")
+    n = t.shape[-1]
+    if y.dim() == t.dim() and y.shape[-1] == n:
+        return y[..., None]
+    if y.dim() == t.dim() + 1 and y.shape[-2] == n:
+        return y
+    raise ValueError(
+        f"{where}: `y` must have the shape {tuple(t.shape)} of the times, or {(*t.shape, 'm')} for m columns, got "
+        f"{tuple(y.shape)}"
+    )
+
+
+def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
+    """Bands (*batch, n), integers."""
+    if band is None:
+        return None
+    if not isinstance(band, Tensor) or band.is_floating_point() or band.is_complex():
+        got = f"a tensor of {band.dtype}" if isinstance(band, Tensor) else type(band).__name__
+        raise TypeError(f"{where}: `band` must be a tensor of integers, got {got}")
+    try:
+        return band.expand(torch.broadcast_shapes(band.shape, t.shape))
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: `band` must have the shape {tuple(t.shape)} of the times, got {tuple(band.shape)}"
+        ) from None
+
+
+def fixed_mean(where: str, mean: Tensor, t: Tensor, *, observed: bool) -> Tensor:
     """A mean that is a tensor, at times for which it can be known."""
-    if mean.numel() != 1 and mean.shape[-1:] != t.shape[-1:]:
+    if mean.numel() != 1 and mean.dim() > 0 and mean.shape[-1] != 1 and not observed:
         raise ValueError(
             f"{where}: `mean` must be a number or a function to be known at other times than those observed, got a "
-            f"tensor of shape {tuple(mean.shape)}; pass a function of times, or predict with include_mean=False"
+            f"tensor of shape {tuple(mean.shape)}; pass a function of times, or include_mean=False"
         )
+    return computed_mean(where, mean, t)
+
+
+def computed_mean(where: str, mean: Any, t: Tensor) -> Tensor:
+    """A mean that broadcasts to the times."""
+    if not isinstance(mean, Tensor):
+        raise TypeError(f"{where}: `mean` must return a tensor of the shape of the times, got {type(mean).__name__}")
+    try:
+        torch.broadcast_shapes(mean.shape, t.shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{where}: `mean` must broadcast to the shape {tuple(t.shape)} of the times, got {tuple(mean.shape)}"
+        ) from None
     return mean.to(torch.float64)
+
+
+def draws(where: str, size: Any) -> int:
+    """The number of draws; None is one."""
+    if size is None:
+        return 1
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise ValueError(f"{where}: `size` must be a positive integer or None, got {size!r}")
+    return size
+
+
+def not_ragged(where: str, counts: list[int] | None) -> None:
+    """Raise where series of different sizes are not supported."""
+    if counts is not None:
+        raise ValueError(f"{where}: needs times in one tensor, got a list of series; make a process of each series")
+
+
+def as_many(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
+    """A list with a tensor for each series."""
+    if not isinstance(values, list | tuple) or len(values) != len(counts):
+        got = len(values) if isinstance(values, list | tuple) else type(values).__name__
+        raise ValueError(f"{WHERE}: `{name}` must be a list of {len(counts)} tensors, one for each series, got {got}")
+    for i, one in enumerate(values):
+        if not isinstance(one, Tensor):
+            raise TypeError(f"{WHERE}: `{name}` must be a list of tensors, got {type(one).__name__} for series {i}")
+    return list(values)
+
+
+def as_long(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:
+    """A list with a tensor for each series, as long as the times of it."""
+    checked = as_many(name, values, counts)
+    for i, (one, count) in enumerate(zip(checked, counts, strict=True)):
+        if one.shape != (count,):
+            raise ValueError(f"{WHERE}: `{name}` of series {i} must have the shape ({count},), got {tuple(one.shape)}")
+    return checked
+
+
+def term_mask(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | None:
+    """Which components of a kernel belong to one of its terms, or to a sum of some; None for all."""
+    if term is None or term is kernel:
+        return None
+    is_kernel(where, term)
+    wanted = {id(one) for one in term.terms()}
+    mask = [id(one) in wanted for one in kernel.terms() for _ in one.components()]
+    known = {id(one) for one in kernel.terms()}
+    if not wanted <= known:
+        raise ValueError(
+            f"{where}: `kernel` must be a term of the process's kernel, the same object as in the sum, or a sum of "
+            f"some of its terms; got {type(term).__name__}, which is not one of its {len(known)} terms"
+        )
+    return mask

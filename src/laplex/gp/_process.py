@@ -3,41 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from laplex._states import autograd as states
-from laplex._states.blocks import Blocks
+from laplex._errors import PrecisionWarning, warn
+from laplex._states.blocks import Block, stacked
+from laplex._states.chain import Chain, Factored, factorise
+from laplex._states.components import Component, joined_readings, joined_steps
+from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood
 from laplex.gp import _checks as checks
-from laplex.gp._kernels import Kernel
+from laplex.gp._conditional import Conditional
+from laplex.gp._kernel import Kernel
+from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
+LOSS = 1e-6  # of log det A, by rounding errors: above it a warning is given
 
 
 class Prediction(NamedTuple):
-    """Mean and variance of a process at some times."""
+    """Mean and variance, or covariance, of a process at some times."""
 
-    mean: Tensor  # (*batch, m)
-    variance: Tensor  # (*batch, m)
+    mean: Any  # (*batch, m), or a list of tensors if the times are
+    variance: Any  # (*batch, m), or (*batch, m, m) for a covariance
 
 
 class GaussianProcess:
     """A Gaussian process with a kernel of ``laplex.gp``, observed with noise at times in any order.
 
-        y ~ N(mean(t), K + diag),    K[i, j] = kernel(|t_i - t_j|)
+        y ~ N(mean(t), K + diag),    K[i, j] = kernel(t_i, t_j)
 
-    After a sort of the times everything takes O(n). It is computed in float64, and results have the dtype of y.
+    After a sort of the times everything takes O(n). It is computed in float64, and results have the dtype of y. All
+    results are differentiable, to any order, in y, the times, the noise, the mean and the kernel's parameters.
 
     Args:
         kernel: of :mod:`laplex.gp`, or a sum or product of such.
-        t (*batch, n): times, in any order; some may be equal. Leading dimensions are independent series of n times.
-        diag: the variance of the noise, a number or a tensor that broadcasts to t.
+        t (*batch, n): times, in any order; some may be equal. Leading dimensions are independent series of n times. A
+            list of tensors (n_i,) are series of different sizes; y and results are such lists, too.
+        diag: the variance of the noise, a number or a tensor that broadcasts to t (or a list of tensors).
         yerr: its standard deviation instead; not both.
         mean: the mean of the process: a number, a tensor that broadcasts to t, or a function of times, such as a
             module. At other times than those observed it must be known, too: there a tensor of n numbers will not do.
+        band (*batch, n): integers, for kernels with :class:`laplex.gp.Bands`: the band of every time.
 
     Example:
         >>> t = 10 * torch.rand(500)
@@ -55,116 +65,206 @@ class GaussianProcess:
     def __init__(
         self,
         kernel: Kernel,
-        t: Tensor,
+        t: Tensor | Sequence[Tensor],
         *,
-        diag: float | Tensor | None = None,
-        yerr: float | Tensor | None = None,
+        diag: Any = None,
+        yerr: Any = None,
         mean: Mean = 0.0,
+        band: Any = None,
     ) -> None:
-        if not isinstance(kernel, Kernel):
-            raise TypeError(
-                f"{checks.WHERE}: `kernel` must be a kernel of laplex.gp, such as laplex.gp.Matern32(scale=1.0), got "
-                f"{type(kernel).__name__}"
-            )
+        checks.is_kernel(checks.WHERE, kernel)
         self.kernel, self.mean = kernel, mean
+        self.counts: list[int] | None = None
+        sizes = None
+        if isinstance(t, list | tuple):
+            t, sizes = padded([checks.times(checks.WHERE, "t", one) for one in checks.nonempty(t)])
+            self.counts = sizes.tolist()
         self.t = checks.times(checks.WHERE, "t", t)
-        self.diag = checks.noise(diag, yerr, self.t)
+        batch = checks.batch(self.t, kernel.batch_shape)
+        self.diag = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
+        self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
+        self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1))
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape of the series."""
+        return self.series.batch
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
-    def log_likelihood(self, y: Tensor) -> Tensor:
-        """The logarithm of the density of y (*batch, n): a number for each series.
+    def log_likelihood(self, y: Any) -> Tensor:
+        """The logarithm of the density of y (*batch, n): a number for each series, (*batch)."""
+        where = f"{checks.WHERE}.log_likelihood"
+        flat, dtype = self._residual(where, y)
+        result = self._likelihood(flat)
+        self._check_pivots(where, result.failed, result.loss)
+        n = self.series.n if self.series.counts is None else self.series.counts
+        value = -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
+        return self.series.shaped(value).to(dtype)
 
-        Differentiable to any order in y, the times, the noise, the mean and the parameters of the kernel.
-        """
-        checks.observations(f"{checks.WHERE}.log_likelihood", y, self.t)
-        line = Line.sorted_times(self.t, self.kernel.blocks())
-        residual = y.double() - self._mean_at("log_likelihood", self.t)
-        quad, logdet = states.likelihood(line.gaps, line.blocks, line.take(self.diag), line.take(residual))
-        value = -0.5 * (quad + logdet + self.t.shape[-1] * math.log(2 * math.pi))
-        return value.reshape(line.batch).to(y.dtype)
+    def _likelihood(self, y: Tensor) -> Result:
+        components, line = self.kernel.components(), self.series.line()
+        blocks = [one for one in components if isinstance(one, Block)]
+        if len(blocks) == len(components):
+            return block_likelihood(line, stacked(blocks, self.series.spread), self.series.flat(self.diag), y)
+        return chain_likelihood(line, self._chain(components, line), line.take(y))
+
+    def _chain(self, components: Sequence[Component], line: Line) -> Chain:
+        series = self.series
+        steps = joined_steps(components, line.gaps, series.spread)
+        band = None if self.band is None else line.take(series.flat(self.band)).long()
+        p, q = joined_readings(components, line.take(series.t), band, series.spread)
+        return Chain(steps, p, q, line.masked(line.take(series.flat(self.diag))))
+
+    def _factored(self, where: str) -> tuple[Factored, Line]:
+        line = self.series.line()
+        factored, failed = factorise(self._chain(self.kernel.components(), line))
+        self._check_pivots(where, failed, None)
+        return factored, line
+
+    def _check_pivots(self, where: str, failed: Tensor, loss: Tensor | None) -> None:
+        """Raise if K + diag is not positive definite, and warn if it nearly is not."""
+        if not checks.readable(failed):
+            return  # the results are NaN
+        if bool((failed >= 0).any()):
+            series = int((failed >= 0).nonzero()[0])
+            time = float(self.series.sorted_times[series, failed[series]])
+            raise LinAlgError(
+                f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
+                "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
+            )
+        worst = 0.0 if loss is None else float(loss.max()) * torch.finfo(torch.float64).eps
+        if worst > LOSS:
+            warn(
+                f"{where}: K + diag is nearly singular: rounding errors of up to about {worst:.1g} are in the log "
+                "determinant, and as many digits are lost in the rest; raise `diag`",
+                PrecisionWarning,
+            )
 
     # --- Predictions -------------------------------------------------------------------------------------------------
 
+    def condition(self, y: Any) -> Conditional:
+        """The process, without noise, given observations y (*batch, n).
+
+        The observations are worked in once, in O(n). Mean, variance, covariance and samples at any times then take
+        O(m), and can be asked for again and again.
+        """
+        where = f"{checks.WHERE}.condition"
+        flat, dtype = self._residual(where, y)
+        factored, line = self._factored(where)
+        return Conditional(self, factored, line.take(flat)[..., None], dtype)
+
     def predict(
-        self, y: Tensor, t: Tensor | None = None, *, return_var: bool = False, include_mean: bool = True
-    ) -> Tensor | Prediction:
+        self,
+        y: Any,
+        t: Any = None,
+        *,
+        return_var: bool = False,
+        return_cov: bool = False,
+        include_mean: bool = True,
+        kernel: Kernel | None = None,
+        band: Any = None,
+    ) -> Any:
         """The process, without noise, given observations y, in O(n + m).
 
         Args:
             y (*batch, n): the observations.
             t (*batch, m): times, in any order; None for those observed.
             return_var: return the variance, too.
+            return_cov: return the covariance (*batch, m, m), too; it takes O((n + m) m).
             include_mean: whether the mean of the process is added.
+            kernel: a term of the kernel, if that is a sum: the part of the process with this kernel.
+            band (*batch, m): the bands of the times; None for those observed.
 
         Returns:
-            The mean (*batch, m), or with ``return_var`` mean and variance, in the dtype of y.
+            The mean (*batch, m), or a tuple of mean and variance or covariance, in the dtype of y.
         """
-        where = f"{checks.WHERE}.predict"
-        checks.observations(where, y, self.t)
-        new = self.t if t is None else checks.new_times(where, t, self.t)
-        n, m = self.t.shape[-1], new.shape[-1]
-        residual = y.double() - self._mean_at("predict", self.t)
-        seen = torch.broadcast_shapes(self.t.shape[:-1], new.shape[:-1])
-        joint = torch.cat([self.t.expand(*seen, n), new.expand(*seen, m)], -1)
-        line = Line.sorted_times(joint, self.kernel.blocks())
-        absent = joint.new_zeros(*seen, m)
-        diag, values = (line.take(torch.cat([one.expand(*seen, n), absent], -1)) for one in (self.diag, residual))
-        means, variances = states.smooth(line.gaps, line.blocks, diag, values, line.order < n)
-        mean, variance = (line.put(one)[..., n:] for one in (means, variances))
-        if include_mean:
-            mean = mean + self._mean_at("predict", new)
-        mean, variance = mean.to(y.dtype), variance.to(y.dtype)
-        return Prediction(mean, variance) if return_var else mean
+        if return_var and return_cov:
+            raise ValueError(f"{checks.WHERE}.predict: `return_var` and `return_cov` exclude each other, got both")
+        given = self.condition(y)
+        mean = given.mean(t, include_mean=include_mean, kernel=kernel, band=band)
+        if return_var:
+            return Prediction(mean, given.variance(t, kernel=kernel, band=band))
+        return Prediction(mean, given.covariance(t, kernel=kernel, band=band)) if return_cov else mean
 
-    def sample(self, size: int | None = None, *, include_mean: bool = True) -> Tensor:
+    def leave_one_out(self, y: Any) -> Prediction:
+        """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""
+        where = f"{checks.WHERE}.leave_one_out"
+        flat, dtype = self._residual(where, y)
+        factored, line = self._factored(where)
+        variance = 1 / factored.inverse_diagonal()
+        ordered = line.take(flat)
+        mean = ordered - factored.solve(ordered[..., None])[..., 0] * variance
+        mean, variance = (self.series.shaped(line.put(part)) for part in (mean, variance))
+        return Prediction(*(self._given_back(part.to(dtype)) for part in (mean + self._mean_at(where), variance)))
+
+    # --- Samples and solves ------------------------------------------------------------------------------------------
+
+    def sample(
+        self, size: int | None = None, *, include_mean: bool = True, generator: torch.Generator | None = None
+    ) -> Any:
         """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
-        line = Line.sorted_times(self.t, self.kernel.blocks())
-        draws = 1 if size is None else size
-        white = torch.randn(*line.gaps.shape, draws, dtype=torch.float64, device=self.t.device)
-        values = states.colour(line.gaps, line.blocks, line.take(self.diag), white)  # (h, n, draws)
-        drawn = torch.stack([line.put(values[..., one]) for one in range(draws)])
+        where = f"{checks.WHERE}.sample"
+        draws = checks.draws(where, size)
+        factored, line = self._factored(where)
+        drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
+        values = self.series.shaped(drawn).movedim(-1, 0)
         if include_mean:
-            drawn = drawn + self._mean_at("sample", self.t)
-        return drawn[0] if size is None else drawn
+            values = values + self._mean_at(where)
+        return self._given_back(values if size is not None else values[0])
 
-    def _mean_at(self, method: str, t: Tensor) -> Tensor | float:
-        """The mean of the process at times."""
-        if isinstance(self.mean, Tensor):
-            return checks.fixed_mean(f"{checks.WHERE}.{method}", self.mean, t)
-        if callable(self.mean):
-            return self.mean(t).to(torch.float64)
-        return float(self.mean)
+    def apply_inverse(self, y: Tensor) -> Tensor:
+        """(K + diag)^-1 y for y (*batch, n), or for columns (*batch, n, m)."""
+        return self._columns("apply_inverse", y, lambda factored, x: factored.solve(x))
 
+    def dot_tril(self, y: Tensor) -> Tensor:
+        """L y, where L L^T = K + diag and L is lower triangular in the order of time: y (*batch, n) or columns."""
+        return self._columns("dot_tril", y, lambda factored, x: factored.colour(factored.d.sqrt()[..., None] * x))
 
-class Line(NamedTuple):
-    """Times of h series in order, and the blocks of a kernel for each."""
+    def _columns(self, name: str, y: Tensor, function: Callable[[Factored, Tensor], Tensor]) -> Tensor:
+        where = f"{checks.WHERE}.{name}"
+        checks.not_ragged(where, self.counts)
+        columns = checks.columns(where, y, self.t)
+        shape = *self.series.batch, *columns.shape[-2:]
+        flat = columns.double().expand(shape).reshape(-1, *columns.shape[-2:])
+        factored, line = self._factored(where)
+        result = self.series.shaped(line.put(function(factored, line.take(flat)))).to(y.dtype)
+        return result if columns is y else result[..., 0]
 
-    gaps: Tensor  # (h, n), the first 0
-    blocks: Blocks  # of h series
-    order: Tensor  # (h, n)
-    batch: torch.Size
+    def _coloured(self, factored: Factored, line: Line, draws: int, generator: torch.Generator | None) -> Tensor:
+        """Draws of N(0, A), (h, n, draws), in the caller's order."""
+        shape = *factored.d.shape, draws
+        white = torch.randn(shape, dtype=torch.float64, device=self.t.device, generator=generator)
+        root = torch.where(factored.over_d == 0, 1.0, factored.d).sqrt()  # 1 where there is no point
+        return line.put(factored.colour(root[..., None] * white))
 
-    @classmethod
-    def sorted_times(cls, t: Tensor, blocks: Blocks) -> Line:
-        """Sort times (*batch, n) for blocks with a batch that broadcasts to theirs."""
-        batch = torch.broadcast_shapes(t.shape[:-1], blocks.rates.shape[:-1])
-        h, n = batch.numel(), t.shape[-1]
-        flat = t.expand(*batch, n).reshape(h, n)
-        order = torch.argsort(flat.detach(), dim=-1, stable=True)
-        ordered = flat.gather(-1, order)
-        gaps = torch.cat([ordered.new_zeros(h, 1), ordered.diff(dim=-1)], -1)
-        rates, squares, g = (
-            one.expand(*batch, one.shape[-1]).reshape(h, one.shape[-1]) for one in (blocks.rates, blocks.squares, blocks.g)
-        )
-        return cls(gaps, Blocks(blocks.kinds, rates, squares, g), order, batch)
+    # --- What the caller gave, and gets ------------------------------------------------------------------------------
 
-    def take(self, values: Tensor) -> Tensor:
-        """Values (*batch, n) of times in the order of the line: (h, n)."""
-        n = self.order.shape[-1]
-        return values.expand(*self.batch, n).reshape(self.order.shape).gather(-1, self.order)
+    def _residual(self, where: str, y: Any) -> tuple[Tensor, torch.dtype]:
+        """Observations minus the mean, (h, n), and the dtype of results."""
+        values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
+        residual = values.double() - self._mean_at(where)
+        return self.series.flat(residual), values.dtype
 
-    def put(self, values: Tensor) -> Tensor:
-        """The inverse of :meth:`take`."""
-        back = torch.argsort(self.order, dim=-1)
-        return values.gather(-1, back).reshape(*self.batch, values.shape[-1])
+    def _mean_at(self, where: str, t: Tensor | None = None) -> Tensor | float:
+        """The mean of the process, at the times observed or at others."""
+        mean = self._padded("mean", self.mean)
+        if isinstance(mean, Tensor):
+            return checks.fixed_mean(where, mean, self.t if t is None else t, observed=t is None)
+        if callable(mean):
+            return checks.computed_mean(where, mean(self.t if t is None else t), self.t if t is None else t)
+        return float(mean)
+
+    def _padded(self, name: str, values: Any) -> Any:
+        """A list with a tensor for each of several series, as one tensor."""
+        if self.counts is None or not isinstance(values, list | tuple):
+            return values
+        return padded(checks.as_long(name, values, self.counts))[0]
+
+    def _given_back(self, values: Tensor) -> Any:
+        """Values (..., n) as the caller's times are: one tensor, or one for each series."""
+        if self.counts is None:
+            return values
+        if values.dim() == 2:
+            return unpadded(values, self.counts)
+        return [values[..., i, :count] for i, count in enumerate(self.counts)]

@@ -1,0 +1,217 @@
+r"""What a state-space kernel is made of: components, whose states stand next to one another.
+
+A component has states x(t) with x' = F x + noise, so that the transition over a gap D is exp(F D). What is observed at
+a point, such as the value or the slope of the process, is p^T x, and q is its covariance with the states:
+
+    value        p = h            q = P h              P: the covariance of the states
+    slope        p = F^T h        q = P F^T h          exists if the process is differentiable
+
+so that two observations at t >= t' have the covariance p(t)^T exp(F (t - t')) q(t').
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, NoReturn
+
+import torch
+from torch import Tensor
+
+Value = float | Tensor  # a parameter: a number, or a tensor that broadcasts to the batch of series
+Spread = Callable[[Value], Tensor]  # a parameter as one number per series: (h,), float64
+
+
+class Reading(NamedTuple):
+    """What is observed of the states, at n points or, if the second size is 1, at all."""
+
+    p: Tensor  # (h, n or 1, s)
+    q: Tensor  # (h, n or 1, s)
+
+
+class Component(ABC):
+    """A part of a kernel with states of its own."""
+
+    size: int
+
+    @abstractmethod
+    def scaled(self, factor: Value) -> Component:
+        """The component whose kernel is ``factor`` times as large."""
+
+    @abstractmethod
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        """exp(F D), (h, n, s, s), for gaps D (h, n)."""
+
+    @abstractmethod
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        """At times t (h, n)."""
+
+    @abstractmethod
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        """At times t (h, n). Raises if the process has none."""
+
+    @abstractmethod
+    def feedback(self, spread: Spread) -> Tensor:
+        """F, (h, s, s)."""
+
+    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+        """What is observed at times t in bands (h, n), or None where there are no bands."""
+        return self.value(t, spread)
+
+    def times(self, other: Component) -> Component:
+        """The component of the product of both kernels."""
+        return Product(self, other)
+
+    def no_slope(self) -> NoReturn:
+        raise ValueError(
+            "laplex.gp: the slope of the process is asked for, but a process with this kernel is not differentiable; "
+            "use Matern32, Matern52, SHO or Cosine, and no products with Exponential"
+        )
+
+
+class Product(Component):
+    """The product of two components: the states are all products of a state of one with a state of the other."""
+
+    def __init__(self, left: Component, right: Component) -> None:
+        self.left, self.right, self.size = left, right, left.size * right.size
+
+    def scaled(self, factor: Value) -> Product:
+        return Product(self.left.scaled(factor), self.right)
+
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        return _kronecker(self.left.steps(gaps, spread), self.right.steps(gaps, spread))
+
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        return _products(self.left.value(t, spread), self.right.value(t, spread))
+
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        first = _products(self.left.slope(t, spread), self.right.value(t, spread))
+        second = _products(self.left.value(t, spread), self.right.slope(t, spread))
+        return Reading(first.p + second.p, first.q + second.q)
+
+    def feedback(self, spread: Spread) -> Tensor:
+        one, two = self.left.feedback(spread), self.right.feedback(spread)
+        units = [torch.eye(part.shape[-1], dtype=part.dtype, device=part.device).expand_as(part) for part in (one, two)]
+        return _kronecker(one, units[1]) + _kronecker(units[0], two)
+
+
+class Feedback(Component):
+    """States given by F and by the covariances of the value: transitions are matrix exponentials."""
+
+    def __init__(self, dynamics: Tensor, p: Tensor, q: Tensor, slope_q: Tensor | None) -> None:
+        """``dynamics`` is F (*batch, s, s), the others (*batch, s); slope_q is P F^T h, or None without a slope."""
+        self.size, self.dynamics, self.p, self.q, self.slope_q = p.shape[-1], dynamics, p, q, slope_q
+
+    def scaled(self, factor: Value) -> Feedback:
+        by = factor[..., None] if isinstance(factor, Tensor) else factor
+        slope = None if self.slope_q is None else by * self.slope_q
+        return Feedback(self.dynamics, self.p, by * self.q, slope)
+
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        steps: Tensor = torch.linalg.matrix_exp(self.feedback(spread)[:, None] * gaps[..., None, None])
+        return steps
+
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        return Reading(_spread_vector(self.p, spread), _spread_vector(self.q, spread))
+
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        if self.slope_q is None:
+            self.no_slope()
+        p = self.p[..., None, :] @ self.dynamics
+        return Reading(_spread_vector(p[..., 0, :], spread), _spread_vector(self.slope_q, spread))
+
+    def feedback(self, spread: Spread) -> Tensor:
+        return torch.stack([_spread_vector(row, spread)[:, 0] for row in self.dynamics.unbind(-2)], -2)
+
+
+class Trend(Component):
+    """A straight line through 0 at ``center``: sigma^2 (t - center) (t' - center). Its state is the slope."""
+
+    size = 1
+
+    def __init__(self, variance: Value, center: Value) -> None:
+        self.variance, self.center = variance, center
+
+    def scaled(self, factor: Value) -> Trend:
+        return Trend(factor * self.variance, self.center)
+
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        return torch.ones_like(gaps)[..., None, None]
+
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        p = (t - spread(self.center)[:, None])[..., None]
+        return Reading(p, spread(self.variance)[:, None, None] * p)
+
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        p = torch.ones_like(t)[..., None]
+        return Reading(p, spread(self.variance)[:, None, None] * p)
+
+    def feedback(self, spread: Spread) -> Tensor:
+        raise ValueError("laplex.gp: observations over an exposure are not defined for Trend; subtract it as a mean")
+
+
+class Banded(Component):
+    """A component that bands observe differently: value[i] times the process plus slope[i] times its slope."""
+
+    def __init__(self, inner: Component, value: Tensor, slope: Tensor | None) -> None:
+        self.inner, self.size, self._value, self._slope = inner, inner.size, value, slope
+
+    def scaled(self, factor: Value) -> Banded:
+        return Banded(self.inner.scaled(factor), self._value, self._slope)
+
+    def steps(self, gaps: Tensor, spread: Spread) -> Tensor:
+        return self.inner.steps(gaps, spread)
+
+    def value(self, t: Tensor, spread: Spread) -> Reading:
+        return self.inner.value(t, spread)
+
+    def slope(self, t: Tensor, spread: Spread) -> Reading:
+        return self.inner.slope(t, spread)
+
+    def feedback(self, spread: Spread) -> Tensor:
+        return self.inner.feedback(spread)
+
+    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+        if band is None:
+            raise ValueError("laplex.gp: the kernel has bands, so `band` must say which of them every time is in")
+        inner = self.inner.reading(t, band, spread)
+        value = self._value.to(t.dtype)[band][..., None]
+        p, q = value * inner.p, value * inner.q
+        if self._slope is not None:
+            slope, own = self._slope.to(t.dtype)[band][..., None], self.inner.slope(t, spread)
+            p, q = p + slope * own.p, q + slope * own.q
+        return Reading(p, q)
+
+
+def joined_steps(components: Sequence[Component], gaps: Tensor, spread: Spread) -> Tensor:
+    """The transitions of all components, (h, n, s, s): blocks on the diagonal."""
+    size, first, rows = sum(component.size for component in components), 0, []
+    for component in components:
+        block = component.steps(gaps, spread)
+        rows.append(torch.nn.functional.pad(block, (first, size - first - component.size)))
+        first += component.size
+    return torch.cat(rows, -2)
+
+
+def joined_readings(components: Sequence[Component], t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+    """What is observed of all components, p and q (h, n, s)."""
+    readings = [component.reading(t, band, spread) for component in components]
+    h, n = t.shape
+    p, q = (torch.cat([part.expand(h, n, -1) for part in parts], -1) for parts in zip(*readings, strict=True))
+    return Reading(p, q)
+
+
+def _products(one: Reading, two: Reading) -> Reading:
+    p, q = ((x[..., :, None] * y[..., None, :]).flatten(-2) for x, y in zip(one, two, strict=True))
+    return Reading(p, q)
+
+
+def _kronecker(one: Tensor, two: Tensor) -> Tensor:
+    rows, cols = one.shape[-2] * two.shape[-2], one.shape[-1] * two.shape[-1]
+    product = one[..., :, None, :, None] * two[..., None, :, None, :]
+    return product.reshape(*product.shape[:-4], rows, cols)
+
+
+def _spread_vector(vector: Tensor, spread: Spread) -> Tensor:
+    """(*batch, s) as (h, 1, s)."""
+    return torch.stack([spread(part) for part in vector.unbind(-1)], -1)[:, None]

@@ -1,0 +1,180 @@
+"""The likelihood of sorted series: in C++ for kernels that are sums of blocks, and as a chain of states for all."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex._compiled import core
+from laplex._eager import plain, plainly_eager
+from laplex._prefixes import following
+from laplex._states.blocks import Blocks
+from laplex._states.chain import Chain, factorise
+from laplex._states.components import joined_readings, joined_steps
+
+
+class Line(NamedTuple):
+    """The times of h series in order."""
+
+    gaps: Tensor  # (h, n), the first 0
+    order: Tensor | None  # (h, n): the caller's index of every point; None if the caller's times are in order
+    counts: Tensor | None  # (h,): the number of points of every series; None if all have n
+
+    def take(self, values: Tensor) -> Tensor:
+        """The caller's values (h, n) or (h, n, m), in the order of the line."""
+        if self.order is None:
+            return values
+        order = self.order if values.dim() == 2 else self.order[..., None].expand(values.shape)
+        return values.gather(1, order)
+
+    def put(self, values: Tensor) -> Tensor:
+        """The inverse of :meth:`take`."""
+        if self.order is None:
+            return values
+        back = torch.argsort(self.order, dim=-1)
+        return values.gather(1, back if values.dim() == 2 else back[..., None].expand(values.shape))
+
+    def observed(self) -> Tensor | None:
+        """Which points there are, (h, n); None for all."""
+        if self.counts is None:
+            return None
+        return torch.arange(self.gaps.shape[-1], device=self.gaps.device) < self.counts[:, None]
+
+    def masked(self, diag: Tensor) -> Tensor:
+        """A diag (h, n) in the order of the line, infinite where there are no points."""
+        observed = self.observed()
+        return diag if observed is None else torch.where(observed, diag, torch.inf)
+
+
+class Result(NamedTuple):
+    """For each of h series."""
+
+    quad: Tensor  # (h,): y^T A^-1 y
+    logdet: Tensor  # (h,): log det A
+    loss: Tensor  # (h,): the sum of k(0) / d, to which rounding errors of log det A are proportional
+    failed: Tensor  # (h,): the first point without a positive pivot, or -1
+
+
+def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
+    """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
+    tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
+    fits = core is not None and blocks.g.shape[-1] <= core.MAX_STATES and y.shape[-1] > 0
+    if fits and _walkable(*tensors):
+        return Result(*_Likelihood.apply(*tensors, blocks.kinds, line.order, line.counts))
+    return _block_chain(line, blocks, diag, y)
+
+
+def chain_likelihood(line: Line, chain: Chain, y: Tensor) -> Result:
+    """Of any chain of states; y (h, n) in the order of the line."""
+    factored, failed = factorise(chain)
+    z, _ = factored.whiten(y[..., None])
+    observed = line.observed()
+    d = factored.d if observed is None else torch.where(observed, factored.d, 1.0)
+    variance = (chain.p * chain.q).sum(-1).detach()
+    loss = (variance * factored.over_d.detach()).sum(-1)
+    return Result((z[..., 0].square() * factored.over_d).sum(-1), d.log().sum(-1), loss, failed)
+
+
+def _block_chain(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
+    components = blocks.components()
+    steps = joined_steps(components, line.gaps, torch.as_tensor)
+    p, q = joined_readings(components, line.gaps, None, torch.as_tensor)
+    return chain_likelihood(line, Chain(steps, p, q, line.masked(line.take(diag))), line.take(y))
+
+
+def _walkable(*tensors: Tensor) -> bool:
+    """Whether C++ may read these tensors."""
+    if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    return all(plain(one) and one.device.type == "cpu" for one in tensors)
+
+
+class _Likelihood(torch.autograd.Function):
+    """csrc/states.cpp, and its pullback. Second derivatives are those of the chain."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        *tensors, kinds, order, counts = inputs
+        held = [one.contiguous() for one in tensors]
+        kernel, _codes = _kernel(held, kinds, order, counts)
+        h = held[0].shape[0]
+        keep = any(ctx.needs_input_grad)
+        kept = held[0].new_empty(h * kernel.kept_size() if keep else 0)
+        sums, failed = held[0].new_zeros(3, h), held[0].new_empty(h, dtype=torch.int64)
+        diag, y = held[4:]
+        rows = [part.data_ptr() for part in sums]
+        core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *rows, kept.data_ptr(), failed.data_ptr())
+        ctx.save_for_backward(*tensors, kept, *(one for one in (order, counts) if one is not None))
+        ctx.kinds, ctx.given = kinds, (order is not None, counts is not None)
+        quad, logdet, loss = sums.unbind(0)
+        ctx.mark_non_differentiable(loss, failed)
+        return quad, logdet, loss, failed
+
+    @staticmethod
+    def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
+        *tensors, kept = ctx.saved_tensors[:7]
+        others = iter(ctx.saved_tensors[7:])
+        order, counts = (next(others) if given else None for given in ctx.given)
+        if torch.is_grad_enabled():
+            return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None
+        held = [one.contiguous() for one in tensors]
+        kernel, _codes = _kernel(held, ctx.kinds, order, counts)
+        fresh = torch.empty_like if counts is None else torch.zeros_like
+        bars = [fresh(one) for one in held]
+        gradients = [one.contiguous() for one in (quad_bar, logdet_bar)]
+        given = held[4], held[5], kept, *gradients, *bars
+        if core.state_pullback(kernel, *(one.data_ptr() for one in given)):
+            raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
+        return *bars, None, None, None
+
+
+def _kernel(
+    held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None
+) -> tuple[Any, Tensor]:
+    """What the core takes for a kernel, and the tensor of kinds, which must live as long."""
+    gaps, rates, squares, g = held[:4]
+    codes = torch.tensor(kinds, dtype=torch.int32, device="cpu")
+    addresses = [0 if one is None else one.data_ptr() for one in (gaps, codes, rates, squares, g, counts, order)]
+    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads()), codes
+
+
+def _chain_bars(
+    tensors: list[Tensor], kinds: tuple[int, ...], order: Any, counts: Any, quad_bar: Tensor, logdet_bar: Tensor
+) -> list[Tensor | None]:
+    """The gradients, as differentiable functions of everything."""
+    with torch.enable_grad():
+        inputs = [one if one.requires_grad else one.detach().requires_grad_() for one in tensors]
+        gaps, rates, squares, g, diag, y = inputs
+        result = _block_chain(Line(gaps, order, counts), Blocks(kinds, rates, squares, g), diag, y)
+        outputs = result.quad, result.logdet
+        bars = torch.autograd.grad(outputs, inputs, (quad_bar, logdet_bar), create_graph=True, allow_unused=True)
+    return [bar if one.requires_grad else None for bar, one in zip(bars, tensors, strict=True)]
+
+
+# --- Gaps ------------------------------------------------------------------------------------------------------------
+
+
+def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:
+    """The gaps (h, n) before the points, the first 0, from the caller's times and their order."""
+    if order is not None and plainly_eager() and torch.autograd.forward_ad._current_level < 0:
+        gaps: Tensor = _Gaps.apply(t, order)
+        return gaps
+    ordered = t if order is None else t.gather(1, order)
+    return torch.nn.functional.pad(ordered.diff(dim=1), (1, 0))
+
+
+class _Gaps(torch.autograd.Function):
+    """As above. Autograd would add into a zeroed array; here every number is written once."""
+
+    @staticmethod
+    def forward(ctx: Any, t: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return torch.nn.functional.pad(t.gather(1, order).diff(dim=1), (1, 0))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (order,) = ctx.saved_tensors
+        inner = torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], 1)
+        return torch.empty_like(g).scatter(1, order, inner - following(inner)), None

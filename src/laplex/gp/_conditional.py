@@ -1,0 +1,276 @@
+r"""A Gaussian process given observations: mean, variance, covariance and samples at any times.
+
+Between two neighbouring points the state is moved from either side. With n the last point at or before a time t, and
+Phi the transitions over the gaps to t and from t,
+
+    S = Phi (S_n + d_n w_n w_n^T) Phi^T        f = Phi (f_n + w_n z_n)             what the points before t tell
+    N = Phi^T N_{n+1} Phi                      r = Phi^T r_{n+1}                   what those after it tell
+
+    mean = p^T f + c^T r        variance = p^T c - c^T N c        c = q - S p
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex._states.chain import Chain, Factored, factorise
+from laplex._states.components import Reading, joined_readings, joined_steps
+from laplex.gp import _checks as checks
+from laplex.gp._kernel import Kernel
+from laplex.gp._series import Series, padded, unpadded
+
+if TYPE_CHECKING:
+    from laplex.gp._process import GaussianProcess
+
+# Of k(0), added to the diagonal where values without noise are drawn: times that are closer together than rounding
+# errors allow would have no factor.
+JITTER = 1e-10
+
+
+class Conditional:
+    """A Gaussian process, without noise, given observations; :meth:`GaussianProcess.condition` makes it.
+
+    Times are (*batch, m), in any order, or a list if those of the process are; None stands for the times observed.
+    ``kernel`` is a term of the process's kernel, if that is a sum: then the part of the process with this kernel is
+    meant. ``band`` (*batch, m) are the bands of the times.
+    """
+
+    __module__ = "laplex.gp"
+
+    def __init__(self, process: GaussianProcess, factored: Factored, y: Tensor, dtype: torch.dtype) -> None:
+        """``y`` (h, n, m): observations minus the mean, in the order of time."""
+        self.process, self._factored, self._y, self._dtype = process, factored, y, dtype
+        self._z, self._f = factored.whiten(y)
+
+    def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
+        """(*batch, m)."""
+        points = self._points("mean", t, kernel, band)
+        values = points.series.shaped(self._means(points)[..., 0])
+        if include_mean:
+            values = values + self._prior_mean("mean", points)
+        return points.given_back(values.to(self._dtype))
+
+    def variance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Any:
+        """(*batch, m); not negative."""
+        points = self._points("variance", t, kernel, band)
+        c, _, later = self._neighbours(points)
+        inner = _within(later, self._information, points.after)
+        p = points.reading.p
+        told = (c * (inner @ c[..., None])[..., 0]).sum(-1)
+        variance = ((p * c).sum(-1) - told).clamp(min=0.0)
+        return points.given_back(points.series.shaped(variance).to(self._dtype))
+
+    def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
+        """(*batch, m, m), in O((n + m) m)."""
+        checks.not_ragged("laplex.gp.Conditional.covariance", self.process.counts)
+        points = self._points("covariance", t, kernel, band)
+        h, m = points.series.t.shape
+        n = self.process.series.n
+        units = torch.eye(m, dtype=torch.float64, device=self.process.t.device).expand(h, m, m)
+        both = Joint.of_both(self.process, points)
+        prior = both.chain.apply(torch.cat([units.new_zeros(h, n, m), units], 1)[both.rows()])
+        prior = both.back(prior)  # the columns of K of the new times, at all times: (h, n + m, m)
+        given = Conditional(self.process, self._factored, self.process.series.line().take(prior[:, :n]), self._dtype)
+        covariance = prior[:, n:] - given._means(points)
+        return points.series.shaped((covariance + covariance.mT) / 2).to(self._dtype)
+
+    def sample(
+        self,
+        size: int | None = None,
+        t: Any = None,
+        *,
+        include_mean: bool = True,
+        kernel: Kernel | None = None,
+        band: Any = None,
+        generator: torch.Generator | None = None,
+    ) -> Any:
+        """Draws, (*batch, m) or (size, *batch, m), in O(n + m) each, by Matheron's rule.
+
+        A draw of the process before it was observed is corrected by what the observations differ from it.
+        """
+        where = "laplex.gp.Conditional.sample"
+        draws = checks.draws(where, size)
+        points = self._points("sample", t, kernel, band)
+        process, n = self.process, self.process.series.n
+        both = Joint.of_both(self.process, points)
+        prior = both.back(both.draw(draws, generator))  # (h, n + m, draws)
+        line = process.series.line()
+        shape, device = (*self._factored.d.shape, draws), process.t.device
+        noise = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
+        diag = self._factored.chain.diag
+        noise = noise * torch.where(diag.isinf(), 0.0, diag).sqrt()[..., None]
+        seen = self._y - line.take(prior[:, :n]) - noise
+        correction = Conditional(process, self._factored, seen, self._dtype)._means(points)
+        values = points.series.shaped(prior[:, n:] + correction).movedim(-1, 0)
+        if include_mean:
+            values = values + self._prior_mean("sample", points)
+        values = values.to(self._dtype)
+        return points.given_back(values if size is not None else values[0])
+
+    # --- What the observations tell at a point -----------------------------------------------------------------------
+
+    @cached_property
+    def _information(self) -> Tensor:
+        return self._factored.information()
+
+    @cached_property
+    def _states_after(self) -> Tensor:
+        return self._factored.states + self._factored.c[..., :, None] * self._factored.w[..., None, :]
+
+    @cached_property
+    def _means_after(self) -> Tensor:
+        """f + w z, (h, n, s, m)."""
+        return self._f + self._factored.w[..., None] * self._z[..., None, :]
+
+    @cached_property
+    def _gathered(self) -> Tensor:
+        return self._factored.gather(self._z)
+
+    def _means(self, points: Points) -> Tensor:
+        """Without the prior mean, (h, m, columns)."""
+        c, earlier, later = self._neighbours(points)
+        f = earlier @ _picked(self._means_after, points.before)
+        r = later.mT @ _picked(self._gathered, points.after)
+        return (points.reading.p[..., None] * f + c[..., None] * r).sum(-2)
+
+    def _neighbours(self, points: Points) -> tuple[Tensor, Tensor, Tensor]:
+        """c (h, m, s), and the transitions from the point before and to the point after, 0 where there is none."""
+        earlier, later = points.transitions()
+        state = earlier @ _picked(self._states_after, points.before) @ earlier.mT
+        return points.reading.q - (state @ points.reading.p[..., None])[..., 0], earlier, later
+
+    def _prior_mean(self, name: str, points: Points) -> Any:
+        where = f"laplex.gp.Conditional.{name}"
+        return self.process._mean_at(where, None if points.observed else points.t)
+
+    def _points(self, name: str, t: Any, kernel: Kernel | None, band: Any) -> Points:
+        where, process = f"laplex.gp.Conditional.{name}", self.process
+        counts, sizes = process.counts, process.series.counts
+        if t is None:
+            times, band = process.t, process.band if band is None else band
+        elif process.counts is not None:
+            given = [checks.times(where, "t", one) for one in checks.as_many("t", t, process.counts)]
+            times, sizes = padded(given)
+            counts = sizes.tolist()
+        else:
+            times = checks.new_times(where, t, process.series.batch)
+        if isinstance(band, list | tuple):
+            band = padded(checks.as_long("band", band, counts or []))[0]
+        batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
+        series = Series(times, batch, None)
+        found = checks.bands(where, band, times)
+        mask = checks.term_mask(where, process.kernel, kernel)
+        return Points.found(process, series, times, found, mask, counts, t is None)
+
+
+class Points(NamedTuple):
+    """Times at which a process is asked for."""
+
+    process: GaussianProcess
+    series: Series
+    t: Tensor  # (*batch, m), as the caller gave them
+    reading: Reading  # what is asked for there
+    before: Tensor  # (h, m): the last observed point at or before the time, in order; -1 for none
+    after: Tensor  # (h, m): the first one after it; -1 for none
+    counts: list[int] | None
+    observed: bool  # whether they are the times observed
+
+    @classmethod
+    def found(
+        cls,
+        process: GaussianProcess,
+        series: Series,
+        t: Tensor,
+        band: Tensor | None,
+        mask: list[bool] | None,
+        counts: list[int] | None,
+        observed: bool,
+    ) -> Points:
+        """The points of times (*batch, m); ``mask`` chooses components of the kernel."""
+        components = process.kernel.components()
+        flat_band = None if band is None else series.flat(band).long()
+        reading = joined_readings(components, series.t, flat_band, series.spread)
+        if mask is not None:
+            chosen = [float(used) for used, one in zip(mask, components, strict=True) for _ in range(one.size)]
+            weights = series.t.new_tensor(chosen)
+            reading = Reading(reading.p * weights, reading.q * weights)
+        known = process.series.sorted_times
+        after = torch.searchsorted(known.contiguous(), series.t.detach().contiguous(), right=True)
+        sizes = process.series.counts
+        last = known.shape[-1] if sizes is None else sizes[:, None]
+        return cls(process, series, t, reading, after - 1, torch.where(after < last, after, -1), counts, observed)
+
+    def transitions(self) -> tuple[Tensor, Tensor]:
+        """From the point before and to the point after, (h, m, s, s); 0 where there is none."""
+        components, series = self.process.kernel.components(), self.process.series
+        ordered = series.line().take(series.t)
+        steps = []
+        for index, sign in ((self.before, 1), (self.after, -1)):
+            gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
+            inside = index >= 0
+            step = joined_steps(components, torch.where(inside, gap, 0.0), self.series.spread)
+            steps.append(torch.where(inside[..., None, None], step, 0.0))
+        return steps[0], steps[1]
+
+    def given_back(self, values: Tensor) -> Any:
+        """Values (..., m) as the caller's times are: one tensor, or one for each series."""
+        if self.counts is None:
+            return values
+        if values.dim() == 2:
+            return unpadded(values, self.counts)
+        return [values[..., i, :count] for i, count in enumerate(self.counts)]
+
+
+class Joint(NamedTuple):
+    """The observed times and new ones as one chain of n + m points, without noise."""
+
+    chain: Chain
+    order: Tensor  # (h, n + m)
+
+    @classmethod
+    def of_both(cls, process: GaussianProcess, points: Points) -> Joint:
+        """The chain of both."""
+        components, series = process.kernel.components(), process.series
+        t = torch.cat([series.t, points.series.t], 1)
+        order = torch.argsort(t.detach(), dim=-1, stable=True)
+        band = None if process.band is None else series.flat(process.band).long()
+        seen = joined_readings(components, series.t, band, series.spread)
+        p, q = (
+            torch.cat(both, 1).gather(1, order[..., None].expand(*order.shape, seen.p.shape[-1]))
+            for both in zip(seen, points.reading, strict=True)
+        )
+        gaps = torch.nn.functional.pad(t.gather(1, order).diff(dim=1), (1, 0))
+        steps = joined_steps(components, gaps, series.spread)
+        return cls(Chain(steps, p, q, torch.zeros_like(t)), order)
+
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """The index that puts (h, n + m, ...) into the order of time."""
+        return torch.arange(len(self.order), device=self.order.device)[:, None], self.order
+
+    def back(self, values: Tensor) -> Tensor:
+        """Values (h, n + m, columns) of points in order, as the caller has them."""
+        return values.gather(1, torch.argsort(self.order, -1)[..., None].expand(values.shape))
+
+    def draw(self, draws: int, generator: torch.Generator | None) -> Tensor:
+        """Draws of the process, (h, n + m, draws), in the order of time."""
+        variance = (self.chain.p * self.chain.q).sum(-1)
+        jitter = JITTER * variance.max(-1, keepdim=True).values.expand_as(variance)
+        factored, _ = factorise(self.chain._replace(diag=jitter))
+        shape, device = (*variance.shape, draws), variance.device
+        white = torch.randn(shape, dtype=variance.dtype, device=device, generator=generator)
+        return factored.colour(factored.d.sqrt()[..., None] * white)
+
+
+def _picked(values: Tensor, index: Tensor) -> Tensor:
+    """values (h, n, ...) at points index (h, m); any where it is -1."""
+    rows = torch.arange(len(index), device=index.device)[:, None]
+    return values[rows, index.clamp(min=0)]
+
+
+def _within(step: Tensor, matrices: Tensor, index: Tensor) -> Tensor:
+    """Phi^T N Phi of the points index."""
+    return step.mT @ _picked(matrices, index) @ step

@@ -1,0 +1,177 @@
+"""What every kernel of Gaussian processes can do, and sums, products and multiples of kernels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from laplex._eager import plain, plainly_eager
+from laplex._states.components import Component, Value
+
+
+class Kernel(nn.Module, ABC):
+    """A covariance function k(t, t') of a Gaussian process over time.
+
+    Parameters are numbers or tensors. A tensor may require a gradient, and its shape broadcasts to the batch of series.
+    A kernel is a module: an ``nn.Parameter`` that it is given is one of its ``parameters()``. Kernels are added and
+    multiplied, with one another and with positive numbers. ``kernel(t1, t2)`` is the dense matrix.
+    """
+
+    __module__ = "laplex.gp"
+    names: tuple[str, ...] = ()  # of the parameters
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__()
+        for name, value in values.items():
+            self._hold(name, value)
+
+    @abstractmethod
+    def components(self) -> list[Component]:
+        """The states of the kernel."""
+
+    @abstractmethod
+    def evaluate(self, distance: Tensor) -> Tensor:
+        """k as a function of the distance |t - t'|; parameters broadcast to its leading dimensions."""
+
+    def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
+        """The dense matrix k(t1, t2), (*batch, n, m), for t1 (*batch, n) and t2 (*batch, m), or t1 itself."""
+        other = t1 if t2 is None else t2
+        return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
+
+    def terms(self) -> list[Kernel]:
+        """The kernels of which this one is the sum."""
+        return [self]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """The shape to which all parameters broadcast."""
+        shapes = [value.shape for value in map(self._value, self.names) if isinstance(value, Tensor)]
+        inner = [child.batch_shape for child in self.children() if isinstance(child, Kernel)]
+        return torch.Size(torch.broadcast_shapes(*shapes, *inner))
+
+    def __add__(self, other: object) -> Kernel:
+        return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
+
+    def __mul__(self, other: object) -> Kernel:
+        if isinstance(other, Kernel):
+            return Product(self, other)
+        return Scale(self, other) if isinstance(other, int | float | Tensor) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def _hold(self, name: str, value: Any) -> None:
+        """Keep a parameter: tensors move with the module, and are in its state."""
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Tensor):
+            self.register_buffer(name, value)
+        else:
+            setattr(self, name, value)
+
+    def _positive(self, **values: Any) -> None:
+        """Keep parameters that must be positive."""
+        for name, value in values.items():
+            self._check_number(name, value)
+            low = _smallest(value)
+            if low is not None and not 0 < low < float("inf"):
+                raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must be positive and finite, got {low:g}")
+            self._hold(name, value)
+
+    def _check_number(self, name: str, value: Any) -> None:
+        numeric = isinstance(value, Tensor) and value.is_floating_point()
+        if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
+            got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                f"laplex.gp.{type(self).__name__}: `{name}` must be a number or a floating-point tensor, got {got}"
+            )
+
+    def _value(self, name: str) -> Value:
+        """A parameter in float64."""
+        value = getattr(self, name)
+        return value.double() if isinstance(value, Tensor) else float(value)
+
+    def _over(self, distance: Tensor, *names: str) -> list[Value]:
+        """Parameters that broadcast to distances (*batch, n, m)."""
+        found = [getattr(self, name) for name in names]
+        return [value[..., None, None] if isinstance(value, Tensor) and value.dim() else value for value in found]
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
+
+
+class Sum(Kernel):
+    """k(t, t') = left(t, t') + right(t, t'), as ``left + right``."""
+
+    def __init__(self, left: Kernel, right: Kernel) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def components(self) -> list[Component]:
+        return [*self.left.components(), *self.right.components()]
+
+    def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
+        dense: Tensor = self.left(t1, t2) + self.right(t1, t2)
+        return dense
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        return self.left.evaluate(distance) + self.right.evaluate(distance)
+
+    def terms(self) -> list[Kernel]:
+        return [*self.left.terms(), *self.right.terms()]
+
+
+class Product(Kernel):
+    """k(t, t') = left(t, t') right(t, t'), as ``left * right``. It has as many states as the factors' multiplied."""
+
+    def __init__(self, left: Kernel, right: Kernel) -> None:
+        super().__init__()
+        self.left, self.right = left, right
+
+    def components(self) -> list[Component]:
+        return [one.times(other) for one in self.left.components() for other in self.right.components()]
+
+    def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
+        dense: Tensor = self.left(t1, t2) * self.right(t1, t2)
+        return dense
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        return self.left.evaluate(distance) * self.right.evaluate(distance)
+
+
+class Scale(Kernel):
+    """k(t, t') = factor kernel(t, t'), as ``factor * kernel``, with a positive number or tensor."""
+
+    names = ("factor",)
+
+    def __init__(self, kernel: Kernel, factor: Any) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self._positive(factor=factor)
+
+    def components(self) -> list[Component]:
+        return [component.scaled(self._value("factor")) for component in self.kernel.components()]
+
+    def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
+        dense: Tensor = self.kernel(t1, t2)
+        return self._over(dense, "factor")[0] * dense
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        return self._over(distance, "factor")[0] * self.kernel.evaluate(distance)
+
+
+def _smallest(value: Any) -> float | None:
+    """The smallest value, NaN if there is one; None where values cannot be read without a wait or in a graph."""
+    if not isinstance(value, Tensor):
+        return float(value)
+    if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
+        return None
+    return float(value.detach().min())
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"{value:g}"
+    return f"{float(value.detach()):g}" if value.numel() == 1 and plain(value) else f"tensor{tuple(value.shape)}"

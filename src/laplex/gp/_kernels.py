@@ -1,0 +1,284 @@
+"""Kernels of Gaussian processes over time. D stands for the distance |t - t'|."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex._states.blocks import Block
+from laplex._states.components import Component, Trend
+from laplex.gp._kernel import Kernel
+
+
+class Exponential(Kernel):
+    """sigma^2 exp(-D / scale): a random walk that is pulled back to the mean (Ornstein-Uhlenbeck, Matern 1/2).
+
+    Args:
+        scale: positive.
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("scale", "sigma")
+
+    def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(scale=scale, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        return [Block(1, 1 / self._value("scale"), 0.0, (self._value("sigma") ** 2,), smooth=False)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        scale, sigma = self._over(distance, "scale", "sigma")
+        return sigma**2 * torch.exp(-distance / scale)
+
+
+class Matern32(Kernel):
+    """sigma^2 (1 + u) exp(-u), u = sqrt(3) D / scale: differentiable once. Exact, with two states.
+
+    Args:
+        scale: positive.
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("scale", "sigma")
+
+    def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(scale=scale, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        rate, variance = math.sqrt(3) / self._value("scale"), self._value("sigma") ** 2
+        return [Block(2, rate, 0.0, (variance, rate * variance), smooth=True)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        scale, sigma = self._over(distance, "scale", "sigma")
+        u = math.sqrt(3) * distance / scale
+        return sigma**2 * (1 + u) * torch.exp(-u)
+
+
+class Matern52(Kernel):
+    """sigma^2 (1 + u + u^2 / 3) exp(-u), u = sqrt(5) D / scale: differentiable twice. Exact, with three states.
+
+    Args:
+        scale: positive.
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("scale", "sigma")
+
+    def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(scale=scale, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        rate, variance = math.sqrt(5) / self._value("scale"), self._value("sigma") ** 2
+        return [Block(3, rate, 0.0, (variance, rate * variance, rate * rate * variance * (2 / 3)), smooth=True)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        scale, sigma = self._over(distance, "scale", "sigma")
+        u = math.sqrt(5) * distance / scale
+        return sigma**2 * (1 + u + u * u / 3) * torch.exp(-u)
+
+
+class SHO(Kernel):
+    r"""A damped harmonic oscillator that is driven by noise, with angular frequency w = 2 pi / period.
+
+    With a = w / (2 quality) and b = w^2 - a^2,
+
+        sigma^2 exp(-a D) (cos(sqrt(b) D) + a sin(sqrt(b) D) / sqrt(b))
+
+    For quality = 1/2 (critical damping) b is 0 and sin(sqrt(b) D) / sqrt(b) is D; below, cos and sin become cosh and
+    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2.
+
+    Args:
+        period: of the undamped oscillator, positive.
+        quality: positive; oscillations are seen from 1/2 on.
+        sigma: the standard deviation, positive.
+        omega: the angular frequency w, in place of the period.
+    """
+
+    names = ("period", "quality", "sigma")
+
+    def __init__(self, period: Any = None, quality: Any = 1.0, sigma: Any = 1.0, *, omega: Any = None) -> None:
+        super().__init__()
+        if (period is None) == (omega is None):
+            got = "neither" if period is None else "both"
+            raise ValueError(f"laplex.gp.SHO: either `period` or `omega` = 2 pi / period must be given, got {got}")
+        if omega is not None:
+            self._check_number("omega", omega)
+            period = 2 * math.pi / omega
+        self._positive(period=period, quality=quality, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        omega, variance = 2 * math.pi / self._value("period"), self._value("sigma") ** 2
+        return [oscillator(omega, self._value("quality"), variance)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        period, quality, sigma = self._over(distance, "period", "quality", "sigma")
+        return oscillation(distance, 2 * math.pi / period, quality, sigma**2)
+
+
+def oscillator(omega: Any, quality: Any, variance: Any) -> Block:
+    """The states of a damped oscillator."""
+    rate = omega / (2 * quality)
+    # w^2 - a^2 = w^2 (1 - 1 / (2 q)) (1 + 1 / (2 q)): near critical damping this keeps its digits.
+    square = omega * omega * ((2 * quality - 1) * (2 * quality + 1)) / (4 * quality * quality)
+    return Block(2, rate, square, (variance, rate * variance), smooth=True)
+
+
+def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Tensor:
+    """The kernel of a damped oscillator, by its definition; complex numbers serve all quality factors."""
+    far = distance.double()
+    rate, frequency = (
+        torch.as_tensor(one, dtype=torch.float64, device=far.device) for one in (omega / (2 * quality), omega)
+    )
+    square = (frequency - rate) * (frequency + rate)
+    x = square * far * far  # of cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x); near 0 they are series
+    near = x.abs() < 1e-4
+    w = torch.where(near, 1.0, square).to(torch.complex128).sqrt()
+    slow, fast = (((1j * sign * w - rate) * far).exp() for sign in (1, -1))
+    cosine, sine = ((slow + fast) / 2).real, ((slow - fast) / (2j * w)).real
+    decay = torch.exp(-rate * far)
+    cosine = torch.where(near, decay * (1 - x / 2 + x * x / 24 - x**3 / 720), cosine)
+    sine = torch.where(near, decay * far * (1 - x / 6 + x * x / 120 - x**3 / 5040), sine)
+    value: Tensor = variance * (cosine + rate * sine)
+    return value.to(distance.dtype)
+
+
+class Cosine(Kernel):
+    """sigma^2 cos(2 pi D / period): a wave of fixed frequency, whose phase and amplitude are random.
+
+    Args:
+        period: positive.
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("period", "sigma")
+
+    def __init__(self, period: Any, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(period=period, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        omega = 2 * math.pi / self._value("period")
+        return [Block(2, 0.0, omega * omega, (self._value("sigma") ** 2, 0.0), smooth=True)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        period, sigma = self._over(distance, "period", "sigma")
+        return sigma**2 * torch.cos(2 * math.pi * distance / period)
+
+
+class Celerite(Kernel):
+    """exp(-c D) (a cos(d D) + b sin(d D)), the term of celerite: positive definite if a c >= |b d|.
+
+    Args:
+        a: the variance, positive.
+        b: any sign.
+        c: the rate, positive.
+        d: the angular frequency, positive.
+    """
+
+    names = ("a", "b", "c", "d")
+
+    def __init__(self, a: Any, b: Any, c: Any, d: Any) -> None:
+        super().__init__()
+        self._check_number("b", b)
+        self._positive(a=a, c=c, d=d)
+        self._hold("b", b)
+
+    def components(self) -> list[Component]:
+        a, b, c, d = map(self._value, self.names)
+        return [Block(2, c, d * d, (a, b * d), smooth=False)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        a, b, c, d = self._over(distance, *self.names)
+        return torch.exp(-c * distance) * (a * torch.cos(d * distance) + b * torch.sin(d * distance))
+
+
+class Rotation(Kernel):
+    """A star that rotates: the sum of two oscillators, at the period and at half of it.
+
+    The first has quality Q1 = 1/2 + quality + difference, the second 1/2 + quality; their variances have the ratio
+    ``fraction``, and add up to sigma^2 (RotationTerm of celerite2).
+
+    Args:
+        period: of the rotation, positive.
+        quality: of the second oscillator, minus 1/2; positive.
+        difference: of the two quality factors; positive.
+        fraction: the variance of the second over that of the first; positive.
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("period", "quality", "difference", "fraction", "sigma")
+
+    def __init__(self, period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
+
+    def components(self) -> list[Component]:
+        return [oscillator(*parts) for parts in self._oscillators(*map(self._value, self.names))]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        values = self._over(distance, *self.names)
+        first, second = (oscillation(distance, *parts) for parts in self._oscillators(*values))
+        return first + second
+
+    @staticmethod
+    def _oscillators(period: Any, quality: Any, difference: Any, fraction: Any, sigma: Any) -> tuple[Any, Any]:
+        """Angular frequency, quality factor and variance of both. The frequency of the damped wave is 2 pi / period."""
+        variance = sigma**2 / (1 + fraction)
+        one, two = 0.5 + quality + difference, 0.5 + quality
+        omega_one = 4 * math.pi * one / (period * (4 * one**2 - 1) ** 0.5)
+        omega_two = 8 * math.pi * two / (period * (4 * two**2 - 1) ** 0.5)
+        return (omega_one, one, variance), (omega_two, two, fraction * variance)
+
+
+class Constant(Kernel):
+    """sigma^2: an unknown offset, the same at all times.
+
+    Args:
+        sigma: the standard deviation, positive.
+    """
+
+    names = ("sigma",)
+
+    def __init__(self, sigma: Any = 1.0) -> None:
+        super().__init__()
+        self._positive(sigma=sigma)
+
+    def components(self) -> list[Component]:
+        return [Block(1, 0.0, 0.0, (self._value("sigma") ** 2,), smooth=True)]
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        return self._over(distance, "sigma")[0] ** 2 * torch.ones_like(distance)
+
+
+class Linear(Kernel):
+    """sigma^2 (t - center) (t' - center): a straight line with an unknown slope, 0 at ``center``.
+
+    Args:
+        sigma: the standard deviation of the slope, positive.
+        center: a time; near the data, because times are subtracted from it.
+    """
+
+    names = ("sigma", "center")
+
+    def __init__(self, sigma: Any = 1.0, center: Any = 0.0) -> None:
+        super().__init__()
+        self._check_number("center", center)
+        self._positive(sigma=sigma)
+        self._hold("center", center)
+
+    def components(self) -> list[Component]:
+        return [Trend(self._value("sigma") ** 2, self._value("center"))]
+
+    def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
+        other = t1 if t2 is None else t2
+        sigma, center = self._over(t1, *self.names)
+        return sigma**2 * (t1[..., :, None] - center) * (other[..., None, :] - center)
+
+    def evaluate(self, distance: Tensor) -> Tensor:
+        raise ValueError("laplex.gp.Linear.evaluate: depends on both times, not on their distance; use kernel(t1, t2)")

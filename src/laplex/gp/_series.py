@@ -1,0 +1,79 @@
+"""The times of a Gaussian process as h series of n sorted points, whatever shape the caller gave them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex._eager import plain, plainly_eager
+from laplex._states.components import Value
+from laplex._states.likelihood import Line, gaps_between
+
+
+class Series:
+    """Times (*batch, n), or a list of times of different numbers, padded to the largest.
+
+    Arrays of the caller are (*batch, n); inside they are (h, n), h being the number of all series.
+    """
+
+    def __init__(self, t: Tensor, batch: torch.Size, counts: Tensor | None) -> None:
+        """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded."""
+        self.batch, self.n, self.counts = batch, t.shape[-1], counts
+        self.t = self.flat(t)
+        last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
+        keys = self.t.detach() if last is None else self.t.detach().masked_fill(last, torch.inf)
+        self.order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True)
+        self.sorted_times = keys if self.order is None else keys.gather(1, self.order)  # infinite where padded
+        self._line = None if self.t.requires_grad else self._new_line()
+
+    def line(self) -> Line:
+        """The gaps, differentiable in the times."""
+        return self._line or self._new_line()
+
+    def _new_line(self) -> Line:
+        gaps = gaps_between(self.t, self.order)
+        if self.counts is not None:
+            points = torch.arange(self.n, device=gaps.device)
+            gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
+        return Line(gaps, self.order, self.counts)
+
+    def flat(self, values: Tensor) -> Tensor:
+        """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
+        return values.double().expand(*self.batch, values.shape[-1]).reshape(self.batch.numel(), values.shape[-1])
+
+    def shaped(self, values: Tensor) -> Tensor:
+        """The inverse of :meth:`flat`, of (h, ...)."""
+        return values.reshape((*self.batch, *values.shape[1:]))
+
+    def spread(self, value: Value) -> Tensor:
+        """A parameter of a kernel as one number per series."""
+        if isinstance(value, Tensor):
+            return value.to(self.t).expand(self.batch).reshape(self.batch.numel())
+        return self.t.new_full((self.batch.numel(),), value)
+
+
+def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Tensors (n_i,) as one (series, n), with the last number of each repeated, and their sizes."""
+    size = max(len(one) for one in values)
+    rows = [torch.cat([one, one[-1:].expand(size - len(one))]) for one in values]
+    return torch.stack(rows), torch.tensor([len(one) for one in values], device=values[0].device)
+
+
+def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """The inverse of :func:`padded`, of (series, n)."""
+    return [row[:count] for row, count in zip(values, counts, strict=True)]
+
+
+def is_ragged(t: Any) -> bool:
+    """Whether times are a list of series."""
+    return isinstance(t, list | tuple) and len(t) > 0 and all(isinstance(one, Tensor) for one in t)
+
+
+def _in_order(t: Tensor) -> bool:
+    """Whether times are known to be in order. On a GPU, and in a graph, they are sorted without a look."""
+    if not plainly_eager() or not plain(t) or t.device.type != "cpu":
+        return False
+    return bool((t[:, 1:] >= t[:, :-1]).all())
