@@ -47,6 +47,7 @@ from laplex import backends as backends
 from laplex import density as density
 from laplex import nn as nn
 from laplex import reference as reference
+from laplex._algebra import SumOperator as SumOperator
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
 from laplex._errors import PerformanceWarning as PerformanceWarning
 from laplex._errors import PrecisionWarning as PrecisionWarning
@@ -73,6 +74,7 @@ __all__ = [
     "Seats",
     "ShapeWarning",
     "StalePlanError",
+    "SumOperator",
     "__version__",
     "backends",
     "density",

@@ -93,11 +93,12 @@ class CholeskyFactor:
         return samples[0] if count is None else samples
 
     def _multiply(self, where: str, x: Tensor, *, inverse: bool) -> Tensor:
-        order = self._system.factored.order
+        order, scale = self._system.factored.order, self._system.scale
+        root = None if scale is None else scale.sqrt()[:, None, None]  # of s K + D = s (K + D / s)
 
         def apply(columns: Tensor) -> Tensor:
             y = multiply(in_order(columns, order), self._system.generators, self._system.factored, inverse=inverse)
-            return as_given(y, order)
+            return as_given(y, order) if root is None else as_given(y, order) * (1 / root if inverse else root)
 
         return self._system.on_columns(where, x, apply)
 

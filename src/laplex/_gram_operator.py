@@ -9,22 +9,25 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks
+from laplex._algebra import Algebra
+from laplex._checks import algebra as _algebra_checks
 from laplex._checks import saved
 from laplex._cholesky import CholeskyFactor
 from laplex._errors import frozen
 from laplex._functional import gram, linear
 from laplex._quasisep import systems as _systems
+from laplex._selection import ALL, selection
 from laplex._shapes import flat_anchors
 
 if TYPE_CHECKING:
     from laplex._operator import LaplaceOperator
 
 
-class Kernel:
+class Kernel(Algebra):
     """The base of :class:`laplex.LaplaceOperator`, by which a Gram matrix knows it: that module imports this one."""
 
 
-class GramOperator:
+class GramOperator(Algebra):
     r"""The symmetric n x n matrix M = K diag(weight) K^T, held as K and the weights; ``K.gram(weight)`` makes it.
 
     With a sorted, M is quasiseparable of order 2, or 4 with phases: for a_i >= a_j
@@ -127,17 +130,19 @@ class GramOperator:
         _checks.is_tensor("x @ GramOperator", "x", x)
         return self.__matmul__(x) if x.dim() == 1 else self.__matmul__(x.mT).mT
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """torch.matmul, and @ with a tensor on the left. Other functions need the dense matrix, and raise."""
-        if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
-            raise TypeError(_checks.not_defined(func.__name__, "GramOperator"))
-        if func is not torch.matmul and torch.compiler.is_compiling():  # M @ x arrives as x @ M
-            raise TypeError("GramOperator: inside torch.compile write torch.matmul(M, x) for M @ x, and so for x @ M")
-        left, right = args
-        return left.__matmul__(right) if isinstance(left, GramOperator) else right.__rmatmul__(left)
+    def __getitem__(self, key: Any) -> GramOperator:
+        """M[rows, rows], with the same object or equal slices as rows and columns; of a batch also M[matrices].
+
+        A single index is of the first dimension, as of :class:`laplex.LaplaceOperator`.
+        """
+        chosen = selection("GramOperator", key, self.shape, self.device)
+        if not chosen.same:
+            raise ValueError(_algebra_checks.not_the_same_rows("GramOperator"))
+        if chosen.matrices is None:
+            return self.kernel[chosen.rows, ALL].gram(self.weight)
+        *batch, _, k = self.kernel.shape
+        weight = None if self.weight is None else chosen.among_matrices(self.weight, (*batch, k))
+        return self.kernel[key].gram(weight)
 
     def diagonal(self) -> Tensor:
         r"""The entries M_ii, (*H, n), in O(n + k): K_ij^2 is an entry of K at tau / 2.
@@ -191,7 +196,7 @@ class GramOperator:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         return self.weight.to(torch.promote_types(self.weight.dtype, self.dtype)).expand(shape)
 
-    def _system(self, where: str, diag: float | Tensor) -> _systems.System:
+    def _system(self, where: str, diag: float | Tensor | None) -> _systems.System:
         batch = tuple(self.shape[:-2])
         if diag is None:
             raise TypeError(
@@ -206,6 +211,10 @@ class GramOperator:
         weight = flat_anchors(weight.double(), batch or (1,))
         weight = _checks.not_negative(where, weight)
         return _systems.gram_system(where, kernel._flat(where), weight, added, batch)
+
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> GramOperator:
+        kernel, weight = self.kernel._mapped(function), None if self.weight is None else function(self.weight)
+        return self if kernel is self.kernel and weight is self.weight else GramOperator(kernel, weight)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """As the constructor: what comes from a file is checked as what comes from a caller."""

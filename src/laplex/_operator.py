@@ -18,6 +18,7 @@ from laplex._functional import linear
 from laplex._gram_operator import GramOperator, Kernel
 from laplex._plan import Plan
 from laplex._quasisep import systems as _systems
+from laplex._selection import selection
 from laplex._shapes import spread_tau
 
 if TYPE_CHECKING:
@@ -114,57 +115,43 @@ class LaplaceOperator(Kernel):
     def __matmul__(self, x: Tensor) -> Tensor:
         """K @ x for x (k,) or (*H, k, m)."""
         _checks.is_tensor("LaplaceOperator @ x", "x", x)
+        _checks.inner_size("LaplaceOperator @ x", self.shape, x, side=-1)
         vector = x.dim() == 1
         columns = x[:, None] if vector else x
-        self._check_inner("LaplaceOperator @ x", x, columns.shape[-2] if x.dim() else -1, self.shape[-1])
         y = linear(columns.mT, self.a, self.b, self.tau, phi=self.phi, psi=self.psi, plan=self.plan).mT
         return y[..., 0] if vector else y
 
     def __rmatmul__(self, x: Tensor) -> Tensor:
         """x @ K for x (n,) or (*H, m, n)."""
         _checks.is_tensor("x @ LaplaceOperator", "x", x)
+        _checks.inner_size("x @ LaplaceOperator", self.shape, x, side=-2)
         vector = x.dim() == 1
         rows = x[None, :] if vector else x
-        self._check_inner("x @ LaplaceOperator", x, rows.shape[-1] if x.dim() else -1, self.shape[-2])
         y = linear(rows, self.b, self.a, self.tau, phi=self.psi, psi=self.phi, plan=self.plan.mT)
         return y[..., 0, :] if vector else y
 
-    def _check_inner(self, where: str, x: Tensor, got: int, required: int) -> None:
-        if got != required:
-            raise ValueError(
-                f"{where}: the operator is {tuple(self.shape)} and `x` must have size {required} where they meet, "
-                f"got shape {tuple(x.shape)}{_checks.column_hint(self._batch, required, x.shape)}"
-            )
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """torch.matmul, and @ with a tensor on the left. Other functions need the dense matrix, and raise."""
-        if func not in (torch.matmul, Tensor.matmul, Tensor.__matmul__) or kwargs:
-            raise TypeError(_checks.not_defined(func.__name__, "LaplaceOperator"))
-        if func is not torch.matmul and torch.compiler.is_compiling():  # K @ x arrives as x @ K
-            raise TypeError(
-                "LaplaceOperator: inside torch.compile write torch.matmul(K, x) for K @ x, and so for x @ K"
-            )
-        left, right = args
-        return left.__matmul__(right) if isinstance(left, LaplaceOperator) else right.__rmatmul__(left)
-
     def __getitem__(self, key: Any) -> LaplaceOperator:
-        """K[rows, cols] as a lazy matrix over the chosen anchors. An int keeps its dimension, as a list of one would.
+        """K[rows, cols], of every matrix of a batch; of a batch also K[matrices]; lazy, over the chosen anchors.
+
+        Every part is an operator, so an int keeps its dimension among rows and columns, as a list of one would: K[3, 5]
+        is 1 x 1. A single index is of the first dimension, as in torch. Of a single matrix K[rows] is K[rows, :]; of a
+        batch K[2] is a matrix, and K[:2] a smaller batch.
 
         If K is symmetric and rows and cols are the same object, or equal slices, the result is symmetric.
         """
-        if not isinstance(key, tuple) or len(key) != 2 or any(part is Ellipsis or part is None for part in key):
-            raise TypeError(_checks.not_an_index(key))
-        rows, cols = (_as_selection(part, self.device) for part in key)
-        phi = None if self.phi is None else self.phi[..., rows]
-        psi = None if self.psi is None else self.psi[..., cols]
-        a = self.a[..., rows]
-        same = key[0] is key[1] or (isinstance(key[0], slice) and key[0] == key[1])
-        if same and self._symmetric:
-            return LaplaceOperator(a, tau=self.tau, phi=phi)
-        return LaplaceOperator(a, self.b[..., cols], self.tau, phi=phi, psi=psi)
+        chosen = selection("LaplaceOperator", key, self.shape, self.device)
+
+        def part(values: Tensor, indices: slice | Tensor) -> Tensor:
+            return chosen.among_matrices(values, (*self._batch, values.shape[-1]))[..., indices]
+
+        tau = self.tau
+        if isinstance(tau, Tensor) and tau.numel() != 1:
+            tau = chosen.among_matrices(tau, self._batch)
+        a, phi = part(self.a, chosen.rows), None if self.phi is None else part(self.phi, chosen.rows)
+        if chosen.same and self._symmetric:
+            return LaplaceOperator(a, tau=tau, phi=phi)
+        psi = None if self.psi is None else part(self.psi, chosen.cols)
+        return LaplaceOperator(a, part(self.b, chosen.cols), tau, phi=phi, psi=psi)
 
     def diagonal(self) -> Tensor:
         """The entries K[i, i], (*H, min(n, k)), in O(n)."""
@@ -244,6 +231,17 @@ class LaplaceOperator(Kernel):
         self.plan._check_shape(where, tuple(self.shape), self.device)  # a tensor may have got another memory since
         return _systems.flat(where, self)
 
+    def _mapped(self, function: Callable[[Tensor], Tensor]) -> LaplaceOperator:
+        """The operator of the mapped tensors, with this plan if they are of the same dtype and device."""
+        a, tau = function(self.a), function(self.tau) if isinstance(self.tau, Tensor) else self.tau
+        b = a if self.b is self.a else function(self.b)
+        phi = None if self.phi is None else function(self.phi)
+        psi = phi if self.psi is self.phi or self.psi is None else function(self.psi)
+        if a is self.a and b is self.b and tau is self.tau and phi is self.phi and psi is self.psi:
+            return self
+        sorted_alike = a.dtype == self.dtype and a.device == self.device  # rounding may tie anchors
+        return LaplaceOperator(a, b, tau, phi=phi, psi=psi, plan=self.plan if sorted_alike else None)
+
     def aslinearoperator(self) -> LinearOperator:
         """A SciPy LinearOperator over NumPy arrays, for its eigenvalue and least-squares solvers (needs scipy)."""
         if self._batch:
@@ -283,15 +281,3 @@ def _on_arrays(matrix: LaplaceOperator, x: Any) -> Any:
     with torch.no_grad(), _autocast.off(matrix.device):
         tensor = torch.as_tensor(array, device=matrix.device)
         return (matrix @ tensor.to(torch.promote_types(tensor.dtype, matrix.dtype))).cpu().numpy()
-
-
-def _as_selection(part: Any, device: torch.device) -> slice | Tensor:
-    """A slice, or a tensor of indices that keeps the dimension: an int becomes a list of one."""
-    if isinstance(part, slice):
-        return part
-    if isinstance(part, numpy.ndarray):
-        part = numpy.require(part, requirements=["C", "W"])  # torch warns about read-only memory
-    indices = torch.as_tensor(part, device=device)
-    if indices.numel() == 0 and not isinstance(part, Tensor):  # torch makes an empty list floating point
-        indices = indices.long()
-    return indices.reshape(1) if indices.dim() == 0 else indices

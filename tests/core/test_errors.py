@@ -344,13 +344,13 @@ def test_products_with_what_is_no_tensor(value):
 
 
 def test_other_functions_of_an_operator():
-    with raises(TypeError, "add is not defined for a LaplaceOperator; use .to_dense() if the matrix fits"):
-        torch.add(K, A)
+    with raises(TypeError, "maximum is not defined for a LaplaceOperator; use .to_dense() if the matrix fits"):
+        torch.maximum(K, A)
     with raises(TypeError, "is not defined for a LaplaceOperator"):
         torch.linalg.svd(K)
 
 
-@pytest.mark.parametrize("key", [0, slice(None), (0, 1, 2), (..., 0), (0, ...), "rows"], ids=repr)
+@pytest.mark.parametrize("key", [(0, 1, 2), (..., 0), (0, ...), "rows"], ids=repr)
 def test_indices(key):
     with raises(TypeError, "LaplaceOperator: index with K[rows, cols], got ", "use K[rows, :] for whole rows"):
         K[key]

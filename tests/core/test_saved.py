@@ -15,7 +15,7 @@ from laplex import LaplaceOperator, Plan, _backends, _compiled
 from systems import normal
 
 INTERPRETED = pytest.mark.skipif(not _backends.interpreted(), reason="with a GPU the kernels are compiled: test_gpu")
-PUBLIC = {"laplex Plan", "laplex LaplaceOperator", "laplex GramOperator", "laplex CholeskyFactor"}
+PUBLIC = {"laplex Plan", "laplex LaplaceOperator", "laplex GramOperator", "laplex CholeskyFactor", "laplex SumOperator"}
 
 
 def reloaded(value, **options):
@@ -132,8 +132,8 @@ def test_everything_in_one_file():
 
 @pytest.mark.parametrize(
     "value",
-    [phased().plan, phased(), phased().gram(), phased().gram().cholesky(0.3)],
-    ids=["plan", "operator", "gram", "factor"],
+    [phased().plan, phased(), phased().gram(), 2 * phased(), phased().gram().cholesky(0.3)],
+    ids=["plan", "operator", "gram", "sum", "factor"],
 )
 def test_files_name_no_private_module(value):
     named = {argument for _, argument, _ in pickletools.genops(pickle.dumps(value, protocol=2)) if argument is not None}

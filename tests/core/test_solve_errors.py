@@ -175,9 +175,9 @@ def test_counts_below_zero():
 
 
 INSTEAD = {
-    "solve": (torch.linalg.solve, torch.linalg.inv),
-    "logdet": (torch.logdet, torch.slogdet, torch.linalg.slogdet, torch.det, torch.linalg.det),
-    "cholesky": (torch.linalg.cholesky, torch.cholesky),
+    "solve": (torch.linalg.inv, torch.inverse),
+    "logdet": (torch.det, torch.linalg.det),
+    "cholesky": (torch.cholesky,),
 }
 
 
@@ -185,6 +185,5 @@ INSTEAD = {
 def test_functions_of_torch_point_to_methods(method):
     K = operator_of("kernel")
     for function in INSTEAD[method]:
-        arguments = (K, normal(5)) if function is torch.linalg.solve else (K,)
         with pytest.raises(TypeError, match=rf"is not defined for a LaplaceOperator; use K\.{method}\("):
-            function(*arguments)
+            function(K)

@@ -82,8 +82,8 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 def test_public_names():
     names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "PrecisionWarning"]
-    names += ["Seats", "ShapeWarning", "StalePlanError", "__version__", "backends", "density", "gram", "linear", "nn"]
-    names += ["rank", "reference", "reseat", "seriate"]
+    names += ["Seats", "ShapeWarning", "StalePlanError", "SumOperator", "__version__", "backends", "density", "gram"]
+    names += ["linear", "nn", "rank", "reference", "reseat", "seriate"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 
@@ -107,10 +107,11 @@ def test_a_fresh_import_shows_the_public_names_and_no_others(tmp_path):
 def test_public_names_of_objects():
     K = laplex.LaplaceOperator(torch.randn(3))
     lazy = ["device", "dtype", "logdet", "shape", "solve", "to_dense"]
-    operator = [*lazy, "T", "cholesky", "diagonal", "mT", "requires_grad"]
+    operator = [*lazy, "T", "add_diagonal", "cholesky", "clone", "detach", "diagonal", "mT", "requires_grad", "to"]
     of_kernel = ["a", "aslinearoperator", "b", "gram", "phi", "plan", "psi", "sample", "tau"]
     assert shown(K) == sorted([*operator, *of_kernel])
     assert shown(K.gram()) == sorted([*operator, "kernel", "weight"])
+    assert shown(2 * K) == sorted([*operator, "diag", "operators", "sample", "scales"])
     assert shown(K.cholesky(0.1)) == sorted([*lazy, "sample"])
     assert shown(K.plan) == sorted(["backend", "device", "mT", "shape", "to", "update", "validate"])
 

@@ -2,6 +2,7 @@
 
     arguments.py   shapes, dtypes and devices of what the user passes, before anything is computed
     tau.py         the length scale: its type, its shape and its values, and whether anchors are precise enough for it
+    algebra.py     what lazy matrices are scaled by and added to
     solves.py      what only solves, log determinants and factors need
     core.py        faults that the compiled core reports
     renamed.py     arguments that had another name
@@ -17,6 +18,7 @@ from laplex._checks.arguments import anchor_pair as anchor_pair
 from laplex._checks.arguments import batch_shape as batch_shape
 from laplex._checks.arguments import column_hint as column_hint
 from laplex._checks.arguments import gram_weight as gram_weight
+from laplex._checks.arguments import inner_size as inner_size
 from laplex._checks.arguments import is_tensor as is_tensor
 from laplex._checks.arguments import made_by as made_by
 from laplex._checks.arguments import no_transform_in_a_graph as no_transform_in_a_graph

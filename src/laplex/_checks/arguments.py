@@ -179,6 +179,16 @@ def operand(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
         _column_of_numbers(where, x, b, batch)
 
 
+def inner_size(where: str, shape: torch.Size, x: Tensor, *, side: int) -> None:
+    """x on one side of an operator of this shape: on the right of its columns, side=-1, or the left of its rows, -2."""
+    if x.dim() == 0 or x.shape[-1 if x.dim() == 1 else -3 - side] != shape[side]:
+        hint = column_hint(tuple(shape[:-2]), shape[side], x.shape)
+        raise ValueError(
+            f"{where}: the operator is {tuple(shape)} and `x` must have size {shape[side]} where they meet, "
+            f"got shape {tuple(x.shape)}{hint}"
+        )
+
+
 def _column_of_numbers(where: str, x: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
     """Warn about x (h, 1) and b (h, 1): allowed, but h rows of one number, for each of h matrices of one column."""
     if plainly_eager() and len(batch) == 1 and batch[0] > 1 and x.shape == b.shape == (batch[0], 1):

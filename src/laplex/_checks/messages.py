@@ -78,13 +78,13 @@ def not_defined_for_factors(function: str) -> str:
     )
 
 
-def not_an_index(key: object) -> str:
+def not_an_index(name: str, key: object) -> str:
     parts = key if isinstance(key, tuple) else (key,)
     if any(part is None for part in parts):
         instead = "for a leading dimension make LaplaceOperator(a[None], b[None], tau)"
     else:
-        instead = "use K[rows, :] for whole rows"
-    return f"LaplaceOperator: index with K[rows, cols], got {key!r}; {instead}"
+        instead = "use K[rows, :] for whole rows, and K[matrices] or K[matrices][rows, cols] of a batch"
+    return f"{name}: index with K[rows, cols], got {key!r}; {instead}"
 
 
 def not_symmetric(where: str) -> str:

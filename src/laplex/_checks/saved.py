@@ -46,6 +46,7 @@ class Place(NamedTuple):
 PLAN = Place("laplex.Plan", "laplex.Plan(a, b)")
 OPERATOR = Place("laplex.LaplaceOperator", "laplex.LaplaceOperator(a, b, tau)")
 GRAM = Place("laplex.GramOperator", "K.gram(weight)")
+SUM = Place("laplex.SumOperator", "s * K, K1 + K2 or K.add_diagonal(d)")
 CHOLESKY = Place("laplex.CholeskyFactor", "K.cholesky(diag)")
 
 
@@ -59,7 +60,8 @@ def plan(state: Any) -> tuple[tuple[int, ...], Order]:
 
 def factor(state: Any) -> dict[str, Any]:
     """The state of a factor."""
-    fields = CHOLESKY.fields(state, FACTOR)
+    scaled = isinstance(state, dict) and "scale" in state
+    fields = CHOLESKY.fields(state, FACTOR | {"scale"} if scaled else FACTOR)
     batch = _sizes(CHOLESKY, "batch", fields["batch"])
     CHOLESKY.require(isinstance(fields["where"], str), "`where` must be a text")
     CHOLESKY.require(fields["dtype"] in ANCHOR_DTYPES, f"its dtype must be float32 or float64, got {fields['dtype']}")
@@ -68,6 +70,7 @@ def factor(state: Any) -> dict[str, Any]:
     *numbers, index, backend = factored
     groups = {"generators": fields["generators"], "factored": numbers, "diag": [fields["diag"]]}
     groups["parameters"] = fields["parameters"]
+    groups["scale"] = [fields["scale"]] if scaled else []
     parts = {name: [_own(CHOLESKY, name, value, torch.float64) for value in _listed(name, values)]
             for name, values in groups.items()}  # fmt: skip
     (diag,), index = parts["diag"], _own(CHOLESKY, "factored", index, torch.int64)
@@ -75,6 +78,7 @@ def factor(state: Any) -> dict[str, Any]:
     k = _factor_shapes(parts, h, n)
     _same_device(CHOLESKY, [diag, index, *(part for group in parts.values() for part in group)])
     CHOLESKY.require(index.shape == (h, n), f"its index must be {(h, n)}, got {tuple(index.shape)}")
+    CHOLESKY.require(all(part.shape == (h,) for part in parts["scale"]), f"`scale` must be {(h,)}")
     if _readable([index]):
         CHOLESKY.require(_permutes(index), "its index must be a permutation of the points")
     planned = CHOLESKY.fields(fields["planned"], {"order", "layout"})
@@ -86,6 +90,7 @@ def factor(state: Any) -> dict[str, Any]:
         "factored": (*parts["factored"], index, backend),
         "diag": diag,
         "parameters": tuple(parts["parameters"]),
+        **({"scale": parts["scale"][0]} if scaled else {}),
         "planned": {"order": sorting.tensors, "layout": sorting.layout},
     }
 

@@ -49,7 +49,7 @@ class Flat(NamedTuple):
 
 
 class System(NamedTuple):
-    """A matrix A = M + diag, or K + diag, and its factors."""
+    """A matrix A = M + diag, or K + diag, and its factors; or a positive multiple, scale * A."""
 
     where: str  # the method that the user called, for messages
     batch: tuple[int, ...]
@@ -60,10 +60,12 @@ class System(NamedTuple):
     backend: str  # of products
     parameters: tuple[Tensor, ...]  # what the product with M, or K, is a function of
     dtype: torch.dtype  # of the anchors as given
+    scale: Tensor | None = None  # (h,), in float64; None for 1
 
     @property
     def requires_grad(self) -> bool:
-        return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters))
+        scales = () if self.scale is None else (self.scale,)
+        return any(tensor.requires_grad for tensor in (*self.generators, *self.parameters, *scales))
 
     def detached(self) -> System:
         """The same without gradients: under no_grad alone, a view of a leaf still has requires_grad=True."""
@@ -71,6 +73,7 @@ class System(NamedTuple):
             generators=Generators(*(part.detach() for part in self.generators)),
             diag=self.diag.detach(),
             parameters=tuple(part.detach() for part in self.parameters),
+            scale=None if self.scale is None else self.scale.detach(),
         )
 
     def saved(self) -> dict[str, Any]:
@@ -78,6 +81,8 @@ class System(NamedTuple):
         chain, *others = self.factored
         fields = self._asdict()
         order = fields.pop("order")
+        if self.scale is None:
+            del fields["scale"]  # as in files of versions without scales
         planned = {"order": order.tensors, "layout": order.layout}
         return {**fields, "generators": tuple(self.generators), "factored": (*chain, *others), "planned": planned}
 
@@ -98,10 +103,13 @@ class System(NamedTuple):
         return cls(**{**fields, **private})
 
     def solve(self, y: Tensor) -> Tensor:
-        """A^-1 y for y (n,) or (..., n, m), in its dtype."""
-        return self.on_columns(
-            self.where, y, lambda flat: solve(flat, self.diag, self.factored, self._product, *self.parameters)
-        )
+        """(scale * A)^-1 y for y (n,) or (..., n, m), in its dtype."""
+
+        def apply(columns: Tensor) -> Tensor:
+            scaled = columns if self.scale is None else columns / self.scale[:, None, None]
+            return solve(scaled, self.diag, self.factored, self._product, *self.parameters)
+
+        return self.on_columns(self.where, y, apply)
 
     @property
     def _product(self) -> Product:
@@ -121,8 +129,11 @@ class System(NamedTuple):
         return x[..., 0] if y.dim() == 1 else x
 
     def logdet(self) -> Tensor:
-        """log det A, (*H), in the dtype of the anchors."""
-        return logdet(self.generators, self.factored).reshape(self.batch).to(self.dtype)
+        """log det(scale * A), (*H), in the dtype of the anchors."""
+        total = logdet(self.generators, self.factored)
+        if self.scale is not None:
+            total = total + self.diag.shape[-1] * self.scale.log()
+        return total.reshape(self.batch).to(self.dtype)
 
 
 def flat(where: str, operator: LaplaceOperator) -> Flat:
