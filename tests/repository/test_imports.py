@@ -82,7 +82,17 @@ def test_an_import_writes_nothing_and_starts_nothing(tmp_path):
 
 def test_public_names():
     names = ["CholeskyFactor", "GramOperator", "LaplaceOperator", "PerformanceWarning", "Plan", "PrecisionWarning"]
-    names += ["Seats", "ShapeWarning", "StalePlanError", "SumOperator", "__version__", "backends", "density", "gram"]
+    names += [
+        "Seats",
+        "ShapeWarning",
+        "StalePlanError",
+        "SumOperator",
+        "__version__",
+        "backends",
+        "density",
+        "gp",
+        "gram",
+    ]
     names += ["linear", "nn", "rank", "reference", "reseat", "seriate"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)

@@ -1,8 +1,8 @@
 r"""The operators in plain torch, on any device, by parallel scans over the points. Results are written in place.
 
 Every recursion of the package's docstring applies one map per point to a state. Maps of the same form compose to a map
-of that form, and composition is associative, so a parallel scan (``laplex._prefixes``) finds the states after all points in
-about 2 log2(n) rounds of a few calls: O(n r^3) work and O(n r^2) memory.
+of that form, and composition is associative, so a parallel scan (``laplex._prefixes``) finds the states after all
+points in about 2 log2(n) rounds of a few calls: O(n r^3) work and O(n r^2) memory.
 
     factor        S+ -> X + F S+ (I - G S+)^-1 F^T      S+ is the state after a point, S+ = S + d z z^T; for K it is P+
     sweep         f  -> F f + u

@@ -29,8 +29,8 @@ Blocks
 
 The chain
     Any kernel of ``components.py`` leads to a chain: A_nm = p_n^T T_n ... T_{m+1} q_m for n > m, where T_n leads from
-    point n - 1 to point n. For blocks p = h, q = g and T = Phi. As in ``laplex._quasisep``, A + diag = L diag(d) L^T, with
-    ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m:
+    point n - 1 to point n. For blocks p = h, q = g and T = Phi. As in ``laplex._quasisep``, A + diag = L diag(d) L^T,
+    with ones on the diagonal of L and L_nm = p_n^T T_n ... T_{m+1} w_m for n > m:
 
         S_0 = 0,     c_n = q_n - S_n p_n,     d_n = diag_n + p_n^T c_n,     w_n = c_n / d_n
         S_{n+1} = T_{n+1} (S_n + c_n c_n^T / d_n) T_{n+1}^T
@@ -56,7 +56,7 @@ The smoother
 
         r_n = p_n z_n / d_n + J_{n+1}^T r_{n+1}        N_n = p_n p_n^T / d_n + J_{n+1}^T N_{n+1} J_{n+1}
 
-    with J_{n+1} = T_{n+1} (I - w_n p_n^T). The same J moves f, f_{n+1} = J_{n+1} f_n + T_{n+1} w_n y_n, and errors of S.
+    with J_{n+1} = T_{n+1} (I - w_n p_n^T). The same J moves f, f_{n+1} = J_{n+1} f_n + T_{n+1} w_n y_n.
 
 Literature
     J. Hartikainen, S. Sarkka, Kalman filtering and smoothing solutions to temporal Gaussian process regression models,

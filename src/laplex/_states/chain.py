@@ -186,8 +186,8 @@ class Factored(NamedTuple):
 
     def variances(self) -> Tensor:
         """Of the process without noise, given all observations, (h, n)."""
-        told = (self.c * _times(self.information(), self.c)).sum(-1)
-        return (self.chain.p * self.c).sum(-1) - told
+        removed = (self.c * _times(self.information(), self.c)).sum(-1)
+        return (self.chain.p * self.c).sum(-1) - removed
 
     def means(self, y: Tensor) -> Tensor:
         """Of the process, given the observations y (h, n, m): (h, n, m)."""

@@ -13,6 +13,7 @@ from laplex._prefixes import following
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
+from laplex._states.exposures import Events
 
 
 class Line(NamedTuple):
@@ -66,7 +67,7 @@ def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Res
     return _block_chain(line, blocks, diag, y)
 
 
-def chain_likelihood(line: Line, chain: Chain, y: Tensor) -> Result:
+def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
     """Of any chain of states; y (h, n) in the order of the line."""
     factored, failed = factorise(chain)
     z, _ = factored.whiten(y[..., None])
@@ -101,12 +102,12 @@ class _Likelihood(torch.autograd.Function):
         kernel, _codes = _kernel(held, kinds, order, counts)
         h = held[0].shape[0]
         keep = any(ctx.needs_input_grad)
-        kept = held[0].new_empty(h * kernel.kept_size() if keep else 0)
+        states = held[0].new_empty(h * kernel.kept_size() if keep else 0)
         sums, failed = held[0].new_zeros(3, h), held[0].new_empty(h, dtype=torch.int64)
         diag, y = held[4:]
         rows = [part.data_ptr() for part in sums]
-        core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *rows, kept.data_ptr(), failed.data_ptr())
-        ctx.save_for_backward(*tensors, kept, *(one for one in (order, counts) if one is not None))
+        core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *rows, states.data_ptr(), failed.data_ptr())
+        ctx.save_for_backward(*tensors, states, *(one for one in (order, counts) if one is not None))
         ctx.kinds, ctx.given = kinds, (order is not None, counts is not None)
         quad, logdet, loss = sums.unbind(0)
         ctx.mark_non_differentiable(loss, failed)
@@ -114,7 +115,7 @@ class _Likelihood(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        *tensors, kept = ctx.saved_tensors[:7]
+        *tensors, states = ctx.saved_tensors[:7]
         others = iter(ctx.saved_tensors[7:])
         order, counts = (next(others) if given else None for given in ctx.given)
         if torch.is_grad_enabled():
@@ -124,7 +125,7 @@ class _Likelihood(torch.autograd.Function):
         fresh = torch.empty_like if counts is None else torch.zeros_like
         bars = [fresh(one) for one in held]
         gradients = [one.contiguous() for one in (quad_bar, logdet_bar)]
-        given = held[4], held[5], kept, *gradients, *bars
+        given = held[4], held[5], states, *gradients, *bars
         if core.state_pullback(kernel, *(one.data_ptr() for one in given)):
             raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
         return *bars, None, None, None

@@ -152,6 +152,35 @@ def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
         ) from None
 
 
+def exposures(
+    exposure: Any, t: Tensor, batch: torch.Size, counts: list[int] | None, band: Tensor | None
+) -> Tensor | None:
+    """Lengths of exposures, with the shape of the times; None for none."""
+    if exposure is None:
+        return None
+    if counts is not None or band is not None:
+        raise ValueError(
+            f"{WHERE}: `exposure` cannot be used with lists of series, or with bands; leave one of them out"
+        )
+    value = torch.as_tensor(exposure, dtype=torch.float64, device=t.device)
+    try:
+        value = value.expand(*batch, t.shape[-1])
+    except RuntimeError:
+        raise ValueError(
+            f"{WHERE}: `exposure` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, "
+            f"got {tuple(value.shape)}"
+        ) from None
+    if readable(value) and not bool(((value.detach() > 0) & value.detach().isfinite()).all()):
+        raise ValueError(f"{WHERE}: `exposure` must be positive and finite, got {float(value.detach().min()):g}")
+    return value
+
+
+def not_exposed(where: str, exposure: Tensor | None) -> None:
+    """Raise where exposures are not supported."""
+    if exposure is not None:
+        raise ValueError(f"{where}: is not defined for observations over exposures; mean and variance are")
+
+
 def fixed_mean(where: str, mean: Tensor, t: Tensor, *, observed: bool) -> Tensor:
     """A mean that is a tensor, at times for which it can be known."""
     if mean.numel() != 1 and mean.dim() > 0 and mean.shape[-1] != 1 and not observed:

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
+from laplex._states.exposures import Events, System
+from laplex._states.likelihood import Line
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._series import Series, padded, unpadded
@@ -41,9 +43,11 @@ class Conditional:
 
     __module__ = "laplex.gp"
 
-    def __init__(self, process: GaussianProcess, factored: Factored, y: Tensor, dtype: torch.dtype) -> None:
-        """``y`` (h, n, m): observations minus the mean, in the order of time."""
-        self.process, self._factored, self._y, self._dtype = process, factored, y, dtype
+    def __init__(
+        self, process: GaussianProcess, factored: Factored, line: Line | Events, y: Tensor, dtype: torch.dtype
+    ) -> None:
+        """``y`` (h, n, m): observations minus the mean, in the order of the line."""
+        self.process, self._factored, self._line, self._y, self._dtype = process, factored, line, y, dtype
         self._z, self._f = factored.whiten(y)
 
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
@@ -60,13 +64,14 @@ class Conditional:
         c, _, later = self._neighbours(points)
         inner = _within(later, self._information, points.after)
         p = points.reading.p
-        told = (c * (inner @ c[..., None])[..., 0]).sum(-1)
-        variance = ((p * c).sum(-1) - told).clamp(min=0.0)
+        removed = (c * (inner @ c[..., None])[..., 0]).sum(-1)
+        variance = ((p * c).sum(-1) - removed).clamp(min=0.0)
         return points.given_back(points.series.shaped(variance).to(self._dtype))
 
     def covariance(self, t: Any = None, *, kernel: Kernel | None = None, band: Any = None) -> Tensor:
         """(*batch, m, m), in O((n + m) m)."""
         checks.not_ragged("laplex.gp.Conditional.covariance", self.process.counts)
+        checks.not_exposed("laplex.gp.Conditional.covariance", self.process.exposure)
         points = self._points("covariance", t, kernel, band)
         h, m = points.series.t.shape
         n = self.process.series.n
@@ -74,8 +79,7 @@ class Conditional:
         both = Joint.of_both(self.process, points)
         prior = both.chain.apply(torch.cat([units.new_zeros(h, n, m), units], 1)[both.rows()])
         prior = both.back(prior)  # the columns of K of the new times, at all times: (h, n + m, m)
-        given = Conditional(self.process, self._factored, self.process.series.line().take(prior[:, :n]), self._dtype)
-        covariance = prior[:, n:] - given._means(points)
+        covariance = prior[:, n:] - self._given(self._line.take(prior[:, :n]))._means(points)
         return points.series.shaped((covariance + covariance.mT) / 2).to(self._dtype)
 
     def sample(
@@ -94,22 +98,25 @@ class Conditional:
         """
         where = "laplex.gp.Conditional.sample"
         draws = checks.draws(where, size)
+        checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
-        process, n = self.process, self.process.series.n
+        n, device = self.process.series.n, self.process.t.device
         both = Joint.of_both(self.process, points)
         prior = both.back(both.draw(draws, generator))  # (h, n + m, draws)
-        line = process.series.line()
-        shape, device = (*self._factored.d.shape, draws), process.t.device
+        shape = *self._factored.d.shape, draws
         noise = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
         diag = self._factored.chain.diag
         noise = noise * torch.where(diag.isinf(), 0.0, diag).sqrt()[..., None]
-        seen = self._y - line.take(prior[:, :n]) - noise
-        correction = Conditional(process, self._factored, seen, self._dtype)._means(points)
+        correction = self._given(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
         values = points.series.shaped(prior[:, n:] + correction).movedim(-1, 0)
         if include_mean:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
         return points.given_back(values if size is not None else values[0])
+
+    def _given(self, y: Tensor) -> Conditional:
+        """The process given other observations."""
+        return Conditional(self.process, self._factored, self._line, y, self._dtype)
 
     # --- What the observations tell at a point -----------------------------------------------------------------------
 
@@ -162,15 +169,16 @@ class Conditional:
             band = padded(checks.as_long("band", band, counts or []))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
         series = Series(times, batch, None)
-        found = checks.bands(where, band, times)
+        bands = checks.bands(where, band, times)
         mask = checks.term_mask(where, process.kernel, kernel)
-        return Points.found(process, series, times, found, mask, counts, t is None)
+        return Points.located(process, self._line, series, times, bands, mask, counts, t is None)
 
 
 class Points(NamedTuple):
     """Times at which a process is asked for."""
 
     process: GaussianProcess
+    line: Line | Events  # of the observations
     series: Series
     t: Tensor  # (*batch, m), as the caller gave them
     reading: Reading  # what is asked for there
@@ -180,9 +188,10 @@ class Points(NamedTuple):
     observed: bool  # whether they are the times observed
 
     @classmethod
-    def found(
+    def located(
         cls,
         process: GaussianProcess,
+        line: Line | Events,
         series: Series,
         t: Tensor,
         band: Tensor | None,
@@ -191,30 +200,41 @@ class Points(NamedTuple):
         observed: bool,
     ) -> Points:
         """The points of times (*batch, m); ``mask`` chooses components of the kernel."""
-        components = process.kernel.components()
-        flat_band = None if band is None else series.flat(band).long()
-        reading = joined_readings(components, series.t, flat_band, series.spread)
-        if mask is not None:
-            chosen = [float(used) for used, one in zip(mask, components, strict=True) for _ in range(one.size)]
-            weights = series.t.new_tensor(chosen)
-            reading = Reading(reading.p * weights, reading.q * weights)
-        known = process.series.sorted_times
+        components, sizes = process.kernel.components(), process.series.counts
+        known = line.times.detach() if isinstance(line, Events) else process.series.sorted_times
         after = torch.searchsorted(known.contiguous(), series.t.detach().contiguous(), right=True)
-        sizes = process.series.counts
         last = known.shape[-1] if sizes is None else sizes[:, None]
-        return cls(process, series, t, reading, after - 1, torch.where(after < last, after, -1), counts, observed)
+        used = [True] * len(components) if mask is None else mask
+        chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
+        weights = series.t.new_tensor(chosen)
+        if isinstance(line, Events):
+            reading = line.reading(components, series.t, after - 1, weights, series.spread)
+        else:
+            flat_band = None if band is None else series.flat(band).long()
+            p, q = joined_readings(components, series.t, flat_band, series.spread)
+            reading = Reading(p * weights, q * weights)
+        following = torch.where(after < last, after, -1)
+        return cls(process, line, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """From the point before and to the point after, (h, m, s, s); 0 where there is none."""
-        components, series = self.process.kernel.components(), self.process.series
-        ordered = series.line().take(series.t)
+        line, series = self.line, self.process.series
+        ordered = line.times if isinstance(line, Events) else line.take(series.t)
         steps = []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
-            step = joined_steps(components, torch.where(inside, gap, 0.0), self.series.spread)
+            step = self._steps(torch.where(inside, gap, 0.0))
             steps.append(torch.where(inside[..., None, None], step, 0.0))
+        if isinstance(line, Events):
+            steps[1] = line.reset(steps[1], line.starting(self.after.clamp(min=0)))
         return steps[0], steps[1]
+
+    def _steps(self, gaps: Tensor) -> Tensor:
+        components, spread = self.process.kernel.components(), self.series.spread
+        if isinstance(self.line, Events):
+            return System.joined(components, spread).steps(gaps, self.line.count)
+        return joined_steps(components, gaps, spread)
 
     def given_back(self, values: Tensor) -> Any:
         """Values (..., m) as the caller's times are: one tensor, or one for each series."""

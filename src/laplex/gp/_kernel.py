@@ -95,8 +95,8 @@ class Kernel(nn.Module, ABC):
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
         """Parameters that broadcast to distances (*batch, n, m)."""
-        found = [getattr(self, name) for name in names]
-        return [value[..., None, None] if isinstance(value, Tensor) and value.dim() else value for value in found]
+        values = [getattr(self, name) for name in names]
+        return [value[..., None, None] if isinstance(value, Tensor) and value.dim() else value for value in values]
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)

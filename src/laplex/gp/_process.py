@@ -14,6 +14,7 @@ from laplex._errors import PrecisionWarning, warn
 from laplex._states.blocks import Block, stacked
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
+from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
@@ -48,6 +49,8 @@ class GaussianProcess:
         mean: the mean of the process: a number, a tensor that broadcasts to t, or a function of times, such as a
             module. At other times than those observed it must be known, too: there a tensor of n numbers will not do.
         band (*batch, n): integers, for kernels with :class:`laplex.gp.Bands`: the band of every time.
+        exposure: if given, y is the mean of the process over [t - exposure / 2, t + exposure / 2]: a positive number,
+            or a tensor that broadcasts to t. Exposures may overlap. Predictions are of the process itself.
 
     Example:
         >>> t = 10 * torch.rand(500)
@@ -71,6 +74,7 @@ class GaussianProcess:
         yerr: Any = None,
         mean: Mean = 0.0,
         band: Any = None,
+        exposure: Any = None,
     ) -> None:
         checks.is_kernel(checks.WHERE, kernel)
         self.kernel, self.mean = kernel, mean
@@ -83,6 +87,7 @@ class GaussianProcess:
         batch = checks.batch(self.t, kernel.batch_shape)
         self.diag = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
         self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
+        self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
         self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1))
 
     @property
@@ -98,26 +103,33 @@ class GaussianProcess:
         flat, dtype = self._residual(where, y)
         result = self._likelihood(flat)
         self._check_pivots(where, result.failed, result.loss)
-        n = self.series.n if self.series.counts is None else self.series.counts
+        n = self.series.n if self.series.counts is None else self.series.counts.double()
         value = -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
         return self.series.shaped(value).to(dtype)
 
     def _likelihood(self, y: Tensor) -> Result:
-        components, line = self.kernel.components(), self.series.line()
+        components, line = self.kernel.components(), self._line()
         blocks = [one for one in components if isinstance(one, Block)]
-        if len(blocks) == len(components):
+        if len(blocks) == len(components) and isinstance(line, Line):
             return block_likelihood(line, stacked(blocks, self.series.spread), self.series.flat(self.diag), y)
         return chain_likelihood(line, self._chain(components, line), line.take(y))
 
-    def _chain(self, components: Sequence[Component], line: Line) -> Chain:
+    def _line(self) -> Line | Events:
+        if self.exposure is None:
+            return self.series.line()
+        return Events(self.series.t, self.series.flat(self.exposure))
+
+    def _chain(self, components: Sequence[Component], line: Line | Events) -> Chain:
         series = self.series
+        if isinstance(line, Events):
+            return line.chain(components, series.flat(self.diag), series.spread)
         steps = joined_steps(components, line.gaps, series.spread)
         band = None if self.band is None else line.take(series.flat(self.band)).long()
         p, q = joined_readings(components, line.take(series.t), band, series.spread)
         return Chain(steps, p, q, line.masked(line.take(series.flat(self.diag))))
 
-    def _factored(self, where: str) -> tuple[Factored, Line]:
-        line = self.series.line()
+    def _factored(self, where: str) -> tuple[Factored, Line | Events]:
+        line = self._line()
         factored, failed = factorise(self._chain(self.kernel.components(), line))
         self._check_pivots(where, failed, None)
         return factored, line
@@ -128,7 +140,7 @@ class GaussianProcess:
             return  # the results are NaN
         if bool((failed >= 0).any()):
             series = int((failed >= 0).nonzero()[0])
-            time = float(self.series.sorted_times[series, failed[series]])
+            time = self._time(series, int(failed[series]))
             raise LinAlgError(
                 f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
                 "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
@@ -141,6 +153,10 @@ class GaussianProcess:
                 PrecisionWarning,
             )
 
+    def _time(self, series: int, point: int) -> float:
+        line = self._line()
+        return float((line.times if isinstance(line, Events) else self.series.sorted_times)[series, point])
+
     # --- Predictions -------------------------------------------------------------------------------------------------
 
     def condition(self, y: Any) -> Conditional:
@@ -152,7 +168,7 @@ class GaussianProcess:
         where = f"{checks.WHERE}.condition"
         flat, dtype = self._residual(where, y)
         factored, line = self._factored(where)
-        return Conditional(self, factored, line.take(flat)[..., None], dtype)
+        return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
 
     def predict(
         self,
@@ -231,7 +247,9 @@ class GaussianProcess:
         result = self.series.shaped(line.put(function(factored, line.take(flat)))).to(y.dtype)
         return result if columns is y else result[..., 0]
 
-    def _coloured(self, factored: Factored, line: Line, draws: int, generator: torch.Generator | None) -> Tensor:
+    def _coloured(
+        self, factored: Factored, line: Line | Events, draws: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Draws of N(0, A), (h, n, draws), in the caller's order."""
         shape = *factored.d.shape, draws
         white = torch.randn(shape, dtype=torch.float64, device=self.t.device, generator=generator)
