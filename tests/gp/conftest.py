@@ -1,0 +1,29 @@
+"""The ways a likelihood or a factor is computed."""
+
+import pytest
+
+from laplex import _compiled
+from laplex._states import chain, likelihood
+
+
+@pytest.fixture(params=["walk", "chain", "portable"])
+def path(request, monkeypatch):
+    """The walk of the compiled core, its chain of states, or plain torch."""
+    if request.param != "portable" and _compiled.MISSING:
+        pytest.fail(f"the tests need the compiled core: {_compiled.MISSING}")
+    if request.param != "walk":
+        monkeypatch.setattr(likelihood, "core", None)
+    if request.param == "portable":
+        monkeypatch.setattr(chain, "core", None)
+    return request.param
+
+
+@pytest.fixture(params=["compiled", "portable"])
+def chain_path(request, monkeypatch):
+    """The same of what has no walk: factors, predictions, samples."""
+    if request.param == "portable":
+        monkeypatch.setattr(likelihood, "core", None)
+        monkeypatch.setattr(chain, "core", None)
+    elif _compiled.MISSING:
+        pytest.fail(f"the tests need the compiled core: {_compiled.MISSING}")
+    return request.param
