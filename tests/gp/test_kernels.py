@@ -40,6 +40,13 @@ def test_the_matrix_is_the_formula(case):
     assert_close(case.kernel()(t, s), looped(case, t, s), ENTRY)
 
 
+def test_parameters_in_float32_do_not_round_the_matrix():
+    """SHO divides 2 pi by its period, which is no number of float32 even if the period is."""
+    t = 100 * uniform(seeded(0), 6)
+    rounded = gp.SHO(period=torch.tensor(0.5), quality=torch.tensor(1000.0))
+    assert_close(rounded(t), gp.SHO(period=0.5, quality=1000.0)(t), ENTRY)
+
+
 @every_kernel()
 def test_one_argument_is_both(case):
     t = uniform(seeded(0), 7)

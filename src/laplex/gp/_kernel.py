@@ -94,9 +94,13 @@ class Kernel(nn.Module, ABC):
         return value.double() if isinstance(value, Tensor) else float(value)
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
-        """Parameters that broadcast to distances (*batch, n, m)."""
-        values = [getattr(self, name) for name in names]
-        return [value[..., None, None] if isinstance(value, Tensor) and value.dim() else value for value in values]
+        """Parameters that broadcast to distances (*batch, n, m), in their precision if that is higher."""
+        found: list[Value] = []
+        for value in (getattr(self, name) for name in names):
+            if isinstance(value, Tensor):
+                value = value.to(torch.promote_types(value.dtype, distance.dtype))
+            found.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
+        return found
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
