@@ -9,6 +9,7 @@ The times may be in any order, irregular, and equal. ``laplex._states`` has the 
 """
 
 from laplex.gp._conditional import Conditional
+from laplex.gp._fit import Fitted, fit, fixed, trainable
 from laplex.gp._kernel import Kernel, Product, Scale, Sum
 from laplex.gp._kernels import SHO, Celerite, Constant, Cosine, Exponential, Linear, Matern32, Matern52, Rotation
 from laplex.gp._process import GaussianProcess, Prediction
@@ -23,6 +24,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "Exponential",
+    "Fitted",
     "GaussianProcess",
     "Kernel",
     "Linear",
@@ -34,4 +36,7 @@ __all__ = [
     "Scale",
     "StateSpace",
     "Sum",
+    "fit",
+    "fixed",
+    "trainable",
 ]

@@ -22,6 +22,7 @@ class Kernel(nn.Module, ABC):
 
     __module__ = "laplex.gp"
     names: tuple[str, ...] = ()  # of the parameters
+    signed: tuple[str, ...] = ()  # of those that need not be positive
 
     def __init__(self, **values: Any) -> None:
         super().__init__()
@@ -61,6 +62,11 @@ class Kernel(nn.Module, ABC):
         return Scale(self, other) if isinstance(other, int | float | Tensor) else NotImplemented
 
     __rmul__ = __mul__
+
+    def __getattr__(self, name: str) -> Any:
+        """A parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
+        logs = self.__dict__.get("_modules", {}).get("logs", {})
+        return logs[name].exp() if name in logs else super().__getattr__(name)
 
     def _hold(self, name: str, value: Any) -> None:
         """Keep a parameter: tensors move with the module, and are in its state."""

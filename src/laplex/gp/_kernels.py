@@ -182,6 +182,7 @@ class Celerite(Kernel):
     """
 
     names = ("a", "b", "c", "d")
+    signed = ("b",)
 
     def __init__(self, a: Any, b: Any, c: Any, d: Any) -> None:
         super().__init__()
@@ -265,6 +266,7 @@ class Linear(Kernel):
     """
 
     names = ("sigma", "center")
+    signed = ("center",)
 
     def __init__(self, sigma: Any = 1.0, center: Any = 0.0) -> None:
         super().__init__()

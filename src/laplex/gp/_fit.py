@@ -1,0 +1,210 @@
+"""Kernels whose numbers are trained, kept positive by their logarithms, and the largest likelihood."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from laplex._checks.counts import integer, positive
+from laplex.gp import _checks as checks
+from laplex.gp._kernel import Kernel
+from laplex.gp._process import GaussianProcess
+
+WHERE = "laplex.gp.fit"
+SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
+REFUSED = 1e10  # the loss where K + diag is not positive definite: a search for a smaller one turns back
+
+
+def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
+    """A copy of a kernel in which every number has become a parameter that can be trained.
+
+    Positive numbers stay positive, because their logarithms are trained. Tensors stay as they are, the same objects:
+    a parameter that is to keep its value is given as a tensor.
+
+    Args:
+        kernel: of :mod:`laplex.gp`.
+        batch_shape: the shape of the parameters, one number for each series; by default one for all of them.
+
+    Example:
+        >>> kernel = laplex.gp.trainable(laplex.gp.Matern32(scale=2.0) + laplex.gp.SHO(period=3.0))
+        >>> sum(one.numel() for one in kernel.parameters())
+        5
+    """
+    checks.is_kernel("laplex.gp.trainable", kernel)
+    copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
+    for part in _parts(copied):
+        numbers = {name: float(part.__dict__[name]) for name in part.names if name in part.__dict__}
+        logs = nn.ParameterDict()
+        for name, number in numbers.items():
+            delattr(part, name)
+            if name in part.signed:
+                part.register_parameter(name, _parameter(batch_shape, number))
+            else:
+                logs[name] = _parameter(batch_shape, math.log(number))
+        if len(logs):
+            part.logs = logs
+    return copied
+
+
+def fixed(kernel: Kernel) -> Kernel:
+    """A copy of a kernel without parameters to train: they become numbers, or tensors where they have several."""
+    checks.is_kernel("laplex.gp.fixed", kernel)
+    copied = copy.deepcopy(kernel, {id(one): one.detach().clone() for one in _tensors(kernel)})
+    for part in _parts(copied):
+        logs = getattr(part, "logs", None)
+        values = {name: getattr(part, name) for name in (*part._parameters, *(logs or ()))}
+        for name in list(part._parameters):
+            delattr(part, name)
+        if logs is not None:
+            del part.logs
+        for name, value in values.items():
+            part._hold(name, float(value) if value.dim() == 0 else value.detach())
+    return copied
+
+
+class Fitted(NamedTuple):
+    """What :func:`laplex.gp.fit` found."""
+
+    process: GaussianProcess  # with the parameters that were found, which are numbers, or tensors without gradients
+    noise: float  # the standard deviation of the noise that was fitted, which is part of the process; 0 if none was
+    log_likelihood: Tensor  # of each series, (*batch)
+
+
+def fit(
+    process: GaussianProcess,
+    y: Any,
+    *,
+    noise: float | None = None,
+    restarts: int = 0,
+    max_iter: int = 200,
+    generator: torch.Generator | None = None,
+) -> Fitted:
+    """Find the parameters with the largest likelihood, by L-BFGS with exact gradients, in O(n) a step.
+
+    All numbers of the kernel are fitted, as :func:`laplex.gp.trainable` describes it, and what the kernel already has
+    to train; and the parameters of the mean, if that is a module. The process that is given does not change.
+
+    Args:
+        process: with the kernel and the noise to begin with. Of several series the sum of the likelihoods counts.
+        y (*batch, n): the observations.
+        noise: the standard deviation to begin with of white noise that is added to the process's and fitted, too.
+        restarts: how often to begin again, from random parameters around those given; the best result counts.
+        max_iter: at most so many steps each.
+        generator: of restarts.
+
+    Example:
+        >>> t = 10 * torch.rand(200)
+        >>> y = torch.sin(t) + 0.1 * torch.randn(200)
+        >>> process = laplex.gp.GaussianProcess(laplex.gp.Matern32(scale=1.0), t, diag=0.0)
+        >>> process, noise, log_likelihood = laplex.gp.fit(process, y, noise=0.5)
+        >>> 0.05 < noise < 0.2
+        True
+    """
+    if not isinstance(process, GaussianProcess):
+        raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
+    integer(WHERE, "restarts", restarts, 0)
+    integer(WHERE, "max_iter", max_iter)
+    search = _Search(process, y, None if noise is None else positive(WHERE, "noise", noise))
+    search.run(max_iter)
+    begin, best, least = search.begin, search.values(), search.loss()
+    for _ in range(restarts):
+        search.load(search.scattered(begin, generator))
+        search.run(max_iter)
+        if search.loss() < least:
+            best, least = search.values(), search.loss()
+    search.load(best)
+    return search.fitted()
+
+
+class _Search:
+    """A copy of a process, whose parameters are changed in place."""
+
+    def __init__(self, process: GaussianProcess, y: Any, noise: float | None) -> None:
+        self.y, self.diag = y, process.diag.detach()
+        detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
+        kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
+        mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module) else process.mean
+        self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
+        self.log_noise = None if noise is None else _parameter((), math.log(noise)).to(process.t.device)
+        self.begin = self.values()
+
+    def parameters(self) -> list[Tensor]:
+        mean = list(self.process.mean.parameters()) if isinstance(self.process.mean, nn.Module) else []
+        noise = [] if self.log_noise is None else [self.log_noise]
+        return [*self.process.kernel.parameters(), *mean, *noise]
+
+    def logarithms(self) -> set[int]:
+        """The identities of the parameters that are logarithms."""
+        parts = (getattr(part, "logs", {}) for part in _parts(self.process.kernel))
+        return {id(one) for logs in parts for one in logs.values()} | {id(self.log_noise)}
+
+    def values(self) -> list[Tensor]:
+        return [one.detach().clone() for one in self.parameters()]
+
+    def load(self, values: Sequence[Tensor]) -> None:
+        for one, value in zip(self.parameters(), values, strict=True):
+            one.detach().copy_(value)
+
+    def scattered(self, values: Sequence[Tensor], generator: torch.Generator | None) -> list[Tensor]:
+        """Logarithms at random around the given ones; the rest as it is."""
+        logs = self.logarithms()
+        drawn = (torch.randn(one.shape, dtype=torch.float64, generator=generator) for one in values)
+        return [
+            value + SPREAD * noise.to(value) if id(one) in logs else value
+            for one, value, noise in zip(self.parameters(), values, drawn, strict=True)
+        ]
+
+    def loss(self, gradients: bool = False) -> float:
+        """Minus the log likelihood of an observation, without its constant; REFUSED if there is none."""
+        parameters = self.parameters()
+        with torch.set_grad_enabled(gradients):
+            process = self.process
+            if self.log_noise is not None:
+                process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
+            residual, _ = process._residual(WHERE, self.y)
+            result = process._likelihood(residual)
+            counts = self.process.series.counts
+            value = (result.quad + result.logdet).sum() / (residual.numel() if counts is None else counts.sum())
+        refused = bool((result.failed >= 0).any()) or not bool(torch.isfinite(value))
+        if gradients:
+            bars = [None] * len(parameters) if refused else torch.autograd.grad(value, parameters, allow_unused=True)
+            for one, bar in zip(parameters, bars, strict=True):
+                one.grad = torch.zeros_like(one) if bar is None else bar.nan_to_num()
+        return REFUSED if refused else float(value.detach())
+
+    def run(self, max_iter: int) -> None:
+        """Search from where the parameters are."""
+        if self.parameters():
+            optimizer = torch.optim.LBFGS(self.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
+            optimizer.step(lambda: self.loss(gradients=True))
+
+    def fitted(self) -> Fitted:
+        noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))
+        process = _changed(self.process, kernel=fixed(self.process.kernel), diag=self.diag + noise**2)
+        with torch.no_grad():
+            return Fitted(process, noise, process.log_likelihood(self.y))
+
+
+def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:
+    """A copy of a process at the same times, with another kernel, mean or diag."""
+    changed = copy.copy(process)
+    changed.__dict__.update(parts, _held_diag=None)
+    return changed
+
+
+def _parameter(shape: Sequence[int], value: float) -> nn.Parameter:
+    return nn.Parameter(torch.full(tuple(shape), value, dtype=torch.float64))
+
+
+def _parts(kernel: Kernel) -> Iterator[Kernel]:
+    """The kernel and all kernels in it."""
+    return (one for one in list(kernel.modules()) if isinstance(one, Kernel))
+
+
+def _tensors(kernel: Kernel) -> list[Tensor]:
+    return [*kernel.parameters(), *kernel.buffers()]
