@@ -1,4 +1,4 @@
-"""A scikit-learn transformer. The module needs scikit-learn, which ``import laplex`` does not."""
+"""Estimators for scikit-learn. The module needs scikit-learn, which ``import laplex`` does not."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ except ImportError as error:
         f"laplex.sklearn: needs scikit-learn 1.6 or newer, which could not be imported ({error}); "
         "install it with `pip install 'scikit-learn>=1.6'`"
     ) from error
+
+from laplex._sklearn_process import LaplexGaussianProcess
+
+__all__ = ["LaplexGaussianProcess", "LaplexTransformer"]
 
 
 class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

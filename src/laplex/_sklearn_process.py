@@ -1,0 +1,234 @@
+"""A scikit-learn regressor over time; :mod:`laplex.sklearn` shows it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from laplex import gp
+from laplex._checks.counts import integer
+
+WHERE = "laplex.sklearn.LaplexGaussianProcess"
+DAY = np.timedelta64(1, "D")
+ACCEPTED: dict[str, Any] = {"dtype": np.float64, "ensure_2d": False}  # of X
+
+
+class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """A Gaussian process over time, exact and in O(n), as scikit-learn's GaussianProcessRegressor is used.
+
+    X are times, (n,) or (n, 1): numbers, or dates (datetime64, a DatetimeIndex, a Series or a column of dates), which
+    are counted in days from the earliest one of ``fit``. So the scale of a kernel is in days, if X are dates.
+
+    Args:
+        kernel: of :mod:`laplex.gp`. Its numbers are where the fit begins; a parameter that is a tensor keeps its value.
+            None is a Matern32 with a scale and a sigma from the data.
+        alpha: a variance of noise that is not fitted: a number, or (n,).
+        noise: "fit" fits the standard deviation of white noise, too; None does not; "auto" does if ``fit`` is not given
+            ``yerr``, and if there is an optimizer.
+        optimizer: "lbfgs" for the parameters with the largest likelihood, by :func:`laplex.gp.fit`; None for those
+            given.
+        n_restarts_optimizer: how often to begin again from random parameters; the best result counts.
+        normalize_y: shift y to mean 0 and scale it to variance 1 first. The kernel and ``alpha`` are then those of the
+            scaled values, as in scikit-learn; ``yerr`` and ``noise_`` have the units of y.
+        random_state: an int, a ``numpy.random.RandomState`` or None, of the restarts.
+
+    Attributes:
+        kernel_: the kernel with the parameters that were found.
+        noise_: the standard deviation of the noise that was fitted, in the units of y; 0 if none was.
+        log_marginal_likelihood_value_: of y, or of the scaled values, with ``kernel_`` and all noise.
+        process_: the :class:`laplex.gp.GaussianProcess`, in float64.
+        X_train_, y_train_: times (n,), and values (n,), scaled if they are.
+        origin_: the date from which days are counted; None if X were numbers.
+        n_features_in_, feature_names_in_: as scikit-learn defines them.
+
+    Example:
+        >>> times = np.linspace(0, 10, 300)
+        >>> model = LaplexGaussianProcess(laplex.gp.Matern32(scale=1.0)).fit(times, np.sin(times))
+        >>> mean, std = model.predict([[2.5], [11.0]], return_std=True)
+        >>> mean.shape, bool(std[0] < std[1])
+        ((2,), True)
+    """
+
+    __module__ = "laplex.sklearn"
+
+    def __init__(
+        self,
+        kernel: Any = None,
+        *,
+        alpha: Any = 1e-10,
+        noise: str | None = "auto",
+        optimizer: str | None = "lbfgs",
+        n_restarts_optimizer: int = 0,
+        normalize_y: bool = False,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.alpha = alpha
+        self.noise = noise
+        self.optimizer = optimizer
+        self.n_restarts_optimizer = n_restarts_optimizer
+        self.normalize_y = normalize_y
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, yerr: Any = None) -> LaplexGaussianProcess:
+        """Fit the kernel to y (n,) at times X; ``yerr``, a number or (n,), is the standard deviation of the noise."""
+        self._check()
+        dates = _dates(X)
+        self.origin_ = None if dates is None else _origin(dates)
+        data, values = validate_data(self, self._numbers(X, dates), y, y_numeric=True, **ACCEPTED)
+        t, values = self._flat(data), np.asarray(values, dtype=np.float64)
+        self.n_features_in_ = 1
+        self._shift = float(values.mean()) if self.normalize_y else 0.0
+        self._unit = float(values.std() or 1.0) if self.normalize_y else 1.0
+        self.X_train_, self.y_train_ = t, (values - self._shift) / self._unit
+        process = gp.GaussianProcess(gp.fixed(self._start()), _tensor(t), diag=self._diag(yerr))
+        outcome = self._outcome(process, fitted_noise=self.noise == "fit" or (self.noise == "auto" and yerr is None))
+        self.process_, self.kernel_, self.noise_ = outcome.process, outcome.process.kernel, outcome.noise * self._unit
+        self.log_marginal_likelihood_value_ = float(outcome.log_likelihood)
+        with torch.no_grad():
+            self._given = self.process_.condition(_tensor(self.y_train_))
+        return self
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
+        """The mean (m,) of the process, without noise, at times X, or a tuple of the mean and what is asked for.
+
+        The standard deviation (m,) takes O(m), as the mean does; the covariance (m, m) takes O((n + m) m).
+        """
+        if return_std and return_cov:
+            raise ValueError(f"{WHERE}.predict: `return_std` and `return_cov` exclude each other, got both")
+        t = self._new_times(X)
+        with torch.no_grad():
+            mean: np.ndarray = self._given.mean(t).numpy() * self._unit + self._shift
+            if return_std:
+                return mean, self._given.variance(t).sqrt().numpy() * self._unit
+            return (mean, self._given.covariance(t).numpy() * self._unit**2) if return_cov else mean
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of the process given the data, without noise, at times X: (m, n_samples)."""
+        t = self._new_times(X)
+        integer(f"{WHERE}.sample_y", "n_samples", n_samples)
+        with torch.no_grad():
+            drawn = self._given.sample(int(n_samples), t, generator=_generator(random_state))
+        values: np.ndarray = np.ascontiguousarray(drawn.numpy().T) * self._unit + self._shift
+        return values
+
+    # --- The fit -----------------------------------------------------------------------------------------------------
+
+    def _start(self) -> gp.Kernel:
+        """The kernel with which the fit begins."""
+        if self.kernel is not None:
+            given: gp.Kernel = self.kernel
+            return given
+        span = float(np.ptp(self.X_train_)) or 1.0
+        return gp.Matern32(scale=span / 10, sigma=float(np.sqrt(np.mean(self.y_train_**2))) or 1.0)
+
+    def _outcome(self, process: gp.GaussianProcess, fitted_noise: bool) -> gp.Fitted:
+        y = _tensor(self.y_train_)
+        if self.optimizer is None:
+            with torch.no_grad():
+                return gp.Fitted(process, 0.0, process.log_likelihood(y))
+        noise = 0.3 * (float(self.y_train_.std()) or 1.0) if fitted_noise else None
+        generator = _generator(self.random_state)
+        return gp.fit(process, y, noise=noise, restarts=int(self.n_restarts_optimizer), generator=generator)
+
+    def _diag(self, yerr: Any) -> Tensor:
+        """The variances of noise that is not fitted, (n,)."""
+        n = len(self.X_train_)
+        alpha = _variances("alpha", self.alpha, n)
+        return _tensor(alpha if yerr is None else alpha + (_variances("yerr", yerr, n) / self._unit) ** 2)
+
+    # --- Arguments ---------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise unless the parameters are valid. scikit-learn wants this in ``fit``, not in the constructor."""
+        if self.kernel is not None and not isinstance(self.kernel, gp.Kernel):
+            got = type(self.kernel).__name__
+            raise TypeError(f"{WHERE}: `kernel` must be a kernel of laplex.gp, or None, got {got}")
+        for name, value, words in (
+            ("noise", self.noise, ("auto", "fit")),
+            ("optimizer", self.optimizer, ("lbfgs",)),
+        ):
+            if value is not None and not (isinstance(value, str) and value in words):
+                allowed = ", ".join(f'"{word}"' for word in words)
+                raise ValueError(f"{WHERE}: `{name}` must be {allowed} or None, got {value!r}; leave it out")
+        if self.noise == "fit" and self.optimizer is None:
+            raise ValueError(
+                f'{WHERE}: `noise="fit"` needs an optimizer, got None; give the noise as `alpha` or `yerr`'
+            )
+        integer(WHERE, "n_restarts_optimizer", self.n_restarts_optimizer, 0)
+
+    def _new_times(self, X: Any) -> Tensor:
+        """Times of predictions."""
+        check_is_fitted(self)
+        dates = _dates(X)
+        if (dates is None) != (self.origin_ is None):
+            needed, got = ("numbers", "dates") if self.origin_ is None else ("dates", "numbers")
+            raise TypeError(f"{WHERE}: `X` must be {needed}, as those of `fit`, got {got}")
+        return _tensor(self._flat(validate_data(self, self._numbers(X, dates), reset=False, **ACCEPTED)))
+
+    def _numbers(self, X: Any, dates: np.ndarray | None) -> Any:
+        """X, with days in place of dates."""
+        return X if dates is None else (dates - self.origin_) / DAY
+
+    @staticmethod
+    def _flat(data: np.ndarray) -> np.ndarray:
+        if data.ndim == 2 and data.shape[1] != 1:
+            raise ValueError(
+                f"{WHERE}: `X` must be times, of shape (n,) or (n, 1), got {data.shape}: a process over time has one "
+                "feature; choose one column"
+            )
+        return data.reshape(-1)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.one_d_array = True
+        return tags
+
+
+def _dates(X: Any) -> np.ndarray | None:
+    """X as dates in UTC, or as spans of time: datetime64 or timedelta64; None if it holds something else."""
+    array = np.asarray(X)
+    if array.dtype == object and array.size and isinstance(array.flat[0], datetime.date):
+        array = np.array([_in_utc(one) for one in array.flat], dtype="datetime64[ns]").reshape(array.shape)
+    return array if array.dtype.kind in "mM" else None
+
+
+def _in_utc(date: Any) -> Any:
+    """A date as numpy takes it, without a time zone."""
+    if date != date:  # NaT of pandas
+        return np.datetime64("NaT")
+    if getattr(date, "tzinfo", None) is None:
+        return date
+    return date.astimezone(datetime.UTC).replace(tzinfo=None)
+
+
+def _origin(dates: np.ndarray) -> Any:
+    """What days are counted from: the earliest date; spans of time are themselves."""
+    known = dates[~np.isnat(dates)]
+    return known.min() if dates.dtype.kind == "M" and known.size else np.timedelta64(0, "D")
+
+
+def _variances(name: str, given: Any, n: int) -> np.ndarray:
+    """Numbers that are not negative, (n,)."""
+    values = np.asarray(given, dtype=np.float64)
+    if values.shape not in ((), (1,), (n,)):
+        raise ValueError(f"{WHERE}: `{name}` must be a number or have the shape ({n},) of y, got {values.shape}")
+    if not bool((values >= 0).all()):
+        raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {values.min():g}")
+    return np.broadcast_to(values, (n,))
+
+
+def _generator(random_state: Any) -> torch.Generator:
+    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+    return torch.Generator().manual_seed(seed)
+
+
+def _tensor(data: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.require(data, requirements=["C", "W"]))
