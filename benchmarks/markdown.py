@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, step_tables, verdicts
+from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, series_tables, step_tables, verdicts
 from benchmarks.committed import suite_results
 from benchmarks.report import COMMITTED
 
@@ -38,6 +38,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **densities.CONTENT,
     **docs_tables.CONTENT,
     **rate_tables.CONTENT,
+    **series_tables.CONTENT,
     **step_tables.CONTENT,
 }
 
@@ -47,7 +48,7 @@ def main() -> None:
     for path in pages():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
-        from benchmarks import rates_picture
+        from benchmarks import rates_picture, series_picture
         from benchmarks.plot import draw_sweep
         from benchmarks.ways_picture import draw
 
@@ -55,6 +56,8 @@ def main() -> None:
         draw_sweep(results, "sweep-size", origin).savefig(COMMITTED / "sizes.png", dpi=110)
         draw().savefig(COMMITTED / "ways.png", dpi=110)
         rates_picture.draw().savefig(COMMITTED / "learning-rates.png", dpi=110)
+        series_picture.draw_co2().savefig(COMMITTED / "co2.png", dpi=110)
+        series_picture.draw_sunspots().savefig(COMMITTED / "sunspots.png", dpi=110)
 
 
 if __name__ == "__main__":

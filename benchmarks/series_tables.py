@@ -1,0 +1,96 @@
+"""Tables of the fits to two real series, CO2 and sunspots, from the committed JSON."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.committed import content, source, table
+
+FITS, CURVES = "time-series-fits.json", "time-series-curves.json"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def co2_forecasts() -> str:
+    """Four trends: what the likelihood says, and ten years ahead."""
+    rows = [
+        (
+            f"`{row['trend']}`", f"{row['log_likelihood']:.1f}", f"{row['forecast']['error']:.1f} ppm",
+            _percent(row["forecast"]["inside"]), f"{row['forecast']['last_width']:.1f} ppm",
+            str(row["evaluations"]), f"{row['seconds']:.1g} s",
+        )
+        for row in content(FITS)["co2"]["fits"]
+    ]  # fmt: skip
+    header = (
+        "trend", "log likelihood", "error of the forecast", "inside the band", "half-width of the band, last week",
+        "evaluations", "fit",
+    )  # fmt: skip
+    return table(header, rows, _sizes("co2"), source(FITS))
+
+
+def co2_parameters() -> str:
+    """What was fitted, of the first trend."""
+    found = content(FITS)["co2"]["fits"][0]["parameters"]
+    rows = [
+        ("trend", _scale(found, "trend"), f"{found['trend_sigma']:.3g} ppm"),
+        ("over years", _scale(found, "years"), f"{found['years_sigma']:.2g} ppm"),
+        ("season", f"quality {found['year_quality']:.0f}", f"{found['year_sigma']:.2g} ppm"),
+        ("season, half a year", f"quality {found['half_quality']:.0f}", f"{found['half_sigma']:.2g} ppm"),
+        ("over weeks", f"{365.25 * found['weeks_scale']:.0f} days", f"{found['weeks_sigma']:.2g} ppm"),
+        ("noise", "", f"{found['noise']:.2g} ppm"),
+    ]
+    return table(("part", "scale", "standard deviation"), rows, source(FITS))
+
+
+def _scale(found: dict[str, float], part: str) -> str:
+    return f"{found[f'{part}_scale']:.2g} years"
+
+
+def sunspot_fits() -> str:
+    """Three kernels: the period, the quality factor, and 22 years ahead."""
+    fits = content(FITS)["sunspots"]["fits"]
+    rows = [
+        (
+            row["kernel"], f"{row['log_likelihood']:.1f}", _period(row), _quality(row),
+            f"{row['forecast']['error_of_numbers']:.0f}", _percent(row["forecast"]["inside"]),
+            _percent(row["left_out_inside"]), f"{row['seconds']:.1g} s",
+        )
+        for row in fits
+    ]  # fmt: skip
+    header = (
+        "kernel", "log likelihood", "period, years", "quality", "error of the forecast", "inside the band",
+        "leave-one-out, inside", "fit",
+    )  # fmt: skip
+    plain = (
+        f"The mean of all years before, as a forecast, has an error of {fits[0]['forecast']['error_of_the_mean']:.0f}."
+    )
+    return table(header, rows, plain, _sizes("sunspots"), source(FITS))
+
+
+def _period(row: dict[str, Any]) -> str:
+    period, error = row["parameters"]["period"], row["standard_errors_of_logarithms"]["period"]
+    return f"{period:.1f} ± {period * error:.1f}"
+
+
+def _quality(row: dict[str, Any]) -> str:
+    """One standard deviation of its logarithm to either side."""
+    quality, error = row["parameters"]["quality"], row["standard_errors_of_logarithms"]["quality"]
+    return f"{quality:.1f} ({quality * math.exp(-error):.1f} to {quality * math.exp(error):.1f})"
+
+
+def _sizes(series: str) -> str:
+    found = content(FITS)
+    sizes, machine = found[series], found["machine"]
+    return (
+        f"{sizes['observations']} observations fitted, {sizes['held_out']} held out. Errors are root mean squares. "
+        f"CPU: {machine['cpu']}, one thread."
+    )
+
+
+CONTENT: dict[str, Callable[[], str]] = {
+    "co2 forecasts": co2_forecasts,
+    "co2 parameters": co2_parameters,
+    "sunspot fits": sunspot_fits,
+}
