@@ -47,7 +47,7 @@ def test_a_figure_is_shown_with_both_times_whichever_way_it_goes():
 # --- Numbers outside the tables ---------------------------------------------------------------------------------------
 
 NOT_PROSE = re.compile(
-    r"^```.*?^```|^\|.*?$|`[^`]*`|\]\([^)]*\)|O\([^|]*\)|celerite2|C\+\+17", re.MULTILINE | re.DOTALL
+    r"^```.*?^```|^\|.*?$|`[^`]*`|\]\([^)]*\)|O\((?:[^()]|\([^()]*\))*\)|celerite2|C\+\+17", re.MULTILINE | re.DOTALL
 )
 NUMBER = re.compile(r"\d[\d.e]*\d|\d")
 
