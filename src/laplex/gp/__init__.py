@@ -9,6 +9,7 @@ The times may be in any order, irregular, and equal. ``laplex._states`` has the 
 """
 
 from laplex.gp._conditional import Conditional
+from laplex.gp._distribution import ProcessDistribution
 from laplex.gp._fit import Fitted, fit, fixed, trainable
 from laplex.gp._kernel import Kernel, Product, Scale, Sum
 from laplex.gp._kernels import SHO, Celerite, Constant, Cosine, Exponential, Linear, Matern32, Matern52, Rotation
@@ -31,6 +32,7 @@ __all__ = [
     "Matern32",
     "Matern52",
     "Prediction",
+    "ProcessDistribution",
     "Product",
     "Rotation",
     "Scale",

@@ -18,6 +18,7 @@ from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
+from laplex.gp._distribution import ProcessDistribution
 from laplex.gp._kernel import Kernel
 from laplex.gp._series import Series, padded, unpadded
 
@@ -228,6 +229,10 @@ class GaussianProcess:
         if include_mean:
             values = values + self._mean_at(where)
         return self._given_back(values if size is not None else values[0])
+
+    def distribution(self) -> ProcessDistribution:
+        """The observations, noise included, as a ``torch.distributions.Distribution``."""
+        return ProcessDistribution(self)
 
     def apply_inverse(self, y: Tensor) -> Tensor:
         """(K + diag)^-1 y for y (*batch, n), or for columns (*batch, n, m)."""

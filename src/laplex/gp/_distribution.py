@@ -1,0 +1,115 @@
+"""A Gaussian process at its times as a distribution of PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, constraints
+
+from laplex._states.chain import Factored
+from laplex.gp import _checks as checks
+
+if TYPE_CHECKING:
+    from laplex.gp._process import GaussianProcess
+
+WHERE = "laplex.gp.ProcessDistribution"
+
+
+class ProcessDistribution(Distribution):
+    """The observations of a Gaussian process, noise included, as a ``torch.distributions.Distribution``.
+
+    ``event_shape`` is (n,), the times of the process, and ``batch_shape`` its series. ``log_prob`` and ``rsample`` take
+    O(n), and are differentiable in the process's parameters. All is in float64, but ``log_prob`` has the dtype of its
+    argument.
+
+    Args:
+        process: its times must be in one tensor, not in a list.
+
+    Example:
+        >>> process = laplex.gp.GaussianProcess(laplex.gp.Matern32(scale=2.0), torch.linspace(0, 9, 50), yerr=0.1)
+        >>> distribution = process.distribution()
+        >>> distribution.log_prob(distribution.sample((3,))).shape
+        torch.Size([3])
+    """
+
+    __module__ = "laplex.gp"
+    arg_constraints: dict[str, constraints.Constraint] = {}  # noqa: RUF012, as the base class has it
+    support = constraints.real_vector
+    has_rsample = True
+
+    def __init__(self, process: GaussianProcess, validate_args: bool | None = None) -> None:
+        checks.not_ragged(WHERE, process.counts)
+        self.process = process
+        super().__init__(process.batch_shape, process.t.shape[-1:], validate_args=validate_args)
+
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> ProcessDistribution:
+        """The same distribution for a larger batch; new leading dimensions take no memory."""
+        expanded = self._get_checked_instance(ProcessDistribution, _instance)
+        shape, old = torch.Size(batch_shape), self.process
+        inner = shape[len(shape) - len(old.batch_shape) :]
+        expanded.process = old if inner == old.batch_shape else _spread(old, inner)
+        super(ProcessDistribution, expanded).__init__(shape, self.event_shape, validate_args=False)
+        expanded._validate_args = self._validate_args
+        return expanded  # type: ignore[no-any-return]
+
+    @property
+    def mean(self) -> Tensor:
+        return self._mean().expand(self._extended_shape())
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the observations, before anything was observed: k(t, t) + diag."""
+        process, line = self.process, self.process._line()
+        chain = process._chain(process.kernel.components(), line)
+        prior = line.put((chain.p * chain.q).sum(-1))
+        return (process.series.shaped(prior) + process.diag).expand(self._extended_shape())
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        if self._validate_args:
+            self._validate_sample(value)
+        shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
+        outer = shape[: len(shape) - len(self.process.batch_shape)]
+        values = value.expand(*shape, *self.event_shape)
+        if outer.numel() == 1:
+            return self.process.log_likelihood(values.reshape(self._inner_shape())).reshape(shape)
+        factored, line = self.process._factored(f"{WHERE}.log_prob")
+        residual = (values.double() - self._mean()).reshape(outer.numel(), -1, *self.event_shape)
+        z, _ = factored.whiten(line.take(residual.permute(1, 2, 0)))  # the factor is that of all values
+        quad = (z.square() * factored.over_d[..., None]).sum(-2).mT  # (values, series)
+        return (-0.5 * (quad + self._volume(factored))).reshape(shape).to(value.dtype)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draws that are differentiable in the process's parameters."""
+        shape = self._extended_shape(torch.Size(sample_shape))
+        draws = shape[: len(shape) - len(self._inner_shape())].numel()
+        drawn: Tensor = self.process.sample(draws) if draws else self._mean().new_empty(0)
+        return drawn.reshape(shape)
+
+    def entropy(self) -> Tensor:
+        """Of each series, (*batch)."""
+        factored, _ = self.process._factored(f"{WHERE}.entropy")
+        value = self.process.series.shaped(0.5 * (self._volume(factored) + self.event_shape.numel()))
+        return value.expand(self.batch_shape)
+
+    def _volume(self, factored: Factored) -> Tensor:
+        """log det(2 pi A), (h,)."""
+        d = torch.where(factored.over_d == 0, 1.0, factored.d)  # 1 where there is no observation
+        return d.log().sum(-1) + self.event_shape.numel() * math.log(2 * math.pi)
+
+    def _inner_shape(self) -> torch.Size:
+        return torch.Size((*self.process.batch_shape, *self.event_shape))
+
+    def _mean(self) -> Tensor:
+        mean = self.process._mean_at(WHERE)
+        return torch.as_tensor(mean, dtype=torch.float64, device=self.process.t.device).expand(self._inner_shape())
+
+
+def _spread(process: GaussianProcess, batch: torch.Size) -> GaussianProcess:
+    """The process for a larger batch."""
+    t = process.t.expand(*batch, process.t.shape[-1])
+    diag, mean, band, exposure = process.diag, process.mean, process.band, process.exposure
+    return type(process)(process.kernel, t, diag=diag, mean=mean, band=band, exposure=exposure)
