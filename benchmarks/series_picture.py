@@ -73,11 +73,11 @@ def draw_sunspots() -> Figure:
     return figure
 
 
-def _arrays(found: Any) -> Any:
+def _arrays(value: Any) -> Any:
     """Lists as arrays, in dictionaries of dictionaries."""
-    if isinstance(found, dict):
-        return {name: _arrays(value) for name, value in found.items()}
-    return numpy.array(found) if isinstance(found, list) else found
+    if isinstance(value, dict):
+        return {name: _arrays(inner) for name, inner in value.items()}
+    return numpy.array(value) if isinstance(value, list) else value
 
 
 def _observations(axes: Any, t: Any, y: Any, until: float, size: float) -> None:

@@ -32,20 +32,20 @@ def co2_forecasts() -> str:
 
 def co2_parameters() -> str:
     """What was fitted, of the first trend."""
-    found = content(FITS)["co2"]["fits"][0]["parameters"]
+    parameters = content(FITS)["co2"]["fits"][0]["parameters"]
     rows = [
-        ("trend", _scale(found, "trend"), f"{found['trend_sigma']:.3g} ppm"),
-        ("over years", _scale(found, "years"), f"{found['years_sigma']:.2g} ppm"),
-        ("season", f"quality {found['year_quality']:.0f}", f"{found['year_sigma']:.2g} ppm"),
-        ("season, half a year", f"quality {found['half_quality']:.0f}", f"{found['half_sigma']:.2g} ppm"),
-        ("over weeks", f"{365.25 * found['weeks_scale']:.0f} days", f"{found['weeks_sigma']:.2g} ppm"),
-        ("noise", "", f"{found['noise']:.2g} ppm"),
+        ("trend", _scale(parameters, "trend"), f"{parameters['trend_sigma']:.3g} ppm"),
+        ("over years", _scale(parameters, "years"), f"{parameters['years_sigma']:.2g} ppm"),
+        ("season", f"quality {parameters['year_quality']:.0f}", f"{parameters['year_sigma']:.2g} ppm"),
+        ("season, half a year", f"quality {parameters['half_quality']:.0f}", f"{parameters['half_sigma']:.2g} ppm"),
+        ("over weeks", f"{365.25 * parameters['weeks_scale']:.0f} days", f"{parameters['weeks_sigma']:.2g} ppm"),
+        ("noise", "", f"{parameters['noise']:.2g} ppm"),
     ]
     return table(("part", "scale", "standard deviation"), rows, source(FITS))
 
 
-def _scale(found: dict[str, float], part: str) -> str:
-    return f"{found[f'{part}_scale']:.2g} years"
+def _scale(parameters: dict[str, float], part: str) -> str:
+    return f"{parameters[f'{part}_scale']:.2g} years"
 
 
 def sunspot_fits() -> str:
@@ -81,8 +81,8 @@ def _quality(row: dict[str, Any]) -> str:
 
 
 def _sizes(series: str) -> str:
-    found = content(FITS)
-    sizes, machine = found[series], found["machine"]
+    fits = content(FITS)
+    sizes, machine = fits[series], fits["machine"]
     return (
         f"{sizes['observations']} observations fitted, {sizes['held_out']} held out. Errors are root mean squares. "
         f"CPU: {machine['cpu']}, one thread."

@@ -55,16 +55,16 @@ def fitted(process: Callable[[Parameters], gp.GaussianProcess], start: Parameter
 
 
 def standard_errors(
-    process: Callable[[Parameters], gp.GaussianProcess], found: Parameters, y: Tensor
+    process: Callable[[Parameters], gp.GaussianProcess], parameters: Parameters, y: Tensor
 ) -> dict[str, float]:
     """Of the logarithms of parameters, from the second derivatives of the likelihood where it is largest."""
 
     def loss(logs: Tensor) -> Tensor:
-        return -process(dict(zip(found, logs.exp(), strict=True))).log_likelihood(y)
+        return -process(dict(zip(parameters, logs.exp(), strict=True))).log_likelihood(y)
 
-    logs = torch.tensor([math.log(value) for value in found.values()], dtype=torch.float64)
+    logs = torch.tensor([math.log(value) for value in parameters.values()], dtype=torch.float64)
     hessian = torch.autograd.functional.hessian(loss, logs)
-    return dict(zip(found, torch.linalg.inv(hessian).diagonal().sqrt().tolist(), strict=True))
+    return dict(zip(parameters, torch.linalg.inv(hessian).diagonal().sqrt().tolist(), strict=True))
 
 
 def forecast(process: gp.GaussianProcess, noise: float, y: Tensor, t: Tensor, seen: Tensor) -> dict[str, Any]:
@@ -163,15 +163,15 @@ def study_co2() -> tuple[dict[str, Any], dict[str, Any]]:
             return gp.GaussianProcess(total(co2_parts(p, trend(p))), t[old], yerr=p["noise"], mean=level)
 
         row = {"trend": name, **fitted(process, {**start, **CO2_START}, y[old])}
-        found = row["parameters"]
-        row["forecast"] = forecast(process(found), found["noise"], y[old], t[~old], y[~old])
+        parameters = row["parameters"]
+        row["forecast"] = forecast(process(parameters), parameters["noise"], y[old], t[~old], y[~old])
         rows.append(row)
         print("co2", row, flush=True)
         if not shown:
-            parts = co2_parts(found, trend(found))
-            chosen = gp.GaussianProcess(total(parts), t[old], yerr=found["noise"], mean=level)
+            parts = co2_parts(parameters, trend(parameters))
+            chosen = gp.GaussianProcess(total(parts), t[old], yerr=parameters["noise"], mean=level)
             grid = torch.linspace(1958.2, 2002.0, 1052, dtype=torch.float64)  # 24 a year
-            shown = curves(chosen, found["noise"], y[old], grid, parts)
+            shown = curves(chosen, parameters["noise"], y[old], grid, parts)
     shown |= {"until": CO2_UNTIL, "level": level, "observed": {"t": rounded(t), "y": rounded(y)}}
     return {"observations": int(old.sum()), "held_out": int((~old).sum()), "fits": rows}, shown
 
@@ -224,10 +224,10 @@ def study_sunspots() -> tuple[dict[str, Any], dict[str, Any]]:
             return gp.GaussianProcess(total(parts(p)), times, yerr=p["noise"], mean=p["mean"])
 
         row = {"kernel": name, **fitted(process, start, y[old].sqrt())}
-        found = row["parameters"]
-        row["standard_errors_of_logarithms"] = standard_errors(process, found, y[old].sqrt())
-        chosen = process(found)
-        row["forecast"] = forecast(chosen, found["noise"], y[old].sqrt(), t[~old], y[~old].sqrt())
+        parameters = row["parameters"]
+        row["standard_errors_of_logarithms"] = standard_errors(process, parameters, y[old].sqrt())
+        chosen = process(parameters)
+        row["forecast"] = forecast(chosen, parameters["noise"], y[old].sqrt(), t[~old], y[~old].sqrt())
         foretold = chosen.predict(y[old].sqrt(), t[~old]).clamp(min=0).square()
         row["forecast"]["error_of_numbers"] = float((y[~old] - foretold).square().mean().sqrt())
         row["forecast"]["error_of_the_mean"] = float((y[~old] - y[old].mean()).square().mean().sqrt())
@@ -238,11 +238,11 @@ def study_sunspots() -> tuple[dict[str, Any], dict[str, Any]]:
         rows.append(row)
         print("sunspots", row, flush=True)
         if name == list(SUNSPOT_KERNELS)[-1]:
-            terms = parts(found)
-            chosen = gp.GaussianProcess(total(terms), t[old], yerr=found["noise"], mean=found["mean"])
+            terms = parts(parameters)
+            chosen = gp.GaussianProcess(total(terms), t[old], yerr=parameters["noise"], mean=parameters["mean"])
             grid = torch.linspace(1700, 2020, 1281, dtype=torch.float64)  # four a year
-            shown = curves(chosen, found["noise"], y[old].sqrt(), grid, terms)
-            shown |= {"until": SUNSPOTS_UNTIL, "level_mean": found["mean"]}
+            shown = curves(chosen, parameters["noise"], y[old].sqrt(), grid, terms)
+            shown |= {"until": SUNSPOTS_UNTIL, "level_mean": parameters["mean"]}
     shown["observed"] = {"t": rounded(t), "y": rounded(y)}
     return {"observations": int(old.sum()), "held_out": int((~old).sum()), "fits": rows}, shown
 

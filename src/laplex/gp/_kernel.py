@@ -101,12 +101,12 @@ class Kernel(nn.Module, ABC):
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
         """Parameters that broadcast to distances (*batch, n, m), in their precision if that is higher."""
-        found: list[Value] = []
+        values: list[Value] = []
         for value in (getattr(self, name) for name in names):
             if isinstance(value, Tensor):
                 value = value.to(torch.promote_types(value.dtype, distance.dtype))
-            found.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
-        return found
+            values.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
+        return values
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
