@@ -39,21 +39,28 @@ inline double exp_polynomial(double r) {
 // exp(-u) for u >= 0, infinity included, with the accuracy that data of type T needs. There is no branch, so the
 // compiler vectorises loops over it. The result is 0 from u = 708.75 on, and decay(0) is exactly 1, so ties are exact.
 //     exp(-u) = 2^-q exp(r),   q = round(u / ln 2),   r = q ln 2 - u,   |r| <= ln 2 / 2
+//
+// decay_parts returns exp(r) - 1 and 2^-q, for those who need 1 - exp(-u) with all its digits.
 template <class T>
-inline double decay(double u) {
+inline void decay_parts(double u, double& less_one, double& scale) {
     constexpr double SHIFT = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer, stored in the low bits
     const double limited = smaller(u, MAX_U);     // for MAX_U, q = 1023 and the 2^-q below is 0
     const double shifted = limited * 1.4426950408889634 + SHIFT;
     const double q = shifted - SHIFT;
     double r = q * 0.6931471803691238 - limited;  // the high part of ln 2; this product is exact
     r += q * 1.9082149292705877e-10;              // the low part of ln 2
-    const double p = (exp_polynomial<T>(r) * r + 1.0) * r + 1.0;
+    less_one = (exp_polynomial<T>(r) * r + 1.0) * r;
     uint64_t bits;
     std::memcpy(&bits, &shifted, 8);
     bits = (uint64_t{1023} << 52) - (bits << 52);  // the bits of 2^-q
-    double scale;
     std::memcpy(&scale, &bits, 8);
-    return p * scale;
+}
+
+template <class T>
+inline double decay(double u) {
+    double less_one, scale;
+    decay_parts<T>(u, less_one, scale);
+    return (less_one + 1.0) * scale;
 }
 
 }  // namespace laplex::LAPLEX_ISA

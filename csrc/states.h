@@ -364,19 +364,9 @@ template <class L> struct Filter {
     }
 };
 
-// --- One state -------------------------------------------------------------------------------------------------------
+// --- One state (state_single.cpp) ------------------------------------------------------------------------------------
 
-// rho = e^(-u) and kappa = 1 - e^(-2u) with all digits, u = a D, for `count` steps. Without a step, before the first
-// point, rho = 0 and kappa = 1.
-inline void single_steps(double a, const double* gaps, int count, bool at_start, double* rho, double* kappa) {
-    for (int j = 0; j < count; ++j) {
-        const double u = a * smaller(gaps[j], MAX_GAP), twice = 2.0 * u;
-        rho[j] = decay<double>(u);
-        const bool is_small = twice < 0.34;  // where exp_polynomial holds
-        const double r = is_small ? -twice : 0.0;
-        kappa[j] = is_small ? -r - r * r * exp_polynomial<double>(r) : 1.0 - rho[j] * rho[j];
-    }
-    if (at_start) rho[0] = 0.0, kappa[0] = 1.0;
-}
+void single_likelihood(const StateLikelihood&, int64_t series);
+void single_pullback(const StatePullback&, int64_t series);
 
 }  // namespace laplex::LAPLEX_ISA

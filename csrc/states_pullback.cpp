@@ -33,8 +33,6 @@
 namespace laplex::LAPLEX_ISA {
 namespace {
 
-// --- Any number of states --------------------------------------------------------------------------------------------
-
 template <class L> struct Pull {
     const StatePullback& s;
     const Model<L>& model;
@@ -172,50 +170,6 @@ template <class L> struct Pull {
         model.layout.states([&](int u) { s.g_bar[series * s.kernel.size + arranged.state[u]] = g_bar[u]; });
     }
 };
-
-// --- One state -------------------------------------------------------------------------------------------------------
-
-// The reverse of single_likelihood (states.cpp), from P and z of all points. With Q_bar and phi the gradients of what is
-// after the point, and u = a D,
-//
-//     z_bar = 2 quad_bar z / d + phi P / d        f_bar = phi - z_bar
-//     d_bar = (logdet_bar - (quad_bar z^2 + (phi z + Q_bar diag) P / d) / d) / d
-//     P_bar = d_bar + (phi z + Q_bar diag) / d    diag_bar = d_bar + Q_bar P / d
-//     g_bar += P_bar kappa        u_bar = 2 P_bar (g - P) - f_bar f        Q_bar <- rho^2 P_bar        phi <- rho f_bar
-//
-// where f = y - z.
-void single_pullback(const StatePullback& s, int64_t series) {
-    const Points points(s.kernel, series);
-    const double a = s.kernel.rates[series], g = s.kernel.g[series];
-    const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
-    double rho[CHUNK], kappa[CHUNK], over[CHUNK];
-    double after_bar = 0.0, phi = 0.0, rate_bar = 0.0, g_bar = 0.0;
-    for (int64_t i = block_count(points.count, CHUNK) - 1; i >= 0; --i) {
-        const int64_t base = i * CHUNK;
-        const int count = int(smaller<int64_t>(CHUNK, points.count - base));
-        const double *p = s.kept + 2 * points.begin + base, *residual = p + s.kernel.n;
-        const double* gaps = s.kernel.gaps + points.begin + base;
-        single_steps(a, gaps, count, base == 0, rho, kappa);
-        for (int j = 0; j < count; ++j) over[j] = 1.0 / (p[j] + s.diag[points.place(base + j)]);
-        for (int j = count - 1; j >= 0; --j) {
-            const int64_t k = points.place(base + j);
-            const double r = over[j], z = residual[j], gain = p[j] * r, diag = s.diag[k];
-            const double pushed = phi * z + after_bar * diag;
-            const double d_bar = (logdet_bar - (quad_bar * z * z) * r - pushed * gain) * r;
-            const double p_bar = d_bar + pushed * r;
-            const double z_bar = 2.0 * quad_bar * z * r + phi * gain, f_bar = phi - z_bar;
-            const double u_bar = 2.0 * p_bar * (g - p[j]) - f_bar * (s.y[k] - z);
-            s.diag_bar[k] = d_bar + after_bar * gain;
-            s.y_bar[k] = z_bar;
-            s.gaps_bar[points.begin + base + j] = a * u_bar;
-            rate_bar += smaller(gaps[j], MAX_GAP) * u_bar;
-            g_bar += p_bar * kappa[j];
-            after_bar = rho[j] * rho[j] * p_bar, phi = rho[j] * f_bar;
-        }
-    }
-    s.gaps_bar[points.begin] = 0.0;
-    s.rates_bar[series] = rate_bar, s.squares_bar[series] = 0.0, s.g_bar[series] = g_bar;
-}
 
 }  // namespace
 

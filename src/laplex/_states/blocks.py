@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,16 +91,20 @@ class Blocks(NamedTuple):
 
 def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
     """All blocks as tensors."""
-    rates, squares = ([getattr(block, name) for block in blocks] for name in ("rate", "square"))
-    g = [number for block in blocks for number in block.g]
-    return Blocks(tuple(block.size for block in blocks), *(_stack(values, spread) for values in (rates, squares, g)))
+    kinds = tuple(block.size for block in blocks)
+    rates, squares = tuple(block.rate for block in blocks), tuple(block.square for block in blocks)
+    g = tuple(number for block in blocks for number in block.g)
+    if not any(isinstance(value, Tensor) for value in (*rates, *squares, *g)):
+        sample = spread(0.0)
+        return _numbers(kinds, rates, squares, g, len(sample), sample.device)
+    return Blocks(kinds, *(torch.stack([spread(value) for value in values], -1) for values in (rates, squares, g)))
 
 
-def _stack(values: list[Value], spread: Spread) -> Tensor:
-    if any(isinstance(value, Tensor) for value in values):
-        return torch.stack([spread(value) for value in values], -1)
-    sample = spread(0.0)  # numbers alone need one call, not one each
-    return torch.tensor([values], dtype=sample.dtype, device=sample.device).expand(len(sample), -1)
+@functools.lru_cache(maxsize=64)
+def _numbers(kinds: tuple[int, ...], *values: Any) -> Blocks:
+    """Blocks whose numbers are all known: a likelihood with a small kernel takes less time than to make them."""
+    *parts, h, device = values
+    return Blocks(kinds, *(torch.tensor([part], dtype=torch.float64, device=device).expand(h, -1) for part in parts))
 
 
 def _entries(kind: int, gap: Tensor, a: Tensor, b: Tensor) -> list[list[Tensor]]:

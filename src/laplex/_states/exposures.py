@@ -7,8 +7,8 @@ as the exposure ends, divided by delta, is observed. With G = [[0, h^T, 0], [0, 
     exp(G D) = [[1, v, kappa], [0, Phi, u], [0, 0, 1]]
 
 has the transition Phi over a gap D; v = h^T times the integral of Phi, which a slot gains from x; u, the covariance of
-x with a slot that has been open for D; and kappa, the integral of the integral of k. Slots that have been open for D and
-D' have the covariance kappa(D) + kappa(D') - kappa(|D - D'|).
+x with a slot that has been open for D; and kappa, the integral of the integral of k. Slots that have been open for D
+and D' have the covariance kappa(D) + kappa(D') - kappa(|D - D'|).
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -63,7 +64,10 @@ def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Res
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
     fits = core is not None and blocks.g.shape[-1] <= core.MAX_STATES and y.shape[-1] > 0
     if fits and _walkable(*tensors):
-        return Result(*_Likelihood.apply(*tensors, blocks.kinds, line.order, line.counts))
+        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+            return Result(*_Likelihood.apply(*tensors, blocks.kinds, line.order, line.counts))
+        held = [one.contiguous() for one in tensors]
+        return Result(*_walk(held, blocks.kinds, line.order, line.counts, keep=False)[:4])
     return _block_chain(line, blocks, diag, y)
 
 
@@ -99,17 +103,9 @@ class _Likelihood(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         *tensors, kinds, order, counts = inputs
         held = [one.contiguous() for one in tensors]
-        kernel, _codes = _kernel(held, kinds, order, counts)
-        h = held[0].shape[0]
-        keep = any(ctx.needs_input_grad)
-        states = held[0].new_empty(h * kernel.kept_size() if keep else 0)
-        sums, failed = held[0].new_zeros(3, h), held[0].new_empty(h, dtype=torch.int64)
-        diag, y = held[4:]
-        rows = [part.data_ptr() for part in sums]
-        core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *rows, states.data_ptr(), failed.data_ptr())
+        quad, logdet, loss, failed, states = _walk(held, kinds, order, counts, keep=True)
         ctx.save_for_backward(*tensors, states, *(one for one in (order, counts) if one is not None))
         ctx.kinds, ctx.given = kinds, (order is not None, counts is not None)
-        quad, logdet, loss = sums.unbind(0)
         ctx.mark_non_differentiable(loss, failed)
         return quad, logdet, loss, failed
 
@@ -121,7 +117,7 @@ class _Likelihood(torch.autograd.Function):
         if torch.is_grad_enabled():
             return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None
         held = [one.contiguous() for one in tensors]
-        kernel, _codes = _kernel(held, ctx.kinds, order, counts)
+        kernel = _kernel(held, ctx.kinds, order, counts)
         fresh = torch.empty_like if counts is None else torch.zeros_like
         bars = [fresh(one) for one in held]
         gradients = [one.contiguous() for one in (quad_bar, logdet_bar)]
@@ -131,14 +127,33 @@ class _Likelihood(torch.autograd.Function):
         return *bars, None, None, None
 
 
-def _kernel(
-    held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None
-) -> tuple[Any, Tensor]:
-    """What the core takes for a kernel, and the tensor of kinds, which must live as long."""
+def _walk(
+    held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
+) -> tuple[Tensor, ...]:
+    """quad, logdet, loss and failed, (h,) each, and if asked for the states from which the pullback starts."""
+    kernel = _kernel(held, kinds, order, counts)
+    gaps, diag, y = held[0], held[4], held[5]
+    h = gaps.shape[0]
+    states = gaps.new_empty(h * kernel.kept_size() if keep else 0)
+    sums, failed = gaps.new_zeros(3, h), gaps.new_empty(h, dtype=torch.int64)
+    quad, logdet, loss = sums.unbind(0)
+    outputs = quad, logdet, loss, states, failed
+    core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *(one.data_ptr() for one in outputs))
+    return quad, logdet, loss, failed, states
+
+
+def _kernel(held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None) -> Any:
+    """What the core takes for a kernel."""
     gaps, rates, squares, g = held[:4]
-    codes = torch.tensor(kinds, dtype=torch.int32, device="cpu")
-    addresses = [0 if one is None else one.data_ptr() for one in (gaps, codes, rates, squares, g, counts, order)]
-    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads()), codes
+    arrays = gaps, _codes(kinds), rates, squares, g, counts, order
+    addresses = [0 if one is None else one.data_ptr() for one in arrays]
+    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads())
+
+
+@functools.cache
+def _codes(kinds: tuple[int, ...]) -> Tensor:
+    """The kinds as an array that is never freed."""
+    return torch.tensor(kinds, dtype=torch.int32, device="cpu")
 
 
 def _chain_bars(

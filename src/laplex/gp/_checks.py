@@ -108,6 +108,8 @@ def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Te
     if not isinstance(y, Tensor) or not y.is_floating_point():
         got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
         raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {got}; use torch.as_tensor")
+    if y.shape == (*batch, shape[-1]):
+        return y
     fits = y.dim() > 0 and y.shape[-1] == shape[-1]
     if fits:
         try:

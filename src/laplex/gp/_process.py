@@ -91,6 +91,8 @@ class GaussianProcess:
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
         self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1))
 
+        self._held_diag: Tensor | None = None
+
     @property
     def batch_shape(self) -> torch.Size:
         """The shape of the series."""
@@ -112,8 +114,16 @@ class GaussianProcess:
         components, line = self.kernel.components(), self._line()
         blocks = [one for one in components if isinstance(one, Block)]
         if len(blocks) == len(components) and isinstance(line, Line):
-            return block_likelihood(line, stacked(blocks, self.series.spread), self.series.flat(self.diag), y)
+            return block_likelihood(line, stacked(blocks, self.series.spread), self._flat_diag(), y)
         return chain_likelihood(line, self._chain(components, line), line.take(y))
+
+    def _flat_diag(self) -> Tensor:
+        """(h, n); held in one piece where nobody asks for its gradient."""
+        if self.diag.requires_grad:
+            return self.series.flat(self.diag)
+        if self._held_diag is None:
+            self._held_diag = self.series.flat(self.diag).contiguous()
+        return self._held_diag
 
     def _line(self) -> Line | Events:
         if self.exposure is None:
@@ -123,11 +133,11 @@ class GaussianProcess:
     def _chain(self, components: Sequence[Component], line: Line | Events) -> Chain:
         series = self.series
         if isinstance(line, Events):
-            return line.chain(components, series.flat(self.diag), series.spread)
+            return line.chain(components, self._flat_diag(), series.spread)
         steps = joined_steps(components, line.gaps, series.spread)
         band = None if self.band is None else line.take(series.flat(self.band)).long()
         p, q = joined_readings(components, line.take(series.t), band, series.spread)
-        return Chain(steps, p, q, line.masked(line.take(series.flat(self.diag))))
+        return Chain(steps, p, q, line.masked(line.take(self._flat_diag())))
 
     def _factored(self, where: str) -> tuple[Factored, Line | Events]:
         line = self._line()
@@ -139,14 +149,15 @@ class GaussianProcess:
         """Raise if K + diag is not positive definite, and warn if it nearly is not."""
         if not checks.readable(failed):
             return  # the results are NaN
-        if bool((failed >= 0).any()):
-            series = int((failed >= 0).nonzero()[0])
-            time = self._time(series, int(failed[series]))
+        points = failed.tolist()
+        if max(points) >= 0:
+            series = next(i for i, point in enumerate(points) if point >= 0)
+            time = self._time(series, points[series])
             raise LinAlgError(
                 f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
                 "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
             )
-        worst = 0.0 if loss is None else float(loss.max()) * torch.finfo(torch.float64).eps
+        worst = 0.0 if loss is None else max(loss.tolist()) * torch.finfo(torch.float64).eps
         if worst > LOSS:
             warn(
                 f"{where}: K + diag is nearly singular: rounding errors of up to about {worst:.1g} are in the log "
@@ -266,7 +277,9 @@ class GaussianProcess:
     def _residual(self, where: str, y: Any) -> tuple[Tensor, torch.dtype]:
         """Observations minus the mean, (h, n), and the dtype of results."""
         values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
-        residual = values.double() - self._mean_at(where)
+        residual = values.double()
+        if not isinstance(self.mean, int | float) or self.mean != 0:
+            residual = residual - self._mean_at(where)
         return self.series.flat(residual), values.dtype
 
     def _mean_at(self, where: str, t: Tensor | None = None) -> Tensor | float:
