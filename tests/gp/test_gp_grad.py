@@ -389,7 +389,7 @@ COMPILED = {
     "chain": (
         lambda scale, sigma: (
             gp.CARMA(torch.stack([scale, 1 + sigma]), sigma[None])
-            + gp.Matern32(scale) * gp.Cosine(2.0) * sigma
+            + gp.Scale(gp.Matern32(scale) * gp.Cosine(2.0), sigma)  # Dynamo has no tensor * module
             + gp.Linear(sigma, scale)
         ),
         "eager",
