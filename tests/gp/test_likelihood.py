@@ -221,6 +221,14 @@ def test_series_of_different_sizes(case, path):
         assert_close(got[i], density(matrix, y[i]), allowance(matrix), size_of(matrix, y[i]))
 
 
+def test_lists_of_single_points(path):
+    """A list says that there are two series, whatever their sizes; a tensor (2, 1) is refused as a likely mistake."""
+    t, diag, y = ragged((1, 1))
+    got = gp.GaussianProcess(gp.Matern32(1.0), t, diag=diag).log_likelihood(y)
+    want = torch.cat([density(with_noise(gp.Matern32(1.0), t[i], diag[i]), y[i])[None] for i in range(2)])
+    assert_close(got, want, 1e-12)
+
+
 def test_different_sizes_and_parameters(path):
     t, diag, y = ragged()
     scale = torch.tensor([0.5, 1.0, 2.0, 3.0], dtype=torch.float64)

@@ -83,8 +83,9 @@ class GaussianProcess:
         sizes = None
         if isinstance(t, list | tuple):
             t, sizes = padded([checks.times(checks.WHERE, "t", one) for one in checks.nonempty(t)])
-            self.counts = sizes.tolist()
-        self.t = checks.times(checks.WHERE, "t", t)
+            self.t, self.counts = t, sizes.tolist()
+        else:
+            self.t = checks.times(checks.WHERE, "t", t)
         batch = checks.batch(self.t, kernel.batch_shape)
         self.diag = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
         self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
