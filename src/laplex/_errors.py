@@ -17,7 +17,7 @@ class PerformanceWarning(UserWarning):
 
 
 class PrecisionWarning(UserWarning):
-    """float32 anchors are so large, compared with tau, that rounding shows in the kernel. Shown once per process."""
+    """Rounding shows: float32 anchors are very large compared with tau, or a matrix is nearly singular."""
 
     __module__ = "laplex"
 

@@ -1,8 +1,11 @@
 """Gram matrices that are nearly singular: what is solved, and what is refused."""
 
+import warnings
+
 import pytest
 import torch
 
+import laplex
 from helpers import error
 from laplex import LaplaceOperator, _backends
 from systems import dense, normal, operator
@@ -106,3 +109,18 @@ def test_large_samples_are_white(phased, on):
     M, noise = LaplaceOperator(normal(n), normal(k), **phases).gram(), normal(n)
     C = M.cholesky(0.5)
     assert error(C.solve(C @ noise), noise) <= 1e-12
+
+
+@PHASED
+def test_a_log_determinant_that_lost_digits_says_so(phased):
+    a, b = torch.rand(60).double() * 3, torch.rand(20).double() * 3
+    phases = {"phi": normal(60), "psi": normal(20)} if phased else {}
+    M = LaplaceOperator(a, b, **phases).gram()
+    with pytest.warns(
+        laplex.PrecisionWarning, match=r"GramOperator.logdet: the matrix is nearly singular: errors of up"
+    ):
+        M.logdet(1e-10 * float(M.diagonal().max()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        M.logdet(1e-2)
+        LaplaceOperator(a, phi=phases.get("phi")).logdet(1e-9)  # K itself keeps its digits

@@ -47,6 +47,7 @@ from laplex._checks.solves import not_negative as not_negative
 from laplex._checks.solves import reverse_mode_only as reverse_mode_only
 from laplex._checks.solves import right_hand_side as right_hand_side
 from laplex._checks.solves import sample_count as sample_count
+from laplex._checks.solves import warn_of_lost_digits as warn_of_lost_digits
 from laplex._checks.tau import SMALLEST_TAU as SMALLEST_TAU
 from laplex._checks.tau import SMALLEST_TAU_OF_SQUARES as SMALLEST_TAU_OF_SQUARES
 from laplex._checks.tau import bad_tau as bad_tau

@@ -11,6 +11,23 @@ from torch.autograd import forward_ad
 
 from laplex._checks.arguments import as_float, column_hint, real
 from laplex._checks.messages import not_captured, not_finite
+from laplex._errors import PrecisionWarning, warn
+
+LOST = 1e-6  # of a log determinant, by rounding errors: above it a warning is given
+
+
+def warn_of_lost_digits(where: str, ratios: float) -> None:
+    """Warn if a matrix A is nearly singular; ``ratios`` is the sum of A_ii / d_i over its pivots d.
+
+    A factorisation finds d_i with an error of about eps A_ii, so that log det A has one of about eps times the sum.
+    """
+    lost = ratios * torch.finfo(torch.float64).eps
+    if lost > LOST:
+        warn(
+            f"{where}: the matrix is nearly singular: errors of up to about {lost:.1g} are in its log determinant, by "
+            "rounding; raise `diag`",
+            PrecisionWarning,
+        )
 
 
 def diagonal(where: str, diag: object, a: Tensor, batch: tuple[int, ...], *, optional: bool) -> Tensor:

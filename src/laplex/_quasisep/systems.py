@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from laplex import _backends, _checks
+from laplex._eager import plain
 from laplex._errors import StalePlanError
 from laplex._product import product
 from laplex._quasisep.arrays import Chain
@@ -131,6 +132,10 @@ class System(NamedTuple):
     def logdet(self) -> Tensor:
         """log det(scale * A), (*H), in the dtype of the anchors."""
         total = logdet(self.generators, self.factored)
+        if self.factored.chain.mass.shape[-1] and total.device.type == "cpu" and plain(total):
+            # Of Gram matrices: K itself is factored without a subtraction, and keeps its digits.
+            entries = (self.generators.p * self.generators.q).sum(-1).detach()
+            _checks.warn_of_lost_digits(self.where, float((entries / self.factored.d.detach()).sum(-1).max()))
         if self.scale is not None:
             total = total + self.diag.shape[-1] * self.scale.log()
         return total.reshape(self.batch).to(self.dtype)

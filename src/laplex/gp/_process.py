@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from laplex._errors import PrecisionWarning, warn
+from laplex._checks.solves import warn_of_lost_digits
 from laplex._states.blocks import Block, stacked
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
@@ -23,7 +23,6 @@ from laplex.gp._kernel import Kernel
 from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
-LOSS = 1e-6  # of log det A, by rounding errors: above it a warning is given
 
 
 class Prediction(NamedTuple):
@@ -158,13 +157,8 @@ class GaussianProcess:
                 f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
                 "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
             )
-        worst = 0.0 if loss is None else max(loss.tolist()) * torch.finfo(torch.float64).eps
-        if worst > LOSS:
-            warn(
-                f"{where}: K + diag is nearly singular: rounding errors of up to about {worst:.1g} are in the log "
-                "determinant, and as many digits are lost in the rest; raise `diag`",
-                PrecisionWarning,
-            )
+        if loss is not None:
+            warn_of_lost_digits(where, max(loss.tolist()))
 
     def _time(self, series: int, point: int) -> float:
         line = self._line()
