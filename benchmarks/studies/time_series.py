@@ -13,6 +13,7 @@ are compared with celerite2's before anything is timed. tinygp compiles its func
 import argparse
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +206,7 @@ def timed(what: str, kernel: str, n: int, calls: dict[str, Call]) -> dict[str, A
     for call in calls.values():
         call()
     times = interleave(calls, budget=Budget(min_s=1.0, min_samples=5, max_s=20.0))
-    row = {"what": what, "kernel": kernel, "n": n, "ms": {name: 1e3 * one.median for name, one in times.items()}}
+    row: dict[str, Any] = {"what": what, "kernel": kernel, "n": n, "ms": {name: 1e3 * one.median for name, one in times.items()}}
     row["p20"] = {name: 1e3 * one.p20 for name, one in times.items()}
     row["ratio"] = {name: row["ms"]["laplex"] / ms for name, ms in row["ms"].items() if name != "laplex"}
     print(what, kernel, n, {name: f"{ms:.3g} ms" for name, ms in row["ms"].items()}, row["ratio"], flush=True)
@@ -220,14 +221,15 @@ def main() -> None:
     options = parser.parse_args()
     sizes = QUICK_SIZES if options.quick else SIZES
     kernels = ("exponential", "matern32", "sho", "three terms")
-    jobs = [("likelihood", kernel, n, lambda k=kernel, n=n: likelihoods(k, n)) for kernel in kernels for n in sizes]
-    jobs += [("gradient", kernel, n, lambda k=kernel, n=n: gradients(k, n)) for kernel in kernels for n in sizes]
-    jobs += [("whole", "exponential", n, lambda n=n: whole(n)) for n in sizes]
+    jobs = [("likelihood", kernel, n, partial(likelihoods, kernel, n)) for kernel in kernels for n in sizes]
+    jobs += [("gradient", kernel, n, partial(gradients, kernel, n)) for kernel in kernels for n in sizes]
+    jobs += [("whole", "exponential", n, partial(whole, n)) for n in sizes]
     for what, function in (("predict", predictions), ("samples", samples)):
-        small = QUICK_PREDICTED if options.quick else PREDICTED
-        long = () if options.quick else LONG
-        jobs += [(what, "sho", n, lambda f=function, n=n: f(n, rival=True)) for n in small]
-        jobs += [(what, "sho", n, lambda f=function, n=n: f(n, rival=False)) for n in long]
+        jobs += [
+            (what, "sho", n, partial(function, n, rival=True))
+            for n in (QUICK_PREDICTED if options.quick else PREDICTED)
+        ]
+        jobs += [(what, "sho", n, partial(function, n, rival=False)) for n in (() if options.quick else LONG)]
     report: dict[str, Any] = {**conditions("cpu"), "rows": []}
     for what, kernel, n, make in jobs:
         report["rows"].append(timed(what, kernel, n, make()))
