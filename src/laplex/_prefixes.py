@@ -38,7 +38,7 @@ def compose_states(one: Maps, two: Maps) -> Maps:
     """Of maps S -> X + F S (I - G S)^-1 F^T, each given as (F, G, X)."""
     (f1, g1, x1), (f2, g2, x2) = one, two
     unit = torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
-    between = torch.linalg.inv_ex(unit - x1 @ g2).inverse  # (I - X1 G2)^-1; NaN, no error, if singular
+    between = _inverse(unit - x1 @ g2)
     through = f2 @ between
     return through @ f1, g1 + f1.mT @ g2 @ between @ f1, x2 + through @ x1 @ f2.mT
 
@@ -61,6 +61,19 @@ def previous(states: Tensor) -> Tensor:
 def following(states: Tensor) -> Tensor:
     """States (h, n, ...) of the point after every point; 0 for the last."""
     return torch.cat([states[:, 1:], torch.zeros_like(states[:, :1])], 1)
+
+
+def _inverse(matrices: Tensor) -> Tensor:
+    """The inverses of (..., s, s); not finite, and no error, if singular. Libraries are slow with very small ones."""
+    size = matrices.shape[-1]
+    if size == 1:
+        return 1 / matrices
+    if size == 2:
+        a, b, c, d = matrices.flatten(-2).unbind(-1)
+        turned = torch.stack([d, -b, -c, a], -1) / (a * d - b * c)[..., None]
+        return turned.unflatten(-1, (2, 2))
+    inverse: Tensor = torch.linalg.inv_ex(matrices).inverse
+    return inverse
 
 
 def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
