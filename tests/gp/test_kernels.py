@@ -119,8 +119,8 @@ def test_a_carma_of_two_is_an_oscillator():
     assert_close(gp.CARMA(as_tensor([w * w, w / q]), as_tensor([1.0]))(t), want, 1e-13)
 
 
-@pytest.mark.parametrize("beta", [[0.3], [1.0, 0.5], [0.2, 0.4, 0.1]])
-@pytest.mark.parametrize("alpha", [[1.0, 1.2, 1.6], [0.5, 1.9, 2.2, 1.4]])
+@pytest.mark.parametrize("beta", [[0.3], [0.1, 0.5], [0.2, 0.4, 0.1]])
+@pytest.mark.parametrize("alpha", [[1.4, 2.3, 1.5], [0.5, 1.9, 2.2, 1.4]])
 def test_carma_is_the_sum_over_roots(alpha, beta):
     case = KERNEL["carma_3_1"]
     t = as_tensor([0.0, 0.1, 1.0, 7.0])
