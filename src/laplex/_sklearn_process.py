@@ -49,8 +49,11 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         n_features_in_, feature_names_in_: as scikit-learn defines them.
 
     Example:
+        >>> import numpy as np
+        >>> from laplex.sklearn import LaplexGaussianProcess
         >>> times = np.linspace(0, 10, 300)
-        >>> model = LaplexGaussianProcess(laplex.gp.Matern32(scale=1.0)).fit(times, np.sin(times))
+        >>> values = np.sin(times) + 0.1 * np.random.default_rng(0).normal(size=300)
+        >>> model = LaplexGaussianProcess(laplex.gp.Matern32(scale=1.0)).fit(times, values)
         >>> mean, std = model.predict([[2.5], [11.0]], return_std=True)
         >>> mean.shape, bool(std[0] < std[1])
         ((2,), True)

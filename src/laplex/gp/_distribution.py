@@ -58,6 +58,7 @@ class ProcessDistribution(Distribution):
 
     @property
     def mean(self) -> Tensor:
+        """Of the process, (*batch, n)."""
         return self._mean().expand(self._extended_shape())
 
     @property
@@ -69,6 +70,7 @@ class ProcessDistribution(Distribution):
         return (process.series.shaped(prior) + process.diag).expand(self._extended_shape())
 
     def log_prob(self, value: Tensor) -> Tensor:
+        """The logarithm of the density of values (*sample, *batch, n): (*sample, *batch). They share one factor."""
         if self._validate_args:
             self._validate_sample(value)
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)

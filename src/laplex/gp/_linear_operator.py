@@ -24,13 +24,15 @@ class StateLinearOperator(LinearOperator):  # type: ignore[misc]
         A_ij = p_i^T T_i ... T_{j+1} q_j  for i > j,    A_ii = p_i^T q_i + diag_i
 
     with points in the order of time. A sum with a diagonal matrix, or with an operator over the same times, and a
-    multiple are operators of this kind again. :class:`LaplexKernel` makes them.
+    multiple are operators of this kind again. :class:`laplex.gp.gpytorch.LaplexKernel` makes them.
 
     Args:
         steps (*batch, n, s, s), p (*batch, n, s), q (*batch, n, s), diag (*batch, n): in float64.
         order (*batch, n): the row of every point.
         precision: the dtype that the operator shows.
     """
+
+    __module__ = "laplex.gp.gpytorch"
 
     def __init__(
         self,
