@@ -163,6 +163,10 @@ class Factored(NamedTuple):
         pushed = self.chain.steps @ previous(self.w[..., None] * x[..., None, :])
         return x + (self.chain.p[..., None] * scan(self.chain.steps, pushed)).sum(-2)
 
+    def roots(self) -> Tensor:
+        """sqrt(d), (h, n); 1 where nothing is observed."""
+        return torch.where(self.over_d == 0, 1.0, self.d).sqrt()
+
     def gather(self, z: Tensor) -> Tensor:
         """r (h, n, s, m): what a point and those after it tell of the state at the point, from z = L^-1 y."""
         return scan(self.loops, self.chain.p[..., None] * (z * self.over_d[..., None])[..., None, :], reverse=True)

@@ -56,6 +56,9 @@ class Kernel(nn.Module, ABC):
     def __add__(self, other: object) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
+    def __radd__(self, other: object) -> Kernel:
+        return self if isinstance(other, int) and other == 0 else NotImplemented  # so that sum(kernels) works
+
     def __mul__(self, other: object) -> Kernel:
         if isinstance(other, Kernel):
             return Product(self, other)

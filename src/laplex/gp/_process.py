@@ -91,7 +91,7 @@ class GaussianProcess:
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
         self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1))
 
-        self._held_diag: Tensor | None = None
+        self._held_diag: tuple[Any, Tensor] | None = None
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -119,11 +119,12 @@ class GaussianProcess:
 
     def _flat_diag(self) -> Tensor:
         """(h, n); held in one piece where nobody asks for its gradient."""
-        if self.diag.requires_grad:
+        if self.diag.requires_grad or not checks.readable(self.diag):
             return self.series.flat(self.diag)
-        if self._held_diag is None:
-            self._held_diag = self.series.flat(self.diag).contiguous()
-        return self._held_diag
+        key = id(self.diag), self.diag._version if not self.diag.is_inference() else 0
+        if self._held_diag is None or self._held_diag[0] != key:
+            self._held_diag = key, self.series.flat(self.diag).contiguous()
+        return self._held_diag[1]
 
     def _line(self) -> Line | Events:
         if self.exposure is None:
@@ -246,7 +247,7 @@ class GaussianProcess:
 
     def dot_tril(self, y: Tensor) -> Tensor:
         """L y, where L L^T = K + diag and L is lower triangular in the order of time: y (*batch, n) or columns."""
-        return self._columns("dot_tril", y, lambda factored, x: factored.colour(factored.d.sqrt()[..., None] * x))
+        return self._columns("dot_tril", y, lambda factored, x: factored.colour(factored.roots()[..., None] * x))
 
     def _columns(self, name: str, y: Tensor, function: Callable[[Factored, Tensor], Tensor]) -> Tensor:
         where = f"{checks.WHERE}.{name}"
@@ -264,8 +265,7 @@ class GaussianProcess:
         """Draws of N(0, A), (h, n, draws), in the caller's order."""
         shape = *factored.d.shape, draws
         white = torch.randn(shape, dtype=torch.float64, device=self.t.device, generator=generator)
-        root = torch.where(factored.over_d == 0, 1.0, factored.d).sqrt()  # 1 where there is no point
-        return line.put(factored.colour(root[..., None] * white))
+        return line.put(factored.colour(factored.roots()[..., None] * white))
 
     # --- What the caller gave, and gets ------------------------------------------------------------------------------
 

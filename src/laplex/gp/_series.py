@@ -23,22 +23,39 @@ class Series:
         """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded."""
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
         self.t = self.flat(t)
+        self._sort()
+
+    def _sort(self) -> None:
+        t, counts = self.t.detach(), self.counts
         last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
-        keys = self.t.detach() if last is None else self.t.detach().masked_fill(last, torch.inf)
-        self.order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True)
-        self.sorted_times = keys if self.order is None else keys.gather(1, self.order)  # infinite where padded
+        keys = t if last is None else t.masked_fill(last, torch.inf)
+        self._order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True)
+        self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
+        self._version = _version(self.t)
         self._line = None if self.t.requires_grad else self._new_line()
+
+    def _follow(self) -> None:
+        """Sort again if an optimizer, say, has moved the times since."""
+        if _version(self.t) != self._version:
+            self._sort()
+
+    @property
+    def sorted_times(self) -> Tensor:
+        """(h, n), in order; infinite where series are padded."""
+        self._follow()
+        return self._sorted_times
 
     def line(self) -> Line:
         """The gaps, differentiable in the times."""
+        self._follow()
         return self._line or self._new_line()
 
     def _new_line(self) -> Line:
-        gaps = gaps_between(self.t, self.order)
+        gaps = gaps_between(self.t, self._order)
         if self.counts is not None:
             points = torch.arange(self.n, device=gaps.device)
             gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
-        return Line(gaps, self.order, self.counts)
+        return Line(gaps, self._order, self.counts)
 
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
@@ -70,6 +87,11 @@ def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
 def is_ragged(t: Any) -> bool:
     """Whether times are a list of series."""
     return isinstance(t, list | tuple) and len(t) > 0 and all(isinstance(one, Tensor) for one in t)
+
+
+def _version(t: Tensor) -> int:
+    """How often a tensor was changed in place, where that can be known."""
+    return t._version if plainly_eager() and plain(t) and not t.is_inference() else 0
 
 
 def _in_order(t: Tensor) -> bool:
