@@ -1,9 +1,14 @@
-"""The ways a likelihood or a factor is computed."""
+"""One thread for all tests, and the ways a likelihood or a factor is computed."""
 
 import pytest
 
 from laplex import _compiled
 from laplex._states import chain, likelihood
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread(one_thread):
+    """Matrices are small here, and threads that wait for one another on a busy machine take ten times as long."""
 
 
 @pytest.fixture(params=["walk", "chain", "portable"])

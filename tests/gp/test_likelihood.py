@@ -167,6 +167,21 @@ def test_a_batch_is_one_by_one(case, path):
             assert_close(got[i, j], want, allowance(matrix), size_of(matrix, y[i, j]))
 
 
+@named_kernels("exponential", "sum", "product")
+def test_threads_change_no_bit(case):
+    """Series are shared among threads; each is computed by one."""
+    t = uniform(seeded(6), 40, 60).requires_grad_()
+    diag, y = observed(t.detach())
+    results = []
+    for threads in (1, 4):
+        torch.set_num_threads(threads)
+        process = gp.GaussianProcess(case.kernel(), t, diag=diag)
+        value = process.log_likelihood(y)
+        results.append((value, *torch.autograd.grad(value.sum(), t), process.predict(y)))
+    torch.set_num_threads(1)
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
+
+
 BATCHED = {
     "exponential": lambda x: gp.Exponential(x, x.sqrt()),
     "matern52": lambda x: gp.Matern52(x, x.sqrt()),

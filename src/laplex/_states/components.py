@@ -147,7 +147,7 @@ class Trend(Component):
         return Reading(p, spread(self.variance)[:, None, None] * p)
 
     def feedback(self, spread: Spread) -> Tensor:
-        raise ValueError("laplex.gp: observations over an exposure are not defined for Linear; put a line into the mean")
+        raise ValueError("laplex.gp: observations over an exposure are not defined for Linear; make it the mean")
 
 
 class Banded(Component):
