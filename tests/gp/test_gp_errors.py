@@ -419,7 +419,7 @@ def test_what_exposures_do_not_have(method):
 
 
 def test_exposures_of_a_line():
-    with pytest.raises(ValueError, match="exposure are not defined for Trend; subtract it as a mean"):
+    with pytest.raises(ValueError, match="exposure are not defined for Linear; make it the mean"):
         process(gp.Linear(), exposure=0.1).log_likelihood(Y)
 
 

@@ -400,7 +400,7 @@ COMPILED = {
 @pytest.mark.usefixtures("unpoisoned")
 @pytest.mark.parametrize(("build", "backend"), COMPILED.values(), ids=COMPILED)
 def test_compiled_likelihoods(build, backend):
-    t = uniform(seeded(1), 5)  # every doubling makes the graph longer
+    t = uniform(seeded(1), 3)  # every doubling makes the graph longer
     diag, y = observed(t)
 
     def value_of(scale, sigma, t, y):
@@ -417,7 +417,7 @@ def test_compiled_likelihoods(build, backend):
 
 @pytest.mark.usefixtures("unpoisoned")
 def test_compiled_predictions():
-    t = uniform(seeded(1), 5)
+    t = uniform(seeded(1), 3)
     diag, y = observed(t)
 
     def predicted(scale, t, y):
