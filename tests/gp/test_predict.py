@@ -33,8 +33,8 @@ def new_times(t):
     span = max(high - low, 1.0)
     inside = low + span * torch.rand(9, generator=seeded(11), dtype=torch.float64)
     outside = as_tensor([low - 0.3, high + 0.7, low - 40.0, high + 1e5])
-    beside = torch.nextafter(t[:3], t.new_tensor(torch.inf))
-    new = torch.cat([inside, t[:5], beside, outside])
+    neighbours = torch.nextafter(t[:3], t.new_tensor(torch.inf))
+    new = torch.cat([inside, t[:5], neighbours, outside])
     return new[torch.randperm(len(new), generator=seeded(12))]
 
 
