@@ -65,13 +65,13 @@ def jaxed(name: str, one: Any) -> Any:
     kernels = tinygp.kernels.quasisep
     exponential = kernels.Exp(scale=1.4 * one, sigma=1.2 * one)
     sho = kernels.SHO(omega=2 * np.pi / 3.0 / one, quality=4.0 * one, sigma=1.2 * one)
-    found = {
+    choices = {
         "exponential": exponential,
         "matern32": kernels.Matern32(scale=2.0 * one, sigma=1.2 * one),
         "sho": sho,
         "three terms": exponential + kernels.Matern32(scale=2.0 * one) + sho,
     }
-    return found[name]
+    return choices[name]
 
 
 def data(n: int) -> tuple[Tensor, Tensor]:
@@ -150,7 +150,7 @@ def tinygp_gradient(name: str, t: Tensor, y: Tensor) -> Call:
     return lambda: jax.block_until_ready(both(1.0, times, noise))
 
 
-def whole(n: int) -> dict[str, Call]:
+def from_unsorted(n: int) -> dict[str, Call]:
     """From times to the likelihood: unsorted for laplex, sorted for celerite2, which checks that."""
     t, y = data(n)
     shuffled = torch.randperm(n)
@@ -206,7 +206,12 @@ def timed(what: str, kernel: str, n: int, calls: dict[str, Call]) -> dict[str, A
     for call in calls.values():
         call()
     times = interleave(calls, budget=Budget(min_s=1.0, min_samples=5, max_s=20.0))
-    row: dict[str, Any] = {"what": what, "kernel": kernel, "n": n, "ms": {name: 1e3 * one.median for name, one in times.items()}}
+    row: dict[str, Any] = {
+        "what": what,
+        "kernel": kernel,
+        "n": n,
+        "ms": {name: 1e3 * one.median for name, one in times.items()},
+    }
     row["p20"] = {name: 1e3 * one.p20 for name, one in times.items()}
     row["ratio"] = {name: row["ms"]["laplex"] / ms for name, ms in row["ms"].items() if name != "laplex"}
     print(what, kernel, n, {name: f"{ms:.3g} ms" for name, ms in row["ms"].items()}, row["ratio"], flush=True)
@@ -223,7 +228,7 @@ def main() -> None:
     kernels = ("exponential", "matern32", "sho", "three terms")
     jobs = [("likelihood", kernel, n, partial(likelihoods, kernel, n)) for kernel in kernels for n in sizes]
     jobs += [("gradient", kernel, n, partial(gradients, kernel, n)) for kernel in kernels for n in sizes]
-    jobs += [("whole", "exponential", n, partial(whole, n)) for n in sizes]
+    jobs += [("whole", "exponential", n, partial(from_unsorted, n)) for n in sizes]
     for what, function in (("predict", predictions), ("samples", samples)):
         jobs += [
             (what, "sho", n, partial(function, n, rival=True))

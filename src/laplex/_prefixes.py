@@ -70,8 +70,8 @@ def _inverse(matrices: Tensor) -> Tensor:
         return 1 / matrices
     if size == 2:
         a, b, c, d = matrices.flatten(-2).unbind(-1)
-        turned = torch.stack([d, -b, -c, a], -1) / (a * d - b * c)[..., None]
-        return turned.unflatten(-1, (2, 2))
+        turned: Tensor = torch.stack([d, -b, -c, a], -1) / (a * d - b * c)[..., None]
+        return turned.reshape(matrices.shape)
     inverse: Tensor = torch.linalg.inv_ex(matrices).inverse
     return inverse
 
