@@ -48,6 +48,7 @@ from laplex import density as density
 from laplex import gp as gp
 from laplex import nn as nn
 from laplex import reference as reference
+from laplex import soft as soft
 from laplex._algebra import SumOperator as SumOperator
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
 from laplex._errors import PerformanceWarning as PerformanceWarning
@@ -87,4 +88,5 @@ __all__ = [
     "reference",
     "reseat",
     "seriate",
+    "soft",
 ]

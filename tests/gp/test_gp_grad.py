@@ -424,6 +424,6 @@ def test_compiled_predictions():
         return gp.GaussianProcess(gp.Matern32(scale), t, diag=diag).predict(y, NEW, return_var=True)
 
     torch._dynamo.reset()
-    got = torch.compile(predicted, backend="eager")(as_tensor(1.4), t, y)
+    got = torch.compile(predicted, backend="eager", fullgraph=True)(as_tensor(1.4), t, y)
     for one, two in zip(got, predicted(as_tensor(1.4), t, y), strict=True):
         assert_close(one, two, 1e-11)

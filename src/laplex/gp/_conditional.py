@@ -11,7 +11,6 @@ Phi the transitions over the gaps to t and from t,
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -49,6 +48,8 @@ class Conditional:
         """``y`` (h, n, m): observations minus the mean, in the order of the line."""
         self.process, self._factored, self._line, self._y, self._dtype = process, factored, line, y, dtype
         self._z, self._f = factored.whiten(y)
+        self._held_information: Tensor | None = None
+        self._held_gathered: Tensor | None = None
 
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
         """(*batch, m)."""
@@ -120,22 +121,28 @@ class Conditional:
 
     # --- What the observations tell at a point -----------------------------------------------------------------------
 
-    @cached_property
-    def _information(self) -> Tensor:
-        return self._factored.information()
+    # Each is computed when it is first asked for. (functools.cached_property takes a lock, which breaks a graph.)
 
-    @cached_property
+    @property
+    def _information(self) -> Tensor:
+        if self._held_information is None:
+            self._held_information = self._factored.information()
+        return self._held_information
+
+    @property
     def _states_after(self) -> Tensor:
         return self._factored.states + self._factored.c[..., :, None] * self._factored.w[..., None, :]
 
-    @cached_property
+    @property
     def _means_after(self) -> Tensor:
         """f + w z, (h, n, s, m)."""
         return self._f + self._factored.w[..., None] * self._z[..., None, :]
 
-    @cached_property
+    @property
     def _gathered(self) -> Tensor:
-        return self._factored.gather(self._z)
+        if self._held_gathered is None:
+            self._held_gathered = self._factored.gather(self._z)
+        return self._held_gathered
 
     def _means(self, points: Points) -> Tensor:
         """Without the prior mean, (h, m, columns)."""

@@ -1,0 +1,14 @@
+"""Soft sorting, ranks, top-k and quantiles, exact, differentiable and in O(n log n).
+
+    values, P = laplex.soft.sort(x, tau=0.1)
+    laplex.soft.rank(x, tau=0.1)
+    laplex.soft.topk_mask(x, k=10, tau=0.1)
+    laplex.soft.quantile(x, 0.9, tau=0.1)
+
+tau is in the units of x. Nothing of size n x n is made, and nothing is squashed.
+"""
+
+from laplex.soft._rank import median, quantile, rank, topk_mask
+from laplex.soft._sort import SoftPermutation, Sorted, sort, topk
+
+__all__ = ["SoftPermutation", "Sorted", "median", "quantile", "rank", "sort", "topk", "topk_mask"]
