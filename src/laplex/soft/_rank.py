@@ -14,7 +14,8 @@ that over j <= m,
 
     W - A q / (2 w) + B w / 2 = k,        w = e^-((b - x_m) / tau),   q = e^-((x_{m+1} - x_m) / tau)
 
-a quadratic equation for w. No exponent is positive.
+a quadratic equation for w, solved in logarithms, and measured from x_m or from x_{m+1}, whichever b follows: so nothing
+underflows for a tiny tau, and b - x_j keeps its digits however large x is. No exponent is positive.
 
     L. Struski, M. Bednarczyk, I. Podolak, J. Tabor, LapSum: one method to differentiate them all, ICML (2025),
         arXiv:2503.06242: ranks, top-k and sorting by such sums and their inverse.
@@ -22,6 +23,7 @@ a quadratic equation for w. No exponent is positive.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -59,9 +61,10 @@ def rank(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> Ten
 class _Ranks(torch.autograd.Function):
     """d rank_i = sum over j of K_ij (dx_i - dx_j) / (2 tau) - sum over j of K_ij (x_i - x_j) dtau / (2 tau^2)."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tau: Tensor) -> Tensor:
-        ctx.save_for_backward(x, tau)
+    def forward(x: Tensor, tau: Tensor) -> Tensor:
         ordered = x.sort(-1).values
         below = torch.searchsorted(ordered, x)
         ties = torch.searchsorted(ordered, x, right=True) - below
@@ -69,17 +72,40 @@ class _Ranks(torch.autograd.Function):
         return 0.5 + below + ties / 2 + odd[:, 0].double() / 2
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
         x, tau = ctx.saved_tensors
-        matrix = _symmetric(x, tau)
-        rows = torch.stack([torch.ones_like(g), g], 1)
-        ones, weighted = scan(rows, matrix, odd=False)[0].unbind(1)
-        x_bar = (g * ones - weighted) / (2 * tau[:, None])
-        tau_bar = None
-        if ctx.needs_input_grad[1]:
-            _, odd = scan(torch.ones_like(g)[:, None], matrix, odd=True, degree=1)
-            tau_bar = (g * odd[:, 0]).sum(-1) / (2 * tau)
-        return x_bar.to(x.dtype), tau_bar
+        x_bar = _differences(g, x, tau).to(x.dtype)
+        if not ctx.needs_input_grad[1]:
+            return x_bar, None
+        return x_bar, (g * _stretches(x, tau)).sum(-1)
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor | None, dtau: Tensor | None) -> Tensor:
+        x, tau = ctx.saved_tensors
+        change = torch.zeros_like(x, dtype=torch.float64)
+        if dx is not None:
+            change = change + _differences(dx.double(), x, tau)
+        if dtau is not None:
+            change = change + _stretches(x, tau) * dtau[:, None]
+        return change
+
+
+def _differences(v: Tensor, x: Tensor, tau: Tensor) -> Tensor:
+    """sum over j of K_ij (v_i - v_j) / (2 tau), (h, n): the derivative in x, which is symmetric."""
+    ones, weighted = scan(torch.stack([torch.ones_like(v), v], 1), _symmetric(x, tau), odd=False)[0].unbind(1)
+    return (v * ones - weighted) / (2 * tau[:, None])
+
+
+def _stretches(x: Tensor, tau: Tensor) -> Tensor:
+    """The derivative of every rank in tau, (h, n)."""
+    ones = torch.ones_like(x, dtype=torch.float64)[:, None]
+    _, odd = scan(ones, _symmetric(x, tau), odd=True, degree=1)
+    return odd[:, 0] / (2 * tau[:, None])
 
 
 def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any) -> Tensor:
@@ -101,10 +127,11 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any) -> Tensor:
     rows = rows_along(where, x, dim)
     flat, tau = _flat(rows, softness(where, tau, rows))
     count = _counts(where, "k", k, rows, rows.shape[-1])
-    flat = flat.double()
-    inside = (count > 0) & (count < rows.shape[-1])
-    b = _threshold(flat, torch.ones_like(flat), torch.where(inside, count, rows.shape[-1] / 2), tau)
-    mask = _distribution((flat - b[:, None]) / tau[:, None])
+    n, flat = rows.shape[-1], flat.double()
+    inside = (count > 0) & (count < n)
+    safe = torch.where(inside, count, n / 2)
+    anchor, b = _threshold(flat, torch.ones_like(flat), (safe, n - safe), tau)
+    mask = _distribution((flat - anchor[:, None] - b[:, None]) / tau[:, None])
     mask = torch.where(inside[:, None], mask, (count > 0)[:, None].double())
     return mask.reshape(rows.shape).to(x.dtype).movedim(-1, dim)
 
@@ -117,7 +144,7 @@ def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | No
         q: between 0 and 1, both excluded; a number or a tensor with the shape of x without ``dim``.
         dim: the dimension, which the result does not have.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
-        weights: positive, with the shape of x; None for equal ones.
+        weights: not negative, with the shape of x; None for equal ones.
 
     Example:
         >>> laplex.soft.quantile(torch.arange(101.0), 0.25, tau=0.1)
@@ -127,17 +154,11 @@ def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | No
     rows = rows_along(where, x, dim)
     flat, tau = _flat(rows, softness(where, tau, rows))
     level = _counts(where, "q", q, rows, 1)
-    if readable(level) and not bool(((level > 0) & (level < 1)).all()):
-        raise ValueError(f"{where}: `q` must be between 0 and 1, both excluded, got {float(level.detach().min()):g}")
-    if weights is None:
-        mass = torch.ones_like(flat).double()
-    else:
-        if not isinstance(weights, Tensor) or weights.shape != x.shape:
-            got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-            raise ValueError(f"{where}: `weights` must have the shape {tuple(x.shape)} of `x`, got {got}")
-        mass = weights.movedim(dim, -1).reshape(flat.shape).double()
-    b = _threshold(flat.double(), mass, (1 - level) * mass.sum(-1), tau)
-    return b.reshape(rows.shape[:-1]).to(x.dtype)
+    _within(where, "q", level, (level > 0) & (level < 1), "between 0 and 1, both excluded")
+    mass = torch.ones_like(flat).double() if weights is None else _masses(where, weights, x, dim)
+    total = mass.sum(-1)
+    anchor, b = _threshold(flat.double(), mass, ((1 - level) * total, level * total), tau)
+    return (anchor + b).reshape(rows.shape[:-1]).to(x.dtype)
 
 
 def median(x: Tensor, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -145,49 +166,64 @@ def median(x: Tensor, dim: int = -1, *, tau: Any, weights: Tensor | None = None)
     return quantile(x, 0.5, dim, tau=tau, weights=weights)
 
 
-def _threshold(x: Tensor, mass: Tensor, k: Tensor, tau: Tensor) -> Tensor:
-    """b (h,) with sum over j of mass_j F((x_j - b) / tau) = k, for x and mass (h, n) in float64.
+def _threshold(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> tuple[Tensor, Tensor]:
+    """The b with sum over j of mass_j F((x_j - b) / tau) = k, as one of the x and a distance from it, (h,) each.
 
-    The closed form has no derivatives; two steps of Newton's method give the first and the second ones, and remove its
-    rounding errors.
+    x and mass are (h, n) in float64, and sides are k, the weight above b, and the weight below it.
+
+    The closed form has no derivatives; two steps of Newton's method give those of the first and the second order, and
+    remove its rounding errors. Both terms of a step have the factor e^(distance to the nearest x). Where that makes
+    rounding errors of k large, the sum is flat, and b stays where it is.
     """
-    b = _closed_form(x.detach(), mass.detach(), k.detach(), tau.detach())
+    anchor, b = _closed_form(x.detach(), mass.detach(), (sides[0].detach(), sides[1].detach()), tau.detach())
+    moved, k = x - anchor[:, None], sides[0]
     for _ in range(2):
-        u = (x - b[:, None]) / tau[:, None]
-        excess = (mass * _distribution(u)).sum(-1) - k
-        b = b + excess * 2 * tau / (mass * torch.exp(-u.abs())).sum(-1)
-    return b
+        u = (moved - b[:, None]) / tau[:, None]
+        nearest = u.detach().abs().masked_fill(mass.detach() == 0, math.inf).amin(-1)
+        density = mass * torch.exp(torch.clamp(nearest[:, None] + _minus_distance(u), max=0.0))
+        above = torch.where(u < 0, 0.0, mass).sum(-1)
+        excess = (above - k) * nearest.clamp(max=700.0).exp() + torch.where(u < 0, density, -density).sum(-1) / 2
+        noise = torch.where(excess.abs() < 0.05 * density.sum(-1), 0.0, excess).detach()
+        b = b + 2 * tau * (excess - noise) / density.sum(-1)
+    return anchor, b
 
 
-def _closed_form(x: Tensor, mass: Tensor, k: Tensor, tau: Tensor) -> Tensor:
+def _closed_form(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tensor) -> tuple[Tensor, Tensor]:
     x, order = x.sort(-1)
-    mass = mass.gather(-1, order)
-    even, odd = (part[:, 0] for part in scan(mass[:, None], _symmetric(x, tau), odd=True))
+    mass, tau, (k, rest) = mass.gather(-1, order), tau[:, None], (side[:, None] for side in sides)
+    even, odd = (part[:, 0] for part in scan(mass[:, None], _symmetric(x, tau[:, 0]), odd=True))
     up_to = mass.cumsum(-1)
     last = torch.searchsorted(x, x, right=True) - 1  # of the numbers that are equal
     first = torch.searchsorted(x, x)
     ties = up_to.gather(-1, last) - up_to.gather(-1, first) + mass.gather(-1, first)
-    below, above = (even + ties - odd) / 2, (even + ties + odd) / 2  # B and A, with the number itself
+    tiny = torch.finfo(torch.float64).tiny
+    log_above, log_below = (((even + ties + s * odd) / 2).clamp(min=tiny).log() for s in (1, -1))  # A and B, with x_j
     total = up_to[:, -1:]
     sums = total - up_to.gather(-1, last) + ties / 2 - odd / 2  # of the smoothed weight above every number
-    m = torch.searchsorted(-sums, -k[:, None], right=True) - 1  # the last number above which there is at least k
+    m = torch.searchsorted(-sums, -k, right=True) - 1  # the last number above which there is at least k
     n = x.shape[-1]
     low, high = m.clamp(min=0), (m + 1).clamp(max=n - 1)
-    q = torch.exp(-(x.gather(-1, high) - x.gather(-1, low)) / tau[:, None])
-    c = k[:, None] - (total - up_to.gather(-1, low))
-    big_a, big_b = above.gather(-1, high), below.gather(-1, low)
-    root = (c * c + big_a * big_b * q).sqrt()
-    w = torch.where(c >= 0, (c + root) / big_b, big_a * q / (root - c))
-    inner = x.gather(-1, low) - tau[:, None] * w.log()
-    left = x[:, :1] + tau[:, None] * (2 * (total - k[:, None]) / above[:, :1]).log()
-    right = x[:, -1:] - tau[:, None] * (2 * k[:, None] / below[:, -1:]).log()
-    return torch.where(m < 0, left, torch.where(m >= n - 1, right, inner))[:, 0]
+    c = k - (total - up_to.gather(-1, low))
+    log_a, log_b, log_c = log_above.gather(-1, high), log_below.gather(-1, low), c.abs().log()
+    gap = (x.gather(-1, high) - x.gather(-1, low)) / tau
+    log_sum = torch.logaddexp(log_c, torch.logaddexp(2 * log_c, log_a + log_b - gap) / 2)  # of |c| and the root
+    left = (2 * rest).log() - log_above[:, :1]
+    right = log_below[:, -1:] - (2 * k).log()
+    inner = torch.where(c >= 0, log_b - log_sum, log_sum - log_a)
+    index = torch.where((m >= 0) & (m < n - 1) & (c < 0), high, m.clamp(0, n - 1))
+    b = tau * torch.where(m < 0, left, torch.where(m >= n - 1, right, inner))
+    return x.gather(-1, index)[:, 0], b[:, 0]
 
 
 def _distribution(u: Tensor) -> Tensor:
     """F(u), the distribution function of the Laplace distribution."""
-    tail = torch.exp(-u.abs()) / 2
+    tail = torch.exp(_minus_distance(u)) / 2
     return torch.where(u < 0, tail, 1 - tail)
+
+
+def _minus_distance(u: Tensor) -> Tensor:
+    """-|u| with the derivative -1 at 0, so that F has its own there, 1/2: that of abs() is 0."""
+    return torch.where(u < 0, u, -u)
 
 
 def _symmetric(x: Tensor, tau: Tensor) -> Matrix:
@@ -214,6 +250,21 @@ def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tenso
             f"{where}: `{name}` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
             f"{tuple(numbers.shape)}"
         ) from None
-    if readable(numbers) and not bool(((numbers >= 0) & (numbers <= most)).all()):
-        raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {float(numbers.detach().min()):g}")
+    _within(where, name, numbers, (numbers >= 0) & (numbers <= most), f"between 0 and {most}")
     return numbers
+
+
+def _within(where: str, name: str, numbers: Tensor, right: Tensor, what: str) -> None:
+    if readable(numbers) and not bool(right.all()):
+        raise ValueError(f"{where}: `{name}` must be {what}, got {float(numbers.detach()[~right][0]):g}")
+
+
+def _masses(where: str, weights: Any, x: Tensor, dim: int) -> Tensor:
+    """Weights as (h, n), in float64."""
+    if not isinstance(weights, Tensor) or weights.shape != x.shape:
+        got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ValueError(f"{where}: `weights` must have the shape {tuple(x.shape)} of `x`, got {got}")
+    mass = weights.movedim(dim, -1).reshape(-1, x.shape[dim]).double()
+    _within(where, "weights", mass, (mass >= 0) & mass.isfinite(), "finite and not negative")
+    _within(where, "weights", mass.sum(-1), mass.sum(-1) > 0, "positive somewhere along `dim`")
+    return mass

@@ -27,6 +27,8 @@ def rows_along(where: str, x: Any, dim: int) -> Tensor:
     moved = x.movedim(dim, -1)
     if moved.shape[-1] == 0:
         raise ValueError(f"{where}: `x` must have at least one number along `dim`, got shape {tuple(x.shape)}")
+    if readable(x) and not bool(x.isfinite().all()):
+        raise ValueError(f"{where}: `x` must be finite, got NaN or infinity; find it with torch.isfinite(x)")
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
 
 
@@ -47,8 +49,9 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
             f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
             f"{tuple(value.shape)}"
         ) from None
-    if readable(value) and not bool((value > 0).all()):
-        raise ValueError(f"{where}: `tau` must be positive, got {float(value.detach().min()):g}")
+    right = (value > 0) & value.isfinite()
+    if readable(value) and not bool(right.all()):
+        raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
     return value
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from laplex._functional import linear
 from laplex._plan import Plan
+from laplex._scan.autograd import differentiates
 from laplex.soft._rows import rows_along, softness
 
 
@@ -41,21 +42,28 @@ class SoftPermutation:
     @property
     def row_sums(self) -> Tensor:
         """K 1, (*batch, m); at least 1."""
-        if self._sums is None:
+        if not self._has_sums():
             self._sums = self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
-        return self._sums
+        sums: Any = self._sums
+        return sums  # type: ignore[no-any-return]
+
+    def _has_sums(self) -> bool:
+        """Whether the sums are known, with their derivatives if these are wanted now."""
+        if self._sums is None:
+            return False
+        return self._sums.requires_grad or not differentiates(self.targets, self.scores, self.tau)
 
     def __matmul__(self, v: Tensor) -> Tensor:
         """P v for v (*batch, n), or for columns (*batch, n, c)."""
         columns, vector = self._columns("P @ v", v, self.scores)
         rows = columns.mT
-        if self._sums is None:  # one product for both
-            ones = torch.ones_like(self.scores)[..., None, :]
-            both = self._product(torch.cat([rows, ones.to(rows.dtype).expand(*rows.shape[:-2], 1, -1)], -2))
-            product, self._sums = both[..., :-1, :], both[..., -1, :]
-        else:
+        if self._has_sums() or rows.dtype != self.scores.dtype:
             product = self._product(rows)
-        result = (product / self._sums[..., None, :]).mT
+        else:  # one product for both
+            ones = torch.ones_like(rows[..., :1, :])
+            both = self._product(torch.cat([rows, ones], -2))
+            product, self._sums = both[..., :-1, :], both[..., -1, :]
+        result = (product / self.row_sums[..., None, :]).mT
         return result[..., 0] if vector else result
 
     @property
@@ -79,12 +87,12 @@ class SoftPermutation:
     def to_dense(self) -> Tensor:
         """The matrix, m * n numbers: to look at."""
         distance = (self.targets[..., :, None] - self.scores[..., None, :]).abs()
-        return torch.softmax(-distance / self.tau[..., None, None].to(distance.dtype), -1)
+        return torch.softmax(-distance / self.tau[..., None, None], -1).to(distance.dtype)  # tau is in float64
 
     def _logarithms(self, rows: Tensor, cols: Tensor) -> Tensor:
         distance = (self.targets[..., rows] - self.scores[..., cols]).abs()
-        tau = self.tau.to(distance.dtype).reshape(*self.tau.shape, *(1,) * rows.dim())
-        return -distance / tau - self.row_sums[..., rows].log()
+        tau = self.tau[(..., *(None,) * rows.dim())]  # in float64: in float32 a tiny one would be 0
+        return (-distance / tau).to(distance.dtype) - self.row_sums[..., rows].log()
 
     def _product(self, rows: Tensor) -> Tensor:
         return linear(rows, self.targets, self.scores, self.tau, plan=self._plan)
@@ -92,12 +100,13 @@ class SoftPermutation:
     def _columns(self, what: str, v: Any, side: Tensor) -> tuple[Tensor, bool]:
         if not isinstance(v, Tensor):
             raise TypeError(f"laplex.soft: {what} needs a tensor, got {type(v).__name__}")
-        if v.dim() == side.dim() and v.shape[-1] == side.shape[-1]:
-            return v[..., None], True
-        if v.dim() == side.dim() + 1 and v.shape[-2] == side.shape[-1]:
-            return v, False
-        shape = tuple(side.shape)
-        raise ValueError(f"laplex.soft: in {what} v must be {shape}, or {shape} with columns, got {tuple(v.shape)}")
+        vector = v.dim() == side.dim()
+        columns = v[..., None] if vector else v
+        fits = columns.dim() == side.dim() + 1 and columns.shape[-2] == side.shape[-1]
+        if not fits or any(size not in (1, most) for size, most in zip(v.shape, side.shape[:-1], strict=False)):
+            shape = ", ".join(map(str, side.shape))
+            raise ValueError(f"laplex.soft: in {what} v must be ({shape}) or ({shape}, columns), got {tuple(v.shape)}")
+        return columns, vector
 
     def __repr__(self) -> str:
         return f"SoftPermutation({' x '.join(map(str, self.shape))}, {self.scores.dtype}, device={self.scores.device})"
@@ -170,5 +179,5 @@ def _sorted(x: Tensor, dim: int, targets: Tensor, permutation: SoftPermutation, 
     center = rows.detach().mean(-1, keepdim=True)  # numbers around 0 lose fewer digits in sums
     values = center + (permutation @ (rows - center))
     if hard:
-        values = values + (targets - values).detach()
+        values = targets.detach() + (values - values.detach())
     return Sorted(values.to(x.dtype).movedim(-1, dim), permutation)

@@ -1,0 +1,119 @@
+"""Every mistake has a message that names the argument, what is required, and what was passed."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from laplex import soft
+
+X = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
+CALLS = {
+    "sort": lambda x, dim=-1, tau=1.0: soft.sort(x, dim, tau=tau),
+    "topk": lambda x, dim=-1, tau=1.0: soft.topk(x, 2, dim, tau=tau),
+    "rank": lambda x, dim=-1, tau=1.0: soft.rank(x, dim, tau=tau),
+    "topk_mask": lambda x, dim=-1, tau=1.0: soft.topk_mask(x, 1, dim, tau=tau),
+    "quantile": lambda x, dim=-1, tau=1.0: soft.quantile(x, 0.5, dim, tau=tau),
+}
+
+
+@pytest.fixture(params=CALLS)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("x", "dim", "error", "message"),
+    [
+        (X.long(), -1, TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64"),
+        ([1.0, 2.0], -1, TypeError, "`x` must be a floating-point tensor, got list"),
+        (torch.tensor(1.0), -1, ValueError, "`x` must have at least one dimension, got a single number"),
+        (X, 2, ValueError, "`dim` must be between -2 and 1, got 2"),
+        (X[:, :0], -1, ValueError, "`x` must have at least one number along `dim`, got shape (2, 0)"),
+        (X / 0, -1, ValueError, "`x` must be finite, got NaN or infinity"),
+    ],
+)
+def test_numbers(name, x, dim, error, message):
+    with pytest.raises(error, match=re.escape(f"laplex.soft.{name}: {message}")):
+        CALLS[name](x, dim)
+
+
+@pytest.mark.parametrize(
+    ("tau", "error", "message"),
+    [
+        ("soft", ValueError, """`tau` must be a positive number, a tensor or "auto", got 'soft'"""),
+        (None, TypeError, '`tau` must be a positive number, a tensor or "auto", got NoneType'),
+        (True, TypeError, '`tau` must be a positive number, a tensor or "auto", got bool'),
+        (0.0, ValueError, "`tau` must be positive and finite, got 0"),
+        (math.inf, ValueError, "`tau` must be positive and finite, got inf"),
+        (torch.tensor([1.0, -2.0]), ValueError, "`tau` must be positive and finite, got -2"),
+        (math.nan, ValueError, "`tau` must be positive and finite, got nan"),
+        (torch.ones(3), ValueError, "`tau` must be a number, or broadcast to (2,), the shape of `x` without `dim`"),
+    ],
+)
+def test_softness(name, tau, error, message):
+    with pytest.raises(error, match=re.escape(f"laplex.soft.{name}: {message}")):
+        CALLS[name](X, tau=tau)
+
+
+@pytest.mark.parametrize("k", [0, 4, 1.5, True, None])
+def test_sizes_of_topk(k):
+    with pytest.raises(ValueError, match=rf"laplex\.soft\.topk: `k` must be an integer from 1 to 3, got {k!r}"):
+        soft.topk(X, k, tau=1.0)
+
+
+@pytest.mark.parametrize(
+    ("k", "error", "message"),
+    [
+        (-1, ValueError, "`k` must be between 0 and 3, got -1"),
+        (torch.tensor([1.0, 3.5]), ValueError, "`k` must be between 0 and 3, got 3.5"),
+        (math.nan, ValueError, "`k` must be between 0 and 3, got nan"),
+        ("2", TypeError, "`k` must be a number or a tensor, got str"),
+        (torch.ones(3), ValueError, "`k` must be a number, or broadcast to (2,), the shape of `x` without `dim`"),
+    ],
+)
+def test_sizes_of_masks(k, error, message):
+    with pytest.raises(error, match=re.escape(f"laplex.soft.topk_mask: {message}")):
+        soft.topk_mask(X, k, tau=1.0)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0])
+def test_quantiles_at_the_ends(q):
+    with pytest.raises(ValueError, match=rf"`q` must be between 0 and 1, both excluded, got {q:g}"):
+        soft.quantile(X, torch.tensor([0.5, q]), tau=1.0)
+
+
+def test_quantiles_beyond():
+    with pytest.raises(ValueError, match=r"laplex\.soft\.quantile: `q` must be between 0 and 1, got 50"):
+        soft.quantile(X, 50, tau=1.0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (torch.ones(3), "`weights` must have the shape (2, 3) of `x`, got (3,)"),
+        ([1.0], "`weights` must have the shape (2, 3) of `x`, got list"),
+        (-torch.ones(2, 3), "`weights` must be finite and not negative, got -1"),
+        (torch.ones(2, 3) / 0, "`weights` must be finite and not negative, got inf"),
+        (torch.tensor([[1.0] * 3, [0.0] * 3]), "`weights` must be positive somewhere along `dim`, got 0"),
+    ],
+)
+def test_weights(weights, message):
+    for call in (soft.median, lambda *a, **b: soft.quantile(*a, 0.3, **b)):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            call(X, tau=1.0, weights=weights)
+
+
+def test_products_and_entries():
+    P = soft.sort(X, tau=1.0).permutation
+    with pytest.raises(TypeError, match=r"P @ v needs a tensor, got list"):
+        P @ [1.0]
+    for v in (torch.ones(3), torch.ones(2, 4), torch.ones(3, 3), torch.ones(3, 2)):
+        with pytest.raises(ValueError, match=r"in P @ v v must be \(2, 3\) or \(2, 3, columns\), got"):
+            P @ v
+        with pytest.raises(ValueError, match=r"in P\.mT @ v v must be \(2, 3\) or \(2, 3, columns\), got"):
+            P.mT @ v
+    for key in (0, (0, 1, 2)):
+        with pytest.raises(TypeError, match=r"entries are P\[rows, cols\]"):
+            P[key]

@@ -1,0 +1,97 @@
+"""Sums that hold for every tau, and what remains as tau goes to 0: torch.sort, torch.topk, scipy's ranks."""
+
+import pytest
+import scipy.stats
+import torch
+from dense_soft import CASES
+
+from laplex import soft
+
+NONE = 1e-300
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", CASES)
+class TestWithoutSoftness:
+    def test_sort(self, name, dtype):
+        x = CASES[name].to(dtype)
+        for descending in (False, True):
+            expected = x.sort(descending=descending).values
+            torch.testing.assert_close(soft.sort(x, tau=NONE, descending=descending).values, expected)
+            assert soft.sort(x, tau=1.0, descending=descending, hard=True).values.equal(expected)
+
+    def test_rank(self, name, dtype):
+        x = CASES[name].to(dtype)
+        expected = torch.from_numpy(scipy.stats.rankdata(x.numpy(), method="average")).to(dtype)
+        assert soft.rank(x, tau=NONE).equal(expected)
+        assert soft.rank(x, tau=NONE, descending=True).equal(len(x) + 1 - expected)
+
+    def test_topk(self, name, dtype):
+        x = CASES[name].to(dtype)
+        for k in range(1, len(x) + 1):
+            for largest in (False, True):
+                expected = x.topk(k, largest=largest).values
+                torch.testing.assert_close(soft.topk(x, k, tau=NONE, largest=largest).values, expected)
+                assert soft.topk(x, k, tau=1.0, largest=largest, hard=True).values.equal(expected)
+
+    def test_topk_mask(self, name, dtype):
+        x = CASES[name].to(dtype)
+        for k in range(len(x) + 1):
+            ordered = x.sort(descending=True).values
+            sure = k in (0, len(x)) or ordered[k - 1] != ordered[k]
+            mask = soft.topk_mask(x, k, tau=NONE)
+            assert float(mask.sum()) == pytest.approx(k)
+            if sure:
+                expected = torch.zeros_like(x).scatter(0, x.topk(k).indices, 1.0)
+                assert mask.equal(expected)
+
+    def test_median(self, name, dtype):
+        x = CASES[name].to(dtype).double()
+        torch.testing.assert_close(soft.median(x, tau=NONE), x.quantile(0.5))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4, 1e6])
+@pytest.mark.parametrize("tau", [1e-10, 0.1, 1e3])
+@pytest.mark.parametrize("k", [1, 300, 300.5, 999])
+def test_masks_sum_to_k_in_float32(scale, tau, k):
+    mask = soft.topk_mask(scale * torch.randn(1000), k, tau=tau)
+    assert mask.min() >= 0
+    assert mask.max() <= 1
+    assert float(mask.double().sum()) == pytest.approx(k, rel=1e-6)
+
+
+def test_masks_of_ties_far_from_zero():
+    """The threshold is within 1e-10 of 1e6, where float64 numbers are 1e-10 apart."""
+    x = torch.tensor([0.0, 1e6, 1e6, 1e6])
+    torch.testing.assert_close(soft.topk_mask(x, 1.5, tau=1e-10), torch.tensor([0.0, 0.5, 0.5, 0.5]))
+
+
+def test_masks_of_none_and_all():
+    x = torch.randn(3, 7)
+    mask = soft.topk_mask(x, torch.tensor([0.0, 3.5, 7.0]), tau=0.3)
+    assert mask[0].equal(torch.zeros(7))
+    assert mask[2].equal(torch.ones(7))
+    assert float(mask[1].sum()) == pytest.approx(3.5)
+
+
+def test_a_tiny_share():
+    """A threshold of 1e-20 lies in the tail: log(2e-20) tau below a single number."""
+    x = torch.tensor([1.0], dtype=torch.float64)
+    low, high = soft.quantile(x, 1e-20, tau=0.1), soft.topk_mask(x, 1e-20, tau=0.1)
+    torch.testing.assert_close(low, 1 + 0.1 * torch.tensor([2e-20], dtype=torch.float64).log()[0])
+    torch.testing.assert_close(high, torch.tensor([1e-20], dtype=torch.float64), rtol=1e-12, atol=0)
+
+
+def test_weights_count_numbers():
+    x, weights = torch.randn(6, dtype=torch.float64), torch.tensor([1, 2, 0, 3, 1, 2])
+    repeated = x.repeat_interleave(weights)
+    for q in (0.01, 0.3, 0.5, 0.99):
+        for tau in (1e-3, 0.5):
+            weighted = soft.quantile(x, q, tau=tau, weights=weights)
+            torch.testing.assert_close(weighted, soft.quantile(repeated, q, tau=tau))
+    assert soft.median(x, tau=1e-6, weights=torch.eye(6)[2]) == x[2]
+
+
+def test_numbers_without_weight_in_a_gap():
+    x = torch.tensor([0.0, 1e4, 2e4], dtype=torch.float64)
+    assert 0 <= soft.median(x, tau=1.0, weights=torch.tensor([1.0, 0.0, 1.0])) <= 2e4
