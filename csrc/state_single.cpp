@@ -156,6 +156,7 @@ struct SingleFilter {
     const double g;
     double u = 0.0, v = 1.0, f = 0.0;  // Q = u / v and f+ of the point before
     double over_d[CHUNK], gain[CHUNK], z[CHUNK];  // gain = P / d
+    double lost = 0.0, loss[CHUNK];               // S = g - P of every point, and g - Q of the point before
 
     explicit SingleFilter(double variance) : g(variance) {}
 
@@ -222,6 +223,13 @@ struct SingleFilter {
         observe(c);
         return -1;
     }
+    // g - Q = S + P gain and S = rho^2 (g - Q): as sums, because where there is much noise g - P would lose its digits.
+    void sum_losses(const Chunk& c) {
+        double square[CHUNK], added[CHUNK], before[CHUNK];
+        for (int j = 0; j < CHUNK; ++j) square[j] = c.rho[j] * c.rho[j], added[j] = gain[j] * gain[j] / over_d[j];
+        run_affine<false>(square, added, lost, before);
+        for (int j = 0; j < CHUNK; ++j) loss[j] = square[j] * before[j];
+    }
     void observe(const Chunk& c) {
         double factor[CHUNK], added[CHUNK], before[CHUNK];
         for (int j = 0; j < CHUNK; ++j) {
@@ -256,26 +264,30 @@ void single_likelihood(const StateLikelihood& s, int64_t series) {
         s.quad[series] = total(terms, quad);
         logs.add(filter.over_d);
         if (!kept) continue;
-        std::memcpy(kept + 2 * base, filter.over_d, sizeof filter.over_d);
-        std::memcpy(kept + 2 * base + CHUNK, filter.z, sizeof filter.z);
+        filter.sum_losses(chunk);
+        double* to = kept + 4 * base;
+        std::memcpy(to, filter.over_d, sizeof filter.over_d);
+        std::memcpy(to + CHUNK, filter.gain, sizeof filter.gain);
+        std::memcpy(to + 2 * CHUNK, filter.z, sizeof filter.z);
+        std::memcpy(to + 3 * CHUNK, filter.loss, sizeof filter.loss);
     }
     s.logdet[series] = -logs.value(), s.loss[series] = 0.0;
 }
 
-// From 1 / d and z of all points. With phi the gradient of f+, and with Q_bar that of Q, a point has
+// From 1 / d, P / d, z and S = g - P of all points. With phi the gradient of f+, and with Q_bar that of Q, a point has
 //
 //     z_bar = 2 quad_bar z / d + phi P / d           f_bar = phi - z_bar = phi diag / d - 2 quad_bar z / d
 //     e = (logdet_bar - quad_bar z^2 / d) / d        P_bar = e + (phi z + Q_bar diag) diag / d^2
 //     diag_bar = e - phi z P / d^2 + Q_bar (P / d)^2
 //
 // and the point before it phi = rho f_bar and Q_bar = rho^2 P_bar, which are linear, too. With u = a D and f = y - z,
-// g_bar is the sum of P_bar kappa, and u_bar = 2 P_bar (g - P) - f_bar f.
+// g_bar is the sum of P_bar kappa, and u_bar = 2 P_bar S - f_bar f.
 struct SinglePull {
-    const double a, g, quad_bar, logdet_bar;
+    const double a, quad_bar, logdet_bar;
     double phi = 0.0, after_bar = 0.0, rate_lanes[LANES] = {}, g_lanes[LANES] = {}, rate_bar = 0.0, g_bar = 0.0;
     double gap_bar[CHUNK], diag_bar[CHUNK], y_bar[CHUNK];
 
-    void pull(const Chunk& c, const double* r, const double* z) {  // r = 1 / d
+    void pull(const Chunk& c, const double* r, const double* gain, const double* z, const double* loss) {  // r = 1 / d
         double rest[CHUNK], own[CHUNK], factor[CHUNK], added[CHUNK], phis[CHUNK], bars[CHUNK];
         for (int j = 0; j < CHUNK; ++j) {
             rest[j] = c.diag[j] * r[j], own[j] = 2.0 * quad_bar * z[j] * r[j];
@@ -290,12 +302,12 @@ struct SinglePull {
         neutral(c, added);
         run_affine<true>(factor, added, after_bar, bars);
         for (int j = 0; j < CHUNK; ++j) {
-            const double p = 1.0 / r[j] - c.diag[j], gain = 1.0 - rest[j], pushed = phis[j] * z[j] * r[j];
+            const double pushed = phis[j] * z[j] * r[j];
             const double p_bar = diag_bar[j] + pushed * rest[j] + rest[j] * rest[j] * bars[j];
-            const double u_bar = 2.0 * p_bar * (g - p) - (phis[j] * rest[j] - own[j]) * (c.y[j] - z[j]);
+            const double u_bar = 2.0 * p_bar * loss[j] - (phis[j] * rest[j] - own[j]) * (c.y[j] - z[j]);
             gap_bar[j] = a * u_bar;
-            y_bar[j] = phis[j] * gain + own[j];
-            diag_bar[j] += bars[j] * gain * gain - pushed * gain;
+            y_bar[j] = phis[j] * gain[j] + own[j];
+            diag_bar[j] += bars[j] * gain[j] * gain[j] - pushed * gain[j];
             added[j] = c.gap[j] * u_bar, factor[j] = p_bar * c.kappa[j];
         }
         neutral(c, added), neutral(c, factor);
@@ -318,13 +330,14 @@ struct SinglePull {
 
 void single_pullback(const StatePullback& s, int64_t series) {
     const Points points(s.kernel, series);
-    SinglePull pull{s.kernel.rates[series], s.kernel.g[series], s.quad_bar[series], s.logdet_bar[series]};
+    SinglePull pull{s.kernel.rates[series], s.quad_bar[series], s.logdet_bar[series]};
     const double* kept = s.kept + series * state_kept_size(s.kernel);
     Chunk chunk;
     for (int64_t i = block_count(points.count, CHUNK) - 1; i >= 0; --i) {
         const int64_t base = i * CHUNK;
         chunk.load(points, base, s.kernel, s.diag, s.y, pull.a);
-        pull.pull(chunk, kept + 2 * base, kept + 2 * base + CHUNK);
+        const double* from = kept + 4 * base;
+        pull.pull(chunk, from, from + CHUNK, from + 2 * CHUNK, from + 3 * CHUNK);
         pull.write(chunk, points, base, s);
     }
     s.gaps_bar[points.begin] = 0.0;

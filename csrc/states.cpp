@@ -51,7 +51,7 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
 
 int64_t state_kept_size(const StateKernel& kernel) {
     const int64_t chunks = block_count(kernel.n, CHUNK);
-    return chunks * (kernel.size == 1 ? 2 * CHUNK : kernel.size * (kernel.size + 1));
+    return chunks * (kernel.size == 1 ? 4 * CHUNK : kernel.size * (kernel.size + 1));
 }
 
 void state_likelihood(const StateLikelihood& s) {

@@ -38,7 +38,6 @@ LAPLEX_INLINE inline void repeat(const F& f) {
 template <int A, int B, int C> struct Fixed {
     static constexpr int SIZE = 3 * A + 2 * B + C, BLOCKS = A + B + C;
     Fixed(int, int, int) {}
-    int size() const { return SIZE; }
     // f(u) for every state u.
     template <class F> LAPLEX_INLINE void states(const F& f) const { repeat<SIZE>(f); }
     // f(kind, first state, block) for every block.
@@ -88,7 +87,6 @@ auto with_layout(const Arrangement& arranged, const F& f) {
     const int a = arranged.count[3], b = arranged.count[2], c = arranged.count[1];
 #define LAPLEX_LAYOUT(A, B, C) \
     if (a == A && b == B && c == C) return f(Fixed<A, B, C>(a, b, c));
-    LAPLEX_LAYOUT(0, 0, 1)
     LAPLEX_LAYOUT(0, 0, 2) LAPLEX_LAYOUT(0, 1, 0)
     LAPLEX_LAYOUT(0, 0, 3) LAPLEX_LAYOUT(0, 1, 1) LAPLEX_LAYOUT(1, 0, 0)
     LAPLEX_LAYOUT(0, 0, 4) LAPLEX_LAYOUT(0, 1, 2) LAPLEX_LAYOUT(0, 2, 0) LAPLEX_LAYOUT(1, 0, 1)
@@ -156,7 +154,7 @@ inline void small_angle(double x, double& c, double& s, double& slope) {
                                   1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800.0,
                                   1.0 / 87178291200.0, 1.0 / 1307674368000.0, 1.0 / 20922789888000.0,
                                   1.0 / 355687428096000.0, 1.0 / 6402373705728000.0, 1.0 / 121645100408832000.0};
-    c = s = slope = 0.0;  // INVERSE[k] is 1 / (k + (k == 0))!: 1, 1/2!, 1/3!, ...
+    c = s = slope = 0.0;  // INVERSE[k] is 1 / (k + 1)!
     for (int k = 9; k > 0; --k) {
         c = INVERSE[2 * k - 1] - x * c;
         s = INVERSE[2 * k] - x * s;
@@ -223,11 +221,10 @@ template <class L> struct Transitions {
             for (int j = 0; j < count; ++j) own[0][j] = decay<double>(a * gap[j]);
             if constexpr (decltype(kind)::value > 1)
                 for (int j = 0; j < count; ++j) own[1][j] = own[0][j] * gap[j];
-            constexpr double FACTOR = decltype(kind)::value == 2 ? -1.0 / 6 : 0.5;
             if constexpr (decltype(kind)::value == 2)
-                for (int j = 0; j < count; ++j) own[2][j] = FACTOR * own[1][j] * gap[j] * gap[j];
+                for (int j = 0; j < count; ++j) own[2][j] = -1.0 / 6 * own[1][j] * gap[j] * gap[j];
             if constexpr (decltype(kind)::value == 3)
-                for (int j = 0; j < count; ++j) own[2][j] = FACTOR * own[1][j] * gap[j];
+                for (int j = 0; j < count; ++j) own[2][j] = 0.5 * own[1][j] * gap[j];
         });
     }
 };

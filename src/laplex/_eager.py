@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -35,6 +36,11 @@ def plain(x: Tensor) -> bool:
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
+
+
+def normal_mode() -> AbstractContextManager[object]:
+    """A context in which tensors are made that autograd may save, also where inference mode is on."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def exporting() -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._eager import plainly_eager
 from laplex._states.components import Component, Reading, Spread, Value
 
 SMALL = 1.0  # of |b D^2|: below, C and S are power series
@@ -96,7 +97,10 @@ def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
     g = tuple(number for block in blocks for number in block.g)
     if not any(isinstance(value, Tensor) for value in (*rates, *squares, *g)):
         sample = spread(0.0)
-        return _numbers(kinds, rates, squares, g, len(sample), sample.device)
+        # What is made in a mode of torch is good there only.
+        reusable = plainly_eager() and not torch.is_inference_mode_enabled()
+        make = _numbers if reusable else _numbers.__wrapped__
+        return make(kinds, rates, squares, g, len(sample), sample.device)
     return Blocks(kinds, *(torch.stack([spread(value) for value in values], -1) for values in (rates, squares, g)))
 
 

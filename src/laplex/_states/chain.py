@@ -61,11 +61,12 @@ def _factor(chain: Chain) -> tuple[Tensor, Tensor]:
     return portable.factor(*chain)
 
 
-def _compiled(*tensors: Tensor) -> bool:
-    if core is None or not plainly_eager():
+def _compiled(steps: Tensor, *others: Tensor) -> bool:
+    """Whether C++ may and can do it; it has room for so many states."""
+    if core is None or not plainly_eager() or steps.shape[-1] > core.MAX_CHAIN:
         return False
     forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return not forward_mode and all(plain(one) and one.device.type == "cpu" for one in tensors)
+    return not forward_mode and all(plain(one) and one.device.type == "cpu" for one in (steps, *others))
 
 
 # Of f_n = T_n f_{n-1} + u_n: u_bar is g scanned in reverse, and T_bar_n = u_bar_n f_{n-1}^T. Of the reverse scan: u_bar
@@ -187,16 +188,6 @@ class Factored(NamedTuple):
         onward = following(self.chain.steps)
         later = onward.mT @ following(self.information()) @ onward
         return self.over_d + (self.w * _times(later, self.w)).sum(-1)
-
-    def variances(self) -> Tensor:
-        """Of the process without noise, given all observations, (h, n)."""
-        removed = (self.c * _times(self.information(), self.c)).sum(-1)
-        return (self.chain.p * self.c).sum(-1) - removed
-
-    def means(self, y: Tensor) -> Tensor:
-        """Of the process, given the observations y (h, n, m): (h, n, m)."""
-        z, f = self.whiten(y)
-        return (self.chain.p[..., None] * f + self.c[..., None] * self.gather(z)).sum(-2)
 
 
 def factorise(chain: Chain) -> tuple[Factored, Tensor]:

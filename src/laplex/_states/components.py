@@ -18,6 +18,8 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from laplex._eager import plain, plainly_eager
+
 Value = float | Tensor  # a parameter: a number, or a tensor that broadcasts to the batch of series
 Spread = Callable[[Value], Tensor]  # a parameter as one number per series: (h,), float64
 
@@ -88,6 +90,9 @@ class Product(Component):
         first = _products(self.left.slope(t, spread), self.right.value(t, spread))
         second = _products(self.left.value(t, spread), self.right.slope(t, spread))
         return Reading(first.p + second.p, first.q + second.q)
+
+    def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
+        return _products(self.left.reading(t, band, spread), self.right.reading(t, band, spread))
 
     def feedback(self, spread: Spread) -> Tensor:
         one, two = self.left.feedback(spread), self.right.feedback(spread)
@@ -174,6 +179,11 @@ class Banded(Component):
     def reading(self, t: Tensor, band: Tensor | None, spread: Spread) -> Reading:
         if band is None:
             raise ValueError("laplex.gp: the kernel has bands, so `band` must say which of them every time is in")
+        if plainly_eager() and plain(band) and not bool(((band >= 0) & (band < len(self._value))).all()):
+            raise ValueError(
+                f"laplex.gp: `band` must be from 0 to {len(self._value) - 1}, for the bands of the kernel, got "
+                f"{int(band.min())} to {int(band.max())}"
+            )
         inner = self.inner.reading(t, band, spread)
         value = self._value.to(t.dtype)[band][..., None]
         p, q = value * inner.p, value * inner.q

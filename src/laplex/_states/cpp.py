@@ -1,4 +1,4 @@
-"""The recursions in C++ (csrc/states*.cpp, csrc/chain.cpp). All arrays are float64, on the CPU."""
+"""The recursions in C++ (csrc/chain.cpp). All arrays are float64, on the CPU."""
 
 from __future__ import annotations
 

@@ -30,14 +30,20 @@ class Events:
     def __init__(self, t: Tensor, exposure: Tensor) -> None:
         """Times (h, n), and how long each exposure is, (h, n)."""
         self.exposure, self.n = exposure, t.shape[1]
-        bounds = torch.cat([t + exposure / 2, t - exposure / 2], 1)  # ends first: a slot is free for the next start
+        starts, ends = t - exposure / 2, t + exposure / 2
+        if not bool((starts < ends).all()):
+            raise ValueError(
+                "laplex.gp.GaussianProcess: `exposure` must be long enough to change the times, got exposures below "
+                "the spacing of float64 there; subtract an origin from the times, or leave `exposure` out"
+            )
+        bounds = torch.cat([ends, starts], 1)  # ends first: a slot is free for the next start
         self.order = torch.argsort(bounds.detach(), dim=1, stable=True)
         self.times = bounds.gather(1, self.order)  # (h, 2n)
         self.which, self.ends = self.order % self.n, self.order < self.n  # whose event it is, and whether it is an end
         slots = [_slots(*rows) for rows in zip(self.which.tolist(), self.ends.tolist(), strict=True)]
         self.count = max(max(row) for row in slots) + 1  # of slots
         self.slot = torch.tensor(slots, device=t.device)  # (h, 2n)
-        self.starts = t - exposure / 2
+        self.starts = starts
         self._open = self._open_exposures()
 
     def take(self, values: Tensor) -> Tensor:

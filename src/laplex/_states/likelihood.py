@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -62,12 +63,12 @@ class Result(NamedTuple):
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
+    order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
     fits = core is not None and blocks.g.shape[-1] <= core.MAX_STATES and y.shape[-1] > 0
     if fits and _walkable(*tensors):
         if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-            return Result(*_Likelihood.apply(*tensors, blocks.kinds, line.order, line.counts))
-        held = [one.contiguous() for one in tensors]
-        return Result(*_walk(held, blocks.kinds, line.order, line.counts, keep=False)[:4])
+            return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts))
+        return Result(*_walk([one.contiguous() for one in tensors], blocks.kinds, order, counts, keep=False)[:4])
     return _block_chain(line, blocks, diag, y)
 
 
@@ -145,15 +146,16 @@ def _walk(
 def _kernel(held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None) -> Any:
     """What the core takes for a kernel."""
     gaps, rates, squares, g = held[:4]
-    arrays = gaps, _codes(kinds), rates, squares, g, counts, order
-    addresses = [0 if one is None else one.data_ptr() for one in arrays]
+    numbers = [one.data_ptr() for one in (rates, squares, g)]
+    integers = [0 if one is None else one.data_ptr() for one in (counts, order)]
+    addresses = gaps.data_ptr(), _codes(kinds).ctypes.data, *numbers, *integers
     return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads())
 
 
 @functools.cache
-def _codes(kinds: tuple[int, ...]) -> Tensor:
-    """The kinds as an array that is never freed."""
-    return torch.tensor(kinds, dtype=torch.int32, device="cpu")
+def _codes(kinds: tuple[int, ...]) -> numpy.ndarray:
+    """The kinds as an array that is never freed; not a tensor, which would depend on modes of torch."""
+    return numpy.array(kinds, dtype=numpy.int32)
 
 
 def _chain_bars(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._eager import plain, plainly_eager
+from laplex._eager import normal_mode, plain, plainly_eager
 from laplex.gp._kernel import Kernel
 
 WHERE = "laplex.gp.GaussianProcess"
@@ -81,8 +81,8 @@ def new_times(where: str, t: Any, observed: torch.Size) -> Tensor:
     return checked
 
 
-def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Tensor:
-    """The variance of the noise, with the shape of the times."""
+def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, bool]:
+    """The variance of the noise, or its standard deviation, with the shape of the times; whether it is the latter."""
     if (diag is None) == (yerr is None):
         both = "neither" if diag is None else "both"
         raise ValueError(
@@ -90,7 +90,8 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Tensor:
             f"got {both}; for observations without noise pass a small diag, such as 1e-10 of the variance"
         )
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
-    value = torch.as_tensor(value, dtype=torch.float64, device=t.device)
+    with normal_mode():
+        value = torch.as_tensor(value, dtype=torch.float64, device=t.device)
     try:
         value = value.expand(*batch, t.shape[-1])
     except RuntimeError:
@@ -100,7 +101,9 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Tensor:
         ) from None
     if readable(value) and not bool((value.detach() >= 0).all()):
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {float(value.detach().min()):g}")
-    return value.square() if diag is None else value
+    if readable(value) and bool(value.detach().isinf().any()):
+        raise ValueError(f"{WHERE}: `{name}` must be finite, got infinity; leave such observations out")
+    return value, diag is None
 
 
 def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
@@ -124,18 +127,16 @@ def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Te
     return y
 
 
-def columns(where: str, y: Any, t: Tensor) -> Tensor:
+def columns(where: str, y: Any, shape: tuple[int, ...]) -> Tensor:
     """y (*batch, n) or (*batch, n, m), as (*batch, n, m)."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {type(y).__name__}")
-    n = t.shape[-1]
-    if y.dim() == t.dim() and y.shape[-1] == n:
+    if y.shape == shape:
         return y[..., None]
-    if y.dim() == t.dim() + 1 and y.shape[-2] == n:
+    if y.shape[:-1] == shape:
         return y
     raise ValueError(
-        f"{where}: `y` must have the shape {tuple(t.shape)} of the times, or {(*t.shape, 'm')} for m columns, got "
-        f"{tuple(y.shape)}"
+        f"{where}: `y` must have the shape {shape} of the times, or {(*shape, 'm')} for m columns, got {tuple(y.shape)}"
     )
 
 
@@ -147,7 +148,7 @@ def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
         got = f"a tensor of {band.dtype}" if isinstance(band, Tensor) else type(band).__name__
         raise TypeError(f"{where}: `band` must be a tensor of integers, got {got}")
     try:
-        return band.expand(torch.broadcast_shapes(band.shape, t.shape))
+        return band.expand(t.shape)
     except RuntimeError:
         raise ValueError(
             f"{where}: `band` must have the shape {tuple(t.shape)} of the times, got {tuple(band.shape)}"
@@ -164,7 +165,8 @@ def exposures(
         raise ValueError(
             f"{WHERE}: `exposure` cannot be used with lists of series, or with bands; leave one of them out"
         )
-    value = torch.as_tensor(exposure, dtype=torch.float64, device=t.device)
+    with normal_mode():
+        value = torch.as_tensor(exposure, dtype=torch.float64, device=t.device)
     try:
         value = value.expand(*batch, t.shape[-1])
     except RuntimeError:

@@ -11,10 +11,12 @@ Phi the transitions over the gaps to t and from t,
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
@@ -48,6 +50,12 @@ class Conditional:
         """``y`` (h, n, m): observations minus the mean, in the order of the line."""
         self.process, self._factored, self._line, self._y, self._dtype = process, factored, line, y, dtype
         self._z, self._f = factored.whiten(y)
+        # As they are now: the times and the kernel's parameters may change later.
+        self._components, self._t = process.kernel.components(), process.series.t.clone()
+        self._times = line.times if isinstance(line, Events) else line.take(self._t)
+        observed = None if isinstance(line, Events) else line.observed()
+        known = self._times.detach()
+        self._known = known if observed is None else torch.where(observed, known, torch.inf)  # in order
         self._held_information: Tensor | None = None
         self._held_gathered: Tensor | None = None
 
@@ -77,7 +85,7 @@ class Conditional:
         h, m = points.series.t.shape
         n = self.process.series.n
         units = torch.eye(m, dtype=torch.float64, device=self.process.t.device).expand(h, m, m)
-        both = Joint.of_both(self.process, points)
+        both = Joint.of_both(self, points)
         prior = both.chain.apply(torch.cat([units.new_zeros(h, n, m), units], 1)[both.rows()])
         prior = both.back(prior)  # the columns of K of the new times, at all times: (h, n + m, m)
         covariance = prior[:, n:] - self._given(self._line.take(prior[:, :n]))._means(points)
@@ -102,7 +110,7 @@ class Conditional:
         checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
         n, device = self.process.series.n, self.process.t.device
-        both = Joint.of_both(self.process, points)
+        both = Joint.of_both(self, points)
         prior = both.back(both.draw(draws, generator))  # (h, n + m, draws)
         shape = *self._factored.d.shape, draws
         noise = torch.randn(shape, dtype=torch.float64, device=device, generator=generator)
@@ -116,8 +124,11 @@ class Conditional:
         return points.given_back(values if size is not None else values[0])
 
     def _given(self, y: Tensor) -> Conditional:
-        """The process given other observations."""
-        return Conditional(self.process, self._factored, self._line, y, self._dtype)
+        """The same process given other observations."""
+        other = copy.copy(self)
+        other._y, other._held_gathered = y, None
+        other._z, other._f = self._factored.whiten(y)
+        return other
 
     # --- What the observations tell at a point -----------------------------------------------------------------------
 
@@ -165,7 +176,7 @@ class Conditional:
         where, process = f"laplex.gp.Conditional.{name}", self.process
         counts, sizes = process.counts, process.series.counts
         if t is None:
-            times, band = process.t, process.band if band is None else band
+            times, band = process.series.shaped(self._t), process.band if band is None else band
         elif process.counts is not None:
             given = [checks.times(where, "t", one) for one in checks.as_many("t", t, process.counts)]
             times, sizes = padded(given)
@@ -178,14 +189,13 @@ class Conditional:
         series = Series(times, batch, None)
         bands = checks.bands(where, band, times)
         mask = checks.term_mask(where, process.kernel, kernel)
-        return Points.located(process, self._line, series, times, bands, mask, counts, t is None)
+        return Points.located(self, series, times, bands, mask, counts, t is None)
 
 
 class Points(NamedTuple):
     """Times at which a process is asked for."""
 
-    process: GaussianProcess
-    line: Line | Events  # of the observations
+    given: Conditional
     series: Series
     t: Tensor  # (*batch, m), as the caller gave them
     reading: Reading  # what is asked for there
@@ -197,8 +207,7 @@ class Points(NamedTuple):
     @classmethod
     def located(
         cls,
-        process: GaussianProcess,
-        line: Line | Events,
+        given: Conditional,
         series: Series,
         t: Tensor,
         band: Tensor | None,
@@ -207,10 +216,9 @@ class Points(NamedTuple):
         observed: bool,
     ) -> Points:
         """The points of times (*batch, m); ``mask`` chooses components of the kernel."""
-        components, sizes = process.kernel.components(), process.series.counts
-        known = line.times.detach() if isinstance(line, Events) else process.series.sorted_times
-        after = torch.searchsorted(known.contiguous(), series.t.detach().contiguous(), right=True)
-        last = known.shape[-1] if sizes is None else sizes[:, None]
+        components, line, sizes = given._components, given._line, given.process.series.counts
+        after = torch.searchsorted(given._known.contiguous(), series.t.detach().contiguous(), right=True)
+        last = given._known.shape[-1] if sizes is None else sizes[:, None]
         used = [True] * len(components) if mask is None else mask
         chosen = [float(keep) for keep, one in zip(used, components, strict=True) for _ in range(one.size)]
         weights = series.t.new_tensor(chosen)
@@ -221,13 +229,11 @@ class Points(NamedTuple):
             p, q = joined_readings(components, series.t, flat_band, series.spread)
             reading = Reading(p * weights, q * weights)
         following = torch.where(after < last, after, -1)
-        return cls(process, line, series, t, reading, after - 1, following, counts, observed)
+        return cls(given, series, t, reading, after - 1, following, counts, observed)
 
     def transitions(self) -> tuple[Tensor, Tensor]:
         """From the point before and to the point after, (h, m, s, s); 0 where there is none."""
-        line, series = self.line, self.process.series
-        ordered = line.times if isinstance(line, Events) else line.take(series.t)
-        steps = []
+        line, ordered, steps = self.given._line, self.given._times, []
         for index, sign in ((self.before, 1), (self.after, -1)):
             gap = sign * (self.series.t - ordered.gather(1, index.clamp(min=0)))
             inside = index >= 0
@@ -238,9 +244,9 @@ class Points(NamedTuple):
         return steps[0], steps[1]
 
     def _steps(self, gaps: Tensor) -> Tensor:
-        components, spread = self.process.kernel.components(), self.series.spread
-        if isinstance(self.line, Events):
-            return System.joined(components, spread).steps(gaps, self.line.count)
+        components, line, spread = self.given._components, self.given._line, self.series.spread
+        if isinstance(line, Events):
+            return System.joined(components, spread).steps(gaps, line.count)
         return joined_steps(components, gaps, spread)
 
     def given_back(self, values: Tensor) -> Any:
@@ -259,13 +265,13 @@ class Joint(NamedTuple):
     order: Tensor  # (h, n + m)
 
     @classmethod
-    def of_both(cls, process: GaussianProcess, points: Points) -> Joint:
+    def of_both(cls, given: Conditional, points: Points) -> Joint:
         """The chain of both."""
-        components, series = process.kernel.components(), process.series
-        t = torch.cat([series.t, points.series.t], 1)
+        components, process, series = given._components, given.process, given.process.series
+        t = torch.cat([given._t, points.series.t], 1)
         order = torch.argsort(t.detach(), dim=-1, stable=True)
         band = None if process.band is None else series.flat(process.band).long()
-        seen = joined_readings(components, series.t, band, series.spread)
+        seen = joined_readings(components, given._t, band, series.spread)
         p, q = (
             torch.cat(both, 1).gather(1, order[..., None].expand(*order.shape, seen.p.shape[-1]))
             for both in zip(seen, points.reading, strict=True)
@@ -286,7 +292,12 @@ class Joint(NamedTuple):
         """Draws of the process, (h, n + m, draws), in the order of time."""
         variance = (self.chain.p * self.chain.q).sum(-1)
         jitter = JITTER * variance.max(-1, keepdim=True).values.expand_as(variance)
-        factored, _ = factorise(self.chain._replace(diag=jitter))
+        factored, failed = factorise(self.chain._replace(diag=jitter))
+        if checks.readable(failed) and max(failed.tolist()) >= 0:
+            raise LinAlgError(
+                "laplex.gp.Conditional.sample: the kernel must be positive definite to draw from it, but its matrix at "
+                "the observed and the new times is not; check its parameters (of Celerite: a c >= |b d|)"
+            )
         shape, device = (*variance.shape, draws), variance.device
         white = torch.randn(shape, dtype=variance.dtype, device=device, generator=generator)
         return factored.colour(factored.d.sqrt()[..., None] * white)

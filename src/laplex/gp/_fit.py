@@ -130,7 +130,7 @@ class _Search:
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
         mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module) else process.mean
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
-        self.log_noise = None if noise is None else _parameter((), math.log(noise)).to(process.t.device)
+        self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
 
     def parameters(self) -> list[Tensor]:
@@ -153,7 +153,8 @@ class _Search:
     def scattered(self, values: Sequence[Tensor], generator: torch.Generator | None) -> list[Tensor]:
         """Logarithms at random around the given ones; the rest as it is."""
         logs = self.logarithms()
-        drawn = (torch.randn(one.shape, dtype=torch.float64, generator=generator) for one in values)
+        device = None if generator is None else generator.device
+        drawn = (torch.randn(one.shape, dtype=torch.float64, device=device, generator=generator) for one in values)
         return [
             value + SPREAD * noise.to(value) if id(one) in logs else value
             for one, value, noise in zip(self.parameters(), values, drawn, strict=True)
@@ -193,12 +194,13 @@ class _Search:
 def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:
     """A copy of a process at the same times, with another kernel, mean or diag."""
     changed = copy.copy(process)
-    changed.__dict__.update(parts, _held_diag=None)
+    for name, value in parts.items():
+        setattr(changed, name, value)
     return changed
 
 
-def _parameter(shape: Sequence[int], value: float) -> nn.Parameter:
-    return nn.Parameter(torch.full(tuple(shape), value, dtype=torch.float64))
+def _parameter(shape: Sequence[int], value: float, device: torch.device | None = None) -> nn.Parameter:
+    return nn.Parameter(torch.full(tuple(shape), value, dtype=torch.float64, device=device))
 
 
 def _parts(kernel: Kernel) -> Iterator[Kernel]:

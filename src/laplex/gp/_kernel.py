@@ -84,12 +84,15 @@ class Kernel(nn.Module, ABC):
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
-            low = _smallest(value)
-            if low is not None and not 0 < low < float("inf"):
-                raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must be positive and finite, got {low:g}")
+            for one in _extremes(value):
+                if not 0 < one < float("inf"):
+                    text = f"`{name}` must be positive and finite, got {one:g}"
+                    raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
             self._hold(name, value)
 
     def _check_number(self, name: str, value: Any) -> None:
+        if any(one != one for one in _extremes(value) if isinstance(value, float | Tensor)):
+            raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must be a number, got NaN")
         numeric = isinstance(value, Tensor) and value.is_floating_point()
         if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
             got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
@@ -175,13 +178,14 @@ class Scale(Kernel):
         return self._over(distance, "factor")[0] * self.kernel.evaluate(distance)
 
 
-def _smallest(value: Any) -> float | None:
-    """The smallest value, NaN if there is one; None where values cannot be read without a wait or in a graph."""
+def _extremes(value: Any) -> list[float]:
+    """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
-        return float(value)
+        return [float(value)]
     if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
-        return None
-    return float(value.detach().min())
+        return []
+    values = value.detach()
+    return [values.item()] if values.numel() == 1 else [one.item() for one in values.aminmax()]
 
 
 def _shown(value: Any) -> str:

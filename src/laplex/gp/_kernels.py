@@ -91,7 +91,8 @@ class SHO(Kernel):
         sigma^2 exp(-a D) (cos(sqrt(b) D) + a sin(sqrt(b) D) / sqrt(b))
 
     For quality = 1/2 (critical damping) b is 0 and sin(sqrt(b) D) / sqrt(b) is D; below, cos and sin become cosh and
-    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2.
+    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2. Below about
+    1e-3 digits are lost, all of them at 1e-8: there the kernel is Exponential(1 / (omega quality)).
 
     Args:
         period: of the undamped oscillator, positive.
@@ -108,17 +109,20 @@ class SHO(Kernel):
             got = "neither" if period is None else "both"
             raise ValueError(f"laplex.gp.SHO: either `period` or `omega` = 2 pi / period must be given, got {got}")
         if omega is not None:
-            self._check_number("omega", omega)
-            period = 2 * math.pi / omega
-        self._positive(period=period, quality=quality, sigma=sigma)
+            self.names = ("omega", "quality", "sigma")
+        self._positive(**{self.names[0]: period if omega is None else omega}, quality=quality, sigma=sigma)
 
     def components(self) -> list[Component]:
-        omega, variance = 2 * math.pi / self._value("period"), self._value("sigma") ** 2
-        return [oscillator(omega, self._value("quality"), variance)]
+        first, quality, sigma = map(self._value, self.names)
+        return [oscillator(self._frequency(first), quality, sigma**2)]
+
+    def _frequency(self, first: Any) -> Any:
+        """The angular frequency, from whichever of the two was given."""
+        return first if self.names[0] == "omega" else 2 * math.pi / first
 
     def evaluate(self, distance: Tensor) -> Tensor:
-        period, quality, sigma = self._over(distance, "period", "quality", "sigma")
-        return oscillation(distance, 2 * math.pi / period, quality, sigma**2)
+        first, quality, sigma = self._over(distance, *self.names)
+        return oscillation(distance, self._frequency(first), quality, sigma**2)
 
 
 def oscillator(omega: Any, quality: Any, variance: Any) -> Block:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._checks.solves import warn_of_lost_digits
+from laplex._eager import normal_mode
 from laplex._states.blocks import Block, stacked
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
@@ -42,7 +43,8 @@ class GaussianProcess:
 
     Args:
         kernel: of :mod:`laplex.gp`, or a sum or product of such.
-        t (*batch, n): times, in any order; some may be equal. Leading dimensions are independent series of n times. A
+        t (*batch, n): times, in any order; some may be equal. They may move later if they are in float64; else they
+            are copied. Leading dimensions are independent series of n times. A
             list of tensors (n_i,) are series of different sizes; y and results are such lists, too.
         diag: the variance of the noise, a number or a tensor that broadcasts to t (or a list of tensors).
         yerr: its standard deviation instead; not both.
@@ -86,17 +88,27 @@ class GaussianProcess:
         else:
             self.t = checks.times(checks.WHERE, "t", t)
         batch = checks.batch(self.t, kernel.batch_shape)
-        self.diag = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
+        noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
+        self._noise, self._is_deviation = noise
         self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
-        self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1))
+        self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1).contiguous())
 
-        self._held_diag: tuple[Any, Tensor] | None = None
+        self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
 
     @property
     def batch_shape(self) -> torch.Size:
         """The shape of the series."""
         return self.series.batch
+
+    @property
+    def diag(self) -> Tensor:
+        """The variance of the noise, (*batch, n)."""
+        return self._noise.square() if self._is_deviation else self._noise
+
+    @diag.setter
+    def diag(self, value: Tensor) -> None:
+        self._noise, self._is_deviation = value, False
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
@@ -119,12 +131,15 @@ class GaussianProcess:
 
     def _flat_diag(self) -> Tensor:
         """(h, n); held in one piece where nobody asks for its gradient."""
-        if self.diag.requires_grad or not checks.readable(self.diag):
+        noise = self._noise
+        if noise.requires_grad or not checks.readable(noise) or noise.is_inference():
             return self.series.flat(self.diag)
-        key = id(self.diag), self.diag._version if not self.diag.is_inference() else 0
-        if self._held_diag is None or self._held_diag[0] != key:
-            self._held_diag = key, self.series.flat(self.diag).contiguous()
-        return self._held_diag[1]
+        held = self._held_diag
+        if held is None or held[0] is not noise or held[1] != noise._version:
+            with normal_mode():
+                held = noise, noise._version, self.series.flat(self.diag).contiguous()
+            self._held_diag = held
+        return held[2]
 
     def _line(self) -> Line | Events:
         if self.exposure is None:
@@ -216,7 +231,9 @@ class GaussianProcess:
         where = f"{checks.WHERE}.leave_one_out"
         flat, dtype = self._residual(where, y)
         factored, line = self._factored(where)
-        variance = 1 / factored.inverse_diagonal()
+        variance = 1 / torch.where(
+            factored.over_d == 0, 1.0, factored.inverse_diagonal()
+        )  # 1 where nothing is observed
         ordered = line.take(flat)
         mean = ordered - factored.solve(ordered[..., None])[..., 0] * variance
         mean, variance = (self.series.shaped(line.put(part)) for part in (mean, variance))
@@ -252,7 +269,7 @@ class GaussianProcess:
     def _columns(self, name: str, y: Tensor, function: Callable[[Factored, Tensor], Tensor]) -> Tensor:
         where = f"{checks.WHERE}.{name}"
         checks.not_ragged(where, self.counts)
-        columns = checks.columns(where, y, self.t)
+        columns = checks.columns(where, y, (*self.series.batch, self.series.n))
         shape = *self.series.batch, *columns.shape[-2:]
         flat = columns.double().expand(shape).reshape(-1, *columns.shape[-2:])
         factored, line = self._factored(where)

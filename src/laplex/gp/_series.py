@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex._eager import plain, plainly_eager
+from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.components import Value
 from laplex._states.likelihood import Line, gaps_between
 
@@ -26,17 +25,21 @@ class Series:
         self._sort()
 
     def _sort(self) -> None:
+        with normal_mode():  # later calls may differentiate
+            self._sort_now()
+
+    def _sort_now(self) -> None:
         t, counts = self.t.detach(), self.counts
         last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
         keys = t if last is None else t.masked_fill(last, torch.inf)
-        self._order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True)
+        self._order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True).contiguous()
         self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
         self._version = _version(self.t)
         self._line = None if self.t.requires_grad else self._new_line()
 
     def _follow(self) -> None:
         """Sort again if an optimizer, say, has moved the times since."""
-        if _version(self.t) != self._version:
+        if self._version is None or _version(self.t) != self._version:
             self._sort()
 
     @property
@@ -84,14 +87,11 @@ def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
     return [row[:count] for row, count in zip(values, counts, strict=True)]
 
 
-def is_ragged(t: Any) -> bool:
-    """Whether times are a list of series."""
-    return isinstance(t, list | tuple) and len(t) > 0 and all(isinstance(one, Tensor) for one in t)
-
-
-def _version(t: Tensor) -> int:
-    """How often a tensor was changed in place, where that can be known."""
-    return t._version if plainly_eager() and plain(t) and not t.is_inference() else 0
+def _version(t: Tensor) -> int | None:
+    """How often a tensor was changed in place; None if that is not known."""
+    if t.is_inference():
+        return None
+    return t._version if plainly_eager() and plain(t) else 0
 
 
 def _in_order(t: Tensor) -> bool:

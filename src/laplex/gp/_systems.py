@@ -133,6 +133,9 @@ class Bands(Kernel):
 
     def __init__(self, kernel: Kernel, value: Tensor, slope: Tensor | None = None) -> None:
         super().__init__()
+        if not isinstance(kernel, Kernel) or any(isinstance(part, Bands) for part in kernel.modules()):
+            what = "one with bands" if isinstance(kernel, Kernel) else type(kernel).__name__
+            raise TypeError(f"laplex.gp.Bands: `kernel` must be a kernel of laplex.gp without bands, got {what}")
         self.kernel = kernel
         for name, given in (("value", value), ("slope", slope)):
             if given is None and name == "slope":
