@@ -8,7 +8,21 @@
 tau is in the units of x. Nothing of size n x n is made, and nothing is squashed.
 """
 
+from laplex.soft._losses import cross_entropy, ndcg, quantile_normalize, spearman
 from laplex.soft._rank import median, quantile, rank, topk_mask
 from laplex.soft._sort import SoftPermutation, Sorted, sort, topk
 
-__all__ = ["SoftPermutation", "Sorted", "median", "quantile", "rank", "sort", "topk", "topk_mask"]
+__all__ = [
+    "SoftPermutation",
+    "Sorted",
+    "cross_entropy",
+    "median",
+    "ndcg",
+    "quantile",
+    "quantile_normalize",
+    "rank",
+    "sort",
+    "spearman",
+    "topk",
+    "topk_mask",
+]

@@ -15,20 +15,22 @@ def readable(x: Tensor) -> bool:
     return plainly_eager() and plain(x) and x.device.type == "cpu"
 
 
-def rows_along(where: str, x: Any, dim: int) -> Tensor:
+def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     """x with ``dim`` moved to the end, in float32 or float64."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
-        raise TypeError(f"{where}: `x` must be a floating-point tensor, got {got}; use torch.as_tensor(x, dtype=...)")
+        raise TypeError(
+            f"{where}: `{name}` must be a floating-point tensor, got {got}; use torch.as_tensor(x, dtype=...)"
+        )
     if x.dim() == 0:
-        raise ValueError(f"{where}: `x` must have at least one dimension, got a single number")
+        raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` must be between {-x.dim()} and {x.dim() - 1}, got {dim}")
     moved = x.movedim(dim, -1)
     if moved.shape[-1] == 0:
-        raise ValueError(f"{where}: `x` must have at least one number along `dim`, got shape {tuple(x.shape)}")
+        raise ValueError(f"{where}: `{name}` must have at least one number along `dim`, got shape {tuple(x.shape)}")
     if readable(x) and not bool(x.isfinite().all()):
-        raise ValueError(f"{where}: `x` must be finite, got NaN or infinity; find it with torch.isfinite(x)")
+        raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with torch.isfinite")
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
 
 

@@ -1,0 +1,160 @@
+"""Losses on orders and ranks, of soft ranks and of soft permutations: O(n log n), with one number for every row.
+
+ndcg has the form of the approximate measures of
+
+    T. Qin, T. Liu, H. Li, A general approximation framework for direct optimization of information retrieval measures,
+        Information Retrieval 13 (2010),
+
+with the Laplace distribution function where they have the logistic one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex.soft._rank import rank, topk_mask
+from laplex.soft._rows import rows_along
+from laplex.soft._sort import sort
+
+
+def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
+    """1 - the correlation of the soft ranks of x with the ranks of y: 0 for the same order, 2 for the opposite one.
+
+    As tau goes to 0 it is 1 - ``scipy.stats.spearmanr``, ties averaged. Where all of x, or all of y, are equal, it is 1
+    and has no gradient. There are no gradients for y.
+
+    Args:
+        x: numbers, of any shape.
+        y: numbers in the wanted order, with the shape of x.
+        dim: the dimension, which the result does not have.
+        tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
+
+    Example:
+        >>> x, y = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([30.0, 10.0, 20.0])
+        >>> laplex.soft.spearman(x, y, tau=0.01)
+        tensor(0.)
+    """
+    where = "laplex.soft.spearman"
+    rows = rows_along(where, x, dim)
+    _same_shape(where, "y", y, x)
+    middle = (x.shape[dim] + 1) / 2
+    a = rank(rows, tau=tau) - middle
+    b = _average_ranks(y.movedim(dim, -1)).to(a) - middle
+    squares = a.square().sum(-1) * b.square().sum(-1)
+    varied = squares > 0
+    correlation = (a * b).sum(-1) / torch.where(varied, squares, 1.0).sqrt()
+    return (1 - torch.where(varied, correlation, 0.0)).to(x.dtype)
+
+
+def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int | None = None) -> Tensor:
+    """1 - NDCG, a loss: 0 where the most relevant have the largest scores.
+
+        DCG = sum over i of (2^relevance_i - 1) / log2(1 + rank_i)
+
+    with soft ranks, 1 for the largest score; NDCG divides it by that of the best order. With k every term has the
+    factor ``topk_mask(scores, k)``, and the best order has its first k terms. Where nothing is relevant the loss is 1.
+
+    Args:
+        scores: of any shape.
+        relevance: not negative, with the shape of the scores.
+        dim: the dimension, which the result does not have.
+        tau: how soft, in the units of the scores, as in :func:`laplex.soft.sort`.
+        k: count only the first k places.
+
+    Example:
+        >>> scores, relevance = torch.tensor([0.2, 3.0, 1.0]), torch.tensor([0.0, 2.0, 1.0])
+        >>> laplex.soft.ndcg(scores, relevance, tau=0.01)
+        tensor(0.)
+    """
+    where = "laplex.soft.ndcg"
+    rows = rows_along(where, scores, dim)
+    n = rows.shape[-1]
+    _same_shape(where, "relevance", relevance, scores)
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= n):
+        raise ValueError(f"{where}: `k` must be None or an integer from 1 to {n}, got {k!r}")
+    ranks = rank(rows, tau=tau, descending=True)
+    gains = torch.exp2(relevance.movedim(dim, -1).to(ranks)) - 1
+    discounts = 1 / torch.log2(1 + ranks)
+    if k is not None:
+        discounts = discounts * topk_mask(rows, k, tau=tau)
+    places = torch.arange(1, (k or n) + 1, device=ranks.device, dtype=ranks.dtype)
+    best = (gains.topk(k or n, -1).values / torch.log2(1 + places)).sum(-1)
+    relevant = best > 0
+    share = (gains * discounts).sum(-1) / torch.where(relevant, best, 1.0)
+    return (1 - torch.where(relevant, share, 0.0)).to(scores.dtype)
+
+
+def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> Tensor:
+    """Minus the mean over i of log P[i, order_i], with the soft permutation P of ``sort``: only n of its entries.
+
+    Args:
+        x: numbers, of any shape.
+        order: the index of the number that should be at place i, as ``torch.argsort`` returns it, with the shape of x.
+        dim: the dimension, which the result does not have.
+        tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
+        descending: the largest comes first.
+
+    Example:
+        >>> x = torch.tensor([3.0, 1.0, 2.0])
+        >>> laplex.soft.cross_entropy(x, torch.tensor([1, 2, 0]), tau=0.01)
+        tensor(0.)
+    """
+    where = "laplex.soft.cross_entropy"
+    n = rows_along(where, x, dim).shape[-1]
+    _same_shape(where, "order", order, x)
+    if order.dtype != torch.int64:
+        raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use y.argsort()")
+    permutation = sort(x, dim, tau=tau, descending=descending).permutation
+    wanted = permutation.scores.gather(-1, order.movedim(dim, -1))
+    distance = (permutation.targets - wanted).abs() / permutation.tau[..., None]
+    return (distance + permutation.row_sums.log()).sum(-1).div(n).to(x.dtype)
+
+
+def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
+    """Give x the distribution of a target: every number becomes the target's quantile at its soft rank.
+
+    Of n numbers the one of rank r becomes the sorted target at the position (r - 1/2) m / n + 1/2 of m, by linear
+    interpolation: for m = n that of the same rank. Both x and the target have gradients.
+
+    Args:
+        x: numbers, of any shape.
+        target: m numbers, or with the shape of x except for the size m of ``dim``.
+        dim: the dimension.
+        tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
+
+    Example:
+        >>> laplex.soft.quantile_normalize(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([0.0, 10.0, 30.0]), tau=0.01)
+        tensor([30.,  0., 10.])
+    """
+    where = "laplex.soft.quantile_normalize"
+    rows = rows_along(where, x, dim)
+    goal = rows_along(where, target, -1 if isinstance(target, Tensor) and target.dim() == 1 else dim, "target")
+    if goal.dim() > 1 and goal.shape[:-1] != rows.shape[:-1]:
+        raise ValueError(f"{where}: `target` must have one dimension, or the shape {tuple(x.shape)} of `x` except for "
+                         f"`dim`, got {tuple(target.shape)}")  # fmt: skip
+    m = goal.shape[-1]
+    goal = goal.sort(-1).values.expand(*rows.shape[:-1], m)
+    position = (rank(rows, tau=tau) - 0.5) * (m / rows.shape[-1]) - 0.5
+    position = position.clamp(0, m - 1)
+    low = position.detach().floor().clamp(max=max(m - 2, 0)).long()
+    below, above = goal.gather(-1, low), goal.gather(-1, (low + 1).clamp(max=m - 1))
+    return (below + (position - low) * (above - below)).to(x.dtype).movedim(-1, dim)
+
+
+def _average_ranks(y: Tensor) -> Tensor:
+    """Ranks from 1 along the last dimension, ties averaged, in float64."""
+    y = y.detach().contiguous()
+    ordered = y.sort(-1).values
+    below, up_to = torch.searchsorted(ordered, y), torch.searchsorted(ordered, y, right=True)
+    return (below + up_to + 1).double() / 2
+
+
+def _same_shape(where: str, name: str, value: Any, x: Tensor) -> None:
+    if not isinstance(value, Tensor) or value.shape != x.shape:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(
+            f"{where}: `{name}` must be a tensor with the shape {tuple(x.shape)} of the first one, got {got}"
+        )
