@@ -130,7 +130,16 @@ def test_docstring_examples(name):
             assert failed == 0
 
 
-PACKAGES = [laplex, laplex.nn, laplex.gp, laplex.density, laplex.reference, laplex.backends, laplex.testing]
+PACKAGES = [
+    laplex,
+    laplex.nn,
+    laplex.gp,
+    laplex.density,
+    laplex.soft,
+    laplex.reference,
+    laplex.backends,
+    laplex.testing,
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=str)

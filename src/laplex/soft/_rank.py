@@ -120,7 +120,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any) -> Tensor:
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
 
     Example:
-        >>> laplex.soft.topk_mask(torch.tensor([3.0, 1.0, 2.0, 0.0]), 2, tau=0.01)
+        >>> laplex.soft.topk_mask(torch.tensor([3.0, 1.0, 2.0, 0.0]), 2, tau=0.001)
         tensor([1., 0., 1., 0.])
     """
     where = "laplex.soft.topk_mask"
@@ -139,6 +139,9 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any) -> Tensor:
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
     """A soft quantile: the b at which the smoothed distribution function of the numbers is q.
 
+    As tau goes to 0 it is the number at which their distribution function passes q; where that is flat at q, the middle
+    between two numbers. (``torch.quantile`` interpolates.)
+
     Args:
         x: numbers, of any shape.
         q: between 0 and 1, both excluded; a number or a tensor with the shape of x without ``dim``.
@@ -147,8 +150,8 @@ def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | No
         weights: not negative, with the shape of x; None for equal ones.
 
     Example:
-        >>> laplex.soft.quantile(torch.arange(101.0), 0.25, tau=0.1)
-        tensor(25.)
+        >>> laplex.soft.quantile(torch.arange(100.0), 0.25, tau=0.1)
+        tensor(24.5000)
     """
     where = "laplex.soft.quantile"
     rows = rows_along(where, x, dim)
