@@ -54,7 +54,8 @@ def rank(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> Ten
     where = "laplex.soft.rank"
     rows = rows_along(where, x, dim)
     flat, tau = _flat(rows, softness(where, tau, rows))
-    ranks: Tensor = _Ranks.apply(-flat if descending else flat, tau)
+    function = _Ranks if torch.compiler.is_compiling() else _TransformableRanks
+    ranks: Tensor = function.apply(-flat if descending else flat, tau)
     return ranks.reshape(rows.shape).to(x.dtype).movedim(-1, dim)
 
 
@@ -74,7 +75,6 @@ class _Ranks(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -83,6 +83,15 @@ class _Ranks(torch.autograd.Function):
         if not ctx.needs_input_grad[1]:
             return x_bar, None
         return x_bar, (g * _stretches(x, tau)).sum(-1)
+
+
+class _TransformableRanks(_Ranks):
+    """The same with forward mode, which torch.compile does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        _Ranks.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, dtau: Tensor | None) -> Tensor:

@@ -177,7 +177,7 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
 def _sorted(x: Tensor, dim: int, targets: Tensor, permutation: SoftPermutation, hard: bool) -> Sorted:
     rows = permutation.scores
     center = rows.detach().mean(-1, keepdim=True)  # numbers around 0 lose fewer digits in sums
-    values = center + (permutation @ (rows - center))
+    values = center + permutation.__matmul__(rows - center)  # torch.compile does not trace the sign
     if hard:
         values = targets.detach() + (values - values.detach())
     return Sorted(values.to(x.dtype).movedim(-1, dim), permutation)
