@@ -155,7 +155,7 @@ struct Chunk {
 struct SingleFilter {
     const double g;
     double u = 0.0, v = 1.0, f = 0.0;  // Q = u / v and f+ of the point before
-    double over_d[CHUNK], gain[CHUNK], z[CHUNK];  // gain = P / d
+    double over_d[CHUNK], gain[CHUNK], mean[CHUNK], z[CHUNK];  // gain = P / d; mean = f
     double lost = 0.0, loss[CHUNK];               // S = g - P of every point, and g - Q of the point before
 
     explicit SingleFilter(double variance) : g(variance) {}
@@ -237,8 +237,9 @@ struct SingleFilter {
             added[j] = gain[j] * c.y[j];
         }
         run_affine<false>(factor, added, f, before);
-        for (int j = 0; j < CHUNK; ++j) z[j] = c.y[j] - c.rho[j] * before[j];
-        for (int j = c.count; j < CHUNK; ++j) z[slot(j)] = 0.0;
+        for (int j = 0; j < CHUNK; ++j) mean[j] = c.rho[j] * before[j];
+        for (int j = c.count; j < CHUNK; ++j) mean[slot(j)] = 0.0;
+        for (int j = 0; j < CHUNK; ++j) z[j] = c.y[j] - mean[j];
     }
 };
 
@@ -268,29 +269,29 @@ void single_likelihood(const StateLikelihood& s, int64_t series) {
         double* to = kept + 4 * base;
         std::memcpy(to, filter.over_d, sizeof filter.over_d);
         std::memcpy(to + CHUNK, filter.gain, sizeof filter.gain);
-        std::memcpy(to + 2 * CHUNK, filter.z, sizeof filter.z);
+        std::memcpy(to + 2 * CHUNK, filter.mean, sizeof filter.mean);
         std::memcpy(to + 3 * CHUNK, filter.loss, sizeof filter.loss);
     }
     s.logdet[series] = -logs.value(), s.loss[series] = 0.0;
 }
 
-// From 1 / d, P / d, z and S = g - P of all points. With phi the gradient of f+, and with Q_bar that of Q, a point has
+// From 1 / d, P / d, f and S = g - P of all points. With phi the gradient of f+, and with Q_bar that of Q, a point has
 //
 //     z_bar = 2 quad_bar z / d + phi P / d           f_bar = phi - z_bar = phi diag / d - 2 quad_bar z / d
 //     e = (logdet_bar - quad_bar z^2 / d) / d        P_bar = e + (phi z + Q_bar diag) diag / d^2
 //     diag_bar = e - phi z P / d^2 + Q_bar (P / d)^2
 //
-// and the point before it phi = rho f_bar and Q_bar = rho^2 P_bar, which are linear, too. With u = a D and f = y - z,
+// and the point before it phi = rho f_bar and Q_bar = rho^2 P_bar, which are linear, too. With u = a D,
 // g_bar is the sum of P_bar kappa, and u_bar = 2 P_bar S - f_bar f.
 struct SinglePull {
     const double a, quad_bar, logdet_bar;
     double phi = 0.0, after_bar = 0.0, rate_lanes[LANES] = {}, g_lanes[LANES] = {}, rate_bar = 0.0, g_bar = 0.0;
     double gap_bar[CHUNK], diag_bar[CHUNK], y_bar[CHUNK];
 
-    void pull(const Chunk& c, const double* r, const double* gain, const double* z, const double* loss) {  // r = 1 / d
-        double rest[CHUNK], own[CHUNK], factor[CHUNK], added[CHUNK], phis[CHUNK], bars[CHUNK];
+    void pull(const Chunk& c, const double* r, const double* gain, const double* f, const double* loss) {  // r = 1 / d
+        double z[CHUNK], rest[CHUNK], own[CHUNK], factor[CHUNK], added[CHUNK], phis[CHUNK], bars[CHUNK];
         for (int j = 0; j < CHUNK; ++j) {
-            rest[j] = c.diag[j] * r[j], own[j] = 2.0 * quad_bar * z[j] * r[j];
+            z[j] = c.y[j] - f[j], rest[j] = c.diag[j] * r[j], own[j] = 2.0 * quad_bar * z[j] * r[j];
             factor[j] = c.rho[j] * rest[j], added[j] = -c.rho[j] * own[j];
         }
         run_affine<true>(factor, added, phi, phis);
@@ -304,7 +305,7 @@ struct SinglePull {
         for (int j = 0; j < CHUNK; ++j) {
             const double pushed = phis[j] * z[j] * r[j];
             const double p_bar = diag_bar[j] + pushed * rest[j] + rest[j] * rest[j] * bars[j];
-            const double u_bar = 2.0 * p_bar * loss[j] - (phis[j] * rest[j] - own[j]) * (c.y[j] - z[j]);
+            const double u_bar = 2.0 * p_bar * loss[j] - (phis[j] * rest[j] - own[j]) * f[j];
             gap_bar[j] = a * u_bar;
             y_bar[j] = phis[j] * gain[j] + own[j];
             diag_bar[j] += bars[j] * gain[j] * gain[j] - pushed * gain[j];

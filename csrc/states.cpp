@@ -57,6 +57,10 @@ int64_t state_kept_size(const StateKernel& kernel) {
 void state_likelihood(const StateLikelihood& s) {
     const Arrangement arranged(s.kernel);
     parallel_for(useful_threads(s.kernel.threads, s.kernel.h * s.kernel.n), s.kernel.h, [&](int64_t series, int) {
+        if (!is_valid(s.kernel, series)) {
+            s.quad[series] = s.logdet[series] = NAN, s.loss[series] = 0.0, s.failed[series] = -1;
+            return true;
+        }
         if (s.kernel.size == 1) return single_likelihood(s, series), true;
         return with_layout(arranged, [&](auto layout) {
             likelihood_series(s, Model<decltype(layout)>(layout, s.kernel, arranged, series), series);

@@ -109,6 +109,17 @@ struct Points {
     int64_t place(int64_t point) const { return begin + (order ? order[point] : point); }
 };
 
+// Whether all parameters of a series are finite, and no rate is negative. Otherwise its results are NaN.
+inline bool is_valid(const StateKernel& kernel, int64_t series) {
+    bool valid = true;
+    for (int i = 0; i < kernel.blocks; ++i) {
+        const double rate = kernel.rates[series * kernel.blocks + i];
+        valid = valid && is_finite(rate) && rate >= 0.0 && is_finite(kernel.squares[series * kernel.blocks + i]);
+    }
+    for (int i = 0; i < kernel.size; ++i) valid = valid && is_finite(kernel.g[series * kernel.size + i]);
+    return valid;
+}
+
 // The parameters of one series, in the order of the layout.
 template <class L> struct Model {
     L layout;

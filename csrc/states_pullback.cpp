@@ -171,12 +171,22 @@ template <class L> struct Pull {
     }
 };
 
+void fill_with_nan(const StatePullback& s, int64_t series) {
+    const StateKernel& kernel = s.kernel;
+    for (int64_t k = series * kernel.n; k < (series + 1) * kernel.n; ++k)
+        s.gaps_bar[k] = s.diag_bar[k] = s.y_bar[k] = NAN;
+    for (int i = 0; i < kernel.blocks; ++i)
+        s.rates_bar[series * kernel.blocks + i] = s.squares_bar[series * kernel.blocks + i] = NAN;
+    for (int i = 0; i < kernel.size; ++i) s.g_bar[series * kernel.size + i] = NAN;
+}
+
 }  // namespace
 
 Status state_pullback(const StatePullback& s) {
     const Arrangement arranged(s.kernel);
     const int threads = useful_threads(s.kernel.threads, s.kernel.h * s.kernel.n);
     const bool done = parallel_for(threads, s.kernel.h, [&](int64_t series, int) {
+        if (!is_valid(s.kernel, series)) return fill_with_nan(s, series), true;
         if (s.kernel.size == 1) return single_pullback(s, series), true;
         return with_layout(arranged, [&](auto layout) {
             const Model<decltype(layout)> model(layout, s.kernel, arranged, series);

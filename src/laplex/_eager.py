@@ -40,7 +40,9 @@ def plain(x: Tensor) -> bool:
 
 def normal_mode() -> AbstractContextManager[object]:
     """A context in which tensors are made that autograd may save, also where inference mode is on."""
-    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
+    if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
+        return nullcontext()
+    return torch.inference_mode(False)
 
 
 def exporting() -> bool:

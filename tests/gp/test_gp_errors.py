@@ -189,8 +189,8 @@ VALUES = {
     ),
     "y of another size": (
         lambda: PROCESS.log_likelihood(Y[:2]),
-        "log_likelihood: `y` must have the shape (3,) of the times, got (2,); several sets of observations at"
-        " the same times need times of as many rows: t.expand(y.shape)",
+        "log_likelihood: `y` must have the shape (3,) of the times, got (2,); m sets of observations at the"
+        " same times need m rows of times, as t.expand(m, -1)",
     ),
     "several y": (
         lambda: PROCESS.leave_one_out(Y.expand(4, 3)),

@@ -144,7 +144,7 @@ def test_parameters_that_are_trained_step_by_step():
 
 @pytest.mark.parametrize("ratio", [1e4, 1e8, 1e12])
 def test_rates_with_large_noise(ratio):
-    """The gradient of the scale is the difference of small numbers, which must keep their digits."""
+    """g - P is small beside g and P, and must keep its digits."""
     (t, y), one, gradients = times(), torch.ones(1).double(), []
     for make in (gp.Exponential, lambda scale: gp.StateSpace(-1 / scale.reshape(1, 1), 2 / scale.reshape(1, 1), one)):
         scale = torch.tensor(1.3).double().requires_grad_()
@@ -191,7 +191,7 @@ def test_values_that_are_refused():
         gp.GaussianProcess(gp.Matern32(1.0), t, diag=torch.inf)
     with pytest.raises(ValueError, match="`scale` must be positive and finite, got inf"):
         gp.Matern32(torch.tensor([1.0, torch.inf]))
-    with pytest.raises(ValueError, match="`b` must be a number, got NaN"):
+    with pytest.raises(ValueError, match="`b` must be finite, got nan"):
         gp.Celerite(1.0, float("nan"), 1.0, 1.0)
     with pytest.raises(ValueError, match="`omega` must be positive and finite, got 0"):
         gp.SHO(omega=0.0)
@@ -208,3 +208,99 @@ def test_solves_for_a_batch_of_parameters():
     close(process.apply_inverse(rows), torch.stack(want))
     with pytest.raises(ValueError, match=r"`y` must have the shape \(3, 3\) of the times"):
         process.apply_inverse(y)
+
+
+# --- What a newcomer tried --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [1e-12, 1e-10, 1e-6])
+def test_draws_where_there_is_hardly_any_noise(noise):
+    t, y = times()
+    given = gp.GaussianProcess(gp.Matern32(2.0), t, diag=noise).condition(y)
+    ratio = given.sample(4000).std(0) / given.variance().sqrt()
+    assert 0.97 < float(ratio.mean()) < 1.05
+
+
+def test_a_parameter_that_became_nan_is_not_hidden():
+    t, y = times()
+    for kernel, name in ((gp.Exponential, "scale"), (gp.Matern32, "scale"), (gp.SHO, "period")):
+        value = torch.nn.Parameter(torch.tensor(1.0).double())
+        process = gp.GaussianProcess(kernel(value), t, diag=0.01)
+        value.data.fill_(float("nan"))
+        likelihood = process.log_likelihood(y)
+        assert bool(likelihood.isnan()), name
+        assert bool(torch.autograd.grad(likelihood, value)[0].isnan()), name
+
+
+def test_tensors_on_another_device():
+    t, y = times()
+    band = torch.zeros(30, dtype=torch.int64, device="meta")
+    with pytest.raises(ValueError, match=r"`band` must be on cpu, where the times are, got meta; use band\.to"):
+        gp.GaussianProcess(gp.Bands(gp.Matern32(1.0), torch.ones(1)), t, diag=0.1, band=band)
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    with pytest.raises(ValueError, match="`y` must be on cpu, where the times are, got meta"):
+        process.log_likelihood(y.to("meta"))
+
+
+def test_exposures_far_from_0():
+    t, y = times()
+    origin = 2.45e6
+    near = gp.GaussianProcess(gp.Matern32(2.0, 10.0), (origin + t) - origin, diag=0.01, exposure=1e-7)
+    far = gp.GaussianProcess(gp.Matern32(2.0, 10.0), origin + t, diag=0.01, exposure=1e-7)
+    torch.testing.assert_close(far.log_likelihood(y), near.log_likelihood(y), rtol=1e-6, atol=0)
+
+
+def test_a_term_that_is_there_twice():
+    (t, y), kernel = times(), gp.Matern32(1.0)
+    process = gp.GaussianProcess(kernel + kernel, t, diag=0.1)
+    with pytest.raises(ValueError, match="`kernel` must be a term that is in the sum once"):
+        process.predict(y, kernel=kernel)
+
+
+def test_observations_that_are_not_finite():
+    t, y = times()
+    y[3] = float("nan")
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    for call in (process.log_likelihood, process.predict, process.leave_one_out, lambda y: gp.fit(process, y)):
+        with pytest.raises(ValueError, match="`y` must be finite, got NaN or infinity; leave such observations and"):
+            call(y)
+
+
+def test_densities_of_integers():
+    t, _ = times()
+    distribution = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1).distribution()
+    with pytest.raises(TypeError, match=r"`value` must be a floating-point tensor, got torch\.int64"):
+        distribution.log_prob(torch.zeros(3, 30, dtype=torch.int64))
+
+
+def test_a_fit_turns_back_from_states_that_grow():
+    t, y = times()
+    alpha, beta = (torch.nn.Parameter(torch.tensor(value).double()) for value in ([1.0, 0.3], [1.0]))
+    process = gp.GaussianProcess(gp.CARMA(alpha, beta), t, yerr=0.1)
+    fitted = gp.fit(process, y, noise=0.1)
+    assert float(fitted.log_likelihood) > float(process.log_likelihood(y))
+    with pytest.raises(ValueError, match="the states must decay"):
+        gp.fit(gp.GaussianProcess(gp.CARMA(-alpha.detach(), beta), t, yerr=0.1), y)
+
+
+def test_a_fit_in_inference_mode():
+    t, y = times()
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    with torch.inference_mode():
+        fitted = gp.fit(process, y)
+    assert float(fitted.log_likelihood) > float(process.log_likelihood(y))
+
+
+def test_arguments_of_other_types():
+    t, y = times()
+    for mean in (None, True, "a", torch.ones(30, dtype=torch.complex64)):
+        with pytest.raises(TypeError, match="`mean` must be a number, a tensor or a function of times, got"):
+            gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1, mean=mean)
+    with pytest.raises(ValueError, match=r"`mean` must broadcast to the shape \(30,\) of the times, got \(3, 30\)"):
+        gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1, mean=torch.ones(3, 30)).log_likelihood(y)
+    for wrong in ("a", True):
+        with pytest.raises(TypeError, match="`yerr` must be a number or a tensor of numbers, got"):
+            gp.GaussianProcess(gp.Matern32(1.0), t, yerr=wrong)
+    with pytest.raises(ValueError, match="`t` must have shape"):
+        gp.GaussianProcess(gp.Matern32(1.0), torch.rand(0, 5), diag=0.1)
+    assert "Matern32(scale=1, sigma=1), times (30,)" in repr(gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1))

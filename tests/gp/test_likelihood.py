@@ -104,14 +104,14 @@ def test_no_noise_at_all(name, path):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lower_precision_in_float64_inside(dtype, path):
-    """Inputs are what they are, rounded; all the rest is in float64, and the result has the dtype of y."""
+    """Inputs are what they are, rounded; all the rest is in float64, and the result has the dtype of y, or float32."""
     t = uniform(seeded(2), 24).to(dtype)
     diag, y = (part.to(dtype) for part in observed(t.double()))
     kernel = KERNEL["sum"].kernel()
     got = gp.GaussianProcess(kernel, t, diag=diag).log_likelihood(y)
     want = density(with_noise(kernel, t.double(), diag.double()), y.double())
-    assert got.dtype == dtype
-    assert got == want.to(dtype)
+    assert got.dtype == torch.float32  # in half precision a sum of many terms would overflow
+    assert got == want.to(torch.float32)
 
 
 def test_float32_parameters(path):

@@ -29,13 +29,14 @@ class Events:
 
     def __init__(self, t: Tensor, exposure: Tensor) -> None:
         """Times (h, n), and how long each exposure is, (h, n)."""
-        self.exposure, self.n = exposure, t.shape[1]
+        self.n = t.shape[1]
         starts, ends = t - exposure / 2, t + exposure / 2
         if not bool((starts < ends).all()):
             raise ValueError(
                 "laplex.gp.GaussianProcess: `exposure` must be long enough to change the times, got exposures below "
                 "the spacing of float64 there; subtract an origin from the times, or leave `exposure` out"
             )
+        self.exposure = ends - starts  # as it is after rounding
         bounds = torch.cat([ends, starts], 1)  # ends first: a slot is free for the next start
         self.order = torch.argsort(bounds.detach(), dim=1, stable=True)
         self.times = bounds.gather(1, self.order)  # (h, 2n)

@@ -32,8 +32,11 @@ def times(where: str, name: str, t: Any) -> Tensor:
     """Times (*batch, n) in float64; they must be finite where values can be read."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         got = f"a tensor of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
-        raise TypeError(f"{where}: `{name}` must be a tensor of floating-point times, got {got}; use torch.as_tensor")
-    if t.dim() == 0 or t.shape[-1] == 0:
+        raise TypeError(
+            f"{where}: `{name}` must be a tensor of floating-point times, got {got}; use "
+            f"torch.as_tensor({name}).double()"
+        )
+    if t.dim() == 0 or t.numel() == 0:
         raise ValueError(f"{where}: `{name}` must have shape (n,) or (*batch, n) with n >= 1, got {tuple(t.shape)}")
     if t.dim() > 1 and t.shape[-1] == 1:
         raise ValueError(
@@ -90,8 +93,7 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
             f"got {both}; for observations without noise pass a small diag, such as 1e-10 of the variance"
         )
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
-    with normal_mode():
-        value = torch.as_tensor(value, dtype=torch.float64, device=t.device)
+    value = number_or_tensor(WHERE, name, value, t)
     try:
         value = value.expand(*batch, t.shape[-1])
     except RuntimeError:
@@ -106,11 +108,53 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
     return value, diag is None
 
 
+def number_or_tensor(where: str, name: str, value: Any, t: Tensor) -> Tensor:
+    """A number, an array or a tensor, in float64, on the device of the times."""
+    if isinstance(value, Tensor):
+        same_device(where, name, value, t)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        with normal_mode():
+            return torch.as_tensor(value, dtype=torch.float64, device=t.device)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"{where}: `{name}` must be a number or a tensor of numbers, got {type(value).__name__}"
+        ) from None
+
+
+def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
+    """Raise unless a tensor is where the times are; a single number may be on the CPU."""
+    if value.device != t.device and not (value.dim() == 0 and value.device.type == "cpu"):
+        raise ValueError(
+            f"{where}: `{name}` must be on {t.device}, where the times are, got {value.device}; use {name}.to(t.device)"
+        )
+
+
+def finite_observations(where: str, y: Tensor) -> None:
+    """Raise if a value is NaN or infinite, where values can be read."""
+    if readable(y) and not bool(y.detach().isfinite().all()):
+        raise ValueError(
+            f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
+        )
+
+
+def is_mean(where: str, mean: Any) -> None:
+    """Raise unless it is a number, a tensor, a function, or a list of tensors."""
+    number = isinstance(mean, int | float) and not isinstance(mean, bool)
+    real = isinstance(mean, Tensor) and not mean.is_complex()
+    if not (number or real or callable(mean) or isinstance(mean, list | tuple)):
+        got = f"a tensor of {mean.dtype}" if isinstance(mean, Tensor) else type(mean).__name__
+        raise TypeError(f"{where}: `mean` must be a number, a tensor or a function of times, got {got}")
+
+
 def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
     """Observations that have a value for each time."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         got = f"a tensor of {y.dtype}" if isinstance(y, Tensor) else type(y).__name__
-        raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {got}; use torch.as_tensor")
+        raise TypeError(
+            f"{where}: `y` must be a tensor of floating-point numbers, got {got}; use torch.as_tensor(y).double()"
+        )
     if y.shape == (*batch, shape[-1]):
         return y
     fits = y.dim() > 0 and y.shape[-1] == shape[-1]
@@ -121,8 +165,8 @@ def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Te
             fits = False
     if not fits:
         raise ValueError(
-            f"{where}: `y` must have the shape {(*batch, shape[-1])} of the times, got {tuple(y.shape)}; several sets "
-            "of observations at the same times need times of as many rows: t.expand(y.shape)"
+            f"{where}: `y` must have the shape {(*batch, shape[-1])} of the times, got {tuple(y.shape)}; m sets of "
+            "observations at the same times need m rows of times, as t.expand(m, -1)"
         )
     return y
 
@@ -147,6 +191,7 @@ def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
     if not isinstance(band, Tensor) or band.is_floating_point() or band.is_complex():
         got = f"a tensor of {band.dtype}" if isinstance(band, Tensor) else type(band).__name__
         raise TypeError(f"{where}: `band` must be a tensor of integers, got {got}")
+    same_device(where, "band", band, t)
     try:
         return band.expand(t.shape)
     except RuntimeError:
@@ -165,8 +210,7 @@ def exposures(
         raise ValueError(
             f"{WHERE}: `exposure` cannot be used with lists of series, or with bands; leave one of them out"
         )
-    with normal_mode():
-        value = torch.as_tensor(exposure, dtype=torch.float64, device=t.device)
+    value = number_or_tensor(WHERE, "exposure", exposure, t)
     try:
         value = value.expand(*batch, t.shape[-1])
     except RuntimeError:
@@ -185,26 +229,29 @@ def not_exposed(where: str, exposure: Tensor | None) -> None:
         raise ValueError(f"{where}: is not defined for observations over exposures; mean and variance are")
 
 
-def fixed_mean(where: str, mean: Tensor, t: Tensor, *, observed: bool) -> Tensor:
+def fixed_mean(where: str, mean: Tensor, t: Tensor, dims: int, *, observed: bool) -> Tensor:
     """A mean that is a tensor, at times for which it can be known."""
     if mean.numel() != 1 and mean.dim() > 0 and mean.shape[-1] != 1 and not observed:
         raise ValueError(
             f"{where}: `mean` must be a number or a function to be known at other times than those observed, got a "
             f"tensor of shape {tuple(mean.shape)}; pass a function of times, or include_mean=False"
         )
-    return computed_mean(where, mean, t)
+    return computed_mean(where, mean, t, dims)
 
 
-def computed_mean(where: str, mean: Any, t: Tensor) -> Tensor:
-    """A mean that broadcasts to the times."""
+def computed_mean(where: str, mean: Any, t: Tensor, dims: int) -> Tensor:
+    """A mean that broadcasts to the times, in at most so many dimensions."""
     if not isinstance(mean, Tensor):
         raise TypeError(f"{where}: `mean` must return a tensor of the shape of the times, got {type(mean).__name__}")
+    same_device(where, "mean", mean, t)
     try:
-        torch.broadcast_shapes(mean.shape, t.shape)
+        fits = torch.broadcast_shapes(mean.shape, t.shape)[-1] == t.shape[-1] and mean.dim() <= dims
     except RuntimeError:
+        fits = False
+    if not fits:
         raise ValueError(
             f"{where}: `mean` must broadcast to the shape {tuple(t.shape)} of the times, got {tuple(mean.shape)}"
-        ) from None
+        )
     return mean.to(torch.float64)
 
 
@@ -249,6 +296,12 @@ def term_mask(where: str, kernel: Kernel, term: Kernel | None) -> list[bool] | N
         return None
     is_kernel(where, term)
     wanted = {id(one) for one in term.terms()}
+    every = [id(one) for one in kernel.terms()]
+    if any(every.count(one) > 1 for one in wanted):
+        raise ValueError(
+            f"{where}: `kernel` must be a term that is in the sum once, got one that is in it several times; add "
+            "different objects"
+        )
     mask = [id(one) in wanted for one in kernel.terms() for _ in one.components()]
     known = {id(one) for one in kernel.terms()}
     if not wanted <= known:

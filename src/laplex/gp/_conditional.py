@@ -29,9 +29,9 @@ from laplex.gp._series import Series, padded, unpadded
 if TYPE_CHECKING:
     from laplex.gp._process import GaussianProcess
 
-# Of k(0), added to the diagonal where values without noise are drawn: times that are closer together than rounding
-# errors allow would have no factor.
-JITTER = 1e-10
+# Where values without noise are drawn, so much is added to the diagonal, times k(0): times that are closer together
+# than rounding errors allow would have no factor. It is the smallest with which there is one.
+JITTERS = (1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10)
 
 
 class Conditional:
@@ -183,8 +183,8 @@ class Conditional:
             counts = sizes.tolist()
         else:
             times = checks.new_times(where, t, process.series.batch)
-        if isinstance(band, list | tuple):
-            band = padded(checks.as_long("band", band, counts or []))[0]
+        if isinstance(band, list | tuple) and counts is not None:
+            band = padded(checks.as_long("band", band, counts))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
         series = Series(times, batch, None)
         bands = checks.bands(where, band, times)
@@ -291,9 +291,12 @@ class Joint(NamedTuple):
     def draw(self, draws: int, generator: torch.Generator | None) -> Tensor:
         """Draws of the process, (h, n + m, draws), in the order of time."""
         variance = (self.chain.p * self.chain.q).sum(-1)
-        jitter = JITTER * variance.max(-1, keepdim=True).values.expand_as(variance)
-        factored, failed = factorise(self.chain._replace(diag=jitter))
-        if checks.readable(failed) and max(failed.tolist()) >= 0:
+        largest = variance.detach().max(-1, keepdim=True).values.expand_as(variance)
+        for jitter in JITTERS if checks.readable(variance) else JITTERS[-1:]:
+            factored, failed = factorise(self.chain._replace(diag=jitter * largest))
+            if not checks.readable(failed) or max(failed.tolist()) < 0:
+                break
+        else:
             raise LinAlgError(
                 "laplex.gp.Conditional.sample: the kernel must be positive definite to draw from it, but its matrix at "
                 "the observed and the new times is not; check its parameters (of Celerite: a c >= |b d|)"

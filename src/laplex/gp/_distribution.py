@@ -73,6 +73,8 @@ class ProcessDistribution(Distribution):
         """The logarithm of the density of values (*sample, *batch, n): (*sample, *batch). They share one factor."""
         if self._validate_args:
             self._validate_sample(value)
+        if not value.is_floating_point():
+            raise TypeError(f"{WHERE}.log_prob: `value` must be a floating-point tensor, got {value.dtype}")
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         outer = shape[: len(shape) - len(self.process.batch_shape)]
         values = value.expand(*shape, *self.event_shape)

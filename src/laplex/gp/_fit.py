@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from laplex._checks.counts import integer, positive
+from laplex._eager import normal_mode
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._process import GaussianProcess
@@ -109,7 +110,16 @@ def fit(
         raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
     integer(WHERE, "restarts", restarts, 0)
     integer(WHERE, "max_iter", max_iter)
-    search = _Search(process, y, None if noise is None else positive(WHERE, "noise", noise))
+    with normal_mode():
+        return _best(
+            _Search(process, y, None if noise is None else positive(WHERE, "noise", noise)),
+            restarts,
+            max_iter,
+            generator,
+        )
+
+
+def _best(search: _Search, restarts: int, max_iter: int, generator: torch.Generator | None) -> Fitted:
     search.run(max_iter)
     begin, best, least = search.begin, search.values(), search.loss()
     for _ in range(restarts):
@@ -132,6 +142,8 @@ class _Search:
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
         self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
+        checks.finite_observations(WHERE, self.process._residual(WHERE, y)[0].detach())
+        self.process._likelihood(self.process._residual(WHERE, y)[0])  # raises what the search would take for a refusal
 
     def parameters(self) -> list[Tensor]:
         mean = list(self.process.mean.parameters()) if isinstance(self.process.mean, nn.Module) else []
@@ -168,15 +180,24 @@ class _Search:
             if self.log_noise is not None:
                 process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
             residual, _ = process._residual(WHERE, self.y)
-            result = process._likelihood(residual)
+            try:
+                result = process._likelihood(residual)
+            except ValueError:  # of a kernel that refuses these parameters, such as CARMA where its states would grow
+                return self._refuse()
             counts = self.process.series.counts
             value = (result.quad + result.logdet).sum() / (residual.numel() if counts is None else counts.sum())
-        refused = bool((result.failed >= 0).any()) or not bool(torch.isfinite(value))
+        if bool((result.failed >= 0).any()) or not bool(torch.isfinite(value)):
+            return self._refuse()
         if gradients:
-            bars = [None] * len(parameters) if refused else torch.autograd.grad(value, parameters, allow_unused=True)
+            bars = torch.autograd.grad(value, parameters, allow_unused=True)
             for one, bar in zip(parameters, bars, strict=True):
                 one.grad = torch.zeros_like(one) if bar is None else bar.nan_to_num()
-        return REFUSED if refused else float(value.detach())
+        return float(value.detach())
+
+    def _refuse(self) -> float:
+        for one in self.parameters():
+            one.grad = torch.zeros_like(one)
+        return REFUSED
 
     def run(self, max_iter: int) -> None:
         """Search from where the parameters are."""

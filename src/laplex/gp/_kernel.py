@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -90,9 +91,17 @@ class Kernel(nn.Module, ABC):
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
             self._hold(name, value)
 
+    def _finite(self, **values: Any) -> None:
+        """Keep parameters of any sign."""
+        for name, value in values.items():
+            self._check_number(name, value)
+            if not all(map(math.isfinite, _extremes(value))):
+                raise ValueError(
+                    f"laplex.gp.{type(self).__name__}: `{name}` must be finite, got {_extremes(value)[0]:g}"
+                )
+            self._hold(name, value)
+
     def _check_number(self, name: str, value: Any) -> None:
-        if any(one != one for one in _extremes(value) if isinstance(value, float | Tensor)):
-            raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must be a number, got NaN")
         numeric = isinstance(value, Tensor) and value.is_floating_point()
         if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
             got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__

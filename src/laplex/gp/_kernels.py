@@ -190,9 +190,8 @@ class Celerite(Kernel):
 
     def __init__(self, a: Any, b: Any, c: Any, d: Any) -> None:
         super().__init__()
-        self._check_number("b", b)
         self._positive(a=a, c=c, d=d)
-        self._hold("b", b)
+        self._finite(b=b)
 
     def components(self) -> list[Component]:
         a, b, c, d = map(self._value, self.names)
@@ -274,9 +273,8 @@ class Linear(Kernel):
 
     def __init__(self, sigma: Any = 1.0, center: Any = 0.0) -> None:
         super().__init__()
-        self._check_number("center", center)
         self._positive(sigma=sigma)
-        self._hold("center", center)
+        self._finite(center=center)
 
     def components(self) -> list[Component]:
         return [Trend(self._value("sigma") ** 2, self._value("center"))]

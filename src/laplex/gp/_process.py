@@ -79,6 +79,7 @@ class GaussianProcess:
         exposure: Any = None,
     ) -> None:
         checks.is_kernel(checks.WHERE, kernel)
+        checks.is_mean(checks.WHERE, mean)
         self.kernel, self.mean = kernel, mean
         self.counts: list[int] | None = None
         sizes = None
@@ -95,6 +96,10 @@ class GaussianProcess:
         self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1).contiguous())
 
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
+
+    def __repr__(self) -> str:
+        sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
+        return f"GaussianProcess({self.kernel}, {sizes}, device={self.t.device})"
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -117,10 +122,12 @@ class GaussianProcess:
         where = f"{checks.WHERE}.log_likelihood"
         flat, dtype = self._residual(where, y)
         result = self._likelihood(flat)
+        if checks.readable(result.quad) and not all(map(math.isfinite, result.quad.tolist())):
+            checks.finite_observations(where, flat)
         self._check_pivots(where, result.failed, result.loss)
         n = self.series.n if self.series.counts is None else self.series.counts.double()
         value = -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
-        return self.series.shaped(value).to(dtype)
+        return self.series.shaped(value).to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     def _likelihood(self, y: Tensor) -> Result:
         components, line = self.kernel.components(), self._line()
@@ -190,6 +197,7 @@ class GaussianProcess:
         """
         where = f"{checks.WHERE}.condition"
         flat, dtype = self._residual(where, y)
+        checks.finite_observations(where, flat)
         factored, line = self._factored(where)
         return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
 
@@ -230,6 +238,7 @@ class GaussianProcess:
         """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""
         where = f"{checks.WHERE}.leave_one_out"
         flat, dtype = self._residual(where, y)
+        checks.finite_observations(where, flat)
         factored, line = self._factored(where)
         variance = 1 / torch.where(
             factored.over_d == 0, 1.0, factored.inverse_diagonal()
@@ -289,6 +298,7 @@ class GaussianProcess:
     def _residual(self, where: str, y: Any) -> tuple[Tensor, torch.dtype]:
         """Observations minus the mean, (h, n), and the dtype of results."""
         values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
+        checks.same_device(where, "y", values, self.t)
         residual = values.double()
         if not isinstance(self.mean, int | float) or self.mean != 0:
             residual = residual - self._mean_at(where)
@@ -296,11 +306,11 @@ class GaussianProcess:
 
     def _mean_at(self, where: str, t: Tensor | None = None) -> Tensor | float:
         """The mean of the process, at the times observed or at others."""
-        mean = self._padded("mean", self.mean)
+        mean, dims = self._padded("mean", self.mean), 1 + len(self.series.batch)
         if isinstance(mean, Tensor):
-            return checks.fixed_mean(where, mean, self.t if t is None else t, observed=t is None)
+            return checks.fixed_mean(where, mean, self.t if t is None else t, dims, observed=t is None)
         if callable(mean):
-            return checks.computed_mean(where, mean(self.t if t is None else t), self.t if t is None else t)
+            return checks.computed_mean(where, mean(self.t if t is None else t), self.t if t is None else t, dims)
         return float(mean)
 
     def _padded(self, name: str, values: Any) -> Any:

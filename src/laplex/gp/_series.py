@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.components import Value
@@ -32,10 +34,14 @@ class Series:
         t, counts = self.t.detach(), self.counts
         last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
         keys = t if last is None else t.masked_fill(last, torch.inf)
-        self._order = None if _in_order(keys) else torch.argsort(keys, dim=-1, stable=True).contiguous()
+        self._order = None if _in_order(keys) else _argsort(keys)
         self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
         self._version = _version(self.t)
-        self._line = None if self.t.requires_grad else self._new_line()
+        self._line = None if self._is_differentiated() else self._new_line()
+
+    def _is_differentiated(self) -> bool:
+        """Whether it may be, now or later. In forward mode this does not show on a tensor."""
+        return self.t.requires_grad or forward_ad._current_level >= 0
 
     def _follow(self) -> None:
         """Sort again if an optimizer, say, has moved the times since."""
@@ -54,7 +60,10 @@ class Series:
         return self._line or self._new_line()
 
     def _new_line(self) -> Line:
-        gaps = gaps_between(self.t, self._order)
+        if self._is_differentiated() or not plainly_eager():
+            gaps = gaps_between(self.t, self._order)
+        else:
+            gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
         if self.counts is not None:
             points = torch.arange(self.n, device=gaps.device)
             gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
@@ -87,11 +96,23 @@ def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
     return [row[:count] for row, count in zip(values, counts, strict=True)]
 
 
+def _argsort(t: Tensor) -> Tensor:
+    """The order of times (h, n); equal ones stay in the caller's order.
+
+    On the CPU NumPy sorts much faster than torch, if equal times may come in any order.
+    """
+    if plainly_eager() and plain(t) and t.device.type == "cpu":
+        order = torch.from_numpy(numpy.argsort(t.numpy(), axis=-1))
+        if not bool((t.gather(1, order).diff(dim=1) == 0).any()):
+            return order
+    return torch.argsort(t, dim=-1, stable=True).contiguous()
+
+
 def _version(t: Tensor) -> int | None:
     """How often a tensor was changed in place; None if that is not known."""
-    if t.is_inference():
-        return None
-    return t._version if plainly_eager() and plain(t) else 0
+    if not plainly_eager() or not plain(t):
+        return 0
+    return None if t.is_inference() else t._version
 
 
 def _in_order(t: Tensor) -> bool:
