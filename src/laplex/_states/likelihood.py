@@ -11,7 +11,6 @@ from torch import Tensor
 
 from laplex._compiled import core
 from laplex._eager import plain, plainly_eager
-from laplex._prefixes import following
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
@@ -176,7 +175,7 @@ def _chain_bars(
 
 def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:
     """The gaps (h, n) before the points, the first 0, from the caller's times and their order."""
-    if order is not None and plainly_eager() and torch.autograd.forward_ad._current_level < 0:
+    if plainly_eager() and torch.autograd.forward_ad._current_level < 0:
         gaps: Tensor = _Gaps.apply(t, order)
         return gaps
     ordered = t if order is None else t.gather(1, order)
@@ -184,15 +183,17 @@ def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:
 
 
 class _Gaps(torch.autograd.Function):
-    """As above. Autograd would add into a zeroed array; here every number is written once."""
+    """As above. Autograd would add into zeroed arrays; here every number is written once."""
 
     @staticmethod
-    def forward(ctx: Any, t: Tensor, order: Tensor) -> Tensor:
-        ctx.save_for_backward(order)
-        return torch.nn.functional.pad(t.gather(1, order).diff(dim=1), (1, 0))
+    def forward(ctx: Any, t: Tensor, order: Tensor | None) -> Tensor:
+        ctx.order = order
+        ordered = t if order is None else t.gather(1, order)
+        return torch.nn.functional.pad(ordered.diff(dim=1), (1, 0))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        (order,) = ctx.saved_tensors
-        inner = torch.cat([torch.zeros_like(g[:, :1]), g[:, 1:]], 1)
-        return torch.empty_like(g).scatter(1, order, inner - following(inner)), None
+        t_bar = g.clone()
+        t_bar[:, 0] = 0.0
+        t_bar[:, :-1] -= g[:, 1:]
+        return t_bar if ctx.order is None else torch.empty_like(g).scatter(1, ctx.order, t_bar), None

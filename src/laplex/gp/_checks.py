@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,12 @@ WHERE = "laplex.gp.GaussianProcess"
 def readable(x: Tensor) -> bool:
     """Whether the values of a tensor can be read: not in a graph or under a transform."""
     return plainly_eager() and plain(x)
+
+
+def extremes(x: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value, NaN if there is one, in one pass over the memory."""
+    smallest, largest = x.detach().aminmax()
+    return smallest.item(), largest.item()
 
 
 def is_kernel(where: str, kernel: Any) -> None:
@@ -43,7 +50,7 @@ def times(where: str, name: str, t: Any) -> Tensor:
             f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
             f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
         )
-    if readable(t) and not bool(torch.isfinite(t.detach()).all()):
+    if readable(t) and not all(map(math.isfinite, extremes(t))):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
     return t.double()
 
@@ -93,7 +100,7 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
             f"got {both}; for observations without noise pass a small diag, such as 1e-10 of the variance"
         )
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
-    value = number_or_tensor(WHERE, name, value, t)
+    given = value = number_or_tensor(WHERE, name, value, t)
     try:
         value = value.expand(*batch, t.shape[-1])
     except RuntimeError:
@@ -101,9 +108,10 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
             f"{WHERE}: `{name}` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, got "
             f"{tuple(value.shape)}"
         ) from None
-    if readable(value) and not bool((value.detach() >= 0).all()):
-        raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {float(value.detach().min()):g}")
-    if readable(value) and bool(value.detach().isinf().any()):
+    smallest, largest = extremes(given) if readable(given) else (0.0, 0.0)
+    if not smallest >= 0:
+        raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {smallest:g}")
+    if math.isinf(largest):
         raise ValueError(f"{WHERE}: `{name}` must be finite, got infinity; leave such observations out")
     return value, diag is None
 

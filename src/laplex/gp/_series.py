@@ -119,4 +119,4 @@ def _in_order(t: Tensor) -> bool:
     """Whether times are known to be in order. On a GPU, and in a graph, they are sorted without a look."""
     if not plainly_eager() or not plain(t) or t.device.type != "cpu":
         return False
-    return bool((t[:, 1:] >= t[:, :-1]).all())
+    return t.shape[-1] < 2 or bool(t.diff(dim=-1).min() >= 0)
