@@ -171,7 +171,7 @@ def test_errors():
     with pytest.raises(ValueError, match=r"laplex.gp.ProcessDistribution: needs times in one tensor, got a list"):
         gp.GaussianProcess(gp.Matern32(2.0), [t, t[:5]], yerr=0.1).distribution()
     distribution = gp.GaussianProcess(gp.Matern32(2.0), t, yerr=0.1).distribution()
-    with pytest.raises(ValueError, match="right-most"):
+    with pytest.raises(ValueError, match="`value` must have 13 numbers in its last dimension, one for each time, got"):
         distribution.log_prob(torch.zeros(12))
     with pytest.raises(ValueError, match="within the support"):
         distribution.log_prob(torch.full((13,), math.nan))

@@ -30,10 +30,24 @@ def main() -> NoReturn:
         load_laplex()
         module = options.command if options.command in OWN_MODULES else "density_commands"
         with _readers_may_leave():
-            sys.exit(importlib.import_module(f"laplex.cli.{module}").run(options))
+            _leave(importlib.import_module(f"laplex.cli.{module}").run(options))
     except KeyboardInterrupt:  # where a command has nothing to add
         print(f"\nlaplex {options.command}: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process; one of several that torchrun has started, at once.
+
+    The threads of torch.distributed outlive their process group (seen in torch 2.13). One that lets go of a tensor while
+    Python ends would abort the process, and torchrun would then report that the command failed.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 @contextmanager

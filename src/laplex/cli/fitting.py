@@ -174,8 +174,7 @@ def _trainer(job: Job, model: Model, tree: dict[str, Any] | None) -> Trainer:
             raise ValueError("--out: the checkpoint is of a laplex with other parameters; --fresh starts over")
         model.load_state_dict(tree["model"])
     share: dict[str, Any] = {"batch": settings.batch, "share": (team.rank, team.size)}
-    trainer = Trainer(model, job.data.train, lr=settings.lr, seed=settings.seed, **share)
-    team.train_together(model)  # from the start that the first process has found
+    trainer = Trainer(team.together(model), job.data.train, lr=settings.lr, seed=settings.seed, **share)
     if tree is not None:
         trainer.load_state_dict(tree["trainer"])
     return trainer

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 
 @dataclass(frozen=True)
@@ -25,23 +27,14 @@ class Team:
         """Whether this process prints and writes."""
         return self.rank == 0
 
-    def train_together(self, model: nn.Module) -> None:
-        """Give all processes the first one's parameters, and from now on the mean of all gradients.
-
-        DistributedDataParallel would do this, but it never lets go of its process group (seen in torch 2.13). The
-        group's threads then live on while Python ends, and now and then one of them aborts the process.
-        """
+    def together(self, model: nn.Module) -> nn.Module:
+        """The module as one that all train, with the gradients of all."""
         if self.size == 1:
-            return
-        for one in (*model.parameters(), *model.buffers()):
-            torch.distributed.broadcast(one.detach(), 0)
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(self._average)
-
-    def _average(self, parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            torch.distributed.all_reduce(parameter.grad)
-            parameter.grad /= self.size
+            return model
+        with warnings.catch_warnings():
+            # The mean of a density is a buffer that nobody changes. Newer torch has another name for this option.
+            warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
+            return DistributedDataParallel(model, broadcast_buffers=False)
 
     def mean(self, value: float) -> float:
         """Over the values of all."""

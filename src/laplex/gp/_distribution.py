@@ -71,10 +71,16 @@ class ProcessDistribution(Distribution):
 
     def log_prob(self, value: Tensor) -> Tensor:
         """The logarithm of the density of values (*sample, *batch, n): (*sample, *batch). They share one factor."""
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"{WHERE}.log_prob: `value` must be a floating-point tensor, got {got}")
+        if value.dim() == 0 or value.shape[-1:] != self.event_shape:
+            raise ValueError(
+                f"{WHERE}.log_prob: `value` must have {self.event_shape[0]} numbers in its last dimension, one for each "
+                f"time, got shape {tuple(value.shape)}"
+            )
         if self._validate_args:
             self._validate_sample(value)
-        if not value.is_floating_point():
-            raise TypeError(f"{WHERE}.log_prob: `value` must be a floating-point tensor, got {value.dtype}")
         shape = torch.broadcast_shapes(value.shape[:-1], self.batch_shape)
         outer = shape[: len(shape) - len(self.process.batch_shape)]
         values = value.expand(*shape, *self.event_shape)
