@@ -39,8 +39,8 @@ def main() -> NoReturn:
 def _leave(status: int) -> NoReturn:
     """End the process; one of several that torchrun has started, at once.
 
-    The threads of torch.distributed outlive their process group (seen in torch 2.13). One that lets go of a tensor while
-    Python ends would abort the process, and torchrun would then report that the command failed.
+    The threads of torch.distributed outlive their process group (seen in torch 2.13). One that lets go of a tensor
+    while Python ends would abort the process, and torchrun would then report that the command failed.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for stream in (sys.stdout, sys.stderr):

@@ -76,8 +76,8 @@ class ProcessDistribution(Distribution):
             raise TypeError(f"{WHERE}.log_prob: `value` must be a floating-point tensor, got {got}")
         if value.dim() == 0 or value.shape[-1:] != self.event_shape:
             raise ValueError(
-                f"{WHERE}.log_prob: `value` must have {self.event_shape[0]} numbers in its last dimension, one for each "
-                f"time, got shape {tuple(value.shape)}"
+                f"{WHERE}.log_prob: `value` must have {self.event_shape[0]} numbers in its last dimension, one for "
+                f"each time, got shape {tuple(value.shape)}"
             )
         if self._validate_args:
             self._validate_sample(value)
