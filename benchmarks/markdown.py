@@ -9,7 +9,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import accuracies, densities, docs_tables, figures, rate_tables, series_tables, step_tables, verdicts
+from benchmarks import (
+    accuracies,
+    densities,
+    docs_tables,
+    figures,
+    process_tables,
+    rate_tables,
+    series_tables,
+    step_tables,
+    verdicts,
+)
 from benchmarks.committed import suite_results
 from benchmarks.report import COMMITTED
 
@@ -40,6 +50,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **rate_tables.CONTENT,
     **series_tables.CONTENT,
     **step_tables.CONTENT,
+    **process_tables.CONTENT,
 }
 
 

@@ -7,8 +7,8 @@
 noise and all parameters; celerite2's is that of its matrices (its ``backprop``), which leaves out the parameters.
 "whole" starts with unsorted times; celerite2 gets sorted ones. "predict" is mean and variance at as many new times,
 "samples" draws of the process given observations; celerite2 forms a matrix of n^2 numbers for both, so n is small
-there. Values are compared with celerite2's before anything is timed. tinygp compiles its functions first, which is not
-counted.
+there. Likelihoods and variances are compared with celerite2's before they are timed. tinygp compiles its functions
+first, which is not counted.
 """
 
 import argparse

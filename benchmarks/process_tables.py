@@ -1,0 +1,40 @@
+"""Tables of Gaussian processes over time, compared with celerite2 and tinygp, from the committed JSON."""
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.committed import content, source, table
+
+TIMES = "time-series-cpu.json"
+NAMES = {
+    "likelihood": "likelihood",
+    "gradient": "likelihood and gradients",
+    "whole": "likelihood, from unsorted times",
+    "predict": "mean and variance at n new times",
+    "samples": "a draw at n new times",
+}
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    """Milliseconds of one, and those of laplex over them, bold where laplex is slower."""
+    if name not in row["ms"]:
+        return ""
+    ratio = row["ratio"][name]
+    return f"{row['ms'][name]:.3g}: {f'{ratio:.2g}' if ratio < 1 else f'**{ratio:.2g}**'}"
+
+
+def process_times() -> str:
+    """Milliseconds, and ratios."""
+    rows = [
+        (
+            NAMES[row["what"]], row["kernel"], f"{row['n']:,}".replace(",", " "), f"{row['ms']['laplex']:.3g}",
+            _cell(row, "celerite2"), _cell(row, "tinygp"),
+        )
+        for row in content(TIMES)["rows"]
+    ]  # fmt: skip
+    return table(
+        ("what", "kernel", "n", "laplex, ms", "celerite2, ms: ratio", "tinygp, ms: ratio"), rows, source(TIMES)
+    )
+
+
+CONTENT: dict[str, Callable[[], str]] = {"process times": process_times}
