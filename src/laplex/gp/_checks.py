@@ -100,20 +100,25 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
             f"got {both}; for observations without noise pass a small diag, such as 1e-10 of the variance"
         )
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
-    given = value = number_or_tensor(WHERE, name, value, t)
-    try:
-        value = value.expand(*batch, t.shape[-1])
-    except RuntimeError:
-        raise ValueError(
-            f"{WHERE}: `{name}` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, got "
-            f"{tuple(value.shape)}"
-        ) from None
+    given = number_or_tensor(WHERE, name, value, t)
+    spread = over_times(name, given, t, batch)
     smallest, largest = extremes(given) if readable(given) else (0.0, 0.0)
     if not smallest >= 0:
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {smallest:g}")
     if math.isinf(largest):
         raise ValueError(f"{WHERE}: `{name}` must be finite, got infinity; leave such observations out")
-    return value, diag is None
+    return spread, diag is None
+
+
+def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor:
+    """A number for each time, (*batch, n)."""
+    try:
+        return value.expand(*batch, t.shape[-1])
+    except RuntimeError:
+        raise ValueError(
+            f"{WHERE}: `{name}` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, got "
+            f"{tuple(value.shape)}"
+        ) from None
 
 
 def number_or_tensor(where: str, name: str, value: Any, t: Tensor) -> Tensor:
@@ -218,14 +223,7 @@ def exposures(
         raise ValueError(
             f"{WHERE}: `exposure` cannot be used with lists of series, or with bands; leave one of them out"
         )
-    value = number_or_tensor(WHERE, "exposure", exposure, t)
-    try:
-        value = value.expand(*batch, t.shape[-1])
-    except RuntimeError:
-        raise ValueError(
-            f"{WHERE}: `exposure` must be a number, or broadcast to the shape {(*batch, t.shape[-1])} of the times, "
-            f"got {tuple(value.shape)}"
-        ) from None
+    value = over_times("exposure", number_or_tensor(WHERE, "exposure", exposure, t), t, batch)
     if readable(value) and not bool(((value.detach() > 0) & value.detach().isfinite()).all()):
         raise ValueError(f"{WHERE}: `exposure` must be positive and finite, got {float(value.detach().min()):g}")
     return value

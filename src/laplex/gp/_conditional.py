@@ -251,11 +251,7 @@ class Points(NamedTuple):
 
     def given_back(self, values: Tensor) -> Any:
         """Values (..., m) as the caller's times are: one tensor, or one for each series."""
-        if self.counts is None:
-            return values
-        if values.dim() == 2:
-            return unpadded(values, self.counts)
-        return [values[..., i, :count] for i, count in enumerate(self.counts)]
+        return values if self.counts is None else unpadded(values, self.counts)
 
 
 class Joint(NamedTuple):

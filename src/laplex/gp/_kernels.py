@@ -13,19 +13,23 @@ from laplex._states.components import Component, Trend
 from laplex.gp._kernel import Kernel
 
 
-class Exponential(Kernel):
-    """sigma^2 exp(-D / scale): a random walk that is pulled back to the mean (Ornstein-Uhlenbeck, Matern 1/2).
-
-    Args:
-        scale: positive.
-        sigma: the standard deviation, positive.
-    """
+class _Scaled(Kernel):
+    """A kernel with a length scale and a standard deviation."""
 
     names = ("scale", "sigma")
 
     def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
         super().__init__()
         self._positive(scale=scale, sigma=sigma)
+
+
+class Exponential(_Scaled):
+    """sigma^2 exp(-D / scale): a random walk that is pulled back to the mean (Ornstein-Uhlenbeck, Matern 1/2).
+
+    Args:
+        scale: positive.
+        sigma: the standard deviation, positive.
+    """
 
     def components(self) -> list[Component]:
         return [Block(1, 1 / self._value("scale"), 0.0, (self._value("sigma") ** 2,), smooth=False)]
@@ -35,19 +39,13 @@ class Exponential(Kernel):
         return sigma**2 * torch.exp(-distance / scale)
 
 
-class Matern32(Kernel):
+class Matern32(_Scaled):
     """sigma^2 (1 + u) exp(-u), u = sqrt(3) D / scale: differentiable once. Exact, with two states.
 
     Args:
         scale: positive.
         sigma: the standard deviation, positive.
     """
-
-    names = ("scale", "sigma")
-
-    def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
-        super().__init__()
-        self._positive(scale=scale, sigma=sigma)
 
     def components(self) -> list[Component]:
         rate, variance = math.sqrt(3) / self._value("scale"), self._value("sigma") ** 2
@@ -59,19 +57,13 @@ class Matern32(Kernel):
         return sigma**2 * (1 + u) * torch.exp(-u)
 
 
-class Matern52(Kernel):
+class Matern52(_Scaled):
     """sigma^2 (1 + u + u^2 / 3) exp(-u), u = sqrt(5) D / scale: differentiable twice. Exact, with three states.
 
     Args:
         scale: positive.
         sigma: the standard deviation, positive.
     """
-
-    names = ("scale", "sigma")
-
-    def __init__(self, scale: Any, sigma: Any = 1.0) -> None:
-        super().__init__()
-        self._positive(scale=scale, sigma=sigma)
 
     def components(self) -> list[Component]:
         rate, variance = math.sqrt(5) / self._value("scale"), self._value("sigma") ** 2

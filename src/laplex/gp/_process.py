@@ -321,8 +321,4 @@ class GaussianProcess:
 
     def _given_back(self, values: Tensor) -> Any:
         """Values (..., n) as the caller's times are: one tensor, or one for each series."""
-        if self.counts is None:
-            return values
-        if values.dim() == 2:
-            return unpadded(values, self.counts)
-        return [values[..., i, :count] for i, count in enumerate(self.counts)]
+        return values if self.counts is None else unpadded(values, self.counts)

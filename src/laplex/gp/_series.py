@@ -92,8 +92,8 @@ def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
-    """The inverse of :func:`padded`, of (series, n)."""
-    return [row[:count] for row, count in zip(values, counts, strict=True)]
+    """The inverse of :func:`padded`, of (..., series, n)."""
+    return [values[..., i, :count] for i, count in enumerate(counts)]
 
 
 def _argsort(t: Tensor) -> Tensor:
