@@ -608,3 +608,18 @@ def test_the_comparison_says_which_second_derivatives_there_are():
     (row,) = [line.split(" | ")[1] for line in lines if line.startswith("| second derivatives")]
     products = "of products, Gram matrices and solves, and of all of `laplex.gp`"
     assert row == f"{products}; not of an operator's log determinants and factors"
+    a, y = torch.randn(4).double().requires_grad_(), torch.randn(4).double().requires_grad_()
+    twice = {
+        "products": lambda a, y: laplex.linear(y, a, a + 0.3),
+        "Gram matrices": lambda a, y: laplex.gram(a, a + 0.3, y),
+        "solves": lambda a, y: LaplaceOperator(a).solve(y, 0.5),
+    }
+    once = {
+        "log determinants": lambda a, y: LaplaceOperator(a).logdet(0.5) + y.sum(),
+        "factors": lambda a, y: LaplaceOperator(a).cholesky(0.5) @ y,
+    }
+    for name, function in twice.items():
+        assert torch.autograd.gradgradcheck(function, (a, y)), name
+    for function in once.values():
+        with pytest.raises(RuntimeError, match="are differentiable once"):
+            torch.autograd.gradgradcheck(function, (a, y))
