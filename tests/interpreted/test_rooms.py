@@ -8,7 +8,8 @@ import pytest
 import laplex
 
 WING = Path(laplex.__file__).parent / "_triton"
-TOOLS = {"tuning", "program", "launch", "precision", "recording", "repetition", "replay"}  # what every room may use
+# What every room may use.
+TOOLS = {"tuning", "program", "launch", "precision", "recording", "repetition", "replay", "branch"}
 BELOW = {
     "points": set(),
     "running": {"points"},
@@ -26,6 +27,7 @@ ALLOWED |= {
     "tuning": set(),
     "program": set(),
     "launch": {"tuning", "program"},
+    "branch": set(),
     "precision": {"launch"},
     "recording": {"launch"},
     "repetition": {"launch", "recording"},

@@ -8,6 +8,7 @@ from torch import Tensor
 from laplex._formed.kernels import Kernels, Needs
 from laplex._layer.inputs import Inputs, Settings
 from laplex._triton import tuning
+from laplex._triton.branch import Branch
 from laplex._triton.formed.launch import entries_dtype, form, matmul, multiply, pull
 from laplex._triton.launch import launch
 from laplex._triton.layer.programs import sum_rows_program
@@ -37,15 +38,18 @@ def backward(settings: Settings, g: Tensor, *given: Tensor) -> Results:
     inputs, matrix = settings.inputs(given)
     x, bias, kernels = inputs.x, inputs.bias, _kernels(inputs)
     rows, columns = (tensor.reshape(-1, tensor.shape[-1]) for tensor in (g, x))
-    x_bar = matmul(rows, matrix[0], g.dtype).view(x.shape) if settings.needs[0] else None
+    x_bar, bias_bar, branch = None, None, Branch(g.device)
+    with branch:  # the gradients of the anchors do not need these
+        if settings.needs[0]:
+            x_bar = matmul(rows, matrix[0], g.dtype).view(x.shape)
+        if settings.needs[5] and bias is not None:
+            bias_bar = torch.empty_like(bias)
+            _sum_rows(rows, bias_bar)
     dtype = torch.float32 if g.dtype.itemsize < 4 else _written(x, kernels)
-    bias_bar = None
-    if settings.needs[5] and bias is not None:
-        bias_bar = torch.empty_like(bias)
-        _sum_rows(rows, bias_bar)
     matrix_bar = matmul(rows.t(), columns, dtype)
     needs = Needs.from_flags((*settings.needs[1:5], *settings.needs[6:]))
     a_bar, b_bar, tau_bar, mix_bar, phi_bar, psi_bar = pull(matrix_bar, kernels, needs, x.dtype, settings.factors)
+    branch.join()
     return settings.needed((x_bar, a_bar, b_bar, tau_bar, mix_bar, bias_bar, phi_bar, psi_bar))
 
 
