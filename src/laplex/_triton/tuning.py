@@ -62,7 +62,7 @@ DIRECT_TILE = 16, 64, 4  # targets, sources at a step and rows of x of a program
 # --- The matrix formed ---------------------------------------------------------------------------------------------
 FORM_TILE = 32, 32  # targets and sources of a program
 FORM_WARPS = 4, 2  # of a program that forms a tile: many while there are few programs
-PULL_TILES = (8, 64), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
+PULL_TILES = (8, 128), (32, 32)  # of a program that pulls back, which is one warp: no sum then crosses warps
 PULL_PARTS = 1 << 24  # partial sums; this many may be kept for a matrix that has fewer numbers
 FORM_MANY = 1 << 12  # programs
 TARGETS_CHECKED = 1 << 15  # anchors in a sum; up to here programs look for faults themselves and a launch is saved
@@ -71,8 +71,8 @@ MULTIPLY_TILES = (32, 32), (64, 64)  # of a product with exact sums: small while
 MULTIPLY_MANY = 256  # programs with the large tile
 MULTIPLY_DOUBLES = 1 << 28  # multiplications; from here on torch multiplies, in float64, on GPUs with units for that
 MULTIPLY_TERMS = 16, 32  # of a float32 sum, a bound on accuracy; at a step of float64 units
-MULTIPLY_WARPS = 8
-FINISH_TILE = 128, 8  # anchors of a program that sums over tiles, and tiles at a step
+MULTIPLY_WARPS = 4, 8  # of a program with the small tile, and of one with the large tile
+FINISH_TILE = 64, 32  # anchors of a program that sums over tiles, and tiles at a step
 
 # --- One long side ---------------------------------------------------------------------------------------------------
 SPREAD_TILE = 128, 64  # targets of a program that reads the table, for few rows of x and for many

@@ -80,14 +80,15 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, *, bias: Tensor | None =
     (h, m, length), n = left.shape, right.shape[-1]
     (left, left_stride, left_adjacent), (lines, right_stride, right_adjacent) = _lines(left), _lines(right.mT)
     small, large = tuning.MULTIPLY_TILES
-    rows, cols = small if h * m * n < tuning.MULTIPLY_MANY * large[0] * large[1] else large
+    few = h * m * n < tuning.MULTIPLY_MANY * large[0] * large[1]
+    (rows, cols), warps = (small if few else large), tuning.MULTIPLY_WARPS[0 if few else 1]
     grid = h * -(-m // rows) * -(-n // cols), 1, 1
     numbers = m, n, length, left_stride, right_stride, left.stride(0), lines.stride(0)
     doubles = multiplies_doubles(out.device)
     terms = tuning.MULTIPLY_TERMS[doubles]
     flags = left_adjacent, right_adjacent, doubles, bias is not None, rows, cols, terms
     tensors = left, lines, out if bias is None else bias, out
-    launch(multiply_program, grid, tensors, numbers, flags, tuning.MULTIPLY_WARPS)
+    launch(multiply_program, grid, tensors, numbers, flags, warps)
 
 
 def _lines(matrix: Tensor) -> tuple[Tensor, int, bool]:
