@@ -34,6 +34,7 @@ from laplex._triton.short import programs as triton_short
 from laplex._triton.states import launch as triton_states
 from laplex._triton.states import programs as triton_walk
 from laplex._triton.states import programs_carry as triton_states_carry
+from laplex._triton.states import programs_chain as triton_chain
 from laplex._triton.states import programs_pull as triton_states_pull
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -44,6 +45,7 @@ FLOAT64 = {
     *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
     *("gaps", "diag", "rates", "squares", "staged", "entries", "maps", "composed_maps", "from_groups", "totals"),
     *("quad_bar", "logdet_bar", "later", "gaps_bar", "diag_bar", "y_bar"),
+    *("steps", "p", "q", "states", "failures", "result"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
@@ -282,6 +284,10 @@ def states():
             compile_program(triton_states_carry.spread_program, "fp64", "fp64", **size, TOP=one, ADD=not one)
             compile_program(triton_states_carry.gather_program, "fp64", "fp64", **size, TOP=one)
         compile_program(triton_states_pull.pull_program, "fp64", "fp64", **blocks, **given, **walk)
+    for size, one, two in ((1, False, True), (2, True, False), (3, True, True), (2, False, False)):
+        chain = {"SIZE": size, "MAPS": one, **walk}
+        compile_program(triton_chain.factor_program, "fp64", "fp64", **chain, START=one and two)
+        compile_program(triton_chain.scan_program, "fp64", "fp64", **chain, MATRICES=two, REVERSE=size == 2)
     compile_program(triton_states_carry.total_program, "fp64", "fp64", WIDTH=512)
 
 

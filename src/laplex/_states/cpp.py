@@ -14,6 +14,8 @@ from torch import Tensor
 
 from laplex._compiled import core
 
+MAX_STATES, MAX_CHAIN = (0, 0) if core is None else (core.MAX_STATES, core.MAX_CHAIN)  # for which there is room
+
 
 def scan(steps: Tensor, source: Tensor, reverse: bool) -> Tensor:
     """f_n = T_n f_{n-1} + u_n, or in reverse f_n = T_{n+1}^T f_{n+1} + u_n; source and result (h, n, s, m)."""
@@ -43,8 +45,6 @@ def factor(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, T
 
 
 # --- The likelihood of blocks ----------------------------------------------------------------------------------------
-
-MAX_STATES: int = 0 if core is None else core.MAX_STATES
 
 
 def likelihood(

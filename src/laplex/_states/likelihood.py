@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex import _backends
-from laplex._eager import plain, plainly_eager
-from laplex._states import cpp
+from laplex._eager import plainly_eager
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
 from laplex._states.exposures import Events
+from laplex._states.fast import module_for
 
 
 class Line(NamedTuple):
@@ -62,8 +60,8 @@ class Result(NamedTuple):
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
-    walker = _walker(tensors, blocks.g.shape[-1])
-    if walker is None or y.shape[-1] == 0:
+    walker = module_for(*tensors)
+    if walker is None or blocks.g.shape[-1] > walker.MAX_STATES or y.shape[-1] == 0:
         return _block_chain(line, blocks, diag, y)
     order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
     if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
@@ -88,17 +86,6 @@ def _block_chain(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     steps = joined_steps(components, line.gaps, torch.as_tensor)
     p, q = joined_readings(components, line.gaps, None, torch.as_tensor)
     return chain_likelihood(line, Chain(steps, p, q, line.masked(line.take(diag))), line.take(y))
-
-
-def _walker(tensors: tuple[Tensor, ...], states: int) -> ModuleType | None:
-    """What walks over points with so many states, where these tensors are: a module like ``cpp``; None for none."""
-    if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0 or not all(map(plain, tensors)):
-        return None
-    (device, *others) = {one.device.type for one in tensors}
-    if others or device not in ("cpu", "cuda") or (device == "cuda" and _backends.NO_TRITON):
-        return None
-    walker = cpp if device == "cpu" else _backends.load("triton", device).states
-    return walker if walker is not None and states <= walker.MAX_STATES else None
 
 
 class _Likelihood(torch.autograd.Function):

@@ -6,7 +6,8 @@ r"""Gaussian processes with few states: the recursions of ``laplex._states``, by
     programs               stage the points; walk over every chunk from the state that enters it
     programs_carry         from the maps of all chunks to the states that enter them, in groups of GROUP
     programs_pull          gradients, by a walk back over every chunk
-    launch                 the likelihood and its pullback
+    programs_chain         the recursions of any chain, whose transitions are read
+    launch, chain          the likelihood and its pullback; the recursions; both with carry, between the walks
 
 A lane is one thread, and its chunk is CHUNK consecutive points of a series. Numbers that a lane needs at a step lie
 next to those of its neighbours: staged arrays are (field, CHUNK, lanes).

@@ -1,4 +1,4 @@
-"""The likelihood of a sum of blocks, and its pullback: the same functions as in ``laplex._states.cpp``."""
+"""The likelihood of a sum of blocks, and its pullback. The module has the names of ``laplex._states.cpp``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from torch import Tensor
 from laplex._triton import tuning
 from laplex._triton.launch import launch
 from laplex._triton.program import by_name
-from laplex._triton.states import programs, programs_carry, programs_pull
+from laplex._triton.states import programs, programs_pull
+from laplex._triton.states.carry import ROUNDS, gather, launch_lanes, map_fields, spread, state_fields, total
+from laplex._triton.states.chain import factor as factor
+from laplex._triton.states.chain import scan as scan
+from laplex._triton.states.chain import scan_matrices as scan_matrices
 
-MAX_STATES = 6  # of a lane; more would not fit into its registers
-ROUNDS = 2  # a bound on accuracy: the first is as exact as composed maps are, each further one squares their error
+MAX_STATES = MAX_CHAIN = 6  # of a lane; more would not fit into its registers
 
 
 class Layout(NamedTuple):
@@ -25,21 +28,6 @@ class Layout(NamedTuple):
     SIZE: int  # states
     MASK: int  # which entries of Phi may differ from 0
     READ: int  # which states are observed
-
-    @property
-    def triangle(self) -> int:
-        """Numbers of a symmetric matrix."""
-        return self.SIZE * (self.SIZE + 1) // 2
-
-    @property
-    def state(self) -> int:
-        """Numbers of a state: S and f, or N and r."""
-        return self.triangle + self.SIZE
-
-    @property
-    def map(self) -> int:
-        """Numbers of a map: J, N, X, r and b."""
-        return self.SIZE * self.SIZE + 2 * self.state
 
     @property
     def staged(self) -> int:
@@ -81,11 +69,11 @@ class Walk(NamedTuple):
         """Chunks of all series."""
         return self.tensors[0].shape[0] * self.chunks
 
-    def flags(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
         """All that programs ask for by name."""
         n = self.tensors[0].shape[1]
         given = {"ORDERED": self.order is not None, "COUNTED": self.counts is not None, "CHUNK": self.chunk}
-        return {"n": n, "chunks": self.chunks, "lanes": self.lanes, **given, **self.layout._asdict()}
+        return {"n": n, "chunks": self.chunks, **given, **self.layout._asdict()}
 
     def empty(self, *shape: int) -> Tensor:
         """Room for float64 numbers."""
@@ -98,13 +86,14 @@ def likelihood(
     """quad, logdet, loss and failed, (h,) each, and if asked for what the pullback starts from."""
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
     staged = _stage(walk)
-    entries, maps = walk.empty(walk.layout.state, walk.lanes), walk.empty(walk.layout.map, walk.lanes)
+    size, h = walk.layout.SIZE, tensors[0].shape[0]
+    entries, maps = walk.empty(state_fields(size), walk.lanes), walk.empty(map_fields(size), walk.lanes)
     for number in range(ROUNDS):
         _walk(walk, staged, entries, maps, maps, START=number == 0, MAPS=True, SUMS=False)
-        _correct(walk, maps, entries)
+        spread(maps, entries, size, h, add=True)
     sums = walk.empty(4, walk.lanes)
     _walk(walk, staged, entries, maps, sums, START=False, MAPS=keep, SUMS=True)
-    quad, logdet, loss, failed = _total(walk, sums, smallest=3).unbind(0)
+    quad, logdet, loss, failed = total(sums, h, smallest=3).unbind(0)
     return quad, logdet, loss, failed.long(), [entries, maps] if keep else []
 
 
@@ -120,17 +109,18 @@ def pullback(
     """The gradients of all tensors."""
     entries, maps = kept
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
-    later = walk.empty(walk.layout.state, walk.lanes)
-    _gather(walk, maps, later)
-    staged, layout = _stage(walk), walk.layout
+    staged, layout, h = _stage(walk), walk.layout, tensors[0].shape[0]
     gaps, rates, squares, g, diag, y = tensors
+    later = walk.empty(state_fields(layout.SIZE), walk.lanes)
+    gather(maps, later, layout.SIZE, h)
     fresh = torch.empty_like if counts is None else torch.zeros_like
     bars = [fresh(one) for one in (gaps, diag, y)]
-    scratch = walk.empty(layout.state, walk.chunk, walk.lanes)
+    scratch = walk.empty(state_fields(layout.SIZE), walk.chunk, walk.lanes)
     sums = walk.empty(2 * layout.BLOCKS + layout.SIZE, walk.lanes)
     given = staged, gaps, _or(order, gaps), _or(counts, gaps), rates, squares, g, quad_bar, logdet_bar
-    _launch(programs_pull.pull_program, walk, (*given, entries, later, scratch, *bars, sums))
-    parts = _total(walk, sums, smallest=-1).mT.split([layout.BLOCKS, layout.BLOCKS, layout.SIZE], -1)
+    given = *given, entries, later, scratch, *bars, sums
+    launch_lanes(programs_pull.pull_program, walk.lanes, given, **walk.values())
+    parts = total(sums, h).mT.split([layout.BLOCKS, layout.BLOCKS, layout.SIZE], -1)
     return [bars[0], *parts, *bars[1:]]
 
 
@@ -140,78 +130,16 @@ def _stage(walk: Walk) -> Tensor:
     staged = walk.empty(walk.layout.staged, walk.chunk, walk.lanes)
     tensors = gaps, _or(walk.order, gaps), _or(walk.counts, gaps), diag, y, rates, squares, staged
     width = max(tuning.STATE_STAGED // walk.chunk, 1)
-    numbers, flags = _named(programs.stage_program, walk, LANES=width)
-    launch(programs.stage_program, (-(-walk.lanes // width), 1, 1), tensors, numbers, flags, 4)
+    program, values = programs.stage_program, {**walk.values(), "lanes": walk.lanes, "LANES": width}
+    numbers, flags = by_name(program, **{name: values[name] for name in (*program.numbers, *program.flags)})
+    launch(program, (-(-walk.lanes // width), 1, 1), tensors, numbers, flags, 4)
     return staged
 
 
 def _walk(walk: Walk, staged: Tensor, entries: Tensor, maps: Tensor, sums: Tensor, **flags: bool) -> None:
     _gaps, rates, squares, g = walk.tensors[:4]
-    _launch(programs.walk_program, walk, (staged, rates, squares, g, entries, maps, sums), **flags)
-
-
-def _correct(walk: Walk, maps: Tensor, entries: Tensor) -> None:
-    """Add to the states that enter all chunks what their maps say."""
-    levels = _composed(walk, maps, back=False)
-    incoming = None
-    for level, own in reversed(list(enumerate(levels))):
-        to = entries if level == 0 else walk.empty(walk.layout.state, own.shape[1])
-        _down(programs_carry.spread_program, walk, own, incoming, to, ADD=level == 0)
-        incoming = to
-
-
-def _gather(walk: Walk, maps: Tensor, later: Tensor) -> None:
-    """N and r of all that follows every chunk."""
-    levels = _composed(walk, maps, back=True)
-    incoming = None
-    for level, own in reversed(list(enumerate(levels))):
-        to = later if level == 0 else walk.empty(walk.layout.state, own.shape[1])
-        _down(programs_carry.gather_program, walk, own, incoming, to)
-        incoming = to
-
-
-def _composed(walk: Walk, maps: Tensor, *, back: bool) -> list[Tensor]:
-    """The maps of chunks, of groups of chunks, and so on, until a series has one group."""
-    levels, series = [maps], walk.tensors[0].shape[0]
-    while (count := levels[-1].shape[1] // series) > tuning.STATE_GROUP:
-        groups = -(-count // tuning.STATE_GROUP)
-        levels.append(walk.empty(walk.layout.map, series * groups))
-        sizes = {"count": count, "groups": groups, "lanes": series * groups, "GROUP": tuning.STATE_GROUP}
-        _launch(programs_carry.compose_program, walk, (levels[-2], levels[-1]), BACK=back, **sizes)
-    return levels
-
-
-def _down(program: Any, walk: Walk, maps: Tensor, incoming: Tensor | None, to: Tensor, **flags: bool) -> None:
-    """One level of maps (fields, lanes), from what enters its groups, or from the top."""
-    series = walk.tensors[0].shape[0]
-    count = maps.shape[1] // series
-    group = tuning.STATE_GROUP
-    groups = -(-count // group)
-    sizes = {"count": count, "groups": groups, "lanes": series * groups, "GROUP": group, "TOP": incoming is None}
-    _launch(program, walk, (maps, _or(incoming, maps), to), **sizes, **flags)
-
-
-def _total(walk: Walk, sums: Tensor, *, smallest: int) -> Tensor:
-    """Sums (fields, h) over chunks, of (fields, lanes)."""
-    fields, h = sums.shape[0], walk.tensors[0].shape[0]
-    totals = walk.empty(fields, h)
-    numbers = walk.chunks, smallest
-    launch(programs_carry.total_program, (fields, h, 1), (sums, totals), numbers, (tuning.STATE_SUMMED,), 4)
-    return totals
-
-
-def _launch(program: Any, walk: Walk, tensors: tuple[Tensor, ...], **more: Any) -> None:
-    """Launch a program with a lane for each of its ``lanes``."""
-    lanes, warps, unroll = tuning.STATE_LANES
-    numbers, flags = _named(program, walk, **{"LANES": lanes, "UNROLL": unroll, **more})
-    count = more.get("lanes", walk.lanes)
-    launch(program, (-(-count // lanes), 1, 1), tensors, numbers, flags, warps)
-
-
-def _named(program: Any, walk: Walk, **more: Any) -> tuple[tuple[int, ...], tuple[Any, ...]]:
-    """Numbers and flags of a program, which takes what it knows."""
-    values = {**walk.flags(), **more}
-    return by_name(program, **{name: values[name] for name in (*program.numbers, *program.flags)})
+    tensors = staged, rates, squares, g, entries, maps, sums
+    launch_lanes(programs.walk_program, walk.lanes, tensors, **walk.values(), **flags)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:

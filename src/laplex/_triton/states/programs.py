@@ -71,27 +71,31 @@ def stage_program(
 
 
 @triton.jit
-def measured(parts, step, noise, g, ones, state, SIZE: tl.constexpr, MASK: tl.constexpr, READ: tl.constexpr):
+def measured(
+    parts, step, noise, q, p, state, SIZE: tl.constexpr, MASK: tl.constexpr, READ: tl.constexpr, SINGLE: tl.constexpr
+):  # fmt: skip
     """A step, and the point after it: the state after the step, c, d, 1 / d, and the state after the point.
 
-    ``state`` is S; of one state it is -Q after points, and -P after the step. For one state diag / d is returned, too.
+    ``state`` is S. SINGLE: it is -Q after points and -P after the step, and diag / d is returned, too.
     """
-    if SIZE == 1:
-        p = g[0] * parts[1] - parts[0] * parts[0] * state[0]
-        d = p + noise
+    if SINGLE:
+        variance = q[0] * parts[1] - parts[0] * parts[0] * state[0]
+        d = variance + noise
         over = 1.0 / d
         rest = tl.where(noise == INFINITY, 1.0, noise * over)
-        return (-p,), (p,), d, over, (-p * rest,), rest
+        return (-variance,), (variance,), d, over, (-variance * rest,), rest
     else:
         stepped = conjugated(step, state, SIZE, MASK)
-        c = minus(g, times_symmetric(stepped, ones, SIZE, READ), SIZE)
-        d = noise + dot(ones, c, SIZE, READ)
+        c = minus(q, times_symmetric(stepped, p, SIZE, READ), SIZE)
+        d = noise + dot(p, c, SIZE, READ)
         over = 1.0 / d
         return stepped, c, d, over, plus_outer(stepped, c, over, SIZE), over
 
 
 @triton.jit
-def mapped(step, w, over, z, rest, ones, j, n, r, SIZE: tl.constexpr, MASK: tl.constexpr, READ: tl.constexpr):
+def mapped(
+    step, w, over, z, rest, p, j, n, r, SIZE: tl.constexpr, MASK: tl.constexpr, READ: tl.constexpr, SINGLE: tl.constexpr
+):  # fmt: skip
     """J, N and r of the points so far, with one more."""
     stepped = product(step, j, SIZE, MASK)
     u = ()
@@ -99,10 +103,10 @@ def mapped(step, w, over, z, rest, ones, j, n, r, SIZE: tl.constexpr, MASK: tl.c
         value = tl.zeros_like(z)
         for k in tl.static_range(SIZE):
             if (READ >> k) & 1:
-                value += ones[k] * stepped[k * SIZE + i]
+                value += p[k] * stepped[k * SIZE + i]
         u = u + (value,)
     n, r = plus_outer(n, u, over, SIZE), plus_scaled(r, u, z * over, SIZE)
-    if SIZE == 1:
+    if SINGLE:
         return (rest * stepped[0],), n, r
     else:
         values = ()
@@ -165,12 +169,14 @@ def walk_program(
         parts = loaded(here, field, PARTS)
         noise, value = tl.load(here + PARTS * field), tl.load(here + (PARTS + 1) * field)
         step = transition(parts, bs, LAYOUT, BLOCKS, SIZE)
-        _stepped, c, d, over, state, rest = measured(parts, step, noise, variances, ones, state, SIZE, MASK, READ)
+        _stepped, c, d, over, state, rest = measured(
+            parts, step, noise, variances, ones, state, SIZE, MASK, READ, SIZE == 1
+        )
         mean = times(step, mean, SIZE, MASK)
         z, w = value - dot(ones, mean, SIZE, READ), scaled(c, over, SIZE)
         mean = plus_scaled(mean, w, z, SIZE)
         if MAPS:
-            j, n, r = mapped(step, w, over, z, rest, ones, j, n, r, SIZE, MASK, READ)
+            j, n, r = mapped(step, w, over, z, rest, ones, j, n, r, SIZE, MASK, READ, SIZE == 1)
         if SUMS:
             observed = noise < INFINITY
             good = (d > 0.0) & (d < INFINITY)

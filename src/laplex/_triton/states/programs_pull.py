@@ -91,7 +91,7 @@ def filtered(
         parts = loaded(here, field, PARTS)
         noise, value = tl.load(here + PARTS * field), tl.load(here + (PARTS + 1) * field)
         step = transition(parts, squares, LAYOUT, BLOCKS, SIZE)
-        _stepped, c, _d, over, state, _rest = measured(parts, step, noise, g, ones, state, SIZE, MASK, READ)
+        _stepped, c, _d, over, state, _rest = measured(parts, step, noise, g, ones, state, SIZE, MASK, READ, SIZE == 1)
         mean = times(step, mean, SIZE, MASK)
         mean = plus_scaled(mean, c, over * (value - dot(ones, mean, SIZE, READ)), SIZE)
         here += stride
@@ -141,7 +141,9 @@ def pull_program(
         noise, value = tl.load(here + PARTS * field), tl.load(here + (PARTS + 1) * field)
         state, before = loaded(back, field, TRIANGLE), loaded(back + TRIANGLE * field, field, SIZE)
         step = transition(parts, bs, LAYOUT, BLOCKS, SIZE)
-        stepped, c, _d, over, _after, rest = measured(parts, step, noise, variances, ones, state, SIZE, MASK, READ)
+        stepped, c, _d, over, _after, rest = measured(
+            parts, step, noise, variances, ones, state, SIZE, MASK, READ, SIZE == 1
+        )
         mean = times(step, before, SIZE, MASK)
         z, w = value - dot(ones, mean, SIZE, READ), scaled(c, over, SIZE)
         mw = times_symmetric(later_n, w, SIZE, -1)
