@@ -31,6 +31,11 @@ from laplex._triton.scan import programs as triton_merged
 from laplex._triton.scan import programs_block as triton_block
 from laplex._triton.scan import rows as triton_rows
 from laplex._triton.short import programs as triton_short
+from laplex._triton.states import launch as triton_states
+from laplex._triton.states import programs as triton_walk
+from laplex._triton.states import programs_carry as triton_states_carry
+from laplex._triton.states import programs_chain as triton_chain
+from laplex._triton.states import programs_pull as triton_states_pull
 
 TARGET = GPUTarget("cuda", 90, 32)
 
@@ -38,10 +43,13 @@ TARGET = GPUTarget("cuda", 90, 32)
 FLOAT64 = {
     *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
     *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
+    *("gaps", "diag", "rates", "squares", "staged", "entries", "maps", "composed_maps", "from_groups", "totals"),
+    *("quad_bar", "logdet_bar", "later", "gaps_bar", "diag_bar", "y_bar"),
+    *("steps", "p", "q", "states", "failures", "result"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
-INT64 = {"order", "splits"}
+INT64 = {"order", "splits", "counts"}
 FLOAT32 = {"target_faults"}
 LIKE_ANCHORS = {
     *("target", "source", "position", "run_position", "values", "ones", "twos", "pull", "out"),
@@ -260,6 +268,29 @@ def phases():
     compile_program(triton_collect.gather_program, "fp32", "fp32", PIECES=8, WIDTH=64)
 
 
+def states():
+    """Kernels of one to three states, and a sum; every flag has either value."""
+    for kinds in ((1,), (2,), (3,), (1, 2)):
+        blocks = triton_states.layout_of(kinds)._asdict()
+        layout, walk = {name: blocks[name] for name in ("LAYOUT", "BLOCKS", "SIZE")}, {"CHUNK": 64, "LANES": 64}
+        given = {"ORDERED": kinds == (1,), "COUNTED": kinds == (2,)}
+        compile_program(triton_walk.stage_program, "fp64", "fp64", **layout, **given, CHUNK=64, LANES=8)
+        for start, maps, sums in ((1, 1, 0), (0, 1, 0), (0, 1, 1), (0, 0, 1)):
+            flags = {"START": start, "MAPS": maps, "SUMS": sums, "UNROLL": 4}
+            compile_program(triton_walk.walk_program, "fp64", "fp64", **blocks, **flags, **walk)
+        size = {"SIZE": sum(kinds), "GROUP": 32, "LANES": 64}
+        for one in (False, True):
+            compile_program(triton_states_carry.compose_program, "fp64", "fp64", **size, BACK=one)
+            compile_program(triton_states_carry.spread_program, "fp64", "fp64", **size, TOP=one, ADD=not one)
+            compile_program(triton_states_carry.gather_program, "fp64", "fp64", **size, TOP=one)
+        compile_program(triton_states_pull.pull_program, "fp64", "fp64", **blocks, **given, **walk)
+    for size, one, two in ((1, False, True), (2, True, False), (3, True, True), (2, False, False)):
+        chain = {"SIZE": size, "MAPS": one, **walk}
+        compile_program(triton_chain.factor_program, "fp64", "fp64", **chain, START=one and two)
+        compile_program(triton_chain.scan_program, "fp64", "fp64", **chain, MATRICES=two, REVERSE=size == 2)
+    compile_program(triton_states_carry.total_program, "fp64", "fp64", WIDTH=512)
+
+
 PARTS = {
     "formed": formed,
     "float32": lambda: products("fp32", "fp32"),
@@ -267,6 +298,7 @@ PARTS = {
     "bfloat16_and_orders": lambda: (products("fp32", "bf16"), others()),
     "grams": grams,
     "phases": phases,
+    "states": states,
 }
 
 if __name__ == "__main__":

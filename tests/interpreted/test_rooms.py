@@ -21,6 +21,7 @@ BELOW = {
     "gram": {"points", "running", "order", "distance", "short", "scan"},
     "formed": {"points"},
     "layer": {"order", "scan", "formed"},
+    "states": {"points"},
 }
 ALLOWED = {room: below | TOOLS for room, below in BELOW.items()}
 ALLOWED |= {

@@ -4,9 +4,10 @@ This file holds the mathematics; the code is in
 
     components.py          what a kernel is made of: states, transitions, what is observed of them
     blocks.py              components of one to three states, which the fast likelihood knows
-    likelihood.py          the likelihood: in C++ for blocks (csrc/states*.cpp), else that of the chain
+    likelihood.py          the likelihood: of blocks in C++ (csrc/states*.cpp) or Triton, else that of the chain
     chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
     torch.py, cpp.py       the chain's three recursions: the same functions in the same order
+    fast.py                which module has them: cpp, or on CUDA ``laplex._triton.states``
 
 Blocks
     Times are sorted, D_0 = 0 and D_n = t_n - t_{n-1} >= 0; equal times are allowed. The kernel is, for D >= 0,

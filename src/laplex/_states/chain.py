@@ -6,16 +6,15 @@ acts on all points at once. Each recursion's derivative is again one of them, wh
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex._compiled import core
-from laplex._eager import plain, plainly_eager
 from laplex._prefixes import following, previous
-from laplex._states import cpp
 from laplex._states import torch as portable
+from laplex._states.fast import module_for
 
 
 class Chain(NamedTuple):
@@ -39,34 +38,35 @@ class Chain(NamedTuple):
 
 def scan(steps: Tensor, source: Tensor, *, reverse: bool = False) -> Tensor:
     """f_n = T_n f_{n-1} + u_n, or in reverse f_n = T_{n+1}^T f_{n+1} + u_n; source and result (h, n, s, m)."""
-    if _compiled(steps, source):
-        result: Tensor = _Scan.apply(steps, source, reverse)
+    module = _module(steps, source)
+    if module is not None:
+        result: Tensor = _Scan.apply(steps, source, reverse, module)
         return result
     return portable.scan(steps, source, reverse)
 
 
 def scan_matrices(steps: Tensor, source: Tensor, *, reverse: bool = False) -> Tensor:
     """Z_n = T_n Z_{n-1} T_n^T + X_n, or in reverse Z_n = T_{n+1}^T Z_{n+1} T_{n+1} + X_n; X (h, n, s, s) symmetric."""
-    if _compiled(steps, source):
-        result: Tensor = _ScanMatrices.apply(steps, source, reverse)
+    module = _module(steps, source)
+    if module is not None:
+        result: Tensor = _ScanMatrices.apply(steps, source, reverse, module)
         return result
     return portable.scan_matrices(steps, source, reverse)
 
 
 def _factor(chain: Chain) -> tuple[Tensor, Tensor]:
     """S (h, n, s, s) before every point, and the first point of every series without a positive pivot, or -1."""
-    if _compiled(*chain):
-        states, failed = _Factor.apply(*chain)
+    module = _module(*chain)
+    if module is not None:
+        states, failed = _Factor.apply(*chain, module)
         return states, failed
     return portable.factor(*chain)
 
 
-def _compiled(steps: Tensor, *others: Tensor) -> bool:
-    """Whether C++ may and can do it; it has room for so many states."""
-    if core is None or not plainly_eager() or steps.shape[-1] > core.MAX_CHAIN:
-        return False
-    forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return not forward_mode and all(plain(one) and one.device.type == "cpu" for one in (steps, *others))
+def _module(*tensors: Tensor) -> ModuleType | None:
+    """What does it for so many states: ``cpp`` or one like it; None for ``portable``."""
+    module = module_for(*tensors)
+    return module if module is not None and tensors[0].shape[-1] <= module.MAX_CHAIN else None
 
 
 # Of f_n = T_n f_{n-1} + u_n: u_bar is g scanned in reverse, and T_bar_n = u_bar_n f_{n-1}^T. Of the reverse scan: u_bar
@@ -75,18 +75,18 @@ def _compiled(steps: Tensor, *others: Tensor) -> bool:
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, steps: Tensor, source: Tensor, reverse: bool) -> Tensor:
-        result = cpp.scan(steps, source, reverse)
+    def forward(ctx: Any, steps: Tensor, source: Tensor, reverse: bool, module: Any) -> Tensor:
+        result: Tensor = module.scan(steps, source, reverse)
         ctx.save_for_backward(steps, result)
         ctx.reverse = reverse
         return result
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         steps, f = ctx.saved_tensors
         u_bar = scan(steps, g, reverse=not ctx.reverse)
         steps_bar = f @ previous(u_bar).mT if ctx.reverse else u_bar @ previous(f).mT
-        return steps_bar, u_bar, None
+        return steps_bar, u_bar, None, None
 
 
 # Likewise Z_n = T_n Z_{n-1} T_n^T + X_n has T_bar_n = 2 X_bar_n T_n Z_{n-1}, and its reverse T_bar_n = 2 Z_n T_n
@@ -95,18 +95,18 @@ class _Scan(torch.autograd.Function):
 
 class _ScanMatrices(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, steps: Tensor, source: Tensor, reverse: bool) -> Tensor:
-        result = cpp.scan_matrices(steps, source, reverse)
+    def forward(ctx: Any, steps: Tensor, source: Tensor, reverse: bool, module: Any) -> Tensor:
+        result: Tensor = module.scan_matrices(steps, source, reverse)
         ctx.save_for_backward(steps, result)
         ctx.reverse = reverse
         return result
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         steps, z = ctx.saved_tensors
         x_bar = scan_matrices(steps, _symmetric(g), reverse=not ctx.reverse)
         first, last = (z, previous(x_bar)) if ctx.reverse else (x_bar, previous(z))
-        return 2 * first @ steps @ last, x_bar, None
+        return 2 * first @ steps @ last, x_bar, None, None
 
 
 # A point computes c = q - S p, d = diag + p^T c, w = c / d, and the step after it S' = T (S + c c^T / d) T^T. A change
@@ -119,14 +119,14 @@ class _ScanMatrices(torch.autograd.Function):
 
 class _Factor(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, Tensor]:
-        states, failed = cpp.factor(steps, p, q, diag)
+    def forward(ctx: Any, steps: Tensor, p: Tensor, q: Tensor, diag: Tensor, module: Any) -> tuple[Tensor, Tensor]:
+        states, failed = module.factor(steps, p, q, diag)
         ctx.save_for_backward(steps, p, q, diag, states)
         ctx.mark_non_differentiable(failed)
         return states, failed
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         steps, p, q, diag, states = ctx.saved_tensors
         factored = factored_from(Chain(steps, p, q, diag), states)
         c, w = factored.c, factored.w
@@ -136,7 +136,7 @@ class _Factor(torch.autograd.Function):
         sigma_w = _times(onward.mT @ following(pulled) @ onward, w)
         d_bar = -(w * sigma_w).sum(-1)
         c_bar = 2 * sigma_w + d_bar[..., None] * p
-        return steps_bar, d_bar[..., None] * c - _times(states, c_bar), c_bar, d_bar
+        return steps_bar, d_bar[..., None] * c - _times(states, c_bar), c_bar, d_bar, None
 
 
 # --- What is made of them --------------------------------------------------------------------------------------------

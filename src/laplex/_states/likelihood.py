@@ -1,20 +1,18 @@
-"""The likelihood of sorted series: in C++ for kernels that are sums of blocks, and as a chain of states for all."""
+"""The likelihood of sorted series: fast for kernels that are sums of few blocks, and as a chain of states for all."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from torch import Tensor
 
-from laplex._compiled import core
-from laplex._eager import plain, plainly_eager
+from laplex._eager import plainly_eager
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
 from laplex._states.exposures import Events
+from laplex._states.fast import module_for
 
 
 class Line(NamedTuple):
@@ -62,13 +60,14 @@ class Result(NamedTuple):
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
     tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
+    walker = module_for(*tensors)
+    if walker is None or blocks.g.shape[-1] > walker.MAX_STATES or y.shape[-1] == 0:
+        return _block_chain(line, blocks, diag, y)
     order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
-    fits = core is not None and blocks.g.shape[-1] <= core.MAX_STATES and y.shape[-1] > 0
-    if fits and _walkable(*tensors):
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-            return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts))
-        return Result(*_walk([one.contiguous() for one in tensors], blocks.kinds, order, counts, keep=False)[:4])
-    return _block_chain(line, blocks, diag, y)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
+        return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts, walker))
+    held = [one.contiguous() for one in tensors]
+    return Result(*walker.likelihood(held, blocks.kinds, order, counts, keep=False)[:4])
 
 
 def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
@@ -89,76 +88,32 @@ def _block_chain(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     return chain_likelihood(line, Chain(steps, p, q, line.masked(line.take(diag))), line.take(y))
 
 
-def _walkable(*tensors: Tensor) -> bool:
-    """Whether C++ may read these tensors."""
-    if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
-        return False
-    return all(plain(one) and one.device.type == "cpu" for one in tensors)
-
-
 class _Likelihood(torch.autograd.Function):
-    """csrc/states.cpp, and its pullback. Second derivatives are those of the chain."""
+    """The likelihood of a walker, and its pullback. Second derivatives are those of the chain."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        *tensors, kinds, order, counts = inputs
+        *tensors, kinds, order, counts, walker = inputs
         held = [one.contiguous() for one in tensors]
-        quad, logdet, loss, failed, states = _walk(held, kinds, order, counts, keep=True)
-        ctx.save_for_backward(*tensors, states, *(one for one in (order, counts) if one is not None))
-        ctx.kinds, ctx.given = kinds, (order is not None, counts is not None)
+        quad, logdet, loss, failed, kept = walker.likelihood(held, kinds, order, counts, keep=True)
+        ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *kept)
+        ctx.kinds, ctx.given, ctx.walker = kinds, (order is not None, counts is not None), walker
         ctx.mark_non_differentiable(loss, failed)
         return quad, logdet, loss, failed
 
     @staticmethod
     def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        *tensors, states = ctx.saved_tensors[:7]
-        others = iter(ctx.saved_tensors[7:])
+        tensors, others = ctx.saved_tensors[:6], iter(ctx.saved_tensors[6:])
         order, counts = (next(others) if given else None for given in ctx.given)
         if torch.is_grad_enabled():
-            return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None
-        held = [one.contiguous() for one in tensors]
-        kernel = _kernel(held, ctx.kinds, order, counts)
-        fresh = torch.empty_like if counts is None else torch.zeros_like
-        bars = [fresh(one) for one in held]
-        gradients = [one.contiguous() for one in (quad_bar, logdet_bar)]
-        given = held[4], held[5], states, *gradients, *bars
-        if core.state_pullback(kernel, *(one.data_ptr() for one in given)):
-            raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
-        return *bars, None, None, None
-
-
-def _walk(
-    held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
-) -> tuple[Tensor, ...]:
-    """quad, logdet, loss and failed, (h,) each, and if asked for the states from which the pullback starts."""
-    kernel = _kernel(held, kinds, order, counts)
-    gaps, diag, y = held[0], held[4], held[5]
-    h = gaps.shape[0]
-    states = gaps.new_empty(h * kernel.kept_size() if keep else 0)
-    sums, failed = gaps.new_zeros(3, h), gaps.new_empty(h, dtype=torch.int64)
-    quad, logdet, loss = sums.unbind(0)
-    outputs = quad, logdet, loss, states, failed
-    core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *(one.data_ptr() for one in outputs))
-    return quad, logdet, loss, failed, states
-
-
-def _kernel(held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None) -> Any:
-    """What the core takes for a kernel."""
-    gaps, rates, squares, g = held[:4]
-    numbers = [one.data_ptr() for one in (rates, squares, g)]
-    integers = [0 if one is None else one.data_ptr() for one in (counts, order)]
-    addresses = gaps.data_ptr(), _codes(kinds).ctypes.data, *numbers, *integers
-    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads())
-
-
-@functools.cache
-def _codes(kinds: tuple[int, ...]) -> numpy.ndarray:
-    """The kinds as an array that is never freed; not a tensor, which would depend on modes of torch."""
-    return numpy.array(kinds, dtype=numpy.int32)
+            return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None, None
+        held, gradients = ([one.contiguous() for one in some] for some in (tensors, (quad_bar, logdet_bar)))
+        bars = ctx.walker.pullback(held, ctx.kinds, order, counts, list(others), *gradients)
+        return *bars, None, None, None, None
 
 
 def _chain_bars(
-    tensors: list[Tensor], kinds: tuple[int, ...], order: Any, counts: Any, quad_bar: Tensor, logdet_bar: Tensor
+    tensors: tuple[Tensor, ...], kinds: tuple[int, ...], order: Any, counts: Any, quad_bar: Tensor, logdet_bar: Tensor
 ) -> list[Tensor | None]:
     """The gradients, as differentiable functions of everything."""
     with torch.enable_grad():

@@ -103,6 +103,13 @@ MATRIX_TILE = 16, 64  # rows and columns of M of a program
 PULL_TARGETS = 1024  # targets whose table a program sums at a step
 PULL_SOURCES = 128  # columns of a program that reads the table
 
+# --- Gaussian processes with few states ------------------------------------------------------------------------------
+STATE_CHUNK = 64  # points that a lane walks over: more take longer, fewer leave more maps to compose
+STATE_LANES = 32, 1, 4  # lanes of a program, its warps, and how many steps of a walk are unrolled
+STATE_GROUP = 32  # maps that a lane composes: more take longer, fewer need more launches
+STATE_STAGED = 1024  # points of a program that stages them
+STATE_SUMMED = 1024  # chunks at a step of a program that sums over them
+
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows
 BLOCK_SUM_TILE = 2048, 64  # numbers and rows at a step of a program that sums over blocks of rows

@@ -186,7 +186,7 @@ class Conditional:
         if isinstance(band, list | tuple) and counts is not None:
             band = padded(checks.as_long("band", band, counts))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
-        series = Series(times, batch, None)
+        series = Series(times, batch, None, sort=False)
         bands = checks.bands(where, band, times)
         mask = checks.term_mask(where, process.kernel, kernel)
         return Points.located(self, series, times, bands, mask, counts, t is None)

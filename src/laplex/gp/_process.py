@@ -122,9 +122,12 @@ class GaussianProcess:
         where = f"{checks.WHERE}.log_likelihood"
         flat, dtype = self._residual(where, y)
         result = self._likelihood(flat)
-        if checks.readable(result.quad) and not all(map(math.isfinite, result.quad.tolist())):
-            checks.finite_observations(where, flat)
-        self._check_pivots(where, result.failed, result.loss)
+        if checks.readable(result.quad):
+            quad, failed, loss = checks.read(result.quad, result.failed, result.loss)
+            if not all(map(math.isfinite, quad)):
+                checks.finite_observations(where, flat)
+            self._check_pivots(where, failed)
+            warn_of_lost_digits(where, max(loss))
         n = self.series.n if self.series.counts is None else self.series.counts.double()
         value = -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
         return self.series.shaped(value).to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
@@ -165,23 +168,19 @@ class GaussianProcess:
     def _factored(self, where: str) -> tuple[Factored, Line | Events]:
         line = self._line()
         factored, failed = factorise(self._chain(self.kernel.components(), line))
-        self._check_pivots(where, failed, None)
+        if checks.readable(failed):  # else the results are NaN
+            self._check_pivots(where, *checks.read(failed))
         return factored, line
 
-    def _check_pivots(self, where: str, failed: Tensor, loss: Tensor | None) -> None:
-        """Raise if K + diag is not positive definite, and warn if it nearly is not."""
-        if not checks.readable(failed):
-            return  # the results are NaN
-        points = failed.tolist()
-        if max(points) >= 0:
-            series = next(i for i, point in enumerate(points) if point >= 0)
-            time = self._time(series, points[series])
+    def _check_pivots(self, where: str, failed: list[float]) -> None:
+        """Raise if K + diag is not positive definite: if a series has a point without a positive pivot."""
+        if max(failed) >= 0:
+            series = next(i for i, point in enumerate(failed) if point >= 0)
+            time = self._time(series, int(failed[series]))
             raise LinAlgError(
                 f"{where}: K + diag must be positive definite, but at time {time:g} of series {series} the variance, "
                 "given the times before, is not positive; raise `diag`, or check the kernel's parameters"
             )
-        if loss is not None:
-            warn_of_lost_digits(where, max(loss.tolist()))
 
     def _time(self, series: int, point: int) -> float:
         line = self._line()

@@ -20,11 +20,15 @@ class Series:
     Arrays of the caller are (*batch, n); inside they are (h, n), h being the number of all series.
     """
 
-    def __init__(self, t: Tensor, batch: torch.Size, counts: Tensor | None) -> None:
-        """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded."""
+    def __init__(self, t: Tensor, batch: torch.Size, counts: Tensor | None, *, sort: bool = True) -> None:
+        """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded.
+
+        Without ``sort`` nobody will ask for the line.
+        """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
         self.t = self.flat(t)
-        self._sort()
+        if sort:
+            self._sort()
 
     def _sort(self) -> None:
         with normal_mode():  # later calls may differentiate
@@ -116,7 +120,7 @@ def _version(t: Tensor) -> int | None:
 
 
 def _in_order(t: Tensor) -> bool:
-    """Whether times are known to be in order. On a GPU, and in a graph, they are sorted without a look."""
-    if not plainly_eager() or not plain(t) or t.device.type != "cpu":
+    """Whether times are known to be in order. In a graph they are sorted without a look."""
+    if not plainly_eager() or not plain(t):
         return False
     return t.shape[-1] < 2 or bool(t.diff(dim=-1).min() >= 0)
