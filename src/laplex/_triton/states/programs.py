@@ -26,7 +26,6 @@ from laplex._triton.states.matrices import (
 )
 from laplex._triton.states.transitions import parts_of_block, parts_of_one_state, transition
 
-NAN = tl.constexpr(float("nan"))
 MAX_GAP = tl.constexpr(1e100)  # its cube is finite
 KNOWN = tl.constexpr(1e-150)  # of a state's variance: as good as known; its inverse, squared, is finite
 
@@ -197,6 +196,6 @@ def walk_program(
         stored(to + (SIZE * SIZE + 2 * TRIANGLE + SIZE) * stride, stride, b, known, SIZE)
     if SUMS:
         valid = is_valid(loaded(rates + series * BLOCKS, 1, BLOCKS), bs, variances, BLOCKS, SIZE)
-        nan = tl.where(valid, 0.0, NAN)
+        nan = tl.where(valid, 0.0, float("nan"))
         loss = tl.where(valid, loss * dot(ones, variances, SIZE, READ), 0.0) if SIZE > 1 else zero
         stored(sums + lane, stride, (quad + nan, logdet + nan, loss, tl.where(valid, failed, INFINITY)), known, 4)

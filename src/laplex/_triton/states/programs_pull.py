@@ -32,7 +32,7 @@ from laplex._triton.states.matrices import (
     times_back,
     times_symmetric,
 )
-from laplex._triton.states.programs import MAX_GAP, NAN, is_valid, measured
+from laplex._triton.states.programs import MAX_GAP, is_valid, measured
 from laplex._triton.states.transitions import bars_of_block, transition
 
 
@@ -125,7 +125,7 @@ def pull_program(
         LAYOUT, BLOCKS, SIZE, MASK, READ, CHUNK,
     )  # fmt: skip
     tl.debug_barrier()  # a lane reads what it has written itself; nothing else is known of where lanes are
-    fault = tl.where(is_valid(rate, bs, variances, BLOCKS, SIZE), 0.0, NAN)
+    fault = tl.where(is_valid(rate, bs, variances, BLOCKS, SIZE), 0.0, float("nan"))
     to_quad, to_logdet = tl.load(quad_bar + series) + fault, tl.load(logdet_bar + series) + fault
     later_n, later_r = loaded(later + lane, stride, TRIANGLE), loaded(later + lane + TRIANGLE * stride, stride, SIZE)
     a_bars, b_bars, g_bars = constants(zero, 0.0, BLOCKS), constants(zero, 0.0, BLOCKS), constants(zero, 0.0, SIZE)
