@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laplex.soft._rank import average_ranks, rank
-from laplex.soft._rows import rows_along
+from laplex.soft._rows import check_finite, rows_along
 from laplex.soft._sort import argsort
 from laplex.soft._threshold import topk_mask
 
@@ -133,6 +133,7 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     where = "laplex.soft.quantile_normalize"
     rows = rows_along(where, x, dim)
     goal = rows_along(where, target, -1 if isinstance(target, Tensor) and target.dim() == 1 else dim, "target")
+    check_finite(where, goal, "target")
     if goal.dim() > 1 and goal.shape[:-1] != rows.shape[:-1]:
         raise ValueError(f"{where}: `target` must have one dimension, or the shape {tuple(x.shape)} of `x` except for "
                          f"`dim`, got {tuple(target.shape)}")  # fmt: skip

@@ -50,8 +50,8 @@ class SoftPermutation:
         if "order" not in self._known:
             order = self._ascending.flip(-1) if self._descending else self._ascending
             self._known["order"] = order[..., : self._rows].long()
-        order = self._known["order"]
-        return order
+        index: Tensor = self._known["order"]
+        return index
 
     @property
     def targets(self) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import builds_graph, scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import flat, fused, rows_along, softness, symmetric
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
 
 METHODS = "cdf", "softsort"
 
@@ -52,14 +52,16 @@ def rank(
     rows = rows_along(where, x, dim)
     if method not in METHODS:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}")
-    flat_x, flat_tau = flat(rows, softness(where, tau, rows))
-    if method == "softsort":
-        ranks = _softsort_ranks(flat_x, flat_tau, descending)
+    tau = softness(where, tau, rows)
+    module = fused(rows, tau) if method == "cdf" else None
+    if module is not None:
+        ranks: Tensor = _FusedRanks.apply(where, rows, tau, descending, module)
     else:
-        ranks = _ranks(flat_x, flat_tau, descending)
+        check_finite(where, rows)
+        ranks = (_ranks if method == "cdf" else _softsort_ranks)(*flat(rows, tau), descending).reshape(rows.shape)
     if hard:
-        ranks = average_ranks(-flat_x if descending else flat_x).to(ranks.dtype) + (ranks - ranks.detach())
-    return ranks.reshape(rows.shape).to(x.dtype).movedim(-1, dim)
+        ranks = average_ranks(-rows if descending else rows).to(ranks.dtype) + (ranks - ranks.detach())
+    return restored(ranks, x, dim)
 
 
 def average_ranks(y: Tensor) -> Tensor:
@@ -81,38 +83,46 @@ def _softsort_ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
 
 
 def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
-    module = fused(x, tau)
-    if module is not None:
-        ranks: Tensor = _FusedRanks.apply(x, tau, descending, module)
-        return ranks
     function = _Ranks if torch.compiler.is_compiling() else _TransformableRanks
-    ranks = function.apply(-x if descending else x, tau)
+    ranks: Tensor = function.apply(-x if descending else x, tau)
     return ranks
 
 
 class _FusedRanks(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans."""
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans.
+
+    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:
-        tau = tau.contiguous()
-        ranks, sorted_x, order = module.ranks(x, tau, descending)
-        ctx.save_for_backward(x, tau, sorted_x, order)
+    def forward(ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:
+        x, each_tau = flat(rows, tau)
+        ranks, sorted_x, order = module.ranks(where, x, each_tau, descending)
+        ctx.save_for_backward(rows, tau, sorted_x, order)
         ctx.descending, ctx.module = descending, module
-        return ranks
+        return ranks.view(rows.shape)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, tau, sorted_x, order = ctx.saved_tensors
-        need_x, need_tau = ctx.needs_input_grad[:2]
-        sign = -1 if ctx.descending else 1
-        if not need_x:
-            x_bar = None
-        elif builds_graph():
-            x_bar = (sign * _differences(g.double(), x, tau)).to(x.dtype)
-        else:
-            x_bar = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau, ctx.descending)
-        return x_bar, (g * _stretches(x, tau)).sum(-1) * sign if need_tau else None, None, None
+        rows, tau, sorted_x, order = ctx.saved_tensors
+        _, need_x, need_tau = ctx.needs_input_grad[:3]
+        x_bar = tau_bar = None
+        if need_x and not builds_graph():
+            flat_g, each_tau = flat(g, tau)
+            pulled = ctx.module.pull_ranks(flat_g, sorted_x, order, each_tau, ctx.descending)
+            x_bar = pulled.view(rows.shape)
+        elif need_x:
+            x_bar = _signed(_differences(g.double().reshape(sorted_x.shape), *flat(rows, tau)), ctx.descending)
+            x_bar = x_bar.to(rows.dtype).reshape(rows.shape)
+        if need_tau:
+            stretches = _signed(_stretches(*flat(rows, tau)), ctx.descending)
+            tau_bar = (g * stretches.reshape(rows.shape)).sum(-1)
+        return None, x_bar, tau_bar, None, None
+
+
+def _signed(change: Tensor, descending: bool) -> Tensor:
+    """The change of descending ranks is the opposite of that of ascending ones."""
+    return -change if descending else change
 
 
 class _Ranks(torch.autograd.Function):

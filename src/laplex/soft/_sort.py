@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import flat, fused, rows_along, softness
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness
 
 
 class Sorted(NamedTuple):
@@ -42,7 +42,7 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
-    return _sorted(x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
+    return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
 
 
 def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> SoftPermutation:
@@ -57,6 +57,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
+    check_finite(where, rows)
     tau = softness(where, tau, rows)
     return SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending)
 
@@ -70,23 +71,22 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     rows = rows_along(where, x, dim)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
-    return _sorted(x, dim, rows, softness(where, tau, rows), largest, k, hard)
+    return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
 
 
-def _sorted(x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
-    flat_x, flat_tau = flat(rows, tau)
-    module = fused(flat_x, flat_tau)
+def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
+    module = fused(rows, tau)
     if module is None:
-        order = rows.detach().argsort(-1)
-        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k)
+        check_finite(where, rows)
+        permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
-        values, order = _FusedSort.apply(flat_x, flat_tau, descending, module)
-        values, order = values.reshape(rows.shape)[..., :k], order.reshape(rows.shape)
+        values, order = _FusedSort.apply(where, rows, tau, descending, module)
+        values = values if k == rows.shape[-1] else values[..., :k]
         permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
-    return Sorted(values.to(x.dtype).movedim(-1, dim), permutation)
+    return Sorted(restored(values, x, dim), permutation)
 
 
 def _mean(permutation: SoftPermutation) -> Tensor:
@@ -97,27 +97,35 @@ def _mean(permutation: SoftPermutation) -> Tensor:
 
 
 class _FusedSort(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products."""
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products.
+
+    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> tuple[Tensor, Tensor]:
-        tau = tau.contiguous()
-        values, sorted_x, order, kept = module.values(x, tau, descending)
-        ctx.save_for_backward(x, tau, sorted_x, order, kept)
+    def forward(
+        ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType
+    ) -> tuple[Tensor, Tensor]:
+        x, each_tau = flat(rows, tau)
+        values, sorted_x, order, kept = module.values(where, x, each_tau, descending)
+        order = order.view(rows.shape)
+        ctx.save_for_backward(rows, tau, sorted_x, order, kept)
         ctx.mark_non_differentiable(order)
         ctx.descending, ctx.module = descending, module
-        return values, order
+        return values.view(rows.shape), order
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _order_bar: Any) -> tuple[Tensor | None, ...]:
-        x, tau, sorted_x, order, kept = ctx.saved_tensors
-        need_x, need_tau = ctx.needs_input_grad[:2]
+        rows, tau, sorted_x, order, kept = ctx.saved_tensors
+        _, need_x, need_tau = ctx.needs_input_grad[:3]
         by_products = need_x and builds_graph(), need_tau
 
-        def mean(x: Tensor, tau: Tensor) -> Tensor:
-            return _mean(SoftPermutation(x, order, tau, descending=ctx.descending))
+        def mean(rows: Tensor, tau: Tensor) -> Tensor:
+            return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending))
 
-        x_bar, tau_bar = bars_through(mean, (x, tau), g, by_products)
+        x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products)
         if need_x and not by_products[0]:
-            x_bar = ctx.module.pull_values(g.contiguous(), sorted_x, order, kept, tau, ctx.descending)
-        return x_bar, tau_bar, None, None
+            (flat_g, each_tau), flat_order = flat(g, tau), order.view(sorted_x.shape)
+            pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, kept, each_tau, ctx.descending)
+            x_bar = pulled.view(rows.shape)
+        return None, x_bar, tau_bar, None, None

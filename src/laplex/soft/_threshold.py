@@ -1,8 +1,8 @@
 r"""The threshold at which a smoothed number of numbers has a given value: masks of the largest, and quantiles.
 
-With F(u) = e^u / 2 for u < 0 and 1 - e^-u / 2 for u >= 0, the threshold b with sum over j of w_j F((x_j - b) / tau) = k is
-found in closed form. Between two neighbours x_m and x_{m+1} the sum is, with W the weight above b, A the sum over j > m
-of w_j e^-((x_j - x_{m+1}) / tau), and B likewise that over j <= m,
+With F(u) = e^u / 2 for u < 0 and 1 - e^-u / 2 for u >= 0, the threshold b with sum over j of w_j F((x_j - b) / tau) = k
+is found in closed form. Between two neighbours x_m and x_{m+1} the sum is, with W the weight above b, A the sum over
+j > m of w_j e^-((x_j - x_{m+1}) / tau), and B likewise that over j <= m,
 
     W - A q / (2 w) + B w / 2 = k,        w = e^-((b - x_m) / tau),   q = e^-((x_{m+1} - x_m) / tau)
 
@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from laplex._scan.autograd import bars_through, builds_graph, scan
-from laplex.soft._rows import flat, fused, readable, rows_along, softness, symmetric
+from laplex._shapes import flat_tau
+from laplex.soft._rows import check_finite, flat, fused, readable, restored, rows_along, softness, symmetric
 
 
 def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False) -> Tensor:
@@ -36,8 +37,8 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
         k: from 0 to n; a number or a tensor with the shape of x without ``dim``. It may be fractional, and trained.
         dim: the dimension.
         tau: how soft, in the units of x, as in :func:`laplex.soft.sort`.
-        hard: ones for the k largest (k rounded; of equal numbers the first) and zeros for the others, with the gradients
-            of the soft mask (straight-through).
+        hard: ones for the k largest (k rounded; of equal numbers the first) and zeros for the others, with the
+            gradients of the soft mask (straight-through).
 
     Example:
         >>> laplex.soft.topk_mask(torch.tensor([3.0, 1.0, 2.0, 0.0]), 2, tau=0.001)
@@ -45,51 +46,58 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     """
     where = "laplex.soft.topk_mask"
     rows = rows_along(where, x, dim)
-    flat_x, flat_tau = flat(rows, softness(where, tau, rows))
+    tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
-    module = fused(flat_x, flat_tau, count)
+    module = fused(rows, tau, count)
     mask: Tensor
     if module is None:
-        mask = _mask(flat_x, count, flat_tau)
+        check_finite(where, rows)
+        mask = _mask(rows, count, tau)
     else:
-        mask = _FusedMask.apply(flat_x, count, flat_tau, module)
+        mask = _FusedMask.apply(where, rows, count, tau, module)
     if hard:
-        mask = _hard_mask(flat_x.detach(), count.detach()).to(mask.dtype) + (mask - mask.detach())
-    return mask.reshape(rows.shape).to(x.dtype).movedim(-1, dim)
+        mask = _hard_mask(rows.detach(), count.detach()).to(mask.dtype) + (mask - mask.detach())
+    return restored(mask, x, dim)
 
 
-def _mask(x: Tensor, k: Tensor, tau: Tensor) -> Tensor:
-    """The mask of x (h, n) for k (h,) and tau (h,), in float64, by functions that have all derivatives."""
-    n, x = x.shape[-1], x.double()
+def _mask(rows: Tensor, count: Tensor, tau: Tensor) -> Tensor:
+    """The mask of rows (*batch, n) for counts and tau (*batch), in float64, by functions that have all derivatives."""
+    (x, tau), k, n = flat(rows.double(), tau), count.reshape(-1), rows.shape[-1]
     inside = (k > 0) & (k < n)
     safe = torch.where(inside, k, n / 2)
     anchor, b = _threshold(x, torch.ones_like(x), (safe, n - safe), tau)
     mask = _distribution((x - anchor[:, None] - b[:, None]) / tau[:, None])
-    return torch.where(inside[:, None], mask, (k > 0)[:, None].double())
+    return torch.where(inside[:, None], mask, (k > 0)[:, None].double()).reshape(rows.shape)
 
 
-def _hard_mask(x: Tensor, k: Tensor) -> Tensor:
-    places = x.sort(-1, descending=True, stable=True).indices.argsort(-1)
-    return (places < k.round()[:, None]).double()
+def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
+    places: Tensor = rows.sort(dim=-1, descending=True, stable=True).indices.argsort(-1)
+    return (places < count.round()[..., None]).double()
 
 
 class _FusedMask(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward by scans."""
+    """Forward and backward in one piece each; backward of a backward by scans.
+
+    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
-        k, tau = k.contiguous(), tau.contiguous()
-        mask, threshold = module.mask(x, k, tau)
-        ctx.save_for_backward(x, k, tau, threshold)
+    def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
+        x, each_tau = flat(rows, tau)
+        mask, threshold = module.mask(where, x, count.reshape(-1).contiguous(), each_tau)
+        ctx.save_for_backward(rows, count, tau, threshold)
         ctx.module = module
-        return mask  # type: ignore[no-any-return]
+        return mask.view(rows.shape)  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, k, tau, threshold = ctx.saved_tensors
+        rows, count, tau, threshold = ctx.saved_tensors
         if builds_graph():
-            return *bars_through(_mask, (x, k, tau), g.double(), ctx.needs_input_grad[:3]), None
-        return *ctx.module.pull_mask(g.contiguous(), x, k, tau, threshold), None
+            bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
+            return None, *bars, None
+        (x, each_tau), flat_g = flat(rows, tau), flat(g, tau)[0]
+        x_bar, k_bar, tau_bar = ctx.module.pull_mask(flat_g, x, count.reshape(-1).contiguous(), each_tau, threshold)
+        return None, x_bar.view(rows.shape), k_bar.view(tau.shape), tau_bar.view(tau.shape), None
 
 
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -111,8 +119,9 @@ def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | No
     """
     where = "laplex.soft.quantile"
     rows = rows_along(where, x, dim)
+    check_finite(where, rows)
     flat_x, flat_tau = flat(rows, softness(where, tau, rows))
-    level = _counts(where, "q", q, rows, 1)
+    level = _counts(where, "q", q, rows, 1).reshape(-1)
     _within(where, "q", level, (level > 0) & (level < 1), "between 0 and 1, both excluded")
     mass = torch.ones_like(flat_x).double() if weights is None else _masses(where, weights, x, dim)
     total = mass.sum(-1)
@@ -186,13 +195,17 @@ def _minus_distance(u: Tensor) -> Tensor:
 
 
 def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tensor:
-    """k or q as (h,), in float64."""
+    """k or q as (*batch), in float64."""
     batch = rows.shape[:-1]
     if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
         raise TypeError(f"{where}: `{name}` must be a number or a tensor, got {type(value).__name__}")
-    numbers = torch.as_tensor(value, dtype=torch.float64, device=rows.device)
+    if not isinstance(value, Tensor):
+        if not 0 <= value <= most:
+            raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
+        return flat_tau(value, (), rows.device).expand(batch)
+    numbers = value.to(dtype=torch.float64, device=rows.device)
     try:
-        numbers = numbers.expand(batch).reshape(-1)
+        numbers = numbers.expand(batch)
     except RuntimeError:
         raise ValueError(
             f"{where}: `{name}` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
