@@ -31,13 +31,17 @@ from laplex._triton.scan import programs as triton_merged
 from laplex._triton.scan import programs_block as triton_block
 from laplex._triton.scan import rows as triton_rows
 from laplex._triton.short import programs as triton_short
+from laplex._triton.soft import programs_mask as triton_soft_mask
+from laplex._triton.soft import programs_rank as triton_soft_rank
+from laplex._triton.soft import programs_sort as triton_soft_sort
+from laplex._triton.soft import tiles as triton_soft
 
 TARGET = GPUTarget("cuda", 90, 32)
 
 # The name of a program's parameter tells what it is: a pointer to one of these dtypes, or else an integer.
 FLOAT64 = {
     *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
-    *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
+    *("parts", "faults", "mass", "sides", "weighted", "tau_bar", "counts", "k_bar", "threshold"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
@@ -51,6 +55,7 @@ LIKE_ANCHORS = {
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
     *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right", "v", "other"),
+    *("ordered_g", "ranks", "kept", "mask", "x_bar"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
@@ -260,7 +265,29 @@ def phases():
     compile_program(triton_collect.gather_program, "fp32", "fp32", PIECES=8, WIDTH=64)
 
 
+def soft():
+    """Rows that are one tile, sorted there or by torch; and rows of many tiles."""
+    for number, alone, sort, tile in (("fp32", 1, 1, 128), ("fp32", 0, 0, 256), ("fp64", 1, 0, 128)):
+        exact, types = number == "fp64", (number, number)
+        tiles, once = {"EXACT": exact, "TILE": tile}, {"ALONE": alone, "SORT": sort, "DESCENDING": sort}
+        pulled = {"ALONE": alone, "DESCENDING": sort}
+        for pull in (False, True):
+            compile_program(triton_soft_rank.reduce_ranks_program, *types, **tiles, PULL=pull)
+            compile_program(triton_soft_sort.reduce_sort_program, *types, **tiles, PULL=pull, DESCENDING=sort)
+        compile_program(triton_soft_rank.ranks_program, *types, **tiles, **once)
+        compile_program(triton_soft_rank.pull_ranks_program, *types, **tiles, **pulled)
+        compile_program(triton_soft_sort.values_program, *types, **tiles, **once)
+        compile_program(triton_soft_sort.pull_sort_program, *types, **tiles, **pulled)
+        compile_program(triton_soft_mask.mask_row_program, *types, **tiles, SORT=sort)
+        compile_program(triton_soft_mask.threshold_program, *types, **tiles, GROUP=64)
+        compile_program(triton_soft_mask.mask_program, *types, **tiles)
+        compile_program(triton_soft_mask.reduce_mask_program, *types, **tiles)
+        compile_program(triton_soft_mask.pull_mask_program, *types, **tiles, ALONE=alone)
+        compile_program(triton_soft.carry_soft_program, *types, DEGREE=sort, SECOND=alone, TIES=sort, GROUP=64)
+
+
 PARTS = {
+    "soft": soft,
     "formed": formed,
     "float32": lambda: products("fp32", "fp32"),
     "float64": lambda: products("fp64", "fp64"),

@@ -19,6 +19,7 @@ BELOW = {
     "phase": {"points", "running", "order", "distance", "short", "scan"},
     "gram": {"points", "running", "order", "distance", "short", "scan"},
     "formed": {"points"},
+    "soft": {"points", "running"},
     "layer": {"order", "scan", "formed"},
 }
 ALLOWED = {room: below | TOOLS for room, below in BELOW.items()}

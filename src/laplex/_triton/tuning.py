@@ -103,6 +103,14 @@ MATRIX_TILE = 16, 64  # rows and columns of M of a program
 PULL_TARGETS = 1024  # targets whose table a program sums at a step
 PULL_SOURCES = 128  # columns of a program that reads the table
 
+# --- Soft ranks, sorts and masks -------------------------------------------------------------------------------------
+SOFT_SORTED = 1024  # numbers of a row; so few are sorted by the program that sums them, more by torch
+SOFT_ALONE = 2048  # numbers of a row; so few are one tile, and need no carries
+SOFT_TILE = 1024  # numbers of a tile of longer rows
+SOFT_WARPS = ((256, 1), (512, 2), (1 << 62, 4))  # numbers of a tile, and warps up to that
+SOFT_CARRIED = 1024  # tiles that one program carries at a step
+SOFT_ELEMENTS = 2048  # numbers of a program that reads a threshold
+
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows
 BLOCK_SUM_TILE = 2048, 64  # numbers and rows at a step of a program that sums over blocks of rows
