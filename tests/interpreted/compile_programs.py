@@ -267,17 +267,16 @@ def phases():
 
 def soft():
     """Rows that are one tile, sorted there or by torch; and rows of many tiles."""
-    for number, alone, sort, tile in (("fp32", 1, 1, 128), ("fp32", 0, 0, 256), ("fp64", 1, 0, 128)):
+    kinds = ("fp32", 1, 1, "all"), ("fp32", 0, 0, "near"), ("fp32", 0, 0, "wide"), ("fp64", 1, 0, "wide")
+    for number, alone, sort, spans in kinds:
         exact, types = number == "fp64", (number, number)
-        tiles, once = {"EXACT": exact, "TILE": tile}, {"ALONE": alone, "SORT": sort, "DESCENDING": sort}
-        pulled = {"ALONE": alone, "DESCENDING": sort}
-        for pull in (False, True):
-            compile_program(triton_soft_rank.reduce_ranks_program, *types, **tiles, PULL=pull)
-            compile_program(triton_soft_sort.reduce_sort_program, *types, **tiles, PULL=pull, DESCENDING=sort)
-        compile_program(triton_soft_rank.ranks_program, *types, **tiles, **once)
-        compile_program(triton_soft_rank.pull_ranks_program, *types, **tiles, **pulled)
-        compile_program(triton_soft_sort.values_program, *types, **tiles, **once)
-        compile_program(triton_soft_sort.pull_sort_program, *types, **tiles, **pulled)
+        tiles, once = {"EXACT": exact, "TILE": 128}, {"ALONE": alone, "DESCENDING": sort, "SPANS": spans}
+        compile_program(triton_soft_rank.reduce_ranks_program, *types, **tiles, PULL=alone)
+        compile_program(triton_soft_sort.reduce_sort_program, *types, **tiles, PULL=alone, DESCENDING=sort)
+        compile_program(triton_soft_rank.ranks_program, *types, **tiles, **once, SORT=sort)
+        compile_program(triton_soft_rank.pull_ranks_program, *types, **tiles, **once)
+        compile_program(triton_soft_sort.values_program, *types, **tiles, **once, SORT=sort)
+        compile_program(triton_soft_sort.pull_sort_program, *types, **tiles, **once)
         compile_program(triton_soft_mask.mask_row_program, *types, **tiles, SORT=sort)
         compile_program(triton_soft_mask.threshold_program, *types, **tiles, GROUP=64)
         compile_program(triton_soft_mask.mask_program, *types, **tiles)

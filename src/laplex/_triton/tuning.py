@@ -107,7 +107,8 @@ PULL_SOURCES = 128  # columns of a program that reads the table
 SOFT_SORTED = 1024  # numbers of a row; so few are sorted by the program that sums them, more by torch
 SOFT_ALONE = 2048  # numbers of a row; so few are one tile, and need no carries
 SOFT_TILE = 1024  # numbers of a tile of longer rows
-SOFT_WARPS = ((256, 1), (512, 2), (1 << 62, 4))  # numbers of a tile, and warps up to that
+SOFT_WARP = 128  # numbers of a warp: more share a scan, and need registers
+SOFT_SPANS_APART = 512  # tiles; so many have a launch for near ones and one for wide ones, as SPANS_TOGETHER
 SOFT_CARRIED = 1024  # tiles that one program carries at a step
 SOFT_ELEMENTS = 2048  # numbers of a program that reads a threshold
 

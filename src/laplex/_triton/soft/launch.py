@@ -1,7 +1,7 @@
 """Launches for soft ranks, sorts and masks of rows x (h, n).
 
 Short rows are one launch each for forward and backward, a program a row. Long ones are sorted by torch, reduced in
-tiles, carried, and scanned. No launch waits for the device, and none uses atomics. Numbers that are not finite give NaN.
+tiles, carried, and scanned. No launch waits for the device, none uses atomics, and numbers that are not finite give NaN.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def ranks(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor,
         cut.launch(programs_rank.reduce_ranks_program, tensors, False, cut.exact)
         cut.carry(tau)
     tensors = x, position, order, tau, cut.scratch, result
-    cut.launch(programs_rank.ranks_program, tensors, descending, cut.exact, cut.alone, cut.sorts)
+    cut.scan(programs_rank.ranks_program, tensors, descending, cut.exact, cut.alone, cut.sorts)
     return result, position, order
 
 
@@ -42,7 +42,7 @@ def pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descendi
         cut.carry(tau, second=True)
         g = ordered_g
     tensors = position, order, tau, g, cut.scratch, x_bar
-    cut.launch(programs_rank.pull_ranks_program, tensors, descending, cut.exact, cut.alone)
+    cut.scan(programs_rank.pull_ranks_program, tensors, descending, cut.exact, cut.alone)
     return x_bar
 
 
@@ -56,7 +56,7 @@ def values(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor
         cut.launch(programs_sort.reduce_sort_program, tensors, False, descending, cut.exact)
         cut.carry(tau, degree=True, ties=True)
     tensors = x, position, order, tau, cut.scratch, result, kept
-    cut.launch(programs_sort.values_program, tensors, descending, cut.exact, cut.alone, cut.sorts)
+    cut.scan(programs_sort.values_program, tensors, descending, cut.exact, cut.alone, cut.sorts)
     return result, position, order, kept
 
 
@@ -68,7 +68,7 @@ def pull_values(g: Tensor, position: Tensor, order: Tensor, kept: Tensor, tau: T
         cut.launch(programs_sort.reduce_sort_program, tensors, True, descending, cut.exact)
         cut.carry(tau, degree=True, second=True, ties=True)
     tensors = position, order, tau, g, kept, cut.scratch, x_bar
-    cut.launch(programs_sort.pull_sort_program, tensors, descending, cut.exact, cut.alone)
+    cut.scan(programs_sort.pull_sort_program, tensors, descending, cut.exact, cut.alone)
     return x_bar
 
 
@@ -129,7 +129,7 @@ def _polish(x: Tensor, k: Tensor, tau: Tensor, threshold: Tensor) -> None:
 
 
 def _warps(tile: int) -> int:
-    return next(warps for most, warps in tuning.SOFT_WARPS if tile <= most)
+    return min(max(tile // tuning.SOFT_WARP, 1), 16)
 
 
 class _Cut:
@@ -157,6 +157,12 @@ class _Cut:
         """Launch a program for every tile of every row."""
         grid, sizes = (self.h * self.tiles, 1, 1), (self.n, self.tiles)
         launch(program, grid, tensors, sizes, (*flags, self.tile), self.warps)
+
+    def scan(self, program: Any, tensors: tuple[Tensor, ...], *flags: Any) -> None:
+        """Launch a program that scans tiles: for near and for wide ones together or, if there are many, apart."""
+        split = self.h * self.tiles >= tuning.SOFT_SPANS_APART and not self.alone and not self.exact
+        for spans in ("near", "wide") if split else ("wide" if self.exact else "all",):
+            self.launch(program, tensors, *flags, spans)
 
     def carry(self, tau: Tensor, *, degree: bool = False, second: bool = False, ties: bool = False) -> None:
         flags, warps = (degree, second, ties, self.group), max(self.group // 32, 1)

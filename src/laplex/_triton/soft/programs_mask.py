@@ -14,11 +14,11 @@ from laplex._triton.soft.tiles import (
     ROOM,
     SUMS,
     TOTALS,
+    at_ends,
     carried_sums,
     fault_of,
     neighbour_ends,
     places_of,
-    powers_in_tile,
     sorted_numbers,
     sums_in_tile,
 )
@@ -91,7 +91,7 @@ def _density(x, anchor, offset, nearest, tau, rate, EXACT: tl.constexpr):
 def mask_row_program(
     x, position, tau, counts, mask, threshold, n, EXACT: tl.constexpr, SORT: tl.constexpr, TILE: tl.constexpr
 ):
-    """The mask and the threshold of a row that is one tile. SORT: it is sorted here, else ``position`` has the order."""
+    """The mask and the threshold of a row that is one tile. SORT: it is sorted here, else ``position`` is."""
     batch, lane = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
     at, inside = batch * n, lane < n
     length, count = tl.load(tau + batch), tl.load(counts + batch)
@@ -101,9 +101,8 @@ def mask_row_program(
         p = sorted_numbers(numbers, n, TILE).to(tl.float64)
     else:
         p = tl.load(position + at + tl.minimum(lane, n - 1)).to(tl.float64)
-    first, last = _at(lane, 0, p), _at(lane, n - 1, p)
-    powers = powers_in_tile(p, first, last, rate, EXACT)
-    left, _p, right, _q = sums_in_tile(p, powers, inside.to(tl.float64), rate, EXACT, False)
+    first, last = at_ends(p, n)
+    left, _p, right, _q = sums_in_tile(p, first, last, inside.to(tl.float64), rate, "all", EXACT, False)
     above = tl.sum((inside & (_smoothed(lane, n, left, right) >= count)).to(tl.int32), 0)
     anchor, offset, nearest = _solve(
         count, n, above - 1, _at(lane, above - 1, left), _at(lane, above, right), _at(lane, above - 1, p),
@@ -144,8 +143,7 @@ def threshold_program(
     place, inside, start, end = places_of(tile, n, TILE)
     p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
     first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
-    powers = powers_in_tile(p, first, last, rate, EXACT)
-    left, _p, right, _q = sums_in_tile(p, powers, inside.to(tl.float64), rate, EXACT, False)
+    left, _p, right, _q = sums_in_tile(p, first, last, inside.to(tl.float64), rate, "all", EXACT, False)
     p_left, p_right = neighbour_ends(row, tile, tiles, first, last)
     from_left, from_right = carried_sums(row, tile, tiles, 0)
     left += from_left * decay_over(p - p_left, rate, EXACT)

@@ -74,6 +74,13 @@ def _number(key, lane, n):
 
 
 @triton.jit
+def at_ends(p, n):
+    """The first and the last of n numbers that one program holds."""
+    lane = tl.arange(0, p.shape[0])
+    return tl.sum(tl.where(lane == 0, p, 0.0), 0), tl.sum(tl.where(lane == n - 1, p, 0.0), 0)
+
+
+@triton.jit
 def fault_of(low, high, rate):
     """NaN if the first or the last number is not finite, or the rate is NaN; else 0."""
     low, high = low.to(tl.float64), high.to(tl.float64)
@@ -89,35 +96,58 @@ def _add_two(a_1, b_1, a_2, b_2):
 
 
 @triton.jit
-def powers_in_tile(p, first, last, rate, EXACT: tl.constexpr):
-    """The distance c from the first position in powers of two, 2^-c, 2^c, and whether the tile is near.
+def has_turn(first, last, rate, SPANS: tl.constexpr, EXACT: tl.constexpr):
+    """Whether a launch is for this tile. Near tiles need far fewer registers than wide ones, so that long rows have a
+    launch for each (SPANS = "near", "wide"); "all" is for both.
 
-    A near tile has all sums referred to its first position, by plain prefix sums (see NEAR in ``running``). Sums weighted
-    by distance then subtract, in float64, which is accurate enough for float32 numbers but not for float64 ones.
+    A near tile has all sums referred to its first position, by plain prefix sums (see NEAR in ``running``). Sums
+    weighted by distance then subtract, in float64, which is accurate enough for float32 numbers but not for float64
+    ones: no tile of these is near.
     """
-    c = tl.abs(p - first) * rate
-    down = decay_over(c, 1.0, EXACT)
-    LIMIT: tl.constexpr = -1.0 if EXACT else NEAR
-    return c, down, 1.0 / down, (last - first) * rate <= LIMIT
+    near = is_near(first, last, rate, EXACT)
+    return (near | (SPANS != "near")) & (~near | (SPANS != "wide"))
 
 
 @triton.jit
-def sums_in_tile(p, powers, v, rate, EXACT: tl.constexpr, DEGREE: tl.constexpr):
+def is_near(first, last, rate, EXACT: tl.constexpr):
+    LIMIT: tl.constexpr = -1.0 if EXACT else NEAR
+    return (last - first) * rate <= LIMIT
+
+
+@triton.jit
+def sums_in_tile(p, first, last, v, rate, SPANS: tl.constexpr, EXACT: tl.constexpr, DEGREE: tl.constexpr):
     """The sums of v and, if DEGREE, of u v, from the left and from the right, at every place of a tile."""
-    c, down, up, near = powers
-    if near:
-        grown, decayed = v * up, v * down
-        if DEGREE:
-            left, left_c = tl.associative_scan((grown, grown * c), 0, _add_two)
-            right, right_c = tl.associative_scan((decayed, decayed * c), 0, _add_two, reverse=True)
-            left_p, right_p = down * (c * left - left_c), up * (right_c - c * right)
-        else:
-            left, right = tl.cumsum(grown, 0), tl.cumsum(decayed, 0, reverse=True)
-            left_p, right_p = tl.zeros_like(v), tl.zeros_like(v)
-        left, right = left * down, right * up
+    if SPANS == "near":
+        left, left_p, right, right_p = _near_sums(p, first, v, rate, EXACT, DEGREE)
+    elif SPANS == "wide":
+        left, left_p, right, right_p = _wide_sums(p, v, rate, EXACT)
     else:
-        left, left_p = running_states(p, v, tl.zeros_like(v), rate, EXACT, False)
-        right, right_p = running_states(p, v, tl.zeros_like(v), rate, EXACT, True)
+        if is_near(first, last, rate, EXACT):
+            left, left_p, right, right_p = _near_sums(p, first, v, rate, EXACT, DEGREE)
+        else:
+            left, left_p, right, right_p = _wide_sums(p, v, rate, EXACT)
+    return left, left_p, right, right_p
+
+
+@triton.jit
+def _near_sums(p, first, v, rate, EXACT: tl.constexpr, DEGREE: tl.constexpr):
+    c = (p - first) * rate
+    down = decay_over(c, 1.0, EXACT)
+    up = 1.0 / down
+    grown, decayed = v * up, v * down
+    if DEGREE:
+        left, left_c = tl.associative_scan((grown, grown * c), 0, _add_two)
+        right, right_c = tl.associative_scan((decayed, decayed * c), 0, _add_two, reverse=True)
+        return left * down, down * (c * left - left_c), right * up, up * (right_c - c * right)
+    else:
+        left, right = tl.cumsum(grown, 0), tl.cumsum(decayed, 0, reverse=True)
+        return left * down, tl.zeros_like(v), right * up, tl.zeros_like(v)
+
+
+@triton.jit
+def _wide_sums(p, v, rate, EXACT: tl.constexpr):
+    left, left_p = running_states(p, v, tl.zeros_like(v), rate, EXACT, False)
+    right, right_p = running_states(p, v, tl.zeros_like(v), rate, EXACT, True)
     return left, left_p, right, right_p
 
 
