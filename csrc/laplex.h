@@ -282,6 +282,68 @@ struct Multiply {
     int threads;
 };
 
+// Soft ranks and soft sorts of rows, with the sums of the kernel of a row with itself (soft.cpp;
+// src/laplex/_sorted/__init__.py has the formulas). A batch is a row of n numbers. `descending`: of the largest first.
+struct SoftRank {
+    const void* x;      // (h, n) T
+    const double* tau;  // (h,)
+    void* sorted;       // (h, n) T, output: x in order
+    int32_t* order;     // (h, n), output: the index of each of them
+    void* ranks;        // (h, n) T, output
+    int64_t h, n;
+    bool descending;
+    int threads;
+};
+
+struct SoftSort {
+    const void* x;      // (h, n) T
+    const double* tau;  // (h,)
+    void* sorted;       // (h, n) T, output
+    int32_t* order;     // (h, n), output
+    void* values;       // (h, n) T, output: largest first if `descending`
+    void* kept;         // (h, 3, n) T, output, in ascending order: 1 / E, D / E and C
+    int64_t h, n;
+    bool descending;
+    int threads;
+};
+
+// x_bar from the gradient g of the ranks, or with `kept` that of the values.
+struct SoftPullback {
+    const void* g;         // (h, n) T
+    const void* sorted;    // (h, n) T
+    const int32_t* order;  // (h, n)
+    const double* tau;     // (h,)
+    const void* kept;      // (h, 3, n) T: what SoftSort wrote
+    void* x_bar;           // (h, n) T, output
+    int64_t h, n;
+    bool descending;
+    int threads;
+};
+
+// Soft masks of the k largest (soft_mask.cpp): mask_i = F((x_i - anchor - offset) / tau), whose sum is k.
+struct SoftMask {
+    const void* x;      // (h, n) T
+    const double* tau;  // (h,)
+    const double* k;    // (h,)
+    void* mask;         // (h, n) T, output
+    double* threshold;  // (h, 3), output: anchor, offset, and the distance to the nearest number over tau
+    int64_t h, n;
+    int threads;
+};
+
+struct SoftMaskPullback {
+    const void* g;            // (h, n) T
+    const void* x;            // (h, n) T
+    const double* tau;        // (h,)
+    const double* k;          // (h,)
+    const double* threshold;  // (h, 3): what SoftMask wrote
+    void* x_bar;              // (h, n) T, output
+    double* k_bar;            // (h,), output
+    double* tau_bar;          // (h,), output
+    int64_t h, n;
+    int threads;
+};
+
 // Every function is compiled once per instruction set, from the same source, into a namespace of its own. These files
 // use no templates of the standard library: the linker keeps one copy of a template, and that copy might need
 // instructions that this processor does not have.
@@ -304,6 +366,12 @@ struct Multiply {
     template <class T> Status form(const Form&);                  \
     template <class T> Status form_pullback(const FormPullback&); \
     Status multiply(const Multiply&);                             \
+    template <class T> Status soft_rank(const SoftRank&);         \
+    template <class T> Status soft_sort(const SoftSort&);         \
+    template <class T> Status pull_rank(const SoftPullback&);     \
+    template <class T> Status pull_sort(const SoftPullback&);     \
+    template <class T> Status soft_mask(const SoftMask&);         \
+    template <class T> Status pull_mask(const SoftMaskPullback&); \
     }
 LAPLEX_DECLARE(baseline)
 LAPLEX_DECLARE(avx2)

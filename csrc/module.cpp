@@ -208,6 +208,59 @@ int multiply(uintptr_t a, uintptr_t b, uintptr_t out, int64_t h, int64_t m, int6
     return LAPLEX_BEST(multiply, args);
 }
 
+int soft_rank(uintptr_t x, uintptr_t tau, uintptr_t sorted, uintptr_t order, uintptr_t ranks, int64_t h, int64_t n,
+              bool descending, bool is_double, int threads) {
+    const SoftRank args{address<void>(x), address<double>(tau), address<void>(sorted), address<int32_t>(order),
+                        address<void>(ranks), h, n, descending, threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(soft_rank<double>, args) : LAPLEX_BEST(soft_rank<float>, args);
+}
+
+int soft_sort(uintptr_t x, uintptr_t tau, uintptr_t sorted, uintptr_t order, uintptr_t values, uintptr_t kept,
+              int64_t h, int64_t n, bool descending, bool is_double, int threads) {
+    const SoftSort args{address<void>(x), address<double>(tau), address<void>(sorted), address<int32_t>(order),
+                        address<void>(values), address<void>(kept), h, n, descending, threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(soft_sort<double>, args) : LAPLEX_BEST(soft_sort<float>, args);
+}
+
+SoftPullback soft_pullback(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t kept,
+                           uintptr_t x_bar, int64_t h, int64_t n, bool descending, int threads) {
+    return {address<void>(g), address<void>(sorted), address<int32_t>(order), address<double>(tau),
+            address<void>(kept), address<void>(x_bar), h, n, descending, threads};
+}
+
+int pull_rank(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t x_bar, int64_t h, int64_t n,
+              bool descending, bool is_double, int threads) {
+    const SoftPullback args = soft_pullback(g, sorted, order, tau, 0, x_bar, h, n, descending, threads);
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(pull_rank<double>, args) : LAPLEX_BEST(pull_rank<float>, args);
+}
+
+int pull_sort(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t kept, uintptr_t x_bar,
+              int64_t h, int64_t n, bool descending, bool is_double, int threads) {
+    const SoftPullback args = soft_pullback(g, sorted, order, tau, kept, x_bar, h, n, descending, threads);
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(pull_sort<double>, args) : LAPLEX_BEST(pull_sort<float>, args);
+}
+
+int soft_mask(uintptr_t x, uintptr_t tau, uintptr_t k, uintptr_t mask, uintptr_t threshold, int64_t h, int64_t n,
+              bool is_double, int threads) {
+    const SoftMask args{address<void>(x), address<double>(tau), address<double>(k), address<void>(mask),
+                        address<double>(threshold), h, n, threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(soft_mask<double>, args) : LAPLEX_BEST(soft_mask<float>, args);
+}
+
+int pull_mask(uintptr_t g, uintptr_t x, uintptr_t tau, uintptr_t k, uintptr_t threshold, uintptr_t x_bar,
+              uintptr_t k_bar, uintptr_t tau_bar, int64_t h, int64_t n, bool is_double, int threads) {
+    const SoftMaskPullback args{address<void>(g), address<void>(x), address<double>(tau), address<double>(k),
+                                address<double>(threshold), address<void>(x_bar), address<double>(k_bar),
+                                address<double>(tau_bar), h, n, threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(pull_mask<double>, args) : LAPLEX_BEST(pull_mask<float>, args);
+}
+
 }  // namespace
 
 NB_MODULE(_core, m) {
@@ -239,6 +292,12 @@ NB_MODULE(_core, m) {
     m.def("form", &form);
     m.def("form_pullback", &form_pullback);
     m.def("multiply", &multiply);
+    m.def("soft_rank", &soft_rank);
+    m.def("soft_sort", &soft_sort);
+    m.def("pull_rank", &pull_rank);
+    m.def("pull_sort", &pull_sort);
+    m.def("soft_mask", &soft_mask);
+    m.def("pull_mask", &pull_mask);
     m.def("set_late_at", [](double seconds) { __atomic_store(&late_at, &seconds, __ATOMIC_RELAXED); });  // for tests
     m.def("tally", [] { return std::pair{tally.regions, tally.sorts}; });
 }

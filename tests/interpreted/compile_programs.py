@@ -31,6 +31,10 @@ from laplex._triton.scan import programs as triton_merged
 from laplex._triton.scan import programs_block as triton_block
 from laplex._triton.scan import rows as triton_rows
 from laplex._triton.short import programs as triton_short
+from laplex._triton.soft import programs_mask as triton_soft_mask
+from laplex._triton.soft import programs_rank as triton_soft_rank
+from laplex._triton.soft import programs_sort as triton_soft_sort
+from laplex._triton.soft import tiles as triton_soft
 from laplex._triton.states import launch as triton_states
 from laplex._triton.states import programs as triton_walk
 from laplex._triton.states import programs_carry as triton_states_carry
@@ -42,10 +46,10 @@ TARGET = GPUTarget("cuda", 90, 32)
 # The name of a program's parameter tells what it is: a pointer to one of these dtypes, or else an integer.
 FLOAT64 = {
     *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
-    *("parts", "faults", "mass", "sides", "weighted", "tau_bar"),
     *("gaps", "diag", "rates", "squares", "staged", "entries", "maps", "composed_maps", "from_groups", "totals"),
     *("quad_bar", "logdet_bar", "later", "gaps_bar", "diag_bar", "y_bar"),
     *("steps", "p", "q", "states", "failures", "result"),
+    *("parts", "faults", "mass", "sides", "weighted", "tau_bar", "counts", "k_bar", "threshold"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
@@ -59,6 +63,7 @@ LIKE_ANCHORS = {
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
     *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right", "v", "other"),
+    *("ordered_g", "ranks", "kept", "mask", "x_bar"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
@@ -291,7 +296,28 @@ def states():
     compile_program(triton_states_carry.total_program, "fp64", "fp64", WIDTH=512)
 
 
+def soft():
+    """Rows that are one tile, sorted there or by torch; and rows of many tiles."""
+    kinds = ("fp32", 1, 1, "all"), ("fp32", 0, 0, "near"), ("fp32", 0, 0, "wide"), ("fp64", 1, 0, "wide")
+    for number, alone, sort, spans in kinds:
+        exact, types = number == "fp64", (number, number)
+        tiles, once = {"EXACT": exact, "TILE": 128}, {"ALONE": alone, "DESCENDING": sort, "SPANS": spans}
+        compile_program(triton_soft_rank.reduce_ranks_program, *types, **tiles, PULL=alone)
+        compile_program(triton_soft_sort.reduce_sort_program, *types, **tiles, PULL=alone, DESCENDING=sort)
+        compile_program(triton_soft_rank.ranks_program, *types, **tiles, **once, SORT=sort)
+        compile_program(triton_soft_rank.pull_ranks_program, *types, **tiles, **once)
+        compile_program(triton_soft_sort.values_program, *types, **tiles, **once, SORT=sort)
+        compile_program(triton_soft_sort.pull_sort_program, *types, **tiles, **once)
+        compile_program(triton_soft_mask.mask_row_program, *types, **tiles, SORT=sort)
+        compile_program(triton_soft_mask.threshold_program, *types, **tiles, GROUP=64)
+        compile_program(triton_soft_mask.mask_program, *types, **tiles)
+        compile_program(triton_soft_mask.reduce_mask_program, *types, **tiles)
+        compile_program(triton_soft_mask.pull_mask_program, *types, **tiles, ALONE=alone)
+        compile_program(triton_soft.carry_soft_program, *types, DEGREE=sort, SECOND=alone, TIES=sort, GROUP=64)
+
+
 PARTS = {
+    "soft": soft,
     "formed": formed,
     "float32": lambda: products("fp32", "fp32"),
     "float64": lambda: products("fp64", "fp64"),

@@ -20,6 +20,7 @@ BELOW = {
     "phase": {"points", "running", "order", "distance", "short", "scan"},
     "gram": {"points", "running", "order", "distance", "short", "scan"},
     "formed": {"points"},
+    "soft": {"points", "running"},
     "layer": {"order", "scan", "formed"},
     "states": {"points"},
 }

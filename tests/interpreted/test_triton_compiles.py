@@ -11,7 +11,9 @@ SCRIPT = Path(__file__).with_name("compile_programs.py")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux")
-@pytest.mark.parametrize("part", ["float64", "float32", "grams", "phases", "bfloat16_and_orders", "formed", "states"])
+@pytest.mark.parametrize(
+    "part", ["float64", "float32", "grams", "phases", "bfloat16_and_orders", "formed", "states", "soft"]
+)
 def test_every_kernel_compiles_for_a_gpu(part, tmp_path):
     plain = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -62,7 +62,7 @@ def test_a_tiny_tau_in_float32():
 def test_values_of_another_dtype(dtype):
     """The row sums keep the dtype of the scores, whatever comes first."""
     x = torch.randn(20)
-    P = soft.SoftPermutation(x.sort().values, x, torch.tensor(0.4, dtype=torch.float64))
+    P = soft.argsort(x, tau=0.4)
     v = torch.randn(20).to(dtype)
     expected = dense_soft.permutation(x.double(), 0.4).to(torch.complex128) @ v.to(torch.complex128)
     assert ((P @ v).to(torch.complex128) - expected).abs().max() < (2e-3 if dtype == torch.float16 else 1e-6)

@@ -48,6 +48,7 @@ class Backend(NamedTuple):
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     step: Callable[..., Any] | None = None  # settings, inputs -> a layer's forward and backward in one piece, or None
     states: ModuleType | None = None  # Gaussian processes with few states; on the CPU laplex._states has its own
+    sorted: ModuleType | None = None  # soft ranks, sorts and masks in one piece; None: composed of scans
     ahead: ModuleType | None = None  # compiles programs before they are needed
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/studies/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are

@@ -8,6 +8,7 @@ from laplex._gram import torch as gram_torch
 from laplex._quasisep import cpp as solver_cpp
 from laplex._quasisep import torch as solver_torch
 from laplex._scan import cpp, dense, torch
+from laplex._sorted import cpp as sorted_cpp
 
 TORCH = Backend(  # everything, on any device, in plain torch
     name="torch",
@@ -26,6 +27,7 @@ CPP = Backend(  # everything, on the CPU, in the compiled core
     order=cpp.order,
     update=cpp.update,
     solver=solver_cpp,
+    sorted=sorted_cpp,
     dense_below=0,  # the compiled scan is never slower
 )
 DENSE = Backend(  # products with every entry of the matrix, on any device; needs no order

@@ -10,6 +10,7 @@
     layer/       a layer's step, forward and backward, in one piece
     gram/        Gram matrices and their gradients
     states/      Gaussian processes with few states: likelihoods and their gradients
+    soft/        soft ranks, sorts and masks of rows, and their gradients
     points       what all programs share: places, entries, decays, faults
     running      running sums over the points or tiles that one program holds
     tuning       every number that trades time for time or memory
@@ -21,7 +22,7 @@
 
 In a room ``launch`` is host code: shapes, scratch memory, grids. Device code is in ``programs``, or in files named
 after what they compute. A room uses those below it only: points and running, then order, then distance and short,
-then scan, then phase and gram; formed and states use none but points; layer uses scan and formed.
+then scan, then phase and gram; formed and states use none but points, soft points and running, layer scan and formed.
 
 A product on CUDA comes to ``scan.launch.scan``, which is ``scan_once`` with replay around it, and goes on to
 ``scan_tiles`` and ``launch``. It launches ``reduce_program``, for many tiles ``carry_program``, and ``scan_program``.

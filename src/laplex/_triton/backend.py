@@ -14,6 +14,7 @@ from laplex._triton.order import launch as order
 from laplex._triton.phase import launch as phase
 from laplex._triton.scan import dense
 from laplex._triton.scan import launch as scan
+from laplex._triton.soft import launch as soft
 from laplex._triton.states import launch as states
 
 
@@ -35,6 +36,7 @@ TRITON = Backend(
     fused_gram=gram,
     step=layer.step,
     states=states,
+    sorted=soft,
     ahead=warm_up,
     dense_below=tuning.DENSE_BELOW,
     reads_half=True,

@@ -110,6 +110,15 @@ STATE_GROUP = 32  # maps that a lane composes: more take longer, fewer need more
 STATE_STAGED = 1024  # points of a program that stages them
 STATE_SUMMED = 1024  # chunks at a step of a program that sums over them
 
+# --- Soft ranks, sorts and masks -------------------------------------------------------------------------------------
+SOFT_SORTED = 1024  # numbers of a row; so few are sorted by the program that sums them, more by torch
+SOFT_ALONE = 2048  # numbers of a row; so few are one tile, and need no carries
+SOFT_TILE = 1024  # numbers of a tile of longer rows
+SOFT_WARP = 128  # numbers of a warp: more share a scan, and need registers
+SOFT_SPANS_APART = 512  # tiles; so many have a launch for near ones and one for wide ones, as SPANS_TOGETHER
+SOFT_CARRIED = 1024  # tiles that one program carries at a step
+SOFT_ELEMENTS = 2048  # numbers of a program that reads a threshold
+
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows
 BLOCK_SUM_TILE = 2048, 64  # numbers and rows at a step of a program that sums over blocks of rows

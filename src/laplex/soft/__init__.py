@@ -9,12 +9,15 @@ tau is in the units of x. Nothing of size n x n is made, and nothing is squashed
 """
 
 from laplex.soft._losses import cross_entropy, ndcg, quantile_normalize, spearman
-from laplex.soft._rank import median, quantile, rank, topk_mask
-from laplex.soft._sort import SoftPermutation, Sorted, sort, topk
+from laplex.soft._permutation import SoftPermutation
+from laplex.soft._rank import rank
+from laplex.soft._sort import Sorted, argsort, sort, topk
+from laplex.soft._threshold import median, quantile, topk_mask
 
 __all__ = [
     "SoftPermutation",
     "Sorted",
+    "argsort",
     "cross_entropy",
     "median",
     "ndcg",

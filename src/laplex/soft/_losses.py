@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex.soft._rank import rank, topk_mask
-from laplex.soft._rows import rows_along
-from laplex.soft._sort import sort
+from laplex.soft._rank import average_ranks, rank
+from laplex.soft._rows import check_finite, rows_along
+from laplex.soft._sort import argsort
+from laplex.soft._threshold import topk_mask
 
 
 def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
@@ -42,7 +43,7 @@ def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     _same_shape(where, "y", y, x)
     middle = (x.shape[dim] + 1) / 2
     a = rank(rows, tau=tau) - middle
-    b = _average_ranks(y.movedim(dim, -1)).to(a) - middle
+    b = average_ranks(y.movedim(dim, -1)).to(a) - middle
     squares = a.square().sum(-1) * b.square().sum(-1)
     varied = squares > 0
     correlation = (a * b).sum(-1) / torch.where(varied, squares, 1.0).sqrt()
@@ -107,7 +108,7 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
     _same_shape(where, "order", order, x)
     if order.dtype != torch.int64:
         raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use y.argsort()")
-    permutation = sort(x, dim, tau=tau, descending=descending).permutation
+    permutation = argsort(x, dim, tau=tau, descending=descending)
     wanted = permutation.scores.gather(-1, order.movedim(dim, -1))
     distance = (permutation.targets - wanted).abs() / permutation.tau[..., None]
     return (distance + permutation.row_sums.log()).sum(-1).div(n).to(x.dtype)
@@ -132,6 +133,7 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     where = "laplex.soft.quantile_normalize"
     rows = rows_along(where, x, dim)
     goal = rows_along(where, target, -1 if isinstance(target, Tensor) and target.dim() == 1 else dim, "target")
+    check_finite(where, goal, "target")
     if goal.dim() > 1 and goal.shape[:-1] != rows.shape[:-1]:
         raise ValueError(f"{where}: `target` must have one dimension, or the shape {tuple(x.shape)} of `x` except for "
                          f"`dim`, got {tuple(target.shape)}")  # fmt: skip
@@ -142,14 +144,6 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     low = position.detach().floor().clamp(max=max(m - 2, 0)).long()
     below, above = goal.gather(-1, low), goal.gather(-1, (low + 1).clamp(max=m - 1))
     return (below + (position - low) * (above - below)).to(x.dtype).movedim(-1, dim)
-
-
-def _average_ranks(y: Tensor) -> Tensor:
-    """Ranks from 1 along the last dimension, ties averaged, in float64."""
-    y = y.detach().contiguous()
-    ordered = y.sort(-1).values
-    below, up_to = torch.searchsorted(ordered, y), torch.searchsorted(ordered, y, right=True)
-    return (below + up_to + 1).double() / 2
 
 
 def _same_shape(where: str, name: str, value: Any, x: Tensor) -> None:

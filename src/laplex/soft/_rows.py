@@ -1,13 +1,22 @@
-"""What all functions of ``laplex.soft`` do first: rows along a dimension, and tau."""
+"""What all functions of ``laplex.soft`` do first: rows along a dimension, tau, and the backend."""
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
+from laplex import _backends
+from laplex._checks.messages import not_finite
 from laplex._eager import plain, plainly_eager
+from laplex._plan import planned_matrix
+from laplex._scan.order import Matrix
+from laplex._shapes import flat_tau
+
+QUARTILES_APART = 1.349  # of the normal distribution, in units of its standard deviation
 
 
 def readable(x: Tensor) -> bool:
@@ -16,7 +25,7 @@ def readable(x: Tensor) -> bool:
 
 
 def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
-    """x with ``dim`` moved to the end, in float32 or float64."""
+    """x with ``dim`` moved to the end, in float32 or float64. Whether it is finite is left to ``check_finite``."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
@@ -26,12 +35,23 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` must be between {-x.dim()} and {x.dim() - 1}, got {dim}")
-    moved = x.movedim(dim, -1)
+    moved = x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)
     if moved.shape[-1] == 0:
         raise ValueError(f"{where}: `{name}` must have at least one number along `dim`, got shape {tuple(x.shape)}")
-    if readable(x) and not bool(x.isfinite().all()):
-        raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; find it with torch.isfinite")
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
+
+
+def check_finite(where: str, x: Tensor, name: str = "x") -> None:
+    """Raise if x is not finite. What runs in one piece does so by itself, and on a GPU gives NaN."""
+    if readable(x) and not bool(x.isfinite().all()):
+        raise ValueError(not_finite(where, name))
+
+
+def restored(result: Tensor, x: Tensor, dim: int) -> Tensor:
+    """A result along the last dimension, as x has it: its dtype, with that dimension moved back to ``dim``."""
+    if result.dtype != x.dtype:
+        result = result.to(x.dtype)
+    return result if dim in (-1, x.dim() - 1) else result.movedim(-1, dim)
 
 
 def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
@@ -40,10 +60,14 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     if isinstance(tau, str):
         if tau != "auto":
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
-        return _median_gap(rows.detach()).double()
+        return automatic_softness(rows.detach())
     if isinstance(tau, bool) or not isinstance(tau, int | float | Tensor):
         raise TypeError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {type(tau).__name__}')
-    value = torch.as_tensor(tau, dtype=torch.float64, device=rows.device)
+    if not isinstance(tau, Tensor):
+        if not 0 < tau < float("inf"):
+            raise ValueError(f"{where}: `tau` must be positive and finite, got {tau:g}")
+        return flat_tau(tau, (), rows.device).expand(batch)
+    value = tau.to(dtype=torch.float64, device=rows.device)
     try:
         value = value.expand(batch)
     except RuntimeError:
@@ -57,10 +81,42 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     return value
 
 
-def _median_gap(rows: Tensor) -> Tensor:
-    """The median distance of neighbours; where that is 0, the mean; where that is 0, too, 1."""
-    if rows.shape[-1] < 2:
-        return torch.ones_like(rows[..., 0])
-    gaps = rows.sort(-1).values.diff(dim=-1)
-    median, mean = gaps.median(-1).values, gaps.mean(-1)
-    return torch.where(median > 0, median, torch.where(mean > 0, mean, 1.0))
+def automatic_softness(rows: Tensor) -> Tensor:
+    """tau = "auto" for rows (*batch, n): their spread over the cube root of n, in float64.
+
+    The spread is the distance of the quartiles over 1.349, which is the standard deviation of normal numbers, and does
+    not feel outliers; where the quartiles are equal, half of the range; where all numbers are, 1.
+
+    Soft ranks are n times an estimate of the distribution function by a kernel. Such an estimate is best with a width
+    that falls as n^(-1/3) (A. Azzalini, A note on the estimation of a distribution function and quantiles by a kernel
+    method, Biometrika 68, 1981): softness then changes a rank by less than another sample of the same distribution
+    would. About n^(2/3) neighbours are mixed; a multiple of the median gap would mix the same few for all n.
+    """
+    n = rows.shape[-1]
+    low, high = ((n - 1) // 4, -(-3 * (n - 1) // 4))
+    rows = rows.double()
+    quartiles = (rows.kthvalue(high + 1, -1).values - rows.kthvalue(low + 1, -1).values) / QUARTILES_APART
+    half = (rows.amax(-1) - rows.amin(-1)) / 2
+    spread = torch.where(quartiles > 0, quartiles, torch.where(half > 0, half, 1.0))
+    return spread * float(n ** (-1 / 3))
+
+
+def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (*batch, n) as (h, n), in one piece, and tau (*batch) as (h,), likewise."""
+    return rows.reshape(-1, rows.shape[-1]).contiguous(), tau.reshape(-1).contiguous()
+
+
+def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
+    """The backend's functions in one piece (``laplex._sorted``) for rows x; None if it has none, or if something
+    traces or transforms the call, or differentiates it in forward mode: scans have all of these."""
+    if not plainly_eager() or forward_ad._current_level >= 0 or not all(map(plain, (x, *others))):
+        return None
+    if x.shape[-1] >= 2**31 or x.numel() == 0:
+        return None
+    return _backends.load(_backends.planner(x.device), x.device.type).sorted
+
+
+def symmetric(x: Tensor, tau: Tensor) -> Matrix:
+    """K(x, x) for x (h, n) and tau (h,)."""
+    table = _backends.choose(x.device, x.shape[-1], x.shape[-1], None)
+    return planned_matrix("laplex.soft", (x, x), tau, tuple(x.shape[:1]), None, (table, None))

@@ -1,0 +1,1 @@
+"""Soft ranks, sorts and masks of rows: ``laplex._sorted`` in Triton."""

@@ -1,0 +1,153 @@
+r"""SoftSort's matrix, which is a kernel matrix divided by its row sums, never formed.
+
+    P = softmax over j of -|a_i - x_j| / tau = K(a, x) / (K(a, x) 1),        a: x sorted
+
+so that P v is two rows of one product, K v and K 1. A sum of row i is at least 1, because a_i is one of the x_j.
+
+    S. Prillo, J. Eisenschlos, SoftSort: a continuous relaxation for the argsort operator, ICML (2020),
+        arXiv:2006.16038.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex._functional import linear
+from laplex._plan import Plan
+from laplex._scan.autograd import differentiates
+
+
+class SoftPermutation:
+    """P (*batch, m, n): row i says which of n numbers are at place i, as weights that add up to 1.
+
+    ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
+    """
+
+    __module__ = "laplex.soft"
+
+    def __init__(
+        self, scores: Tensor, order: Tensor, tau: Tensor, *, descending: bool = False, rows: int | None = None
+    ) -> None:
+        """Scores (*batch, n), their ascending order (*batch, n) as indices, and tau (*batch).
+
+        P has the places in this order or, with ``descending``, in the opposite one; ``rows`` are the first of them.
+        """
+        self.scores, self.tau = scores, tau
+        self._ascending, self._descending = order, descending
+        self._rows = scores.shape[-1] if rows is None else rows
+        self._known: dict[str, Any] = {}  # what was computed once, and has no graph
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((*self.scores.shape[:-1], self._rows, self.scores.shape[-1]))
+
+    @property
+    def order(self) -> Tensor:
+        """The hard argsort, (*batch, m): the index of the number at every place."""
+        if "order" not in self._known:
+            order = self._ascending.flip(-1) if self._descending else self._ascending
+            self._known["order"] = order[..., : self._rows].long()
+        index: Tensor = self._known["order"]
+        return index
+
+    @property
+    def targets(self) -> Tensor:
+        """The sorted scores, (*batch, m). Like all that has a gradient it is computed anew, so that every product has a
+        graph of its own, which a backward of another does not free."""
+        return self.scores.gather(-1, self.order)
+
+    @property
+    def row_sums(self) -> Tensor:
+        """K 1, (*batch, m); at least 1."""
+        if differentiates(self.scores, self.tau):
+            return self._row_sums()
+        if "sums" not in self._known:
+            self._known["sums"] = self._row_sums()
+        sums: Tensor = self._known["sums"]
+        return sums
+
+    def _row_sums(self) -> Tensor:
+        return self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """P v for v (*batch, n), or for columns (*batch, n, c)."""
+        columns, vector = self._columns("P @ v", v, self.scores.shape)
+        rows = columns.mT
+        known = "sums" in self._known and not differentiates(self.scores, self.tau)
+        if known or rows.dtype != self.scores.dtype:
+            product, sums = self._product(rows), self.row_sums
+        else:  # one product for both
+            both = self._product(torch.cat([rows, torch.ones_like(rows[..., :1, :])], -2))
+            product, sums = both[..., :-1, :], both[..., -1, :]
+        result = (product / sums[..., None, :]).mT
+        return result[..., 0] if vector else result
+
+    @property
+    def mT(self) -> TransposedPermutation:
+        """The transpose, to multiply by."""
+        return TransposedPermutation(self)
+
+    def __getitem__(self, key: tuple[Any, Any]) -> Tensor:
+        """Single entries: P[rows, cols], with indices that broadcast against each other."""
+        if not isinstance(key, tuple) or len(key) != 2:
+            raise TypeError("laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each")
+        rows, cols = (torch.as_tensor(part, device=self.scores.device) for part in key)
+        rows, cols = torch.broadcast_tensors(rows, cols)
+        return torch.exp(self._logarithms(rows, cols))
+
+    def log_diagonal(self) -> Tensor:
+        """log P[i, i], (*batch, min(m, n)): how sure it is that every number is in its place."""
+        index = torch.arange(min(self.shape[-2:]), device=self.scores.device)
+        return self._logarithms(index, index)
+
+    def to_dense(self) -> Tensor:
+        """The matrix, m * n numbers: to look at."""
+        distance = (self.targets[..., :, None] - self.scores[..., None, :]).abs()
+        return torch.softmax(-distance / self.tau[..., None, None], -1).to(distance.dtype)  # tau is in float64
+
+    def _logarithms(self, rows: Tensor, cols: Tensor) -> Tensor:
+        distance = (self.targets[..., rows] - self.scores[..., cols]).abs()
+        tau = self.tau[(..., *(None,) * rows.dim())]  # in float64: in float32 a tiny one would be 0
+        return (-distance / tau).to(distance.dtype) - self.row_sums[..., rows].log()
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of K(targets, scores), built at the first product."""
+        if "plan" not in self._known:
+            self._known["plan"] = Plan(self.targets.detach(), self.scores.detach())
+        plan: Plan = self._known["plan"]
+        return plan
+
+    def _product(self, rows: Tensor) -> Tensor:
+        return linear(rows, self.targets, self.scores, self.tau, plan=self.plan)
+
+    def _columns(self, what: str, v: Any, side: torch.Size) -> tuple[Tensor, bool]:
+        if not isinstance(v, Tensor):
+            raise TypeError(f"laplex.soft: {what} needs a tensor, got {type(v).__name__}")
+        vector = v.dim() == len(side)
+        columns = v[..., None] if vector else v
+        fits = columns.dim() == len(side) + 1 and columns.shape[-2] == side[-1]
+        if not fits or any(size not in (1, most) for size, most in zip(v.shape, side[:-1], strict=False)):
+            shape = ", ".join(map(str, side))
+            raise ValueError(f"laplex.soft: in {what} v must be ({shape}) or ({shape}, columns), got {tuple(v.shape)}")
+        return columns, vector
+
+    def __repr__(self) -> str:
+        return f"SoftPermutation({' x '.join(map(str, self.shape))}, {self.scores.dtype}, device={self.scores.device})"
+
+
+class TransposedPermutation(NamedTuple):
+    """P^T, to multiply by."""
+
+    permutation: SoftPermutation
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        """P^T v for v (*batch, m), or for columns (*batch, m, c)."""
+        p = self.permutation
+        columns, vector = p._columns("P.mT @ v", v, p.shape[:-1])
+        rows = columns.mT / p.row_sums[..., None, :]
+        result = linear(rows, p.scores, p.targets, p.tau, plan=p.plan.mT).mT
+        return result[..., 0] if vector else result
