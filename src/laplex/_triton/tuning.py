@@ -104,6 +104,7 @@ PULL_TARGETS = 1024  # targets whose table a program sums at a step
 PULL_SOURCES = 128  # columns of a program that reads the table
 
 # --- Soft ranks, sorts and masks -------------------------------------------------------------------------------------
+# benchmarks/studies/soft.py --gpu --sweep compares these with other values.
 SOFT_SORTED = 1024  # numbers of a row; so few are sorted by the program that sums them, more by torch
 SOFT_ALONE = 2048  # numbers of a row; so few are one tile, and need no carries
 SOFT_TILE = 1024  # numbers of a tile of longer rows
