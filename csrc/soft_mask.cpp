@@ -13,6 +13,9 @@ struct Threshold {
     double anchor, offset, nearest;
 };
 
+// A gap over tau; its logarithms stay finite.
+constexpr double WIDEST = 1e300;
+
 // log(exp(a) + exp(b)).
 inline double log_sum_exp(double a, double b) {
     const double high = larger(a, b), low = smaller(a, b);
@@ -65,7 +68,7 @@ Threshold solve(const Sources<T, 1, 0>& src, double k, double tau) {
         const double u = std::log(bracket.below) - std::log(2 * k);
         return {double(src.s[n - 1]), tau * u, larger(u, 0.0)};
     }
-    const double gap = src.scaled_gap(m, m + 1), c = k - double(n - 1 - m), log_c = std::log(c < 0 ? -c : c);
+    const double gap = smaller(src.scaled_gap(m, m + 1), WIDEST), c = k - double(n - 1 - m), log_c = std::log(c < 0 ? -c : c);
     const double log_below = std::log(bracket.below), log_above = std::log(bracket.above);
     const double log_sum = log_sum_exp(log_c, log_sum_exp(2 * log_c, log_above + log_below - gap) / 2);
     const double u = c >= 0 ? log_below - log_sum : log_sum - log_above;
@@ -129,6 +132,23 @@ Status mask_row(const SoftMask& p, int64_t row, int threads) {
     return OK;
 }
 
+// f = exp(nearest - |u|) of a chunk, and the sums (4,) of f, f g, f u and f g u. Not inlined: two copies may add in
+// different orders, and the number of threads would decide which of them runs.
+template <class T>
+__attribute__((noinline)) void chunk_densities(const T* x, const T* g, int64_t size, const Threshold& b, double rate,
+                                               double* densities, double* sums) {
+    double one = 0, of_g = 0, of_u = 0, of_both = 0;
+#pragma omp simd reduction(+ : one, of_g, of_u, of_both)
+    for (int64_t i = 0; i < size; ++i) {
+        const double u = (double(x[i]) - b.anchor - b.offset) * rate;
+        const double f = decay<T>(larger((u < 0 ? -u : u) - b.nearest, 0.0)), fg = f * double(g[i]);
+        const double limited = larger(smaller(u, 2 * MAX_U), -2 * MAX_U);  // beyond, f is 0
+        densities[i] = f;
+        one += f, of_g += fg, of_u += f * limited, of_both += fg * limited;
+    }
+    sums[0] = one, sums[1] = of_g, sums[2] = of_u, sums[3] = of_both;
+}
+
 // With f_i = exp(-|u_i|) / (2 tau), q = f over its sum, and u_i = (x_i - b) / tau:
 //     k_bar = sum of q g,    x_bar_i = f_i (g_i - k_bar),    tau_bar = sum over i of f_i g_i (sum of q u - u_i)
 // The sums have the factor exp(nearest), so that they do not underflow.
@@ -147,16 +167,8 @@ Status pull_mask_row(const SoftMaskPullback& p, int64_t row, int threads) {
     Buffer<double> sums(4 * chunks), densities(n);
     if (!sums || !densities) return OUT_OF_MEMORY;
     parallel_for(threads, chunks, [&](int64_t c, int) {
-        double one = 0, of_g = 0, of_u = 0, of_both = 0;
-#pragma omp simd reduction(+ : one, of_g, of_u, of_both)
-        for (int64_t i = c * CHUNK; i < smaller(n, (c + 1) * CHUNK); ++i) {
-            const double u = (double(x[i]) - b[0] - b[1]) * rate;
-            const double f = decay<T>(larger((u < 0 ? -u : u) - nearest, 0.0)), fg = f * double(g[i]);
-            const double limited = larger(smaller(u, 2 * MAX_U), -2 * MAX_U);  // beyond, f is 0
-            densities[i] = f;
-            one += f, of_g += fg, of_u += f * limited, of_both += fg * limited;
-        }
-        sums[4 * c] = one, sums[4 * c + 1] = of_g, sums[4 * c + 2] = of_u, sums[4 * c + 3] = of_both;
+        const int64_t from = c * CHUNK, size = smaller(CHUNK, n - from);
+        chunk_densities(x + from, g + from, size, {b[0], b[1], nearest}, rate, densities.get() + from, sums.get() + 4 * c);
         return true;
     });
     double total[4] = {};

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.report import COMMITTED, conditions, slug
-from laplex import soft
+from laplex import linear, soft
+from laplex._triton import tuning
 from laplex.testing import Budget, interleave
 
 try:
@@ -182,8 +183,6 @@ def mask_definition(x: Tensor, g: Tensor, place: Tensor, k: float) -> tuple[Tens
 def sort_gradient(x: Tensor, s: Tensor, order: Tensor, g: Tensor, place: Tensor) -> Tensor:
     """Of x at some places, as a source of all rows and as the target of its own one. Sums of rows are laplex's, in
     float64, compared with the definition elsewhere."""
-    from laplex import linear
-
     sums = linear(torch.stack([torch.ones_like(x), x]), s, x, TAU)
     y, w = sums[1] / sums[0], g / sums[0]
     gap = x[place, None] - s
@@ -236,8 +235,6 @@ SWEPT = {
 
 def sweep(budget: Budget) -> Iterator[dict[str, Any]]:
     """Every constant alone, at sizes that it may matter for."""
-    from laplex._triton import tuning
-
     for name, values in SWEPT.items():
         usual = getattr(tuning, name)
         for shape in (*SHORT, (1, 10**4), (1, 1 << 20), (1, 1 << 24)):

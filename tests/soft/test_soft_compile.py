@@ -8,6 +8,7 @@ from laplex import soft
 CALLS = {
     "sort": lambda x: soft.sort(x, tau=0.3).values,
     "rank": lambda x: soft.rank(x, tau=0.3),
+    "softsort rank": lambda x: soft.rank(x, tau=0.3, method="softsort"),
     "topk_mask": lambda x: soft.topk_mask(x, 3, tau=0.3),
     "median": lambda x: soft.median(x, tau=0.3),
 }

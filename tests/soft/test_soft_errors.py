@@ -13,6 +13,7 @@ CALLS = {
     "sort": lambda x, dim=-1, tau=1.0: soft.sort(x, dim, tau=tau),
     "topk": lambda x, dim=-1, tau=1.0: soft.topk(x, 2, dim, tau=tau),
     "rank": lambda x, dim=-1, tau=1.0: soft.rank(x, dim, tau=tau),
+    "argsort": lambda x, dim=-1, tau=1.0: soft.argsort(x, dim, tau=tau),
     "topk_mask": lambda x, dim=-1, tau=1.0: soft.topk_mask(x, 1, dim, tau=tau),
     "quantile": lambda x, dim=-1, tau=1.0: soft.quantile(x, 0.5, dim, tau=tau),
 }
@@ -117,3 +118,15 @@ def test_products_and_entries():
     for key in (0, (0, 1, 2)):
         with pytest.raises(TypeError, match=r"entries are P\[rows, cols\]"):
             P[key]
+
+
+def test_method():
+    with pytest.raises(
+        ValueError, match=r"laplex\.soft\.rank: `method` must be one of cdf, softsort, got 'neuralsort'"
+    ):
+        soft.rank(X, tau=1.0, method="neuralsort")
+
+
+def test_target_of_normalization():
+    with pytest.raises(ValueError, match=r"laplex\.soft\.quantile_normalize: `target` must be finite, got NaN"):
+        soft.quantile_normalize(X, torch.tensor([1.0, math.nan]), tau=1.0)

@@ -56,6 +56,14 @@ PAIRS = {  # arguments, ours, the definition
         lambda x, tau: soft.rank(x, tau=tau, descending=True),
         lambda x, tau: dense_soft.rank(-x, tau),
     ),
+    "softsort rank": (
+        "x tau",
+        lambda x, tau: soft.rank(x, tau=tau, method="softsort"),
+        lambda x, tau: (
+            torch.softmax(-dense_soft.differences(x, x.sort(-1).values).abs() / tau[..., None, None], -1)
+            * torch.arange(1, x.shape[-1] + 1)
+        ).sum(-1),
+    ),
     "topk_mask": ("x k tau", lambda x, k, tau: soft.topk_mask(x, k, tau=tau), dense_mask),
     "quantile": (
         "x q tau weights",
@@ -204,3 +212,42 @@ def test_row_sums_of_a_product_without_gradients_are_not_used_with_them():
     (bar,) = torch.autograd.grad((permutation @ v).square().sum(), x)
     (expected,) = torch.autograd.grad((dense_soft.permutation(x, 0.4) @ v).square().sum(), x)
     torch.testing.assert_close(bar, expected)
+
+
+@pytest.mark.parametrize("name", ["rank", "rank down", "topk_mask"])
+def test_hard_ranks_and_masks_have_soft_gradients(name):
+    x, direction = torch.randn(3, 8, requires_grad=True), torch.randn(3, 8)
+    calls = {
+        "rank": lambda hard: soft.rank(x, tau=0.3, hard=hard),
+        "rank down": lambda hard: soft.rank(x, tau=0.3, hard=hard, descending=True),
+        "topk_mask": lambda hard: soft.topk_mask(x, 3, tau=0.3, hard=hard),
+    }
+    down = x.detach().argsort(-1, descending=True).argsort(-1) + 1.0
+    hard = {"rank": 9 - down, "rank down": down, "topk_mask": (down <= 3).float()}[name]
+    torch.testing.assert_close(calls[name](True).detach(), hard)
+    bars = [torch.autograd.grad((direction * calls[name](each)).sum(), x)[0] for each in (False, True)]
+    torch.testing.assert_close(*bars)
+
+
+def test_hard_masks_at_ties():
+    x = torch.tensor([1.0, 2.0, 1.0, 1.0])
+    assert soft.topk_mask(x, 2.4, tau=0.1, hard=True).equal(torch.tensor([1.0, 1.0, 0.0, 0.0]))
+
+
+def test_every_product_of_one_sort_has_its_own_backward():
+    """A graph that was shared would be freed by the first of them."""
+    x, tau = torch.randn(9, dtype=torch.float64, requires_grad=True), torch.tensor(0.3, requires_grad=True)
+    values, P = soft.sort(x, tau=tau)
+    results = [values, P @ x, P @ torch.randn(9).double(), P.mT @ x, P.log_diagonal(), P[0, 3], P.row_sums, P.targets]
+    for result in results:
+        bars = torch.autograd.grad(result.sum(), (x, tau), allow_unused=True)
+        assert bars[0].isfinite().all()
+
+
+def test_argsort_is_the_matrix_of_sort():
+    x = torch.randn(2, 8, dtype=torch.float64)
+    for descending in (False, True):
+        P = soft.argsort(x, tau=0.3, descending=descending)
+        assert P.order.equal(x.argsort(-1, descending=descending))
+        assert P.to_dense().equal(soft.sort(x, tau=0.3, descending=descending).permutation.to_dense())
+    assert soft.argsort(x.mT, 0, tau=0.3).to_dense().equal(soft.argsort(x, tau=0.3).to_dense())

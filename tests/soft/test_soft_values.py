@@ -144,15 +144,42 @@ def test_no_rows():
     assert soft.quantile(x, 0.5, tau=1.0).shape == (0,)
 
 
-def test_automatic_softness_is_the_median_gap():
-    x = torch.tensor([[0.0, 1.0, 3.0, 7.0], [2.0, 2.0, 2.0, 6.0], [1.0, 1.0, 1.0, 1.0]])
-    tau = torch.tensor([2.0, 4 / 3, 1.0])  # the median; the mean where that is 0; 1 where that is 0, too
+def test_automatic_softness_is_the_spread_over_the_cube_root():
+    x = torch.tensor([[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1e9], [2.0] * 7 + [6.0], [1.0] * 8])
+    tau = torch.tensor([(6.0 - 1.0) / 1.349, 2.0, 1.0]) / 2  # the quartiles; half the range; 1
     torch.testing.assert_close(soft.rank(x, tau="auto"), soft.rank(x, tau=tau))
     torch.testing.assert_close(soft.sort(x, tau="auto").values, soft.sort(x, tau=tau).values)
     assert soft.rank(torch.tensor([4.0]), tau="auto") == 1
+
+
+@pytest.mark.parametrize("n", [10, 100, 10_000, 1_000_000])
+def test_automatic_softness_is_soft_for_every_n(n):
+    """About n^(2/3) neighbours are mixed, and ranks move by less than the sampling error of a rank, sqrt(n) / 2."""
+    x = torch.randn(n, dtype=torch.float64)
+    mixed = soft.sort(x, tau="auto").permutation.row_sums.median() / n ** (2 / 3)
+    assert 0.1 < mixed < 2
+    hard = x.argsort().argsort() + 1
+    assert (soft.rank(x, tau="auto") - hard).square().mean().sqrt() < math.sqrt(n) / 2
 
 
 def test_automatic_softness_scales_with_the_numbers():
     x = torch.randn(30, dtype=torch.float64)
     for scale in (1e-6, 1e6):
         torch.testing.assert_close(soft.rank(scale * x, tau="auto"), soft.rank(x, tau="auto"))
+
+
+def test_softsort_ranks(case, softness, dtype):
+    x, tau, n = case.to(dtype), softness * spread(case), len(case)
+    wide = x.double()
+    places = torch.arange(1.0, n + 1, dtype=torch.float64)
+    weights = torch.softmax(-dense_soft.differences(wide, wide.sort().values).abs() / tau, -1)
+    assert_near(soft.rank(x, tau=tau, method="softsort"), weights @ places, n, dtype)
+    assert_near(soft.rank(x, tau=tau, method="softsort", descending=True), n + 1 - weights @ places, n, dtype)
+
+
+def test_a_mask_where_lapsum_in_torch_fails():
+    """Numbers of scale 1e4 with tau = 0.1 in float32: sums of exp(x / tau) would overflow."""
+    x = 1e4 * torch.randn(1000)
+    mask = soft.topk_mask(x, 300, tau=0.1)
+    assert float(mask.double().sum()) == pytest.approx(300, rel=1e-6)
+    assert mask.round().equal(torch.zeros(1000).scatter(0, x.topk(300).indices, 1.0))

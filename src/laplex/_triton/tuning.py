@@ -111,6 +111,7 @@ STATE_STAGED = 1024  # points of a program that stages them
 STATE_SUMMED = 1024  # chunks at a step of a program that sums over them
 
 # --- Soft ranks, sorts and masks -------------------------------------------------------------------------------------
+# benchmarks/studies/soft.py --gpu --sweep compares these with other values.
 SOFT_SORTED = 1024  # numbers of a row; so few are sorted by the program that sums them, more by torch
 SOFT_ALONE = 2048  # numbers of a row; so few are one tile, and need no carries
 SOFT_TILE = 1024  # numbers of a tile of longer rows

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import builds_graph, scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness, symmetric
 
 METHODS = "cdf", "softsort"
 
@@ -100,7 +100,7 @@ class _FusedRanks(torch.autograd.Function):
         ranks, sorted_x, order = module.ranks(where, x, each_tau, descending)
         ctx.save_for_backward(rows, tau, sorted_x, order)
         ctx.descending, ctx.module = descending, module
-        return ranks.view(rows.shape)  # type: ignore[no-any-return]
+        return shaped(ranks, rows)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -110,7 +110,7 @@ class _FusedRanks(torch.autograd.Function):
         if need_x and not builds_graph():
             flat_g, each_tau = flat(g, tau)
             pulled = ctx.module.pull_ranks(flat_g, sorted_x, order, each_tau, ctx.descending)
-            x_bar = pulled.view(rows.shape)
+            x_bar = shaped(pulled, rows)
         elif need_x:
             x_bar = _signed(_differences(g.double().reshape(sorted_x.shape), *flat(rows, tau)), ctx.descending)
             x_bar = x_bar.to(rows.dtype).reshape(rows.shape)

@@ -66,7 +66,7 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     if not isinstance(tau, Tensor):
         if not 0 < tau < float("inf"):
             raise ValueError(f"{where}: `tau` must be positive and finite, got {tau:g}")
-        return flat_tau(tau, (), rows.device).expand(batch)
+        return number_per_row(tau, rows)
     value = tau.to(dtype=torch.float64, device=rows.device)
     try:
         value = value.expand(batch)
@@ -79,6 +79,13 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
     if readable(value) and not bool(right.all()):
         raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
     return value
+
+
+def number_per_row(number: float, rows: Tensor) -> Tensor:
+    """A number for each of the rows (*batch, n), in float64: (*batch)."""
+    batch = tuple(rows.shape[:-1])
+    numbers = flat_tau(number, batch, rows.device)
+    return numbers if len(batch) < 2 else numbers.view(batch)
 
 
 def automatic_softness(rows: Tensor) -> Tensor:
@@ -102,8 +109,20 @@ def automatic_softness(rows: Tensor) -> Tensor:
 
 
 def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (*batch, n) as (h, n), in one piece, and tau (*batch) as (h,), likewise."""
-    return rows.reshape(-1, rows.shape[-1]).contiguous(), tau.reshape(-1).contiguous()
+    """Rows (*batch, n) as (h, n), in one piece, and tau (*batch) as (h,), likewise.
+
+    What is so already is not asked for again: for a short row that would take as long as the sums.
+    """
+    if rows.dim() != 2 or not rows.is_contiguous():
+        rows = rows.reshape(-1, rows.shape[-1]).contiguous()
+    if tau.dim() != 1 or not tau.is_contiguous():
+        tau = tau.reshape(-1).contiguous()
+    return rows, tau
+
+
+def shaped(result: Tensor, rows: Tensor) -> Tensor:
+    """A result (h, n) with the shape of the rows that were made flat."""
+    return result if rows.dim() == 2 else result.view(rows.shape)
 
 
 def fused(x: Tensor, *others: Tensor) -> ModuleType | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness
 
 
 class Sorted(NamedTuple):
@@ -108,11 +108,11 @@ class _FusedSort(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         x, each_tau = flat(rows, tau)
         values, sorted_x, order, kept = module.values(where, x, each_tau, descending)
-        order = order.view(rows.shape)
+        order = shaped(order, rows)
         ctx.save_for_backward(rows, tau, sorted_x, order, kept)
         ctx.mark_non_differentiable(order)
         ctx.descending, ctx.module = descending, module
-        return values.view(rows.shape), order
+        return shaped(values, rows), order
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _order_bar: Any) -> tuple[Tensor | None, ...]:
@@ -123,9 +123,9 @@ class _FusedSort(torch.autograd.Function):
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
             return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending))
 
-        x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products)
+        x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
             (flat_g, each_tau), flat_order = flat(g, tau), order.view(sorted_x.shape)
             pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, kept, each_tau, ctx.descending)
-            x_bar = pulled.view(rows.shape)
+            x_bar = shaped(pulled, rows)
         return None, x_bar, tau_bar, None, None

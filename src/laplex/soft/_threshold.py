@@ -23,8 +23,18 @@ import torch
 from torch import Tensor
 
 from laplex._scan.autograd import bars_through, builds_graph, scan
-from laplex._shapes import flat_tau
-from laplex.soft._rows import check_finite, flat, fused, readable, restored, rows_along, softness, symmetric
+from laplex.soft._rows import (
+    check_finite,
+    flat,
+    fused,
+    number_per_row,
+    readable,
+    restored,
+    rows_along,
+    shaped,
+    softness,
+    symmetric,
+)
 
 
 def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False) -> Tensor:
@@ -87,7 +97,7 @@ class _FusedMask(torch.autograd.Function):
         mask, threshold = module.mask(where, x, count.reshape(-1).contiguous(), each_tau)
         ctx.save_for_backward(rows, count, tau, threshold)
         ctx.module = module
-        return mask.view(rows.shape)  # type: ignore[no-any-return]
+        return shaped(mask, rows)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -97,7 +107,7 @@ class _FusedMask(torch.autograd.Function):
             return None, *bars, None
         (x, each_tau), flat_g = flat(rows, tau), flat(g, tau)[0]
         x_bar, k_bar, tau_bar = ctx.module.pull_mask(flat_g, x, count.reshape(-1).contiguous(), each_tau, threshold)
-        return None, x_bar.view(rows.shape), k_bar.view(tau.shape), tau_bar.view(tau.shape), None
+        return None, shaped(x_bar, rows), k_bar.view(tau.shape), tau_bar.view(tau.shape), None
 
 
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -202,7 +212,7 @@ def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tenso
     if not isinstance(value, Tensor):
         if not 0 <= value <= most:
             raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
-        return flat_tau(value, (), rows.device).expand(batch)
+        return number_per_row(value, rows)
     numbers = value.to(dtype=torch.float64, device=rows.device)
     try:
         numbers = numbers.expand(batch)

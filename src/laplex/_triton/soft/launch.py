@@ -1,7 +1,7 @@
 """Launches for soft ranks, sorts and masks of rows x (h, n).
 
 Short rows are one launch each for forward and backward, a program a row. Long ones are sorted by torch, reduced in
-tiles, carried, and scanned. No launch waits for the device, none uses atomics, and numbers that are not finite give NaN.
+tiles, carried, and scanned. No launch waits for the device, none uses atomics, and what is not finite gives NaN.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def values(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor
     cut, result = _Cut(x), torch.empty_like(x)
     kept = x.new_empty((x.shape[0], 3, x.shape[1]))
     position, order = cut.in_order(x)
+    tensors: tuple[Tensor, ...]
     if not cut.alone:
         tensors = position, tau, x, x, cut.scratch
         cut.launch(programs_sort.reduce_sort_program, tensors, False, descending, cut.exact)
@@ -63,6 +64,7 @@ def values(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor
 def pull_values(g: Tensor, position: Tensor, order: Tensor, kept: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """x_bar for the cotangent g (h, n) of values."""
     cut, x_bar = _Cut(position), torch.empty_like(position)
+    tensors: tuple[Tensor, ...]
     if not cut.alone:
         tensors = position, tau, g, kept, cut.scratch
         cut.launch(programs_sort.reduce_sort_program, tensors, True, descending, cut.exact)
@@ -76,17 +78,16 @@ def mask(where: str, x: Tensor, k: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]
     """The mask of the k (h,) largest of x (h, n), and its threshold for ``pull_mask``."""
     cut, result, threshold = _Cut(x), torch.empty_like(x), tau.new_empty((x.shape[0], 3))
     position = x if cut.sorts else x.sort(-1).values
+    grid, tensors = (cut.h, 1, 1), (x, position, tau, k, result, threshold)
     if cut.alone and not cut.exact:
-        h, n = x.shape
-        flags = cut.exact, cut.sorts, cut.tile
-        tensors = x, position, tau, k, result, threshold
-        launch(programs_mask.mask_row_program, (h, 1, 1), tensors, (n,), flags, cut.warps)
+        flags = False, cut.sorts, cut.tile
+        launch(programs_mask.mask_row_program, grid, tensors, (cut.n,), flags, cut.warps)
         return result, threshold
     cut.launch(programs_rank.reduce_ranks_program, (position, position, tau, x, x, cut.scratch), False, cut.exact)
     cut.carry(tau)
-    sizes, flags = (x.shape[1], cut.tiles), (cut.exact, cut.group, cut.tile)
-    tensors = position, tau, k, cut.scratch, threshold
-    launch(programs_mask.threshold_program, (x.shape[0], 1, 1), tensors, sizes, flags, cut.warps)
+    sizes, settings = (cut.n, cut.tiles), (cut.exact, cut.group, cut.tile)
+    sums = position, tau, k, cut.scratch, threshold
+    launch(programs_mask.threshold_program, grid, sums, sizes, settings, cut.warps)
     if cut.exact:
         _polish(x, k, tau, threshold)
     _by_elements(programs_mask.mask_program, (x, position, tau, k, threshold, result), x, cut.exact)
