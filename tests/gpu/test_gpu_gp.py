@@ -53,6 +53,39 @@ def test_many_points():
     torch.testing.assert_close(on_gpu, on_cpu, rtol=1e-10, atol=0)
 
 
+@pytest.mark.parametrize("name", ["exponential", "matern32", "matern52", "sho"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (1, 64), (1, 65), (3, 4097), (1, 70_000)], ids=str)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_likelihood_and_its_gradients(name, size, in_order):
+    """At the borders of chunks and groups, and for as many points as take three levels of groups."""
+    torch.manual_seed(0)
+    t = size[1] / 10 * torch.rand(size).double()
+    t = t.sort(-1).values if in_order else t
+    numbers = (t, torch.randn(size).double(), 0.1 + torch.rand(size).double())
+    found = []
+    for device in ("cuda", "cpu"):
+        tensors = [(one[0] if size[0] == 1 else one).to(device).requires_grad_() for one in numbers]
+        scale = torch.tensor(1.7, dtype=torch.float64, device=device, requires_grad=True)
+        value = gp.GaussianProcess(KERNELS[name](scale), tensors[0], diag=tensors[2]).log_likelihood(tensors[1])
+        gradients = torch.autograd.grad(value.sum(), (*tensors, scale))
+        found.append([one.detach().cpu() for one in (value, *gradients)])
+    for one, other in zip(*found, strict=True):
+        assert float((one - other).abs().max()) <= 1e-9 * float(other.abs().max()) + 1e-12
+
+
+def test_the_same_bits_again():
+    t, y = (torch.rand(5000, dtype=torch.float64, device="cuda") for _ in range(2))
+    process = gp.GaussianProcess(gp.SHO(3.0, 4.0), t, diag=0.1)
+    assert process.log_likelihood(y) == process.log_likelihood(y)
+
+
+def test_a_matrix_that_is_not_positive_definite():
+    t = torch.tensor([0.0, 1.0, 2.0, 2.0, 3.0], dtype=torch.float64, device="cuda")
+    process = gp.GaussianProcess(gp.Matern32(2.0), t, diag=0.0)
+    with pytest.raises(torch.linalg.LinAlgError, match="at time 2 of series 0"):
+        process.log_likelihood(torch.cos(t))
+
+
 def test_draws_and_lists():
     t = [torch.rand(50).double().cuda(), torch.rand(70).double().cuda()]
     process = gp.GaussianProcess(gp.Matern32(1.0), t, yerr=0.1)

@@ -106,6 +106,7 @@ PULL_SOURCES = 128  # columns of a program that reads the table
 # --- Gaussian processes with few states ------------------------------------------------------------------------------
 STATE_CHUNK = 64  # points that a lane walks over: more take longer, fewer leave more maps to compose
 STATE_LANES = 32, 1, 4  # lanes of a program, its warps, and how many steps of a walk are unrolled
+STATE_UNROLLED = 3  # states; with more a step has enough to do, and takes long to compile
 STATE_GROUP = 32  # maps that a lane composes: more take longer, fewer need more launches
 STATE_STAGED = 1024  # points of a program that stages them
 STATE_SUMMED = 1024  # chunks at a step of a program that sums over them

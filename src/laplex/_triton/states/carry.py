@@ -54,7 +54,7 @@ def total(sums: Tensor, series: int, *, smallest: int = -1) -> Tensor:
 def launch_lanes(program: Any, lanes: int, tensors: tuple[Tensor, ...], **values: Any) -> None:
     """Launch a program of lanes; of the values by name it gets those that it has."""
     width, warps, unroll = tuning.STATE_LANES
-    values |= {"lanes": lanes, "LANES": width, "UNROLL": unroll}
+    values |= {"lanes": lanes, "LANES": width, "UNROLL": unroll if values["SIZE"] <= tuning.STATE_UNROLLED else 1}
     numbers, flags = by_name(program, **{name: values[name] for name in (*program.numbers, *program.flags)})
     launch(program, (-(-lanes // width), 1, 1), tensors, numbers, flags, warps)
 

@@ -17,7 +17,7 @@ from laplex._triton.states.chain import factor as factor
 from laplex._triton.states.chain import scan as scan
 from laplex._triton.states.chain import scan_matrices as scan_matrices
 
-MAX_STATES = MAX_CHAIN = 6  # of a lane; more would not fit into its registers
+MAX_STATES = MAX_CHAIN = 5  # with six a program takes a minute to compile
 
 
 class Layout(NamedTuple):

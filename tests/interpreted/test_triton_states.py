@@ -1,0 +1,167 @@
+"""Gaussian processes with few states on the GPU, under Triton's interpreter, against the C++ core: chunks are tiny."""
+
+import pytest
+import torch
+
+from laplex import gp
+from laplex._states import chain, cpp, likelihood
+from laplex._triton import tuning
+from laplex._triton.states import launch
+
+pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
+SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
+KERNELS = {
+    "exponential": lambda one: gp.Exponential(1.4 * one, 1.2 * one),
+    "matern32": lambda one: gp.Matern32(2.0 * one, 1.2 * one),
+    "matern52": lambda one: gp.Matern52(2.0 * one, 1.2 * one),
+    "underdamped": lambda one: gp.SHO(3.0 * one, 4.0 * one),
+    "critical": lambda one: gp.SHO(3.0 * one, 0.5 * one),
+    "overdamped": lambda one: gp.SHO(3.0 * one, 0.2 * one),
+    "sum": lambda one: gp.Exponential(1.4 * one) + gp.SHO(3.0 * one, 0.7 * one),
+    "sum_of_five": lambda one: gp.Matern52(2.0 * one) + gp.SHO(3.0 * one, 2.0),
+}
+kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+
+
+def drawn(n, *, series=2, seed=0):
+    """Times of several series in any order, of which some are equal; observations and noise."""
+    torch.manual_seed(seed)
+    t = n / 4 * torch.rand(series, n, dtype=torch.float64)
+    t[:, n // 2] = t[:, 0]
+    return t, torch.sin(t) + 0.3 * torch.randn_like(t), 0.1 + torch.rand_like(t)
+
+
+@pytest.fixture
+def on(monkeypatch):
+    """A function that makes a module do the recursions: ``launch`` under the interpreter, or ``cpp``."""
+    for name, value in SMALL.items():
+        monkeypatch.setattr(tuning, name, value)
+
+    def choose(module):
+        for user in (likelihood, chain):
+            monkeypatch.setattr(user, "module_for", lambda *tensors: module)
+
+    return choose
+
+
+def both(on, function, *arguments):
+    """The results of a function by the programs, and by the core."""
+    results = []
+    for module in (launch, cpp):
+        on(module)
+        results.append(function(*arguments))
+    return zip(*results, strict=True)
+
+
+def value_and_gradients(kernel, t, y, noise):
+    t, y, noise, one = (part.clone().requires_grad_() for part in (t, y, noise, torch.ones((), dtype=torch.float64)))
+    value = gp.GaussianProcess(kernel(one), t, diag=noise).log_likelihood(y)
+    weights = torch.linspace(0.5, 1.5, value.numel(), dtype=torch.float64).reshape(value.shape)
+    return value.detach(), *torch.autograd.grad((weights * value).sum(), (t, y, noise, one))
+
+
+@kernels
+@pytest.mark.parametrize("n", [2, 4, 5, 37], ids=["two", "a_chunk", "one_more", "many_groups"])
+def test_values_and_gradients(kernel, n, on):
+    for got, want in both(on, value_and_gradients, kernel, *drawn(n)):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "matern52"])
+def test_one_point(name, on):
+    t, y, noise = (part[0, :1] for part in drawn(2))
+    for got, want in both(on, value_and_gradients, KERNELS[name], t, y, noise):
+        torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "sum"])
+def test_times_in_order(name, on):
+    t, y, noise = drawn(21)
+    for got, want in both(on, value_and_gradients, KERNELS[name], t.sort(-1).values, y, noise):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+def of_lists(kernel, t, y, noise):
+    sizes = 3, 17, 8
+    parts = [[part[i, :size].clone().requires_grad_() for i, size in enumerate(sizes)] for part in (t, y, noise)]
+    value = gp.GaussianProcess(kernel(1.0), parts[0], diag=parts[2]).log_likelihood(parts[1])
+    return value.detach(), *torch.autograd.grad(value.sum(), [one for part in parts for one in part])
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "matern52"])
+def test_series_of_different_sizes(name, on):
+    for got, want in both(on, of_lists, KERNELS[name], *drawn(17, series=3)):
+        torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+def test_one_state_keeps_its_digits_with_hardly_any_noise(on):
+    """The variance of the state is known to all digits, be the noise ever so small."""
+    t, y, _ = drawn(40, series=1)
+    for got, want in both(on, value_and_gradients, KERNELS["exponential"], t, y, torch.full_like(t, 1e-13)):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=0)
+
+
+def test_equal_times_across_a_chunk_without_noise(on):
+    """The first guess of a chunk must not find a variance of 0 where a time is that of the last chunk's last point."""
+    t = torch.tensor([0.0, 1.0, 2.0, 3.0, 3.0, 4.0, 5.0], dtype=torch.float64)
+    noise = torch.tensor([0.1, 0.1, 0.1, 0.1, 0.0, 0.1, 0.1], dtype=torch.float64)
+    for got, want in both(on, value_and_gradients, KERNELS["exponential"], t, torch.cos(t), noise):
+        torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+
+
+def test_a_matrix_that_is_not_positive_definite(on):
+    on(launch)
+    t = torch.tensor([0.0, 1.0, 2.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    process = gp.GaussianProcess(gp.Matern32(2.0), t, diag=0.0)
+    with pytest.raises(torch.linalg.LinAlgError, match="at time 2 of series 0"):
+        process.log_likelihood(torch.cos(t))
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped"])
+def test_parameters_that_are_not_finite_give_nan(name, on):
+    on(launch)
+    t, y, noise = drawn(9)
+    one = torch.tensor([1.0, torch.nan], dtype=torch.float64, requires_grad=True)
+    tensors = [part.requires_grad_() for part in (t, y, noise)]
+    blocks = KERNELS[name](1.0).components()
+    rates, squares = (torch.stack([getattr(blocks[0], part) * one], -1) for part in ("rate", "square"))
+    g = torch.tensor([blocks[0].g] * 2, dtype=torch.float64)
+    given = torch.zeros_like(t), rates, squares, g, *tensors[2:], tensors[1]
+    quad, logdet, _loss, failed = likelihood._Likelihood.apply(*given, (blocks[0].size,), None, None, launch)
+    assert quad.isnan().tolist() == logdet.isnan().tolist() == [False, True]
+    assert failed.tolist() == [-1, -1]
+    y_bar = torch.autograd.grad((quad + logdet).sum(), y)[0]
+    assert y_bar.isnan().all(-1).tolist() == [False, True]
+
+
+def conditional(kernel, t, y, noise):
+    t, y, noise = (part.clone().requires_grad_() for part in (t, y, noise))
+    process = gp.GaussianProcess(kernel(1.0), t, diag=noise)
+    new = torch.linspace(-1, 9, 7, dtype=torch.float64)
+    mean, variance = process.predict(y, new, return_var=True)
+    values = mean, variance, *process.leave_one_out(y), process.dot_tril(y)
+    gradients = torch.autograd.grad(sum(one.square().sum() for one in values), (t, y, noise))
+    return *(one.detach() for one in values), *gradients
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "matern52", "sum"])
+def test_predictions_and_their_gradients(name, on):
+    """All recursions of a chain, both ways."""
+    for got, want in both(on, conditional, KERNELS[name], *drawn(22)):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("n", [1, 4, 23])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_scans_of_columns(size, n, reverse, on):
+    on(launch)
+    torch.manual_seed(0)
+    steps = 0.5 * torch.randn(2, n, size, size, dtype=torch.float64)
+    source, matrices = torch.randn(2, n, size, 3).double(), torch.randn(2, n, size, size).double()
+    torch.testing.assert_close(launch.scan(steps, source, reverse), cpp.scan(steps, source, reverse))
+    both_ways = matrices + matrices.mT
+    torch.testing.assert_close(
+        launch.scan_matrices(steps, both_ways, reverse), cpp.scan_matrices(steps, both_ways, reverse)
+    )
+    assert launch.scan(steps, source[..., :0], reverse).shape == (2, n, size, 0)
