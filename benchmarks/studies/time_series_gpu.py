@@ -30,8 +30,8 @@ NOISE = 0.1
 SIZES = (1, 10**4), (1, 10**5), (1, 10**6), (1000, 1000)
 LONG = 1, 1_800_000  # the size of tinygp's published figures
 QUICK = ((1, 200), (3, 50))
-COMPARED, COMPARED_QUICK = (2, 5000), (2, 100)
-COMPARED_LONG = 1, 200_000
+COMPARED, COMPARED_QUICK = (2, 2000), (2, 100)
+COMPARED_LONG = 1, 100_000
 VALUE, GRADIENT = 1e-10, 1e-8  # relative errors that are accepted
 KERNELS = "exponential", "matern32", "sho", "matern52", "three terms"
 SWEEP: dict[str, tuple[Any, ...]] = {
@@ -181,7 +181,7 @@ def main() -> None:
         return profile(given.device, given.quick)
     described = conditions(given.device)
     report: dict[str, Any] = {**described, "compared": [], "rows": []}
-    seconds = 0.01 if given.quick else 0.5
+    seconds = 0.01 if given.quick else 0.2
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"time-series-{slug(described['machine'])}.json"
     for name in KERNELS:

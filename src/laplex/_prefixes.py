@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from laplex._small import product
+
 Maps = tuple[Tensor, ...]  # each (h, n, ...): one map per point
 Compose = Callable[[Maps, Maps], Maps]  # (first, second) -> the map that applies first, then second
 
@@ -38,19 +40,23 @@ def compose_states(one: Maps, two: Maps) -> Maps:
     """Of maps S -> X + F S (I - G S)^-1 F^T, each given as (F, G, X)."""
     (f1, g1, x1), (f2, g2, x2) = one, two
     unit = torch.eye(x1.shape[-1], dtype=x1.dtype, device=x1.device)
-    between = _inverse(unit - x1 @ g2)
-    through = f2 @ between
-    return through @ f1, g1 + f1.mT @ g2 @ between @ f1, x2 + through @ x1 @ f2.mT
+    between = _inverse(unit - product(x1, g2))
+    through = product(f2, between)
+    return (
+        product(through, f1),
+        g1 + product(product(f1.mT, product(g2, between)), f1),
+        x2 + product(product(through, x1), f2.mT),
+    )
 
 
 def compose_vectors(one: Maps, two: Maps) -> Maps:
     """Of maps f -> F f + u, each given as (F, u)."""
-    return two[0] @ one[0], two[0] @ one[1] + two[1]
+    return product(two[0], one[0]), product(two[0], one[1]) + two[1]
 
 
 def compose_matrices(one: Maps, two: Maps) -> Maps:
     """Of maps Z -> F Z F^T + X, each given as (F, X)."""
-    return two[0] @ one[0], two[0] @ one[1] @ two[0].mT + two[1]
+    return product(two[0], one[0]), product(product(two[0], one[1]), two[0].mT) + two[1]
 
 
 def previous(states: Tensor) -> Tensor:

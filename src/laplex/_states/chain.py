@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from laplex._prefixes import following, previous
+from laplex._small import product, times
 from laplex._states import torch as portable
 from laplex._states.fast import module_for
 
@@ -29,7 +30,7 @@ class Chain(NamedTuple):
         """(A - diag) x for x (h, n, m)."""
         arriving = scan(self.steps, self.q[..., None] * x[..., None, :])  # with the point's own q x
         returning = scan(self.steps, self.p[..., None] * x[..., None, :], reverse=True)
-        later = following(self.steps).mT @ following(returning)
+        later = product(following(self.steps).mT, following(returning))
         return (self.p[..., None] * arriving + self.q[..., None] * later).sum(-2)
 
 
@@ -85,7 +86,7 @@ class _Scan(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, None, None]:
         steps, f = ctx.saved_tensors
         u_bar = scan(steps, g, reverse=not ctx.reverse)
-        steps_bar = f @ previous(u_bar).mT if ctx.reverse else u_bar @ previous(f).mT
+        steps_bar = product(f, previous(u_bar).mT) if ctx.reverse else product(u_bar, previous(f).mT)
         return steps_bar, u_bar, None, None
 
 
@@ -106,7 +107,7 @@ class _ScanMatrices(torch.autograd.Function):
         steps, z = ctx.saved_tensors
         x_bar = scan_matrices(steps, _symmetric(g), reverse=not ctx.reverse)
         first, last = (z, previous(x_bar)) if ctx.reverse else (x_bar, previous(z))
-        return 2 * first @ steps @ last, x_bar, None, None
+        return 2 * product(product(first, steps), last), x_bar, None, None
 
 
 # A point computes c = q - S p, d = diag + p^T c, w = c / d, and the step after it S' = T (S + c c^T / d) T^T. A change
@@ -131,12 +132,12 @@ class _Factor(torch.autograd.Function):
         factored = factored_from(Chain(steps, p, q, diag), states)
         c, w = factored.c, factored.w
         pulled = scan_matrices(factored.loops, _symmetric(g), reverse=True)
-        steps_bar = 2 * pulled @ steps @ previous(states + _outer(c, w))
+        steps_bar = 2 * product(product(pulled, steps), previous(states + _outer(c, w)))
         onward = following(steps)
-        sigma_w = _times(onward.mT @ following(pulled) @ onward, w)
+        sigma_w = times(product(onward.mT, product(following(pulled), onward)), w)
         d_bar = -(w * sigma_w).sum(-1)
         c_bar = 2 * sigma_w + d_bar[..., None] * p
-        return steps_bar, d_bar[..., None] * c - _times(states, c_bar), c_bar, d_bar, None
+        return steps_bar, d_bar[..., None] * c - times(states, c_bar), c_bar, d_bar, None
 
 
 # --- What is made of them --------------------------------------------------------------------------------------------
@@ -155,13 +156,13 @@ class Factored(NamedTuple):
 
     def whiten(self, y: Tensor) -> tuple[Tensor, Tensor]:
         """z = L^-1 y for y (h, n, m), and the means f (h, n, s, m) of the states before every point."""
-        pushed = self.chain.steps @ previous(self.w[..., None] * y[..., None, :])
+        pushed = product(self.chain.steps, previous(self.w[..., None] * y[..., None, :]))
         f = scan(self.loops, pushed)
         return y - (self.chain.p[..., None] * f).sum(-2), f
 
     def colour(self, x: Tensor) -> Tensor:
         """L x for x (h, n, m)."""
-        pushed = self.chain.steps @ previous(self.w[..., None] * x[..., None, :])
+        pushed = product(self.chain.steps, previous(self.w[..., None] * x[..., None, :]))
         return x + (self.chain.p[..., None] * scan(self.chain.steps, pushed)).sum(-2)
 
     def roots(self) -> Tensor:
@@ -180,14 +181,14 @@ class Factored(NamedTuple):
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for y (h, n, m); 0 where nothing is observed."""
         z, _ = self.whiten(y)
-        later = following(self.chain.steps).mT @ following(self.gather(z))
+        later = product(following(self.chain.steps).mT, following(self.gather(z)))
         return z * self.over_d[..., None] - (self.w[..., None] * later).sum(-2)
 
     def inverse_diagonal(self) -> Tensor:
         """The diagonal of A^-1, (h, n)."""
         onward = following(self.chain.steps)
-        later = onward.mT @ following(self.information()) @ onward
-        return self.over_d + (self.w * _times(later, self.w)).sum(-1)
+        later = product(onward.mT, product(following(self.information()), onward))
+        return self.over_d + (self.w * times(later, self.w)).sum(-1)
 
 
 def factorise(chain: Chain) -> tuple[Factored, Tensor]:
@@ -198,16 +199,12 @@ def factorise(chain: Chain) -> tuple[Factored, Tensor]:
 
 def factored_from(chain: Chain, states: Tensor) -> Factored:
     """What the states before all points say."""
-    c = chain.q - _times(states, chain.p)
+    c = chain.q - times(states, chain.p)
     d = chain.diag + (chain.p * c).sum(-1)
     over_d = 1 / d
     w = c * over_d[..., None]
-    loops = chain.steps - (chain.steps @ previous(w)[..., None]) @ previous(chain.p)[..., None, :]
+    loops = chain.steps - _outer(times(chain.steps, previous(w)), previous(chain.p))
     return Factored(chain, states, c, d, over_d, w, loops)
-
-
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector[..., None])[..., 0]
 
 
 def _outer(one: Tensor, two: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from laplex._small import product, times
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
 from laplex._states.exposures import Events, System
@@ -73,7 +74,7 @@ class Conditional:
         c, _, later = self._neighbours(points)
         inner = _within(later, self._information, points.after)
         p = points.reading.p
-        removed = (c * (inner @ c[..., None])[..., 0]).sum(-1)
+        removed = (c * times(inner, c)).sum(-1)
         variance = ((p * c).sum(-1) - removed).clamp(min=0.0)
         return points.given_back(points.series.shaped(variance).to(self._dtype))
 
@@ -158,15 +159,15 @@ class Conditional:
     def _means(self, points: Points) -> Tensor:
         """Without the prior mean, (h, m, columns)."""
         c, earlier, later = self._neighbours(points)
-        f = earlier @ _picked(self._means_after, points.before)
-        r = later.mT @ _picked(self._gathered, points.after)
+        f = product(earlier, _picked(self._means_after, points.before))
+        r = product(later.mT, _picked(self._gathered, points.after))
         return (points.reading.p[..., None] * f + c[..., None] * r).sum(-2)
 
     def _neighbours(self, points: Points) -> tuple[Tensor, Tensor, Tensor]:
         """c (h, m, s), and the transitions from the point before and to the point after, 0 where there is none."""
         earlier, later = points.transitions()
-        state = earlier @ _picked(self._states_after, points.before) @ earlier.mT
-        return points.reading.q - (state @ points.reading.p[..., None])[..., 0], earlier, later
+        state = product(product(earlier, _picked(self._states_after, points.before)), earlier.mT)
+        return points.reading.q - times(state, points.reading.p), earlier, later
 
     def _prior_mean(self, name: str, points: Points) -> Any:
         where = f"laplex.gp.Conditional.{name}"
@@ -310,4 +311,4 @@ def _picked(values: Tensor, index: Tensor) -> Tensor:
 
 def _within(step: Tensor, matrices: Tensor, index: Tensor) -> Tensor:
     """Phi^T N Phi of the points index."""
-    return step.mT @ _picked(matrices, index) @ step
+    return product(step.mT, product(_picked(matrices, index), step))
