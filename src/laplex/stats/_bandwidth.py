@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex.stats._density import left_out_in_order
+from laplex.stats._density import log_density
+from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
-from laplex.stats._order import sort
-from laplex.stats._regression import constant, linear, weighted_line
+from laplex.stats._order import Sorting, sort
+from laplex.stats._regression import constant, linear
 from laplex.stats._samples import at_least_two, batch_shape, masses, numbers, rows
 
 KINDS = ("density", "constant", "linear")
@@ -57,40 +57,40 @@ def bandwidth(
     if kind not in KINDS:
         raise ValueError(f"{where}: `kind` must be {', '.join(map(repr, KINDS))}, got {kind!r}")
     if (y is None) != (kind == "density"):
-        raise ValueError(f"{where}: `y` goes with the kinds 'constant' and 'linear', got kind={kind!r} and y={type(y).__name__}")
+        raise ValueError(
+            f"{where}: `y` goes with the kinds 'constant' and 'linear', got kind={kind!r} and y={type(y).__name__}"
+        )
     if not 0 < rtol < 1:
         raise ValueError(f"{where}: `rtol` must be between 0 and 1, got {rtol!r}")
-    if y is not None and numbers(where, "y", y, x).shape[-1] != x.shape[-1]:
-        raise ValueError(
-            f"{where}: `y` must have one value for each of the {x.shape[-1]} samples `x`, got shape {tuple(y.shape)}"
-        )
+    y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     batch = batch_shape(where, x=x, y=y, weights=w)
     at_least_two(where, x.shape[-1], w)
     with torch.no_grad():
-        sorting = sort(rows(x, batch))
+        sorting = sort(rows(x, batch).to(torch.promote_types(x.dtype, torch.float32)))
         low, high = _bounds(where, sorting.s, bounds)
         score = _score(sorting, y if y is None else rows(y, batch), w if w is None else rows(w, batch), kind)
         return _largest(score, low, high, rtol).exp().reshape(batch).to(x.dtype)
 
 
-def _score(sorting: Any, y: Tensor | None, w: Tensor | None, kind: str) -> Callable[[Tensor], Tensor]:
+def _score(sorting: Sorting, y: Tensor | None, w: Tensor | None, kind: str) -> Callable[[Tensor], Tensor]:
     """A function of log tau (h,): the leave-one-out score (h,)."""
     s, order = sorting
-    weights = torch.ones_like(s) if w is None else w.gather(-1, order)
+    w = None if w is None else w.gather(-1, order)
+    weights = torch.ones_like(s) if w is None else w
 
     def density(log_tau: Tensor) -> Tensor:
-        values = left_out_in_order(s, None if w is None else weights, log_tau.exp()[:, None])
-        return torch.where(weights > 0, weights * values, 0.0).sum(-1)
+        scores = log_density(line_of(s, w, log_tau.exp()[:, None]), places_left_out, left_out=True)
+        return torch.where(weights > 0, weights * scores, 0.0).sum(-1)
 
     def regression(log_tau: Tensor) -> Tensor:
-        line = weighted_line(s, values, w, log_tau.exp()[:, None], order)
-        predicted = (constant if kind == "constant" else linear)(line, places_left_out)
-        return -(weights * (values - predicted).square()).sum(-1)
+        estimate = constant if kind == "constant" else linear
+        residuals = targets - estimate(line_of(s, w, log_tau.exp()[:, None], targets), places_left_out)
+        return -(weights * residuals.square()).sum(-1)
 
     if y is None:
         return density
-    values = y.double().gather(-1, order)
+    targets = y.double().gather(-1, order)
     return regression
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from laplex.stats._line import Line, one_sided, places_left_out, read
-from laplex.stats._order import put_back, sort, sort_and_find
-from laplex.stats._samples import Shape, at_least_two, batch_shape, length_scale, masses, numbers, rows
+from laplex.stats._estimation import Find, estimation
+from laplex.stats._line import Line, one_sided, read
+from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
 
 
 def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -39,40 +39,16 @@ def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | 
         >>> laplex.stats.kde(x, torch.tensor([1e6]), tau=1.0)  # log(e^3 + e + 1) - log(6) - 1e6
         tensor([-999998.6250])
     """
-    where = "laplex.stats.kde"
-    x = numbers(where, "x", x)
-    w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
-    if points is not None:
-        points = numbers(where, "points", points, x)
-    batch = batch_shape(where, tau, x=x, points=points, weights=w)
-    n, dtype = x.shape[-1], x.dtype if points is None else torch.promote_types(x.dtype, points.dtype)
-    flat, tau = rows(x, batch), tau.expand(batch).reshape(-1, 1)
-    if points is None:
-        at_least_two(where, n, w)
-        log_density = left_out(flat, None if w is None else rows(w, batch), tau)
-        return log_density.reshape(*batch, n).to(dtype)
-    sorting, finding = sort_and_find(flat.to(dtype), rows(points, batch).to(dtype))
-    mass = _sorted_weights(w, sorting.order, batch)
-    line = Line(sorting.s, mass[..., None], tau, w is not None)
-    terms = read(line, one_sided(line), finding.places(line))
-    log_density = terms.log_scale + terms.sums()[..., 0].log() - (2 * tau * mass.sum(-1, keepdim=True)).log()
-    return put_back(log_density, finding.order).reshape(*batch, points.shape[-1]).to(dtype)
+    given = estimation("laplex.stats.kde", x, points, tau, weights)
+    return given.result(log_density(given.line, given.find, left_out=points is None))
 
 
-def left_out(x: Tensor, w: Tensor | None, tau: Tensor) -> Tensor:
-    """Log densities (h, n) at samples x (h, n), each left out of its own, for w (h, n) and tau (h, 1); in float64."""
-    sorting = sort(x)
-    return put_back(left_out_in_order(sorting.s, None if w is None else w.gather(-1, sorting.order), tau), sorting.order)
-
-
-def left_out_in_order(s: Tensor, w: Tensor | None, tau: Tensor) -> Tensor:
-    """The same for samples (h, n) in order, in float64."""
-    mass = torch.ones_like(s) if w is None else w
-    line = Line(s, mass[..., None], tau, w is not None)
-    terms = read(line, one_sided(line), places_left_out(line))
-    others = s.new_full((1, 1), s.shape[-1] - 1.0) if w is None else _sums_of_others(w)
-    return terms.log_scale + terms.sums()[..., 0].log() - (2 * tau * others).log()
+def log_density(line: Line, find: Find, *, left_out: bool) -> Tensor:
+    """Log densities (h, q), in float64; left_out: each sample is missing in the one at its own place."""
+    terms = read(line, one_sided(line), find(line))
+    w = line.mass[..., 0]
+    total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
+    return terms.log_scale + terms.sums()[..., 0].log() - (2 * line.tau * total).log()
 
 
 def kde_sample(
@@ -105,24 +81,17 @@ def kde_sample(
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise ValueError(f"{where}: `count` must be an integer, 0 or more, got {count!r}")
     batch = batch_shape(where, tau, x=x, weights=w)
-    draw = {"generator": generator, "device": x.device, "dtype": torch.float64}
     n, h = x.shape[-1], math.prod(batch)
-    place, level = torch.rand(h, count, **draw), torch.rand(h, count, **draw) - 0.5
+    uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)
+    place, level = uniform[0], uniform[1] - 0.5
     if w is None:
         index = (place * n).long().clamp(max=n - 1)
     else:
         mass = rows(w.detach(), batch).cumsum(-1)
         index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
     noise = -level.sign() * torch.log1p(-2 * level.abs())
-    drawn = rows(x, batch).double().gather(-1, index) + tau.expand(batch).reshape(-1, 1) * noise
+    drawn: Tensor = rows(x, batch).double().gather(-1, index) + tau.expand(batch).reshape(-1, 1) * noise
     return drawn.reshape(*batch, count).to(x.dtype)
-
-
-def _sorted_weights(w: Tensor | None, order: Tensor, batch: Shape) -> Tensor:
-    """Weights in the order of the samples, (h, n); ones without weights."""
-    if w is None:
-        return torch.ones_like(order, dtype=torch.float64)
-    return rows(w, batch).gather(-1, order)
 
 
 def _sums_of_others(w: Tensor) -> Tensor:

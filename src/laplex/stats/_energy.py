@@ -6,7 +6,8 @@ With F and G the distribution functions of two weighted samples,
 
 the three terms on the left nearly cancel where the samples are alike; the integral is a sum of squares over the gaps
 between the merged samples, which is never negative and loses no digits. For samples without weights F - G comes from
-whole numbers, which are exact. The unbiased estimators leave out the pairs of a sample with itself: with q the sum of w^2,
+whole numbers, which are exact. The unbiased estimators leave out the pairs of a sample with itself: with q the sum of
+w^2,
 
     sum over i != j of w_i w_j |x_i - x_j| / (1 - q) = 2 int F (1 - F) dt / (1 - q)
 
@@ -26,8 +27,6 @@ where the derivative of |x - y| is taken as 0.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,9 +68,7 @@ def energy_distance(
     return data.result(_energy(data, unbiased))
 
 
-def crps(
-    observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None, unbiased: bool = False
-) -> Tensor:
+def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None, unbiased: bool = False) -> Tensor:
     r"""The continuous ranked probability score of ensembles, int (F - 1[t >= y])^2 dt, in O(n log n).
 
         CRPS = E|X - y| - E|X - X'| / 2        X, X': members of the ensemble, y: the observation

@@ -4,8 +4,8 @@ Merge the samples x, with masses w that add up to 1, and y, with masses -v, to z
 
     MMD^2 = sum over x, x' of w w' k(x, x') + sum over y, y' of v v' k(y, y') - 2 sum over x, y of w v k(x, y) = s^T K s
 
-with k(x, y) = e^{-|x - y| / tau}, so that k(x, x) = 1. The three sums nearly cancel where the samples are alike. But with
-the running sums L_j = e^{-(z_j - z_{j-1}) / tau} L_{j-1} + s_j,
+with k(x, y) = e^{-|x - y| / tau}, so that k(x, x) = 1. The three sums nearly cancel where the samples are alike. But
+with the running sums L_j = e^{-(z_j - z_{j-1}) / tau} L_{j-1} + s_j,
 
     s^T K s = sum over j of L_j^2 (1 - e^{-2 (z_{j+1} - z_j) / tau}),        the last factor is 1
 
@@ -17,8 +17,8 @@ The unbiased estimator leaves out the pairs of a sample with itself. With q the 
     (w^T K w - q) / (1 - q) = w^T K w - q / (1 - q) (1 - w^T K w)
 
 and for 1 - w^T K w = 2 sum over j of w_j M_j, with M_j = sum over i <= j of w_i (1 - e^{-(z_j - z_i) / tau}), there is
-again a running sum without a subtraction, M_j = e^{-u_j} M_{j-1} + C_{j-1} (1 - e^{-u_j}) with u_j = (z_j - z_{j-1}) / tau
-and C_j the mass of all samples up to j.
+again a running sum without a subtraction, M_j = e^{-u_j} M_{j-1} + C_{j-1} (1 - e^{-u_j}), with u_j the gap before z_j
+over tau, and C_j the mass of all samples up to j.
 
     A. Gretton, K. Borgwardt, M. Rasch, B. Scholkopf, A. Smola, A kernel two-sample test, Journal of Machine Learning
         Research 13 (2012) 723-773.
@@ -97,13 +97,13 @@ def spread(z: Tensor, w: Tensor, tau: Tensor) -> Tensor:
 
 
 def squared_norms_in_order(u: Tensor, s: Tensor) -> Tensor:
-    """s^T K s, (h, c), for masses s (h, n, c) in order, and the gaps before them over tau (h, n); no derivatives of u."""
+    """s^T K s, (h, c), for masses s (h, n, c) in order, and the gaps u (h, n) before them over tau."""
     beyond = pad(u[:, 1:], (0, 1), value=torch.inf)
     return (running(torch.exp(-u), s).square() * -torch.expm1(-2 * beyond)[..., None]).sum(1)
 
 
 def spreads_in_order(u: Tensor, w: Tensor) -> Tensor:
-    """(sum of w)^2 - w^T K w, (h, c), for masses w (h, n, c) in order, and the gaps before them over tau (h, n)."""
+    """(sum of w)^2 - w^T K w, (h, c), for masses w (h, n, c) in order, and the gaps u (h, n) before them over tau."""
     missing = running(torch.exp(-u), previous(w.cumsum(1)) * -torch.expm1(-u)[..., None])
     return 2 * (w * missing).sum(1)
 

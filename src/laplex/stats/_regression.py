@@ -25,19 +25,16 @@ with the terms a b (...)^2 as its sources. At a point the samples to its left, t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from laplex._prefixes import previous
-from laplex.stats._line import FLOOR, Line, Places, one_sided, places_left_out, read, running
-from laplex.stats._order import put_back, sort, sort_and_find
-from laplex.stats._samples import at_least_two, batch_shape, length_scale, masses, numbers, rows
+from laplex.stats._estimation import Find, estimation
+from laplex.stats._line import FLOOR, Line, one_sided, read, running
+from laplex.stats._samples import numbers
 
-Find = Callable[[Line], Places]  # where the estimate is wanted
-Estimate = Callable[[Line, Find], Tensor]
 SMALLEST_VARIANCE = 1e-290  # of z; with less all samples that count are in one place, as far as float64 can tell
 
 
@@ -68,7 +65,9 @@ def nadaraya_watson(
         >>> laplex.stats.nadaraya_watson(x, y, torch.tensor([1.0, 1e6]), tau=0.5)
         tensor([10.0000, 18.6480])
     """
-    return _regression("laplex.stats.nadaraya_watson", x, y, points, tau, weights, constant)
+    where = "laplex.stats.nadaraya_watson"
+    given = estimation(where, x, points, tau, weights, numbers(where, "y", y))
+    return given.result(constant(given.line, given.find))
 
 
 def local_linear(
@@ -87,41 +86,9 @@ def local_linear(
         >>> laplex.stats.local_linear(x, y, torch.tensor([1.0, 1e6]), tau=0.5)
         tensor([1.0000e+01, 1.0000e+07])
     """
-    return _regression("laplex.stats.local_linear", x, y, points, tau, weights, linear)
-
-
-def _regression(where: str, x: Any, y: Any, points: Any, tau: Any, weights: Any, estimate: Estimate) -> Tensor:
-    x = numbers(where, "x", x)
-    y = numbers(where, "y", y, x)
-    if y.shape[-1] != x.shape[-1]:
-        raise ValueError(
-            f"{where}: `y` must have one value for each of the {x.shape[-1]} samples `x`, got shape {tuple(y.shape)}"
-        )
-    w = masses(where, "weights", weights, x)
-    tau = length_scale(where, tau, x)
-    if points is not None:
-        points = numbers(where, "points", points, x)
-    batch = batch_shape(where, tau, x=x, y=y, points=points, weights=w)
-    flat, values, tau = rows(x, batch), rows(y, batch).double(), tau.expand(batch).reshape(-1, 1)
-    w = None if w is None else rows(w, batch)
-    dtype = y.dtype if points is None else torch.promote_types(y.dtype, points.dtype)
-    if points is None:
-        at_least_two(where, x.shape[-1], w)
-        sorting = sort(flat)
-        line = weighted_line(sorting.s, values.gather(-1, sorting.order), w, tau, sorting.order)
-        result, order, size = estimate(line, places_left_out), sorting.order, x.shape[-1]
-    else:
-        common = torch.promote_types(x.dtype, points.dtype)
-        sorting, finding = sort_and_find(flat.to(common), rows(points, batch).to(common))
-        line = weighted_line(sorting.s, values.gather(-1, sorting.order), w, tau, sorting.order)
-        result, order, size = estimate(line, finding.places), finding.order, points.shape[-1]
-    return put_back(result, order).reshape(*batch, size).to(dtype)
-
-
-def weighted_line(s: Tensor, y: Tensor, w: Tensor | None, tau: Tensor, order: Tensor) -> Line:
-    """Samples s (h, n) in order, with the masses w (1, y); w in the order that it was given."""
-    mass = torch.ones_like(s) if w is None else w.gather(-1, order)
-    return Line(s, torch.stack([mass, mass * y], -1), tau, w is not None)
+    where = "laplex.stats.local_linear"
+    given = estimation(where, x, points, tau, weights, numbers(where, "y", y))
+    return given.result(linear(given.line, given.find))
 
 
 def constant(line: Line, find: Find) -> Tensor:
@@ -134,7 +101,7 @@ def linear(line: Line, find: Find) -> Tensor:
     """The value of the local line at every place, (h, q)."""
     places = find(line._replace(mass=_with_places(line)))
     terms = read(line, _moments(line), places)
-    total = sum(terms.shares)
+    total = terms.shares[0] + terms.shares[1] + terms.shares[2]
     a, t, b = (share / total for share in terms.shares)
     (_, y_left, u_left, var_left, cov_left), (_, y_right, u_right, var_right, cov_right) = (
         side.unbind(-1) for side in (terms.left, terms.right)

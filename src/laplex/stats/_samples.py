@@ -55,8 +55,9 @@ def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -
             raise ValueError(f"{where}: `{name}` must not be negative, got {float(weights.detach().min()):g}")
         if not bool((weights > 0).any(-1).all()):
             raise ValueError(f"{where}: `{name}` must be positive somewhere in each row, got only zeros")
-    wide = weights.double()
-    return wide / wide.detach().amax(-1, keepdim=True)
+    wide: Tensor = weights.double()
+    scaled: Tensor = wide / wide.detach().amax(-1, keepdim=True)
+    return scaled
 
 
 def batch_shape(where: str, tau: Any = None, **tensors: Tensor | None) -> Shape:
@@ -122,11 +123,10 @@ class Merged(NamedTuple):
 
         Without weights they are whole numbers, m and -n in units of 1 / (n m), so that equal samples cancel exactly.
         """
-        masses = torch.cat([self.w, -self.v], -1)
         if self.weighted:
-            return masses, 1.0
-        m = self.v.shape[-1]
-        return torch.where(masses > 0, float(m), float(-self.n)), 1 / (self.n * m)
+            return torch.cat([self.w, -self.v], -1), 1.0
+        n, m = self.n, self.v.shape[-1]
+        return torch.cat([torch.full_like(self.w, m), torch.full_like(self.v, -n)], -1), 1 / (n * m)
 
     def excesses(self) -> list[tuple[Tensor, Tensor]]:
         """For each sample its masses (h, n + m), 0 for the other, and q / (1 - q) (h,), with q the sum of squares."""
@@ -164,9 +164,10 @@ def merged(
     batch = batch_shape(where, tau, **shapes)
     dtype = torch.promote_types(x.dtype, y.dtype)
     z = torch.cat([rows(side, batch).to(torch.promote_types(dtype, torch.float32)) for side in (x, y)], -1)
-    shares = [_shares(mass, side, batch) for mass, side in ((w, x), (v, y))]
     length = torch.ones((), dtype=torch.float64, device=z.device) if tau is None else tau
-    return Merged(z, *shares, length.expand(batch).reshape(-1), w is not None or v is not None, batch, dtype, single)
+    weighted = w is not None or v is not None
+    w, v = _shares(w, x, batch), _shares(v, y, batch)
+    return Merged(z, w, v, length.expand(batch).reshape(-1), weighted, batch, dtype, single)
 
 
 def _shares(mass: Tensor | None, x: Tensor, batch: Shape) -> Tensor:
