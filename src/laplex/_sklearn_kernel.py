@@ -32,10 +32,9 @@ class _OnTheLine(BaseEstimator):  # type: ignore[misc]
     def _weights(self, sample_weight: Any, X: np.ndarray) -> Tensor | None:
         if sample_weight is None:
             return None
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weights.any():
+        if not np.asarray(sample_weight).any():
             raise ValueError(f"{self._where}: `sample_weight` must be positive somewhere, got only zeros")
-        return _tensor(weights)
+        return _tensor(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
 
     def _places(self, X: Any, **options: Any) -> Tensor:
         """The feature of X (n, 1), as (n,)."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from laplex._checks.counts import integer
 from laplex.stats._estimation import Find, estimation
 from laplex.stats._line import Line, one_sided, read
 from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
@@ -78,8 +79,7 @@ def kde_sample(
     x = numbers(where, "x", x)
     w = masses(where, "weights", weights, x)
     tau = length_scale(where, tau, x)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise ValueError(f"{where}: `count` must be an integer, 0 or more, got {count!r}")
+    count = integer(where, "count", count, 0)
     batch = batch_shape(where, tau, x=x, weights=w)
     n, h = x.shape[-1], math.prod(batch)
     uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)

@@ -31,6 +31,7 @@ from laplex._prefixes import previous
 from laplex._states import chain
 
 FLOOR = 1e-200  # of one-sided sums of weights whose largest is 1: with less, digits would be lost
+LARGEST = 700.0  # exponent
 
 
 class Line(NamedTuple):
@@ -66,10 +67,12 @@ class Terms(NamedTuple):
     tied: Tensor  # (h, q, c): sums relative to e^m
     right: Tensor  # (h, q, c)
     distances: tuple[Tensor, Tensor]  # (h, q) each: to the samples where left and right are taken, over tau
+    faint: Tensor | None  # (h, q, c): sums over samples of weight 0 that no other term has, relative to e^m
 
     def sums(self) -> Tensor:
         """All sums relative to e^m, (h, q, c)."""
-        return self.shares[0][..., None] * self.left + self.tied + self.shares[2][..., None] * self.right
+        all_sums = self.shares[0][..., None] * self.left + self.tied + self.shares[2][..., None] * self.right
+        return all_sums if self.faint is None else all_sums + self.faint
 
 
 def running(decay: Tensor, v: Tensor) -> Tensor:
@@ -85,35 +88,60 @@ def one_sided(line: Line) -> Tensor:
 
 def read(line: Line, states: Tensor, places: Places) -> Terms:
     """The terms at every point, from states (2 h, n, c) whose first channel is the sum of weights."""
-    from_left, mirrored = states.tensor_split(2)
-    from_right = mirrored.flip(1)
-    n = line.s.shape[-1]
-    left, right = places.below - 1, places.upto
-    if line.weighted:
-        left, right = _usable(from_left[..., 0], left), n - 1 - _usable(mirrored[..., 0], n - 1 - right)
-    sides = []
-    for states, index, sign in ((from_left, left, 1), (from_right, right, -1)):
-        present = (index >= 0) & (index < n)
-        index = index.clamp(0, n - 1)
-        u = torch.where(present, sign * (places.p - line.s.gather(-1, index)), 0.0) / line.tau
-        sums = take(states, index)
-        weight = torch.where(present, sums[..., 0], 1.0)
-        relative = torch.where(present[..., None], sums / weight[..., None], 0.0)
-        sides.append((torch.where(present, weight.log() - u, -torch.inf), relative, u))
-    (log_left, left_sums, u_left), (log_right, right_sums, u_right) = sides
-    return _terms(places.tied, (log_left, log_right), (left_sums, right_sums), (u_left, u_right))
-
-
-def _terms(
-    tied: Tensor, logs: tuple[Tensor, Tensor], sums: tuple[Tensor, Tensor], distances: tuple[Tensor, Tensor]
-) -> Terms:
-    log_left, log_right = logs
-    log_scale = torch.maximum(torch.maximum(log_left, log_right), tied[..., 0].log()).detach()
+    n, (from_left, from_right) = line.s.shape[-1], states.tensor_split(2)
+    views = (
+        (from_left, line.s, places.p, places.below - 1),
+        (from_right, -line.s.flip(-1), -places.p, n - 1 - places.upto),  # in the mirror
+    )
+    left, right = (_side(view, line) for view in views)
+    tied = places.tied
+    log_scale = torch.maximum(torch.maximum(left.log_weight, right.log_weight), tied[..., 0].log()).detach()
     # Tied masses are divided, not multiplied by e^-m: those of weight 0 have derivatives. Where e^m would underflow
     # they are 0.
-    tied = tied / torch.exp(log_scale.clamp(min=-700.0))[..., None]
-    shares = torch.exp(log_left - log_scale), tied[..., 0], torch.exp(log_right - log_scale)
-    return Terms(log_scale, shares, sums[0], tied, sums[1], distances)
+    tied = tied / torch.exp(log_scale.clamp(min=-LARGEST))[..., None]
+    shares = torch.exp(left.log_weight - log_scale), tied[..., 0], torch.exp(right.log_weight - log_scale)
+    faint = None
+    if line.weighted:
+        faint = _faint(views[0], left, log_scale, line.tau) + _faint(views[1], right, log_scale, line.tau)
+    return Terms(log_scale, shares, left.sums, tied, right.sums, (left.u, right.u), faint)
+
+
+class _Side(NamedTuple):
+    """What points see on one side, at the nearest sample where the sum of weights has its digits."""
+
+    log_weight: Tensor  # (h, q): of all samples there, as the point sees it; -inf if there are none
+    sums: Tensor  # (h, q, c): over the sum of weights
+    u: Tensor  # (h, q): the distance over tau
+    nearest: Tensor  # (h, q): the sample, or -1
+
+
+View = tuple[Tensor, Tensor, Tensor, Tensor]  # states (h, n, c), samples (h, n), points and the nearest samples (h, q)
+
+
+def _side(view: View, line: Line) -> _Side:
+    states, s, p, index = view
+    if line.weighted:
+        index = _usable(states[..., 0], index)
+    present, place = index >= 0, index.clamp(min=0)
+    u = torch.where(present, p - s.gather(-1, place), 0.0) / line.tau
+    sums = take(states, place)
+    weight = torch.where(present, sums[..., 0], 1.0)
+    relative = torch.where(present[..., None], sums / weight[..., None], 0.0)
+    return _Side(torch.where(present, weight.log() - u, -torch.inf), relative, u, index)
+
+
+def _faint(view: View, side: _Side, log_scale: Tensor, tau: Tensor) -> Tensor:
+    """Sums (h, q, c), relative to e^m, of samples of weight 0 between a point and the sample that its side is read at.
+
+    They are 0 (or so small that they do not count) and have derivatives: what a little weight there would change. Where
+    the sample that is read is so far away and yet the nearest one, that change is too large for a number, and left out.
+    """
+    states, s, p, index = view
+    counts = (index > side.nearest) & (side.log_weight.detach() < log_scale - 100.0)
+    index = index.clamp(min=0)
+    u = (p - s.gather(-1, index)) / tau
+    decay = torch.exp(torch.where(counts, -u - log_scale, 0.0).clamp(max=LARGEST))
+    return torch.where(counts[..., None], decay[..., None] * take(states, index), 0.0)
 
 
 def places_of(line: Line, p: Tensor, below: Tensor, upto: Tensor) -> Places:
@@ -150,6 +178,6 @@ def _group_sums(line: Line) -> Tensor:
 
 def _usable(weight: Tensor, index: Tensor) -> Tensor:
     """The last place up to ``index`` where a one-sided sum of weights (h, n) has its digits, or -1."""
-    n = weight.shape[-1]
-    places = torch.where(weight.detach() > FLOOR, torch.arange(n, device=weight.device), -1).cummax(-1).values
-    return torch.where(index >= 0, places.gather(-1, index.clamp(0, n - 1)), -1)
+    order = torch.arange(weight.shape[-1], device=weight.device)
+    places = torch.where(weight.detach() > FLOOR, order, -1).cummax(-1).values
+    return torch.where(index >= 0, places.gather(-1, index.clamp(min=0)), -1)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import integer
 from laplex.stats._mmd import gaps, spreads_in_order, squared_norms_in_order
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, length_scale, merged
@@ -74,8 +75,7 @@ def permutation_test(
     if (tau is None) == (statistic == "mmd"):
         needed = "needs" if statistic == "mmd" else "has no use for"
         raise ValueError(f"{where}: the statistic {statistic!r} {needed} `tau`, got {tau!r}")
-    if isinstance(permutations, bool) or not isinstance(permutations, int) or permutations < 1:
-        raise ValueError(f"{where}: `permutations` must be a positive integer, got {permutations!r}")
+    permutations = integer(where, "permutations", permutations)
     with torch.no_grad():
         length = None if tau is None else length_scale(where, tau, x if isinstance(x, Tensor) else torch.empty(0))
         data = merged(where, x, y, None, None, unbiased, length)

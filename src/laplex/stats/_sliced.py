@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import integer
 from laplex.stats._energy import energy_distance
 from laplex.stats._mmd import mmd
 from laplex.stats._samples import numbers
@@ -132,11 +133,9 @@ def _directions(
                 f"{tuple(given.shape)}"
             )
         return given.to(device=device, dtype=torch.float64)
-    if isinstance(projections, bool) or not isinstance(projections, int) or projections < 1:
-        raise ValueError(
-            f"{where}: `projections` must be a positive integer or a tensor of directions, got {projections!r}"
-        )
-    drawn = torch.randn(projections, d, generator=generator, device=device, dtype=torch.float64)
+    drawn = torch.randn(
+        integer(where, "projections", projections), d, generator=generator, device=device, dtype=torch.float64
+    )
     unit: Tensor = drawn / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
     return unit
 
