@@ -35,8 +35,9 @@ def bandwidth(
     ``kde(x, tau=tau)``. For regressions it is minus the squared error of the prediction from all others. Bandwidths in
     equal ratios are tried, and a golden-section search refines the best of them. No derivatives.
 
-    Samples that are repeated, as in rounded data, predict each other: the likelihood then has no bound as tau goes to
-    0, and the result is the lower bound, which should be the step to which the data were rounded.
+    Samples that are repeated, as in rounded data, predict each other: where all of them are, the likelihood has no
+    bound as tau goes to 0, and the result is the lower bound. Give the step to which the data were rounded as that
+    bound.
 
     Args:
         x (..., n): samples, at least 2.

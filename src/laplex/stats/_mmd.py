@@ -38,7 +38,7 @@ from laplex._prefixes import previous
 from laplex._scan.autograd import scan
 from laplex.stats._line import running
 from laplex.stats._order import sort
-from laplex.stats._samples import length_scale, merged
+from laplex.stats._samples import merged
 
 
 def mmd(
@@ -75,7 +75,7 @@ def mmd(
         tensor(0.2838)
     """
     where = "laplex.stats.mmd"
-    data = merged(where, x, y, weights_x, weights_y, unbiased, length_scale(where, tau, x))
+    data = merged(where, x, y, weights_x, weights_y, unbiased, tau)
     signed, unit = data.signed()
     value = squared_norm(data.z, signed, data.tau) * unit**2
     if unbiased:
@@ -86,14 +86,12 @@ def mmd(
 
 def squared_norm(z: Tensor, s: Tensor, tau: Tensor) -> Tensor:
     """s^T K s, (h,), for places z and masses s (h, n) that are in no order, and tau (h,)."""
-    value: Tensor = _function(_SquaredNorm, _TransformableSquaredNorm).apply(z, s, tau)
-    return value
+    return _form(z, s, tau, False)
 
 
 def spread(z: Tensor, w: Tensor, tau: Tensor) -> Tensor:
     """(sum of w)^2 - w^T K w, (h,), for places z and masses w (h, n) that are not negative, and tau (h,)."""
-    value: Tensor = _function(_Spread, _TransformableSpread).apply(z, w, tau)
-    return value
+    return _form(z, w, tau, True)
 
 
 def squared_norms_in_order(u: Tensor, s: Tensor) -> Tensor:
@@ -113,96 +111,63 @@ def gaps(s: Tensor, tau: Tensor) -> Tensor:
     return pad(s.diff(dim=-1), (1, 0)) / tau[:, None]
 
 
-def _function(plain: Any, transformable: Any) -> Any:
-    return plain if torch.compiler.is_compiling() else transformable
+def _form(z: Tensor, s: Tensor, tau: Tensor, missing: bool) -> Tensor:
+    function = _Form if torch.compiler.is_compiling() else _TransformableForm
+    value: Tensor = function.apply(z, s, tau, missing)
+    return value
 
 
-class _SquaredNorm(torch.autograd.Function):
-    """Q = s^T K s, whose derivatives are 2 K s in s, 2 s S s / tau in z, with the odd sums S s, and s^T A_1 s / tau in
-    tau, with the sums weighted by distance (``laplex._scan``)."""
+class _Form(torch.autograd.Function):
+    """Q = s^T K s, or what is missing to (sum of s)^2. The derivatives of Q are 2 K s in s, 2 s S s / tau in z, with
+    the odd sums S s, and s^T A_1 s / tau in tau, with the sums weighted by distance (``laplex._scan``)."""
 
     generate_vmap_rule = True
-    SIGN = 1.0
 
     @staticmethod
-    def forward(z: Tensor, s: Tensor, tau: Tensor) -> Tensor:
+    def forward(z: Tensor, s: Tensor, tau: Tensor, missing: bool) -> Tensor:
         places, order = sort(z)
-        return squared_norms_in_order(gaps(places, tau), s.gather(-1, order)[..., None])[:, 0]
+        form = spreads_in_order if missing else squared_norms_in_order
+        return form(gaps(places, tau), s.gather(-1, order)[..., None])[:, 0]
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.missing = inputs
+        ctx.save_for_backward(*tensors)
 
-    @classmethod
-    def slopes(cls, z: Tensor, s: Tensor, tau: Tensor, to_tau: bool) -> tuple[Tensor, Tensor, Tensor | None]:
-        """The derivatives in z (h, n), s (h, n) and tau (h,), differentiable."""
-        z = z.double()
-        table = _backends.choose(z.device, z.shape[-1], z.shape[-1], None)
-        matrix = planned_matrix("laplex.stats", (z, z), tau, tuple(z.shape[:1]), None, (table, None))
-        even, odd = (part[:, 0] for part in scan(s[:, None], matrix, odd=True))
-        in_s = 2 * even if cls.SIGN > 0 else 2 * (s.sum(-1, keepdim=True) - even)
-        in_tau = None
-        if to_tau:
-            stretched = scan(s[:, None], matrix, odd=False, degree=1)[0][:, 0]
-            in_tau = cls.SIGN * (s * stretched).sum(-1) / tau
-        return cls.SIGN * 2 * s * odd / tau[:, None], in_s, in_tau
-
-    @classmethod
-    def pull(cls, ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
         z, s, tau = ctx.saved_tensors
-        in_z, in_s, in_tau = cls.slopes(z, s, tau, ctx.needs_input_grad[2])
-        return (g[:, None] * in_z).to(z.dtype), g[:, None] * in_s, None if in_tau is None else g * in_tau
+        in_z, in_s, in_tau = _slopes(z, s, tau, ctx.missing, ctx.needs_input_grad[2])
+        return (g[:, None] * in_z).to(z.dtype), g[:, None] * in_s, None if in_tau is None else g * in_tau, None
 
-    @classmethod
-    def push(cls, ctx: Any, dz: Tensor | None, ds: Tensor | None, dtau: Tensor | None) -> Tensor:
+
+class _TransformableForm(_Form):
+    """The same with forward mode, which torch.compile does not trace."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _Form.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:3])
+
+    @staticmethod
+    def jvp(ctx: Any, dz: Tensor | None, ds: Tensor | None, dtau: Tensor | None, _: None) -> Tensor:
         z, s, tau = ctx.saved_tensors
-        in_z, in_s, in_tau = cls.slopes(z, s, tau, dtau is not None)
+        in_z, in_s, in_tau = _slopes(z, s, tau, ctx.missing, dtau is not None)
         change = torch.zeros_like(tau)
         for tangent, slope in ((dz, in_z), (ds, in_s)):
             change = change if tangent is None else change + (tangent * slope).sum(-1)
         return change if dtau is None or in_tau is None else change + dtau * in_tau
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        return _SquaredNorm.pull(ctx, g)
 
-
-class _TransformableSquaredNorm(_SquaredNorm):
-    """The same with forward mode, which torch.compile does not trace."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        return _SquaredNorm.push(ctx, *tangents)
-
-
-class _Spread(_SquaredNorm):
-    """P = (sum of w)^2 - Q."""
-
-    SIGN = -1.0
-
-    @staticmethod
-    def forward(z: Tensor, w: Tensor, tau: Tensor) -> Tensor:
-        places, order = sort(z)
-        return spreads_in_order(gaps(places, tau), w.gather(-1, order)[..., None])[:, 0]
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        return _Spread.pull(ctx, g)
-
-
-class _TransformableSpread(_Spread):
-    """The same with forward mode, which torch.compile does not trace."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Tensor | None) -> Tensor:
-        return _Spread.push(ctx, *tangents)
+def _slopes(z: Tensor, s: Tensor, tau: Tensor, missing: bool, to_tau: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The derivatives of a form in z (h, n), s (h, n) and tau (h,), differentiable in turn."""
+    z, sign = z.double(), -1.0 if missing else 1.0
+    table = _backends.choose(z.device, z.shape[-1], z.shape[-1], None)
+    matrix = planned_matrix("laplex.stats", (z, z), tau, tuple(z.shape[:1]), None, (table, None))
+    even, odd = (part[:, 0] for part in scan(s[:, None], matrix, odd=True))
+    in_s = 2 * (s.sum(-1, keepdim=True) - even) if missing else 2 * even
+    in_tau = None
+    if to_tau:
+        stretched = scan(s[:, None], matrix, odd=False, degree=1)[0][:, 0]
+        in_tau = sign * (s * stretched).sum(-1) / tau
+    return sign * 2 * s * odd / tau[:, None], in_s, in_tau

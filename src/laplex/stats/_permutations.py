@@ -19,7 +19,7 @@ from torch import Tensor
 from laplex._checks.counts import integer
 from laplex.stats._mmd import gaps, spreads_in_order, squared_norms_in_order
 from laplex.stats._order import sort
-from laplex.stats._samples import Merged, length_scale, merged
+from laplex.stats._samples import Merged, merged
 
 NAMES = ("mmd", "energy_distance")
 BLOCK = 1 << 18  # numbers in the masses of a block of permutations: 2 MiB, which a core's cache holds
@@ -77,8 +77,7 @@ def permutation_test(
         raise ValueError(f"{where}: the statistic {statistic!r} {needed} `tau`, got {tau!r}")
     permutations = integer(where, "permutations", permutations)
     with torch.no_grad():
-        length = None if tau is None else length_scale(where, tau, x if isinstance(x, Tensor) else torch.empty(0))
-        data = merged(where, x, y, None, None, unbiased, length)
+        data = merged(where, x, y, None, None, unbiased, tau)
         values = _of_function(where, statistic, data) if callable(statistic) else _of_name(statistic, data, unbiased)
         blocks = _labels(data, permutations, generator)
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)

@@ -148,23 +148,23 @@ def merged(
     weights_x: Any,
     weights_y: Any,
     unbiased: bool,
-    tau: Tensor | None = None,
+    tau: Any = None,
     names: tuple[str, str, str, str] = ("x", "y", "weights_x", "weights_y"),
     single: bool = False,
 ) -> Merged:
-    """Two samples and their weights, checked."""
+    """Two samples, their weights and tau, checked; without a tau it is 1."""
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
+    length = length_scale(where, 1.0 if tau is None else tau, x)
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
     if unbiased:
         at_least_two(where, x.shape[-1], w, names[0])
         if not single:
             at_least_two(where, y.shape[-1], v, names[1])
     shapes = dict(zip(names, (x, y, w, v), strict=True))
-    batch = batch_shape(where, tau, **shapes)
+    batch = batch_shape(where, length, **shapes)
     dtype = torch.promote_types(x.dtype, y.dtype)
     z = torch.cat([rows(side, batch).to(torch.promote_types(dtype, torch.float32)) for side in (x, y)], -1)
-    length = torch.ones((), dtype=torch.float64, device=z.device) if tau is None else tau
     weighted = w is not None or v is not None
     w, v = _shares(w, x, batch), _shares(v, y, batch)
     return Merged(z, w, v, length.expand(batch).reshape(-1), weighted, batch, dtype, single)
