@@ -72,7 +72,7 @@ class LaplaceKernelDensity(_OnTheLine):
         >>> from laplex.sklearn import LaplaceKernelDensity
         >>> X = np.array([[0.0], [1.0], [3.0]])
         >>> LaplaceKernelDensity(bandwidth=1.0).fit(X).score_samples([[0.0]]).round(4)
-        array([-1.4428])
+        array([-1.4427])
     """
 
     __module__ = "laplex.sklearn"

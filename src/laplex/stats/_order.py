@@ -68,7 +68,7 @@ def _in_core(*tensors: Tensor) -> bool:
 def _core_order(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Of a (h, n) and of b (h, k): what sorts them, and, in that order, the counts of the others below and up to."""
     table = _backends.load("cpp", "cpu")
-    found = ops.order(a.detach(), b.detach(), "merged", table)
-    sides = (side.indices.long().unbind(1) for side in (found.target, found.source))
+    merged = ops.order(a.detach(), b.detach(), "merged", table)
+    sides = (side.indices.long().unbind(1) for side in (merged.target, merged.source))
     (a_order, _, *a_counts), (b_order, _, *b_counts) = sides
     return (a_order, *a_counts), (b_order, *b_counts)

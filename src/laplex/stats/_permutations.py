@@ -24,7 +24,7 @@ from laplex.stats._samples import Merged, merged
 NAMES = ("mmd", "energy_distance")
 BLOCK = 1 << 18  # numbers in the masses of a block of permutations: 2 MiB, which a core's cache holds
 GPU_BLOCK = 1 << 24  # on a GPU few launches matter more
-ALIKE = 1e-10  # values within this relative distance count as equal: they differ by rounding
+ROUNDING = 1e-10  # values within this relative distance count as equal: they differ by rounding
 
 
 class PermutationTest(NamedTuple):
@@ -81,7 +81,7 @@ def permutation_test(
         values = _of_function(where, statistic, data) if callable(statistic) else _of_name(statistic, data, unbiased)
         blocks = _labels(data, permutations, generator)
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)
-        reached = null >= (observed - ALIKE * observed.abs())[:, None]
+        reached = null >= (observed - ROUNDING * observed.abs())[:, None]
         p = (1 + reached.sum(-1)).double() / (1 + permutations)
     return PermutationTest(data.result(observed), data.result(p), null.reshape(*data.batch, -1).to(data.dtype))
 
