@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from laplex import stats
+from laplex._states import chain
+from laplex.stats import _order
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
@@ -128,3 +130,21 @@ def test_many_samples_in_a_short_span():
     got = stats.kde(x, p, tau=1.0)
     want = torch.stack([torch.logsumexp(-(x - each).abs(), 0) for each in p]) - math.log(2 * n)
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+
+
+def test_without_the_compiled_core(monkeypatch):
+    """Plain torch sorts and scans, as on a GPU."""
+    x, p, w = torch.randn(2, 70).double(), torch.randn(2, 50).double(), dense.weights_with_zeros(70)
+    calls = {
+        "kde": lambda: stats.kde(x, p, tau=0.3, weights=w),
+        "kde left out": lambda: stats.kde(x, tau=0.3),
+        "local_linear": lambda: stats.local_linear(x, x.sin(), p, tau=0.3, weights=w),
+        "mmd": lambda: stats.mmd(x, p, tau=0.3, unbiased=True),
+        "energy_distance": lambda: stats.energy_distance(x, p),
+        "bandwidth": lambda: stats.bandwidth(x),
+    }
+    compiled = {name: call() for name, call in calls.items()}
+    monkeypatch.setattr(_order, "_in_core", lambda *tensors: False)
+    monkeypatch.setattr(chain, "core", None)
+    for name, call in calls.items():
+        torch.testing.assert_close(call(), compiled[name], rtol=1e-11, atol=1e-11, msg=name)

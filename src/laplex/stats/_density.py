@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from laplex._checks.counts import integer
 from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, one_sided, read
+from laplex.stats._line import Line, cumulative, one_sided, read, take
 from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
 
 
@@ -90,11 +90,11 @@ def kde_sample(
         mass = rows(w.detach(), batch).cumsum(-1)
         index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
     noise = -level.sign() * torch.log1p(-2 * level.abs())
-    drawn: Tensor = rows(x, batch).double().gather(-1, index) + tau.expand(batch).reshape(-1, 1) * noise
+    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + tau.expand(batch).reshape(-1, 1) * noise
     return drawn.reshape(*batch, count).to(x.dtype)
 
 
 def _sums_of_others(w: Tensor) -> Tensor:
     """For every weight the sum of all others, (h, n), without a subtraction."""
-    before, after = w.cumsum(-1)[:, :-1], w.flip(-1).cumsum(-1)[:, :-1].flip(-1)
-    return pad(before, (1, 0)) + pad(after, (0, 1))
+    before, after = (cumulative(side[..., None])[:, :-1, 0] for side in (w, w.flip(-1)))
+    return pad(before, (1, 0)) + pad(after.flip(-1), (0, 1))

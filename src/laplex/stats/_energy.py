@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from laplex.stats._line import cumulative
 from laplex.stats._order import sort
 from laplex.stats._samples import Merged, merged, numbers
 
@@ -112,7 +113,7 @@ def _energy(data: Merged, unbiased: bool) -> Tensor:
 
 def squared_difference(z: Tensor, masses: Tensor) -> Tensor:
     """2 int (F - G)^2 dt, (h,), for places z (h, n) in order and their signed masses."""
-    fixed, after = z.detach(), masses.cumsum(-1)
+    fixed, after = z.detach(), cumulative(masses[..., None])[..., 0]
     value = 2 * (after[:, :-1].square() * fixed.diff(dim=-1)).sum(-1)
     before, beyond = _around_ties(fixed, after)
     return value - 2 * ((z - fixed) * masses * (before + beyond)).sum(-1)
@@ -121,8 +122,8 @@ def squared_difference(z: Tensor, masses: Tensor) -> Tensor:
 def mean_distance(z: Tensor, masses: Tensor) -> Tensor:
     """sum over i, j of w_i w_j |z_i - z_j| = 2 int F (1 - F) dt, (h,), for masses with the sum 1."""
     fixed = z.detach()
-    after = masses.cumsum(-1)
-    rest = masses.flip(-1).cumsum(-1).flip(-1)[:, 1:]  # 1 - F after every place but the last
+    after = cumulative(masses[..., None])[..., 0]
+    rest = cumulative(masses.flip(-1)[..., None])[..., 0].flip(-1)[:, 1:]  # 1 - F after every place but the last
     value = 2 * (after[:, :-1] * rest * fixed.diff(dim=-1)).sum(-1)
     before, beyond = _around_ties(fixed, after)
     return value + 2 * ((z - fixed) * masses * (before + beyond - after[:, -1:])).sum(-1)

@@ -80,6 +80,11 @@ def running(decay: Tensor, v: Tensor) -> Tensor:
     return chain.scan(decay[..., None, None], v[..., None, :])[..., 0, :]
 
 
+def cumulative(v: Tensor) -> Tensor:
+    """v (h, n, c) summed up to each of n. On a GPU ``cumsum`` has other rounding errors every time."""
+    return running(torch.ones_like(v[..., 0]), v) if v.is_cuda else v.cumsum(1)
+
+
 def one_sided(line: Line) -> Tensor:
     """L over the samples and over their mirror image, (2 h, n, c)."""
     gaps, mass = line.both_ways()
@@ -123,7 +128,7 @@ def _side(view: View, line: Line) -> _Side:
     if line.weighted:
         index = _usable(states[..., 0], index)
     present, place = index >= 0, index.clamp(min=0)
-    u = torch.where(present, p - s.gather(-1, place), 0.0) / line.tau
+    u = torch.where(present, p - take(s[..., None], place)[..., 0], 0.0) / line.tau
     sums = take(states, place)
     weight = torch.where(present, sums[..., 0], 1.0)
     relative = torch.where(present[..., None], sums / weight[..., None], 0.0)
@@ -139,7 +144,7 @@ def _faint(view: View, side: _Side, log_scale: Tensor, tau: Tensor) -> Tensor:
     states, s, p, index = view
     counts = (index > side.nearest) & (side.log_weight.detach() < log_scale - 100.0)
     index = index.clamp(min=0)
-    u = (p - s.gather(-1, index)) / tau
+    u = (p - take(s[..., None], index)[..., 0]) / tau
     decay = torch.exp(torch.where(counts, -u - log_scale, 0.0).clamp(max=LARGEST))
     return torch.where(counts[..., None], decay[..., None] * take(states, index), 0.0)
 
@@ -166,7 +171,12 @@ def places_left_out(line: Line) -> Places:
 
 
 def take(v: Tensor, index: Tensor) -> Tensor:
-    """v (h, n, c) at index (h, q)."""
+    """v (h, n, c) at index (h, q), which may name a place many times.
+
+    On a GPU the derivative of ``gather`` adds in any order, that of an index always in the same one.
+    """
+    if v.is_cuda:
+        return v[torch.arange(v.shape[0], device=v.device)[:, None], index]
     return v.gather(1, index[..., None].expand(-1, -1, v.shape[-1]))
 
 

@@ -36,7 +36,7 @@ from laplex import _backends
 from laplex._plan import planned_matrix
 from laplex._prefixes import previous
 from laplex._scan.autograd import scan
-from laplex.stats._line import running
+from laplex.stats._line import cumulative, running
 from laplex.stats._order import sort
 from laplex.stats._samples import merged
 
@@ -102,7 +102,7 @@ def squared_norms_in_order(u: Tensor, s: Tensor) -> Tensor:
 
 def spreads_in_order(u: Tensor, w: Tensor) -> Tensor:
     """(sum of w)^2 - w^T K w, (h, c), for masses w (h, n, c) in order, and the gaps u (h, n) before them over tau."""
-    missing = running(torch.exp(-u), previous(w.cumsum(1)) * -torch.expm1(-u)[..., None])
+    missing = running(torch.exp(-u), previous(cumulative(w)) * -torch.expm1(-u)[..., None])
     return 2 * (w * missing).sum(1)
 
 

@@ -79,7 +79,8 @@ def local_linear(
     also at the ends of the data, where the mean of :func:`nadaraya_watson` is biased. Beyond them it extrapolates the
     line of the last samples. Where all samples that count are in one place, the line is flat.
 
-    Arguments, results and derivatives are those of :func:`nadaraya_watson`.
+    Arguments, results and derivatives are those of :func:`nadaraya_watson`. (There the gradient of a weight that is 0
+    is always right; here it is 0 for points beyond all samples of positive weight on its side.)
 
     Example:
         >>> x, y = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 10.0, 20.0])
