@@ -49,6 +49,7 @@ from laplex import gp as gp
 from laplex import nn as nn
 from laplex import reference as reference
 from laplex import soft as soft
+from laplex import stats as stats
 from laplex._algebra import SumOperator as SumOperator
 from laplex._cholesky import CholeskyFactor as CholeskyFactor
 from laplex._errors import PerformanceWarning as PerformanceWarning
@@ -89,4 +90,5 @@ __all__ = [
     "reseat",
     "seriate",
     "soft",
+    "stats",
 ]

@@ -22,9 +22,10 @@ except ImportError as error:
         "install it with `pip install 'scikit-learn>=1.6'`"
     ) from error
 
+from laplex._sklearn_kernel import LaplaceKernelDensity, LaplaceKernelRegressor
 from laplex._sklearn_process import LaplexGaussianProcess
 
-__all__ = ["LaplexGaussianProcess", "LaplexTransformer"]
+__all__ = ["LaplaceKernelDensity", "LaplaceKernelRegressor", "LaplexGaussianProcess", "LaplexTransformer"]
 
 
 class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -136,6 +136,7 @@ PACKAGES = [
     laplex.gp,
     laplex.density,
     laplex.soft,
+    laplex.stats,
     laplex.reference,
     laplex.backends,
     laplex.testing,

@@ -93,7 +93,7 @@ def test_public_names():
         "gp",
         "gram",
     ]
-    names += ["linear", "nn", "rank", "reference", "reseat", "seriate", "soft"]
+    names += ["linear", "nn", "rank", "reference", "reseat", "seriate", "soft", "stats"]
     assert laplex.__all__ == names
     assert all(hasattr(laplex, name) for name in names)
 

@@ -1,0 +1,100 @@
+"""Kernel density estimates on the line, with the Laplace distribution as the kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from laplex._checks.counts import integer
+from laplex.stats._estimation import Find, estimation
+from laplex.stats._line import Line, cumulative, one_sided, read, take
+from laplex.stats._samples import batch_shape, length_scale, masses, numbers, rows
+
+
+def kde(x: Tensor, points: Tensor | None = None, *, tau: Any, weights: Tensor | None = None) -> Tensor:
+    r"""The logarithm of a kernel density estimate, at any points, in O((n + m) log n).
+
+        log f(p) = log sum over j of w_j e^{-|p - x_j| / tau} / (2 tau W)        W: the sum of the weights w
+
+    It is right however far from all samples a point is. Differentiable to any order in points, x, tau and weights;
+    where a point is equal to a sample the derivative of their distance is taken as 0.
+
+    Args:
+        x (..., n): samples.
+        points (..., m): where the density is estimated. None: at the samples, each of which is left out of the estimate
+            at its own place (leave-one-out). The sum of that is a likelihood, which can choose tau: :func:`bandwidth`.
+        tau: the bandwidth, in the units of x: a positive number, or a tensor with one value for every row.
+        weights (..., n): not negative; None for equal ones.
+
+    Returns:
+        Log densities (..., m), or (..., n). Leading dimensions of all arguments broadcast.
+
+    Example:
+        >>> x = torch.tensor([0.0, 1.0, 3.0])
+        >>> laplex.stats.kde(x, torch.tensor([0.0, 1e6]), tau=1.0).exp()
+        tensor([0.2363, 0.0000])
+        >>> laplex.stats.kde(x, torch.tensor([1e6]), tau=1.0)  # log(e^3 + e + 1) - log(6) - 1e6
+        tensor([-999998.6250])
+    """
+    given = estimation("laplex.stats.kde", x, points, tau, weights)
+    return given.result(log_density(given.line, given.find, left_out=points is None))
+
+
+def log_density(line: Line, find: Find, *, left_out: bool) -> Tensor:
+    """Log densities (h, q), in float64; left_out: each sample is missing in the one at its own place."""
+    terms = read(line, one_sided(line), find(line))
+    w = line.mass[..., 0]
+    total = _sums_of_others(w) if left_out else w.sum(-1, keepdim=True)
+    return terms.log_scale + terms.sums()[..., 0].log() - (2 * line.tau * total).log()
+
+
+def kde_sample(
+    x: Tensor,
+    count: int,
+    *,
+    tau: Any,
+    weights: Tensor | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draws (..., count) from the kernel density estimate: a sample, and noise of the Laplace distribution.
+
+    They have derivatives in x and tau, with the choice of the sample held.
+
+    Args:
+        x (..., n): samples.
+        count: how many to draw from each row.
+        tau: the bandwidth, as in :func:`kde`.
+        weights (..., n): not negative; None for equal ones.
+        generator: of the random numbers.
+
+    Example:
+        >>> laplex.stats.kde_sample(torch.tensor([0.0, 10.0]), 4, tau=0.1).shape
+        torch.Size([4])
+    """
+    where = "laplex.stats.kde_sample"
+    x = numbers(where, "x", x)
+    w = masses(where, "weights", weights, x)
+    tau = length_scale(where, tau, x)
+    count = integer(where, "count", count, 0)
+    batch = batch_shape(where, tau, x=x, weights=w)
+    n, h = x.shape[-1], math.prod(batch)
+    uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)
+    place, level = uniform[0], uniform[1] - 0.5
+    if w is None:
+        index = (place * n).long().clamp(max=n - 1)
+    else:
+        mass = rows(w.detach(), batch).cumsum(-1)
+        index = torch.searchsorted(mass, place * mass[:, -1:], right=True).clamp(max=n - 1)
+    noise = -level.sign() * torch.log1p(-2 * level.abs())
+    drawn: Tensor = take(rows(x, batch).double()[..., None], index)[..., 0] + tau.expand(batch).reshape(-1, 1) * noise
+    return drawn.reshape(*batch, count).to(x.dtype)
+
+
+def _sums_of_others(w: Tensor) -> Tensor:
+    """For every weight the sum of all others, (h, n), without a subtraction."""
+    before, after = (cumulative(side[..., None])[:, :-1, 0] for side in (w, w.flip(-1)))
+    return pad(before, (1, 0)) + pad(after.flip(-1), (0, 1))

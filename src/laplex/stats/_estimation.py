@@ -1,0 +1,82 @@
+"""What estimates at points have in common: samples in order on a line, and the places where estimates are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex.stats._line import Line, Places, places_left_out
+from laplex.stats._order import put_back, sort, sort_and_find
+from laplex.stats._samples import Shape, at_least_two, batch_shape, length_scale, masses, numbers, rows
+
+Find = Callable[[Line], Places]
+
+
+class Estimation(NamedTuple):
+    """Samples, and where estimates are wanted."""
+
+    line: Line
+    find: Find
+    order: Tensor | None  # (h, q): of the places
+    shape: Shape  # of the result
+    dtype: torch.dtype  # of the result
+
+    def result(self, values: Tensor) -> Tensor:
+        """Values (h, q) at the places, as the caller gave them."""
+        return put_back(values, self.order).reshape(self.shape).to(self.dtype)
+
+
+def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any = None) -> Estimation:
+    """The arguments of an estimate, checked; without points it leaves out every sample at its own place."""
+    x = numbers(where, "x", x)
+    y = values(where, y, x)
+    w = masses(where, "weights", weights, x)
+    tau = length_scale(where, tau, x)
+    if points is None:
+        at_least_two(where, x.shape[-1], w)
+    else:
+        points = numbers(where, "points", points, x)
+    batch = batch_shape(where, tau, x=x, y=y, points=points, weights=w)
+    flat, length = rows(x, batch), tau.expand(batch).reshape(-1, 1)
+    given = [tensor.dtype for tensor in (x, points, y) if tensor is not None]
+    dtype = given[0] if len(given) == 1 else torch.promote_types(*given[-2:])
+    common = torch.promote_types(
+        torch.float32, x.dtype if points is None else torch.promote_types(x.dtype, points.dtype)
+    )
+    order: Tensor | None
+    if points is None:
+        sorting = sort(flat.to(common))
+        find, order, size = places_left_out, sorting.order, x.shape[-1]
+    else:
+        sorting, finding = sort_and_find(flat.to(common), rows(points, batch).to(common))
+        find, order, size = finding.places, finding.order, points.shape[-1]
+    line = line_of(sorting.s, _in_order(w, sorting.order, batch), length, _in_order(y, sorting.order, batch))
+    return Estimation(line, find, order, (*batch, size), dtype)
+
+
+def values(where: str, y: Any, x: Tensor) -> Tensor | None:
+    """One value for each sample; None stays None."""
+    if y is None:
+        return None
+    y = numbers(where, "y", y, x)
+    if y.shape[-1] != x.shape[-1]:
+        raise ValueError(
+            f"{where}: `y` must have one value for each of the {x.shape[-1]} samples `x`, got shape {tuple(y.shape)}"
+        )
+    given: Tensor = y
+    return given
+
+
+def line_of(s: Tensor, w: Tensor | None, tau: Tensor, y: Tensor | None = None) -> Line:
+    """Samples s (h, n) in order, with the masses w, or w (1, y)."""
+    mass = torch.ones_like(s) if w is None else w
+    channels = [mass] if y is None else [mass, mass * y]
+    return Line(s, torch.stack(channels, -1), tau, w is not None)
+
+
+def _in_order(value: Tensor | None, order: Tensor, batch: Shape) -> Tensor | None:
+    """(..., n) as (h, n), in the order of the samples and in float64; None stays None."""
+    return None if value is None else rows(value, batch).double().gather(-1, order)

@@ -1,0 +1,74 @@
+"""The order of samples, and where points lie among them: by the compiled core where it can, else by torch."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _backends
+from laplex._eager import plain, plainly_eager
+from laplex._scan import ops
+from laplex.stats._line import Line, Places, places_of
+
+
+class Sorting(NamedTuple):
+    """Samples x (h, n) in order."""
+
+    s: Tensor  # (h, n), in float64
+    order: Tensor  # (h, n): s = x[order]
+
+
+class Finding(NamedTuple):
+    """Points p (h, q) among samples, in an order that is kind to the memory."""
+
+    p: Tensor  # (h, q), in float64
+    below: Tensor  # (h, q): how many samples are smaller
+    upto: Tensor  # (h, q): how many are not larger
+    order: Tensor | None  # (h, q): of the points; None as they were given
+
+    def places(self, line: Line) -> Places:
+        """The points among the samples of a line, all of which count."""
+        return places_of(line, self.p, self.below, self.upto)
+
+
+def sort(x: Tensor) -> Sorting:
+    """Samples x (h, n) in order."""
+    if _in_core(x):
+        order = _core_order(x, x[:, :1])[0][0]
+        return Sorting(x.gather(-1, order).double(), order)
+    s, order = x.sort(dim=-1, stable=True)
+    return Sorting(s.double(), order)
+
+
+def sort_and_find(x: Tensor, points: Tensor) -> tuple[Sorting, Finding]:
+    """Samples x (h, n) in order, and where points (h, q), of the same dtype, lie among them."""
+    if _in_core(x, points):
+        (order, below, upto), (x_order, *_) = _core_order(points, x)
+        sorting = Sorting(x.gather(-1, x_order).double(), x_order)
+        return sorting, Finding(points.gather(-1, order).double(), below, upto, order)
+    sorting = sort(x)
+    p = points.double().contiguous()
+    s = sorting.s.detach().contiguous()
+    below, upto = (torch.searchsorted(s, p.detach(), right=right) for right in (False, True))
+    return sorting, Finding(p, below, upto, None)
+
+
+def put_back(values: Tensor, order: Tensor | None) -> Tensor:
+    """Values (h, q) of an order at the places where they were given."""
+    return values if order is None else torch.zeros_like(values).scatter(-1, order, values)
+
+
+def _in_core(*tensors: Tensor) -> bool:
+    device = tensors[0].device
+    return _backends.planner_of_sides(device) == "cpp" and plainly_eager() and all(map(plain, tensors))
+
+
+def _core_order(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Of a (h, n) and of b (h, k): what sorts them, and, in that order, the counts of the others below and up to."""
+    table = _backends.load("cpp", "cpu")
+    merged = ops.order(a.detach(), b.detach(), "merged", table)
+    sides = (side.indices.long().unbind(1) for side in (merged.target, merged.source))
+    (a_order, _, *a_counts), (b_order, _, *b_counts) = sides
+    return (a_order, *a_counts), (b_order, *b_counts)

@@ -1,0 +1,188 @@
+"""Every mistake has a message that names the argument, what is required, and what was passed."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from laplex import stats
+
+X = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
+ONE = torch.tensor([1.0])
+ESTIMATES = {
+    "kde": lambda x=X, points=X, **options: stats.kde(x, points, **{"tau": 1.0, **options}),
+    "nadaraya_watson": lambda x=X, points=X, **options: stats.nadaraya_watson(x, X, points, **{"tau": 1.0, **options}),
+    "local_linear": lambda x=X, points=X, **options: stats.local_linear(x, X, points, **{"tau": 1.0, **options}),
+}
+EVERY = {
+    **ESTIMATES,
+    "kde_sample": lambda x=X, **options: stats.kde_sample(x, 3, **{"tau": 1.0, **options}),
+    "mmd": lambda x=X, **options: stats.mmd(x, X, **{"tau": 1.0, **options}),
+    "energy_distance": lambda x=X: stats.energy_distance(x, X),
+    "bandwidth": lambda x=X: stats.bandwidth(x),
+    "permutation_test": lambda x=X, **options: stats.permutation_test(x, X, **{"tau": 1.0, **options}),
+}
+
+
+def raises(error, name, message):
+    return pytest.raises(error, match=re.escape(f"laplex.stats.{name}: {message}"))
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        (X.long(), TypeError, "`x` must be a floating-point tensor, got a tensor of torch.int64; use torch.as_tensor"),
+        ([1.0, 2.0], TypeError, "`x` must be a floating-point tensor, got list"),
+        (torch.tensor(1.0), ValueError, "`x` must have at least one number in its last dimension, got shape ()"),
+        (X[:, :0], ValueError, "`x` must have at least one number in its last dimension, got shape (2, 0)"),
+        (X / 0, ValueError, "`x` must be finite, got NaN or infinity"),
+    ],
+)
+@pytest.mark.parametrize("name", EVERY)
+def test_samples(name, x, error, message):
+    with raises(error, name, message):
+        EVERY[name](x)
+
+
+@pytest.mark.parametrize(
+    ("tau", "error", "message"),
+    [
+        (0.0, ValueError, "`tau` must be positive and finite, got 0; if it is learned, learn its logarithm"),
+        (torch.tensor([1.0, -2.0]), ValueError, "`tau` must be positive and finite, got -2"),
+        (math.inf, ValueError, "`tau` must be positive and finite, got inf"),
+        ("auto", TypeError, "`tau` must be a positive number or a tensor, got str"),
+        (True, TypeError, "`tau` must be a positive number or a tensor, got bool"),
+        (torch.tensor(1), TypeError, "`tau` must be a positive number or a floating-point tensor, got torch.int64"),
+        (torch.ones(3), ValueError, "leading dimensions must broadcast, got `x` (2,)"),
+    ],
+)
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("energy_distance", "bandwidth")])
+def test_length_scale(name, tau, error, message):
+    with raises(error, name, message):
+        EVERY[name](tau=tau)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        ([1.0, 2.0, 3.0], TypeError, "`weights` must be a floating-point tensor, got list"),
+        (torch.ones(4), ValueError, "`weights` must have one number for each of the 3 samples `x`, got shape (4,)"),
+        (torch.tensor([1.0, -2.0, 3.0]), ValueError, "`weights` must not be negative, got -2"),
+        (torch.zeros(3), ValueError, "`weights` must be positive somewhere in each row, got only zeros"),
+        (torch.ones(5, 3), ValueError, "leading dimensions must broadcast, got `x` (2,)"),
+    ],
+)
+@pytest.mark.parametrize("name", [*ESTIMATES, "kde_sample"])
+def test_weights(name, weights, error, message):
+    with raises(error, name, message):
+        EVERY[name](weights=weights)
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_points(name):
+    with raises(ValueError, name, "`points` must have at least one number in its last dimension, got shape (2, 0)"):
+        ESTIMATES[name](points=X[:, :0])
+    with raises(ValueError, name, "leading dimensions must broadcast, got `x` (2,)"):
+        ESTIMATES[name](points=torch.ones(5, 3))
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_nothing_remains(name):
+    w = torch.tensor([1.0, 0.0, 0.0])
+    with raises(ValueError, name, "at least 2 samples must have positive weights where one is left out, got fewer"):
+        ESTIMATES[name](points=None, weights=w)
+    if name == "kde":
+        with raises(ValueError, name, "`x` must have at least 2 samples where one is left out, got 1"):
+            stats.kde(ONE, tau=1.0)
+
+
+@pytest.mark.parametrize("name", ["nadaraya_watson", "local_linear"])
+def test_values(name):
+    with raises(ValueError, name, "`y` must have one value for each of the 3 samples `x`, got shape (2,)"):
+        getattr(stats, name)(X, torch.ones(2), X, tau=1.0)
+    with raises(TypeError, name, "`y` must be a floating-point tensor, got NoneType"):
+        getattr(stats, name)(X, None, X, tau=1.0)
+
+
+@pytest.mark.parametrize("name", ["mmd", "energy_distance"])
+def test_two_samples(name):
+    options = {"tau": 1.0} if name == "mmd" else {}
+    call = getattr(stats, name)
+    with raises(ValueError, name, "`x` must have at least 2 samples where one is left out, got 1"):
+        call(ONE, X, unbiased=True, **options)
+    with raises(ValueError, name, "`y` must have at least 2 samples where one is left out, got 1"):
+        call(X, ONE, unbiased=True, **options)
+    with raises(ValueError, name, "`weights_y` must have one number for each of the 3 samples `y`, got shape (2,)"):
+        call(X, X, weights_y=torch.ones(2), **options)
+    with raises(ValueError, name, "leading dimensions must broadcast, got `x` (2,), `y` (5,)"):
+        call(X, torch.ones(5, 3), **options)
+
+
+def test_devices():
+    with raises(ValueError, "kde", "`points` must be on cpu, as the samples are, got meta"):
+        stats.kde(X, X.to("meta"), tau=1.0)
+
+
+def test_crps():
+    with raises(TypeError, "crps", "`observation` must be a floating-point tensor, got float; use torch.as_tensor"):
+        stats.crps(1.0, X)
+    with raises(ValueError, "crps", "`ensemble` must have at least 2 samples where one is left out, got 1"):
+        stats.crps(torch.tensor(1.0), ONE, unbiased=True)
+    with raises(ValueError, "crps", "leading dimensions must broadcast, got `ensemble` (2,), `observation` (5,)"):
+        stats.crps(torch.ones(5), X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kind": "cubic"}, "`kind` must be 'density', 'constant', 'linear', got 'cubic'"),
+        ({"kind": "linear"}, "`y` goes with the kinds 'constant' and 'linear', got kind='linear' and y=NoneType"),
+        ({"y": X}, "`y` goes with the kinds 'constant' and 'linear', got kind='density' and y=Tensor"),
+        ({"rtol": 0.0}, "`rtol` must be between 0 and 1, got 0.0"),
+        ({"bounds": (2.0, 1.0)}, "`bounds` must be two positive numbers, the smaller one first, got (2.0, 1.0)"),
+        ({"y": torch.ones(2), "kind": "constant"}, "`y` must have one value for each of the 3 samples `x`"),
+    ],
+)
+def test_bandwidth(options, message):
+    with raises(ValueError, "bandwidth", message):
+        stats.bandwidth(X, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"statistic": "t"}, ValueError, "`statistic` must be 'mmd', 'energy_distance' or a function, got 't'"),
+        ({"tau": None}, ValueError, "the statistic 'mmd' needs `tau`, got None"),
+        ({"statistic": "energy_distance"}, ValueError, "the statistic 'energy_distance' has no use for `tau`, got 1.0"),
+        ({"permutations": 0}, ValueError, "`permutations` must be at least 1, got 0"),
+        ({"permutations": 1.5}, TypeError, "`permutations` must be a whole number, got 1.5"),
+        (
+            {"statistic": lambda x, y: x.mean(), "tau": None},
+            ValueError,
+            "`statistic` must return one number for each of (1, 2), got ()",
+        ),
+    ],
+)
+def test_permutations(options, error, message):
+    with raises(error, "permutation_test", message):
+        stats.permutation_test(X, X, **{"tau": 1.0, **options})
+
+
+def test_sliced():
+    vectors = torch.randn(10, 3)
+    for name, options in (("sliced_mmd", {"tau": 1.0}), ("sliced_energy_distance", {})):
+        call = getattr(stats, name)
+        with raises(ValueError, name, "`x` and `y` must be vectors (..., n, d) and (..., m, d) of one size d, got"):
+            call(vectors, torch.randn(10, 2), **options)
+        with raises(ValueError, name, "`projections` must be at least 1, got 0"):
+            call(vectors, vectors, projections=0, **options)
+        with raises(
+            ValueError, name, "`projections` must be a number or directions (p, d) with d = 3, got shape (5, 2)"
+        ):
+            call(vectors, vectors, projections=torch.randn(5, 2), **options)
+
+
+def test_draws():
+    with raises(ValueError, "kde_sample", "`count` must be at least 0, got -1"):
+        stats.kde_sample(X, -1, tau=1.0)
