@@ -63,7 +63,11 @@ def length(where: str, scale: Any, batch: tuple[int, ...], q: Tensor) -> Tensor:
     """The length scale as a tensor in float64 that broadcasts to B."""
     if isinstance(scale, bool) or not isinstance(scale, int | float | Tensor):
         raise TypeError(f"{where}: `scale` must be a positive number or a tensor, got {type(scale).__name__}")
-    tau = torch.as_tensor(scale, dtype=torch.float64, device=q.device)
+    if isinstance(scale, Tensor):
+        same_device(where, "scale", scale, "q", q)
+        tau = scale.double()
+    else:
+        tau = torch.full((), float(scale), dtype=torch.float64, device=q.device)
     if tau.dim() > len(batch) or any(
         size not in (1, full) for size, full in zip(reversed(tau.shape), reversed(batch), strict=False)
     ):
