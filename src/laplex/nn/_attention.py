@@ -148,9 +148,15 @@ class LaplaceAttention(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Start again: random projections, biases of 0, and the first tau."""
+        """Start again: random projections, biases of 0, and the first tau.
+
+        Where keys are as long as queries, both have the same projection at the start, so that a query finds keys that
+        are like it. From two projections the same is learned far more slowly.
+        """
         for layer in (self.q_proj, self.k_proj):
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
+        if self.kdim == self.embed_dim:
+            self.k_proj.weight.copy_(self.q_proj.weight)
         for layer in (self.v_proj, self.out_proj):
             nn.init.xavier_uniform_(layer.weight)
         for layer in (self.q_proj, self.k_proj, self.v_proj, self.out_proj):
