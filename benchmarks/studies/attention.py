@@ -1,15 +1,15 @@
-"""Attention by distances on a line beside attention by dot products, at equal parameters: what is learned, and how fast.
+"""Attention by distances on a line beside attention by dot products, at equal parameters: what is learned, how fast.
 
     python -m benchmarks.studies.attention                          all tasks and times, small, on the CPU
     python -m benchmarks.studies.attention --quick --out FILE       the same in seconds, to see that it runs
     python -m benchmarks.studies.attention --device cuda --task regression       one task, at the sizes of a GPU
     python -m benchmarks.studies.attention --device cuda --task times
 
-writes benchmarks/results/attention-DEVICE.json; a part that is measured again replaces the one that was there. The tasks
-are those of ``attention_tasks``. Every kind of attention is trained with all rates and numbers of heads, by AdamW, with
-gradients clipped at 1 and the rate rising over a tenth of the steps and falling to 0. The setting with the best score on
-data that are used for nothing else is trained again from other seeds, and these are what counts. Times are those of
-forward and backward of one layer over the length of a sequence.
+writes benchmarks/results/attention-DEVICE.json; a part that is measured again replaces the one that was there. The
+tasks are those of ``attention_tasks``. Every kind of attention is trained with all rates and numbers of heads, by
+AdamW, with gradients clipped at 1 and the rate rising over a tenth of the steps and falling to 0. The setting with the
+best score on data that are used for nothing else is trained again from other seeds, and these are what counts. Times
+are those of forward and backward of one layer over the length of a sequence.
 """
 
 import argparse
@@ -81,9 +81,9 @@ def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
         settings = [{"kind": kind, "heads": heads, "rate": rate} for heads in options.heads for rate in options.rates]
         ended = [_shown(train(task, setting, sizes, options.device, 0)) for setting in settings]
         tried += ended
-        sign = 1 if TASKS[task].larger_is_better else -1
-        best = max(range(len(settings)), key=lambda i, all_runs=ended: sign * all_runs[i]["choice"])
-        runs += [_shown(train(task, settings[best], sizes, options.device, seed)) for seed in options.seeds]
+        choices = [one["choice"] for one in ended]
+        best = settings[choices.index((max if TASKS[task].larger_is_better else min)(choices))]
+        runs += [_shown(train(task, best, sizes, options.device, seed)) for seed in options.seeds]
     shape = {"n": sizes[task], "rows": sizes["rows"], "steps": sizes["steps"], "measure": TASKS[task].measure}
     return {**shape, "larger_is_better": TASKS[task].larger_is_better, "tried": tried, "runs": runs}
 
@@ -114,7 +114,11 @@ def _wait(device: str) -> None:
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    print(" ".join(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()))
+    print(
+        " ".join(
+            f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+        )
+    )
     return row
 
 

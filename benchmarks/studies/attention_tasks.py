@@ -137,9 +137,7 @@ def draw_functions(rows: int, n: int, generator: torch.Generator) -> Batch:
     x, elsewhere = 4 * uniform(rows, n) - 2, 4 * uniform(rows, n) - 2
     frequency = uniform(rows, 1, 8) * (0.5 + 2 * uniform(rows, 1, 1))
     phase, size = uniform(rows, 1, 8), torch.randn((rows, 1, 8), generator=generator, device=device) / 2
-    y, wanted = (
-        (size * torch.sin(2 * math.pi * (frequency * t[..., None] + phase))).sum(-1) for t in (x, elsewhere)
-    )
+    y, wanted = ((size * torch.sin(2 * math.pi * (frequency * t[..., None] + phase))).sum(-1) for t in (x, elsewhere))
     noise, other_noise = (NOISE * torch.randn((rows, n), generator=generator, device=device) for _ in range(2))
     return Batch((x, y + noise, elsewhere), wanted + other_noise)
 

@@ -11,7 +11,7 @@ Reading
     Let u, v be the distances q - k_l and k_r - q over tau, m the smaller of them, and E(k_l), E(k_r) the sums of K x at
     the neighbours. Between two keys a sum of exponentials of both signs satisfies tau^2 E'' = E, so that
 
-        e^m E(q) = e^-(u - m) (1 - e^-2v) / (1 - e^-2(u + v)) E(k_l)  +  e^-(v - m) (1 - e^-2u) / (1 - e^-2(u + v)) E(k_r)
+        e^m E(q) = (e^-(u - m) (1 - e^-2v) E(k_l)  +  e^-(v - m) (1 - e^-2u) E(k_r)) / (1 - e^-2(u + v))
 
     Both weights are positive, no exponent is, and one of the two is of size 1. For a query beyond the last key v is
     infinite: the weights are 1 and 0, and the query reads what it would read at that key.
@@ -142,9 +142,7 @@ def _bars(
     return rows_bar[..., :-1], rows_bar[..., -1], queries_bar.to(queries.dtype), keys_bar.to(keys.dtype), tau_bar
 
 
-def _stretched(
-    masses: Tensor, matrix: Matrix, places: Places, decays: tuple[Tensor, Tensor], pulls: Tensor
-) -> Tensor:
+def _stretched(masses: Tensor, matrix: Matrix, places: Places, decays: tuple[Tensor, Tensor], pulls: Tensor) -> Tensor:
     """The pull on sums weighted by the distance of every key to the query's neighbour, over tau, (h, n)."""
     even, odd = scan(masses.mT, matrix, odd=True, degree=1)
     lefts, rights = (even - odd).mT / 2, (even + odd).mT / 2
@@ -171,8 +169,8 @@ def _transposed(
 def transparent_means(x: Tensor, weight: Tensor, queries: Tensor, keys: Tensor, tau: Tensor) -> Tensor:
     """The same as ``weighted_means``, composed of what autograd differentiates to any order, in float64.
 
-    Places are constants. A key that moves by s scales its x by e^(s / tau) for queries on its right, and by e^(-s / tau)
-    for those on its left; here s is 0, and only its derivatives matter.
+    Places are constants. A key that moves by s scales its x by e^(s / tau) for queries on its right, and by
+    e^(-s / tau) for those on its left; here s is 0, and only its derivatives matter.
     """
     places = find_places(queries.detach(), keys.detach())
     shift = ((keys - keys.detach()) / tau[:, None])[..., None]

@@ -129,7 +129,12 @@ def test_the_form_for_derivatives_of_derivatives_agrees(case):
     tensors = inputs(case, torch.float64)
     q, k, v = (tensors[name].reshape(-1, *tensors[name].shape[-2:]) for name in "qkv")
     tau = tensors["scale"].expand(tensors["q"].shape[:-2]).reshape(-1)
-    arguments = {"x": v, "weight": torch.rand(k.shape[:-1], dtype=v.dtype) + 0.1, "queries": q[..., 0], "keys": k[..., 0]}
+    arguments = {
+        "x": v,
+        "weight": torch.rand(k.shape[:-1], dtype=v.dtype) + 0.1,
+        "queries": q[..., 0],
+        "keys": k[..., 0],
+    }
     arguments["tau"] = tau
     g = torch.randn(*q.shape[:-1], v.shape[-1], dtype=v.dtype)
     both = [gradients(function, arguments, g) for function in (weighted_means, transparent_means)]
@@ -432,40 +437,41 @@ def test_autocast_of_the_module():
 # --- Errors ----------------------------------------------------------------------------------------------------------
 
 Q, K, V = torch.zeros(2, 4, 1), torch.zeros(2, 5, 1), torch.zeros(2, 5, 3)
+attend, Layer = laplace_attention, LaplaceAttention
 CALLS = {
-    "a list": (lambda: laplace_attention([1.0], K, V), TypeError, "`q` must be a tensor, got list"),
-    "one dimension": (lambda: laplace_attention(Q[0, :, 0], K, V), ValueError, r"`q` must have at least two dimensions"),
-    "whole numbers": (lambda: laplace_attention(Q, K, V.long()), TypeError, "`v` must be of a floating-point type"),
-    "several numbers": (lambda: laplace_attention(Q, V, V), ValueError, r"`k` must be \(..., points, 1\), one number.*cdist"),
-    "half": (lambda: laplace_attention(Q.half(), K, V), TypeError, "`q` must be float32 or float64, got torch.float16"),
-    "no values": (lambda: laplace_attention(Q, K, V[:, 1:]), ValueError, r"`v` must have a value for each of 5 keys"),
-    "no keys": (lambda: laplace_attention(Q, K[:, :0], V[:, :0]), ValueError, "`k` must have at least one key"),
-    "infinite": (lambda: laplace_attention(Q / 0, K, V), ValueError, "`q` must be finite"),
-    "tanh": (lambda: laplace_attention(Q, K, V, 1.0, False), ValueError, r"`normalise` must be True, got False; .*tanh"),
-    "batches": (lambda: laplace_attention(Q, K[:1].expand(3, 5, 1), V), ValueError, "leading dimensions must broadcast"),
-    "text": (lambda: laplace_attention(Q, K, V, "1"), TypeError, "`scale` must be a positive number or a tensor, got str"),
-    "scales": (lambda: laplace_attention(Q, K, V, torch.ones(3)), ValueError, r"`scale` must .* broadcast to \(2,\)"),
-    "negative": (lambda: laplace_attention(Q, K, V, -1.0), ValueError, "`scale` must be positive and finite, got -1"),
+    "a list": (lambda: attend([1.0], K, V), TypeError, "`q` must be a tensor, got list"),
+    "one dimension": (lambda: attend(Q[0, :, 0], K, V), ValueError, r"`q` must have at least two dimensions"),
+    "whole numbers": (lambda: attend(Q, K, V.long()), TypeError, "`v` must be of a floating-point type"),
+    "several numbers": (lambda: attend(Q, V, V), ValueError, r"`k` must be \(..., points, 1\), one number.*cdist"),
+    "half": (lambda: attend(Q.half(), K, V), TypeError, "`q` must be float32 or float64, got torch.float16"),
+    "no values": (lambda: attend(Q, K, V[:, 1:]), ValueError, r"`v` must have a value for each of 5 keys"),
+    "no keys": (lambda: attend(Q, K[:, :0], V[:, :0]), ValueError, "`k` must have at least one key"),
+    "infinite": (lambda: attend(Q / 0, K, V), ValueError, "`q` must be finite"),
+    "tanh": (lambda: attend(Q, K, V, 1.0, False), ValueError, r"`normalise` must be True, got False; .*tanh"),
+    "batches": (lambda: attend(Q, K[:1].expand(3, 5, 1), V), ValueError, "leading dimensions must broadcast"),
+    "text": (lambda: attend(Q, K, V, "1"), TypeError, "`scale` must be a positive number or a tensor, got str"),
+    "scales": (lambda: attend(Q, K, V, torch.ones(3)), ValueError, r"`scale` must .* broadcast to \(2,\)"),
+    "negative": (lambda: attend(Q, K, V, -1.0), ValueError, "`scale` must be positive and finite, got -1"),
     "mask of numbers": (
-        lambda: laplace_attention(Q, K, V, key_padding_mask=torch.zeros(2, 5)),
+        lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 5)),
         TypeError,
         "`key_padding_mask` must be a tensor of torch.bool, .* got a tensor of torch.float32",
     ),
     "mask of another size": (
-        lambda: laplace_attention(Q, K, V, key_padding_mask=torch.zeros(2, 4, dtype=torch.bool)),
+        lambda: attend(Q, K, V, key_padding_mask=torch.zeros(2, 4, dtype=torch.bool)),
         ValueError,
         r"`key_padding_mask` must be \(2, 5\), got shape \(2, 4\)",
     ),
-    "heads": (lambda: LaplaceAttention(12, 5), ValueError, "`num_heads` must divide `embed_dim`, got 5 and 12"),
-    "no heads": (lambda: LaplaceAttention(12, 0), ValueError, "`num_heads` must be at least 1"),
-    "tau": (lambda: LaplaceAttention(12, 3, tau=-1.0), ValueError, "`tau` must be positive and finite"),
-    "dtype": (lambda: LaplaceAttention(12, 3, dtype=torch.int64), TypeError, "`dtype` must be a floating-point type"),
-    "features": (lambda: LaplaceAttention(12, 3)(V), ValueError, r"`query` must be \(batch, sequence, 12\)"),
-    "no tensor": (lambda: LaplaceAttention(3, 3)(V, "key"), TypeError, "`key` must be a tensor, got str"),
-    "another batch": (lambda: LaplaceAttention(3, 3)(V, V[:1]), ValueError, "`query` and `key` must have the same batch"),
-    "another length": (lambda: LaplaceAttention(3, 3)(V, V, V[:, 1:]), ValueError, "`value` must have a row for every key"),
-    "an empty sequence": (lambda: LaplaceAttention(3, 3)(V, V[:, :0]), ValueError, "`key` must have at least one key"),
-    "nan": (lambda: LaplaceAttention(3, 3)(V + torch.nan), ValueError, "`query` must be finite"),
+    "heads": (lambda: Layer(12, 5), ValueError, "`num_heads` must divide `embed_dim`, got 5 and 12"),
+    "no heads": (lambda: Layer(12, 0), ValueError, "`num_heads` must be at least 1"),
+    "tau": (lambda: Layer(12, 3, tau=-1.0), ValueError, "`tau` must be positive and finite"),
+    "dtype": (lambda: Layer(12, 3, dtype=torch.int64), TypeError, "`dtype` must be a floating-point type"),
+    "features": (lambda: Layer(12, 3)(V), ValueError, r"`query` must be \(batch, sequence, 12\)"),
+    "no tensor": (lambda: Layer(3, 3)(V, "key"), TypeError, "`key` must be a tensor, got str"),
+    "another batch": (lambda: Layer(3, 3)(V, V[:1]), ValueError, "`query` and `key` must have the same batch"),
+    "another length": (lambda: Layer(3, 3)(V, V, V[:, 1:]), ValueError, "`value` must have a row for every key"),
+    "an empty sequence": (lambda: Layer(3, 3)(V, V[:, :0]), ValueError, "`key` must have at least one key"),
+    "nan": (lambda: Layer(3, 3)(V + torch.nan), ValueError, "`query` must be finite"),
 }  # fmt: skip
 
 

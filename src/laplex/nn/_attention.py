@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -64,9 +64,7 @@ def laplace_attention(
         return _attend(q[..., 0], k[..., 0], v, tau, mask, batch)
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, batch: tuple[int, ...]
-) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, batch: tuple[int, ...]) -> Tensor:
     """q (*B, m), k (*B, n), v (*B, n, d), tau (*B) and mask (*B, n), or what broadcasts to that -> (*B, m, d)."""
     h, (n, d) = math.prod(batch), v.shape[-2:]
     positions = torch.promote_types(q.dtype, k.dtype)
@@ -80,11 +78,11 @@ def _attend(
 class LaplaceAttention(nn.Module):
     r"""Attention of several heads, each of which compares one number of every query with one of every key.
 
-        head_h = softmax(-|q_h - k_h| / tau_h) V_h        q_h = query w_h + c_h,    k_h = key u_h + d_h,    V_h = value W_h
+        head_h = softmax(-|q_h - k_h| / tau_h) V_h        q_h = query w_h + c_h,  k_h = key u_h + d_h,  V_h = value W_h
 
-    In O(n log n) time and O(n) memory, exactly: no n x n matrix is formed. It looks both ways, as an encoder does; there
-    is no causal form. It takes the place of ``torch.nn.MultiheadAttention`` where queries and keys can be told apart by
-    a few numbers: an order, a time, a place, an amount. The guide has measurements of where it falls behind.
+    In O(n log n) time and O(n) memory, exactly: no n x n matrix is formed. It looks both ways, as an encoder does;
+    there is no causal form. It takes the place of ``torch.nn.MultiheadAttention`` where queries and keys can be told
+    apart by a few numbers: an order, a time, a place, an amount. The guide has measurements of where it falls behind.
 
     Queries, keys and tau stay in float32 (or float64) under autocast and ``.half()``, because numbers that are rounded
     to a thousandth of their size would be other places on the line. Values and the output projection are as in any
@@ -98,9 +96,9 @@ class LaplaceAttention(nn.Module):
         num_heads: the number of heads; it divides embed_dim.
         bias: of all projections.
         kdim, vdim: the sizes of a key and a value; None for embed_dim.
-        tau: the length scale of all heads at the start, a positive number. None spreads the heads from 1 to 1/16, evenly
-            in the logarithm: wide ones, which average, and narrow ones, which choose. Queries and keys have a standard
-            deviation of about 1 if the inputs have.
+        tau: the length scale of all heads at the start, a positive number. None spreads the heads from 1 to 1/16,
+            evenly in the logarithm: wide ones, which average, and narrow ones, which choose. Queries and keys have a
+            standard deviation of about 1 if the inputs have.
         batch_first: inputs are (batch, sequence, feature); if False (sequence, batch, feature).
         device, dtype: of the parameters.
 

@@ -30,8 +30,8 @@ def operands(where: str, q: Any, k: Any, v: Any) -> None:
     for name, side in (("q", q), ("k", k)):
         if side.shape[-1] != 1:
             raise ValueError(
-                f"{where}: `{name}` must be (..., points, 1), one number for every point, got shape {tuple(side.shape)}; "
-                "a sum of distances over several dimensions has no exact form in O(n log n): use one dimension, a head "
+                f"{where}: `{name}` must be (..., points, 1), one number for every point, got shape "
+                f"{tuple(side.shape)}; a sum of distances over several dimensions has no exact form in O(n log n): use one dimension, a head "
                 "for each (laplex.nn.LaplaceAttention), or form softmax(-torch.cdist(q, k, p=1) / scale)"
             )
         if side.dtype.itemsize < 4:
@@ -45,8 +45,8 @@ def operands(where: str, q: Any, k: Any, v: Any) -> None:
 def normalised(where: str, normalise: Any) -> None:
     if normalise is not True:
         raise ValueError(
-            f"{where}: `normalise` must be True, got {normalise!r}; the weights 1 + tanh of neural processes are no sum "
-            "of exponentials; for sums that are not divided use laplex.linear"
+            f"{where}: `normalise` must be True, got {normalise!r}; the weights 1 + tanh of neural processes are no "
+            "sum of exponentials; for sums that are not divided use laplex.linear"
         )
 
 
