@@ -31,8 +31,9 @@ def operands(where: str, q: Any, k: Any, v: Any) -> None:
         if side.shape[-1] != 1:
             raise ValueError(
                 f"{where}: `{name}` must be (..., points, 1), one number for every point, got shape "
-                f"{tuple(side.shape)}; a sum of distances over several dimensions has no exact form in O(n log n): use one dimension, a head "
-                "for each (laplex.nn.LaplaceAttention), or form softmax(-torch.cdist(q, k, p=1) / scale)"
+                f"{tuple(side.shape)}; a sum of distances over several dimensions has no exact form in O(n log n): use "
+                "one dimension, a head for each (laplex.nn.LaplaceAttention), or form "
+                "softmax(-torch.cdist(q, k, p=1) / scale)"
             )
         if side.dtype.itemsize < 4:
             raise TypeError(f"{where}: `{name}` must be float32 or float64, got {side.dtype}; use {name}.float()")
