@@ -1,4 +1,4 @@
-"""Learning to sort images: a network is told the order of lists of four-digit numbers, never a digit, and learns scores.
+"""Learning to sort images: a network is told the order of lists of numbers, never a digit, and learns to score them.
 
 The task of NeuralSort and SoftSort, with the digits of scikit-learn. The loss needs n entries of a soft permutation, so
 a list may be long. Run it: python examples/sort_digits.py [--n 3, 5, 9 or 15] [--steps 600]

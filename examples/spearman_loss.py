@@ -1,4 +1,4 @@
-"""A loss on ranks for tabular data: the progression of diabetes, by a network that minimizes 1 - Spearman's correlation.
+"""A loss on ranks for tabular data: the progression of diabetes, by a network that minimizes 1 - its rank correlation.
 
 Where only the order of predictions matters, a mean squared error asks for too much. With the targets as they were
 measured both losses do alike; with the same targets on a scale with a long tail the squared error sees little but the

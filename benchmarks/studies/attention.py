@@ -16,6 +16,7 @@ import argparse
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import nn
 from benchmarks.report import COMMITTED, conditions
 from benchmarks.studies import wall
 from benchmarks.studies.attention_tasks import EMBED, KINDS, TASKS, build, parameters
+from laplex.nn import LaplaceAttention
 
 RATES, HEADS, SEEDS = (1e-3, 3e-3, 1e-2), (4, 16), (1, 2, 3)
 SIZES = {  # of a device: rows and steps, and the length of the sequences of every task
@@ -33,6 +35,7 @@ SIZES = {  # of a device: rows and steps, and the length of the sequences of eve
     "quick": {"rows": 2, "steps": 3, "regression": 16, "recall": 16, "pixels": 16},
 }
 LENGTHS = {"cpu": [256, 1024, 4096], "cuda": [256, 1024, 4096, 16384, 65536], "quick": [16]}
+STARTS = ("started alike", "started apart")  # the projections of queries and keys
 HELD_OUT, CHOICE = 10**6, 10**7  # seeds of the data for scores, and for the choice of a setting
 
 
@@ -41,6 +44,8 @@ def train(task: str, setting: dict[str, Any], sizes: dict[str, int], device: str
     torch.manual_seed(seed)
     drawn, n, steps = TASKS[task], sizes[task], sizes["steps"]
     model = build(task, setting["kind"], setting["heads"], n).to(device)
+    if setting.get("start") == "started apart":
+        draw_keys_again(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=setting["rate"])
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, setting["rate"], steps, pct_start=0.1)
     generator = torch.Generator(device).manual_seed(seed)
@@ -66,6 +71,14 @@ def train(task: str, setting: dict[str, Any], sizes: dict[str, int], device: str
 
 
 @torch.no_grad()
+def draw_keys_again(model: nn.Module) -> None:
+    """Let keys start from a projection of their own."""
+    for module in model.modules():
+        if isinstance(module, LaplaceAttention):
+            nn.init.normal_(module.k_proj.weight, std=module.kdim**-0.5)
+
+
+@torch.no_grad()
 def score(task: str, model: nn.Module, sizes: dict[str, int], device: str, seed: int) -> float:
     """The mean of 16 batches."""
     drawn, generator = TASKS[task], torch.Generator(device).manual_seed(seed)
@@ -88,7 +101,19 @@ def compare(task: str, options: argparse.Namespace) -> dict[str, Any]:
     return {**shape, "larger_is_better": TASKS[task].larger_is_better, "tried": tried, "runs": runs}
 
 
-def layer_times(options: argparse.Namespace) -> list[dict[str, Any]]:
+def compare_starts(options: argparse.Namespace) -> dict[str, Any]:
+    """Regression by distances, with keys that start from the projection of queries, and from one of their own."""
+    sizes, task = SIZES["quick" if options.quick else options.device], "regression"
+    setting = {"kind": "distances", "heads": 4, "rate": 3e-3}
+    runs = [
+        _shown(train(task, {**setting, "start": start}, sizes, options.device, seed))
+        for start in STARTS
+        for seed in options.seeds
+    ]
+    return {"n": sizes[task], "steps": sizes["steps"], "measure": TASKS[task].measure, "runs": runs}
+
+
+def layer_times(options: argparse.Namespace) -> dict[str, Any]:
     """Forward and backward of one layer with 4 heads, in float32 and under autocast to bfloat16, one sequence."""
     rows = []
     for n in LENGTHS["quick" if options.quick else options.device]:
@@ -105,7 +130,11 @@ def layer_times(options: argparse.Namespace) -> list[dict[str, Any]]:
                 seconds = 0.01 if options.quick else 1.0
                 row = {"kind": kind, "n": n, "dtype": "bfloat16" if half else "float32"}
                 rows.append(_shown({**row, "ms": wall(step, seconds, options.device)}))
-    return rows
+    return {"results": rows}
+
+
+OTHERS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {"start": compare_starts, "times": layer_times}
+PARTS = [*TASKS, *OTHERS]
 
 
 def _wait(device: str) -> None:
@@ -124,7 +153,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=[*TASKS, "times"], nargs="+", default=[*TASKS, "times"])
+    parser.add_argument("--task", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
     parser.add_argument("--heads", type=int, nargs="+", default=HEADS)
@@ -135,7 +164,7 @@ def main() -> None:
     out = options.out or COMMITTED / f"attention-{options.device}.json"
     report = json.loads(out.read_text()) if out.exists() else {"parts": {}}
     for part in options.task:
-        measured = {"results": layer_times(options)} if part == "times" else compare(part, options)
+        measured = OTHERS[part](options) if part in OTHERS else compare(part, options)
         report["parts"][part] = {"conditions": conditions(options.device), **measured}
         out.write_text(json.dumps(report, indent=1) + "\n")  # after every part: what was measured stays
 

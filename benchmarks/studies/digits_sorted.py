@@ -34,8 +34,9 @@ def network() -> nn.Module:
     return nn.Sequential(*digit, nn.Flatten(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
 
 
-def draw(x: Tensor, y: Tensor, lists: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(data: tuple[Tensor, ...], lists: int, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Images (lists * n, 1, 8, 32) and numbers (lists, n)."""
+    x, y = data
     chosen = torch.randint(len(x), (lists, n, 4), generator=generator)
     images = x[chosen].unflatten(-1, (8, 8)).movedim(-2, -3).reshape(lists * n, 1, 8, 32)
     return images, (y[chosen] * torch.tensor([1000, 100, 10, 1])).sum(-1)
@@ -62,13 +63,13 @@ def train(name: str, n: int, seed: int, steps: int, data: tuple[Tensor, ...]) ->
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     begin = time.perf_counter()
     for _ in range(steps):
-        images, numbers = draw(*data[:2], LISTS, n, generator)
+        images, numbers = draw(data[:2], LISTS, n, generator)
         optimizer.zero_grad()
         LOSSES[name](model(images).reshape(LISTS, n), numbers.argsort(-1)).backward()
         optimizer.step()
         schedule.step()
     elapsed = 1e3 * (time.perf_counter() - begin) / steps
-    images, numbers = draw(*data[2:], TESTED, n, torch.Generator().manual_seed(10**6))
+    images, numbers = draw(data[2:], TESTED, n, torch.Generator().manual_seed(10**6))
     with torch.no_grad():
         found = numbers.gather(-1, model(images).reshape(TESTED, n).argsort(-1))
     right = found == numbers.sort(-1).values
