@@ -171,7 +171,7 @@ def draw_digits(rows: int, n: int, generator: torch.Generator) -> Batch:
     share = ((offset * along).sum(-1) / along.square().sum(-1)).clamp(0, 1)
     distance = (offset - share[..., None] * along).norm(dim=-1)
     ink = (torch.sigmoid((0.25 - distance) / 0.08) * lit[:, None]).amax(-1)
-    return Batch((ink + 0.2 * torch.randn((rows, n), generator=generator, device=device),), digits)
+    return Batch((3 * ink + 0.5 * torch.randn((rows, n), generator=generator, device=device),), digits)
 
 
 def likelihood(output: Tensor, wanted: Tensor) -> Tensor:

@@ -125,7 +125,7 @@ def _bars(
     lefts, rights = near * rows_at(from_left, places.left), far * rows_at(from_right, places.right)
     total = (lefts + rights)[..., -1:]
     pulls = torch.cat([g, -(g * means).sum(-1, keepdim=True)], -1)  # of the numerator, and of the denominator
-    pulls = torch.where(total > 0, pulls / total, 0.0)
+    pulls = torch.where(total == 0, 0.0, pulls / total)
     left_pull, right_pull = (pulls * lefts).sum(-1), (pulls * rights).sum(-1)
     tied = places.below == 0
     tied_pull = torch.where(tied, (pulls * near * rows_at(masses, places.left)).sum(-1), 0.0)
@@ -263,8 +263,8 @@ def _one_sided(masses: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
 def _mean(sums: Tensor) -> Tensor:
     """All channels over the last one; 0 where that is 0."""
     total = sums[..., -1:]
-    present = total > 0
-    return torch.where(present, sums[..., :-1] / torch.where(present, total, 1.0), 0.0)
+    empty = total == 0  # not where it is NaN, which stays
+    return torch.where(empty, 0.0, sums[..., :-1] / torch.where(empty, 1.0, total))
 
 
 def _finite(distance: Tensor) -> Tensor:
