@@ -28,7 +28,7 @@ from benchmarks.studies import wall
 from benchmarks.studies.attention_tasks import EMBED, KINDS, TASKS, build, parameters
 from laplex.nn import LaplaceAttention
 
-RATES, HEADS, SEEDS = (1e-3, 3e-3, 1e-2), (4, 16), (1, 2, 3)
+RATES, HEADS, SEEDS = (1e-3, 3e-3, 1e-2, 3e-2), (4, 16), (1, 2, 3)
 SIZES = {  # of a device: rows and steps, and the length of the sequences of every task
     "cpu": {"rows": 8, "steps": 300, "regression": 256, "recall": 128, "pixels": 144},
     "cuda": {"rows": 32, "steps": 1000, "regression": 1024, "recall": 1024, "pixels": 1024},
@@ -163,10 +163,11 @@ def main() -> None:
     options = parser.parse_args()
     out = options.out or COMMITTED / f"attention-{options.device}.json"
     report = json.loads(out.read_text()) if out.exists() else {"parts": {}}
+    now = conditions(options.device)  # the commit at the start, whatever is edited meanwhile
     slow = {"pixels"} if options.device == "cpu" and not options.quick else set()
     for part in options.task or [part for part in PARTS if part not in slow]:
         measured = OTHERS[part](options) if part in OTHERS else compare(part, options)
-        report["parts"][part] = {"conditions": conditions(options.device), **measured}
+        report["parts"][part] = {"conditions": now, **measured}
         out.write_text(json.dumps(report, indent=1) + "\n")  # after every part: what was measured stays
 
 
