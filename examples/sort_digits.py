@@ -60,8 +60,8 @@ def main() -> None:
 
     images, numbers = draw(x[TRAIN:], y[TRAIN:], 500, options.n)
     with torch.no_grad():
-        found = numbers.gather(-1, model(images).reshape(500, options.n).argsort(-1))
-    right = found == numbers.sort(-1).values
+        placed = numbers.gather(-1, model(images).reshape(500, options.n).argsort(-1))
+    right = placed == numbers.sort(-1).values
     each, every = float(right.float().mean()), float(right.all(-1).float().mean())
     print(f"new digits, n = {options.n}: {each:.3f} of the numbers in their place, {every:.3f} of the lists in order")
 

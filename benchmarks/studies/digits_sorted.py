@@ -71,8 +71,8 @@ def train(name: str, n: int, seed: int, steps: int, data: tuple[Tensor, ...]) ->
     elapsed = 1e3 * (time.perf_counter() - begin) / steps
     images, numbers = draw(data[2:], TESTED, n, torch.Generator().manual_seed(10**6))
     with torch.no_grad():
-        found = numbers.gather(-1, model(images).reshape(TESTED, n).argsort(-1))
-    right = found == numbers.sort(-1).values
+        placed = numbers.gather(-1, model(images).reshape(TESTED, n).argsort(-1))
+    right = placed == numbers.sort(-1).values
     accuracies = {"all_right": float(right.all(-1).float().mean()), "each_right": float(right.float().mean())}
     return {"form": name, "n": n, "seed": seed, **accuracies, "ms_per_step": elapsed}
 
