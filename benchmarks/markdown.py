@@ -11,6 +11,7 @@ from pathlib import Path
 
 from benchmarks import (
     accuracies,
+    attention_tables,
     densities,
     docs_tables,
     figures,
@@ -45,6 +46,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "figures": figures.figures,
     "verdicts": verdicts.verdicts,
     **accuracies.CONTENT,
+    **attention_tables.CONTENT,
     **densities.CONTENT,
     **docs_tables.CONTENT,
     **rate_tables.CONTENT,
@@ -59,7 +61,7 @@ def main() -> None:
     for path in pages():
         path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")
     if importlib.util.find_spec("matplotlib") is not None:
-        from benchmarks import rates_picture, series_picture
+        from benchmarks import ranks_picture, rates_picture, series_picture
         from benchmarks.plot import draw_sweep
         from benchmarks.ways_picture import draw
 
@@ -67,6 +69,7 @@ def main() -> None:
         draw_sweep(results, "sweep-size", origin).savefig(COMMITTED / "sizes.png", dpi=110)
         draw().savefig(COMMITTED / "ways.png", dpi=110)
         rates_picture.draw().savefig(COMMITTED / "learning-rates.png", dpi=110)
+        ranks_picture.draw().savefig(COMMITTED / "soft-ranks.png", dpi=110)
         series_picture.draw_co2().savefig(COMMITTED / "co2.png", dpi=110)
         series_picture.draw_sunspots().savefig(COMMITTED / "sunspots.png", dpi=110)
 

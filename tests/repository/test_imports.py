@@ -129,8 +129,9 @@ def test_public_names_of_objects():
 def test_public_names_of_modules():
     assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
-    layers = ["LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
-    assert shown(laplex.nn) == [*layers, "parameter_groups", "parametrize", "replace_linear", "reseat_step", "routing"]
+    layers = ["LaplaceAttention", "LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
+    functions = ["laplace_attention", "parameter_groups", "parametrize", "replace_linear", "reseat_step", "routing"]
+    assert shown(laplex.nn) == [*layers, *functions]
     models = [
         "EM",
         "Evaluation",

@@ -2,6 +2,8 @@
 
 LaplexLinear        in place of nn.Linear: a weighted sum of kernels
 LaplexProjection    many features to few, frozen or trained
+LaplaceAttention    attention by distances on a line, in O(n log n)
+laplace_attention   the same for given queries, keys and values
 replace_linear      swaps the dense layers of a model
 parametrize         kernels behind a weight of any other module
 parameter_groups    for optimizers: anchors may have a learning rate of their own
@@ -10,6 +12,8 @@ routing             what kernels become as tau tends to 0: permutations and sket
 """
 
 from laplex.nn import routing as routing
+from laplex.nn._attention import LaplaceAttention as LaplaceAttention
+from laplex.nn._attention import laplace_attention as laplace_attention
 from laplex.nn._groups import parameter_groups as parameter_groups
 from laplex.nn._linear import LaplexLinear as LaplexLinear
 from laplex.nn._parametrize import parametrize as parametrize
@@ -20,10 +24,12 @@ from laplex.nn._replace import replace_linear as replace_linear
 from laplex.nn._reseat_step import reseat_step as reseat_step
 
 __all__ = [
+    "LaplaceAttention",
     "LaplexLinear",
     "LaplexProjection",
     "Replacement",
     "Replacements",
+    "laplace_attention",
     "parameter_groups",
     "parametrize",
     "replace_linear",

@@ -65,12 +65,7 @@ class Anchored(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Conversions as every module makes them, but never to less than float32."""
         self._plan = None
-
-        def not_to_half(tensor: Tensor) -> Tensor:
-            converted = fn(tensor)
-            return tensor.to(converted.device, torch.float32) if _is_half(converted) else converted
-
-        super()._apply(not_to_half, recurse)
+        super()._apply(never_to_half(fn), recurse)
         return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -89,6 +84,16 @@ class Anchored(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """The state of copies and pickles, without the plan: it knows its anchors by their address."""
         return {**self.__dict__, "_plan": None}
+
+
+def never_to_half(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A conversion of tensors that leaves in float32 what it would make half precision."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        converted = fn(tensor)
+        return tensor.to(converted.device, torch.float32) if _is_half(converted) else converted
+
+    return convert
 
 
 def _is_half(tensor: Tensor) -> bool:
