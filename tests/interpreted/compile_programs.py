@@ -55,7 +55,7 @@ LIKE_ANCHORS = {
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
     *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right", "v", "other"),
-    *("ordered_g", "ranks", "kept", "mask", "x_bar"),
+    *("ordered_g", "ranks", "factors", "mask", "x_bar"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}
