@@ -301,19 +301,19 @@ struct SoftSort {
     void* sorted;       // (h, n) T, output
     int32_t* order;     // (h, n), output
     void* values;       // (h, n) T, output: largest first if `descending`
-    void* kept;         // (h, 3, n) T, output, in ascending order: 1 / E, D / E and C
+    void* factors;      // (h, 3, n) T, output, in ascending order: 1 / E, D / E and C
     int64_t h, n;
     bool descending;
     int threads;
 };
 
-// x_bar from the gradient g of the ranks, or with `kept` that of the values.
+// x_bar from the gradient g of the ranks, or with `factors` that of the values.
 struct SoftPullback {
     const void* g;         // (h, n) T
     const void* sorted;    // (h, n) T
     const int32_t* order;  // (h, n)
     const double* tau;     // (h,)
-    const void* kept;      // (h, 3, n) T: what SoftSort wrote
+    const void* factors;   // (h, 3, n) T: what SoftSort wrote
     void* x_bar;           // (h, n) T, output
     int64_t h, n;
     bool descending;

@@ -216,18 +216,18 @@ int soft_rank(uintptr_t x, uintptr_t tau, uintptr_t sorted, uintptr_t order, uin
     return is_double ? LAPLEX_BEST(soft_rank<double>, args) : LAPLEX_BEST(soft_rank<float>, args);
 }
 
-int soft_sort(uintptr_t x, uintptr_t tau, uintptr_t sorted, uintptr_t order, uintptr_t values, uintptr_t kept,
+int soft_sort(uintptr_t x, uintptr_t tau, uintptr_t sorted, uintptr_t order, uintptr_t values, uintptr_t factors,
               int64_t h, int64_t n, bool descending, bool is_double, int threads) {
     const SoftSort args{address<void>(x), address<double>(tau), address<void>(sorted), address<int32_t>(order),
-                        address<void>(values), address<void>(kept), h, n, descending, threads};
+                        address<void>(values), address<void>(factors), h, n, descending, threads};
     nb::gil_scoped_release release;
     return is_double ? LAPLEX_BEST(soft_sort<double>, args) : LAPLEX_BEST(soft_sort<float>, args);
 }
 
-SoftPullback soft_pullback(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t kept,
+SoftPullback soft_pullback(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t factors,
                            uintptr_t x_bar, int64_t h, int64_t n, bool descending, int threads) {
     return {address<void>(g), address<void>(sorted), address<int32_t>(order), address<double>(tau),
-            address<void>(kept), address<void>(x_bar), h, n, descending, threads};
+            address<void>(factors), address<void>(x_bar), h, n, descending, threads};
 }
 
 int pull_rank(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t x_bar, int64_t h, int64_t n,
@@ -237,9 +237,9 @@ int pull_rank(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uin
     return is_double ? LAPLEX_BEST(pull_rank<double>, args) : LAPLEX_BEST(pull_rank<float>, args);
 }
 
-int pull_sort(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t kept, uintptr_t x_bar,
+int pull_sort(uintptr_t g, uintptr_t sorted, uintptr_t order, uintptr_t tau, uintptr_t factors, uintptr_t x_bar,
               int64_t h, int64_t n, bool descending, bool is_double, int threads) {
-    const SoftPullback args = soft_pullback(g, sorted, order, tau, kept, x_bar, h, n, descending, threads);
+    const SoftPullback args = soft_pullback(g, sorted, order, tau, factors, x_bar, h, n, descending, threads);
     nb::gil_scoped_release release;
     return is_double ? LAPLEX_BEST(pull_sort<double>, args) : LAPLEX_BEST(pull_sort<float>, args);
 }

@@ -63,7 +63,7 @@ Status sort_row(const SoftSort& p, int64_t row, int threads) {
     const double tau = p.tau[row];
     T* sorted = row_of<T>(p.sorted, row, n);
     T* values = row_of<T>(p.values, row, n);
-    T* kept = row_of<T>(p.kept, row, 3 * n);
+    T* factors = row_of<T>(p.factors, row, 3 * n);
     int32_t* order = p.order + row * n;
     const Status status =
         sort_side<T>(row_of<T>(p.x, row, n), n, order, nullptr, sorted, false, NOT_FINITE_A, threads);
@@ -85,9 +85,9 @@ Status sort_row(const SoftSort& p, int64_t row, int threads) {
                 const double odd = (r[0] - after[i]) - (l[0] - before[i]);
                 const int64_t at = from + i;
                 values[p.descending ? n - 1 - at : at] = T(double(sorted[at]) + tau * shift);
-                kept[at] = T(weight);
-                kept[n + at] = T(shift);
-                kept[2 * n + at] = T((l[1] + r[1] - shift * odd) * weight);
+                factors[at] = T(weight);
+                factors[n + at] = T(shift);
+                factors[2 * n + at] = T((l[1] + r[1] - shift * odd) * weight);
             }
         });
     return done ? OK : OUT_OF_MEMORY;
@@ -97,15 +97,15 @@ Status sort_row(const SoftSort& p, int64_t row, int threads) {
 template <class T>
 Status pull_sort_row(const SoftPullback& p, int64_t row, int threads) {
     const int64_t n = p.n;
-    const T *g = row_of<T>(p.g, row, n), *kept = row_of<T>(p.kept, row, 3 * n), *sorted = row_of<T>(p.sorted, row, n);
+    const T *g = row_of<T>(p.g, row, n), *factors = row_of<T>(p.factors, row, 3 * n), *sorted = row_of<T>(p.sorted, row, n);
     T* x_bar = row_of<T>(p.x_bar, row, n);
     const int32_t* order = p.order + row * n;
     Buffer<T> x(2 * n);  // w and z
     TiesOfChunks<T> ties(sorted, n, x.get() + 1, 2);
     if (!x || !ties) return OUT_OF_MEMORY;
     for (int64_t i = 0; i < n; ++i) {
-        x[2 * i] = g[p.descending ? n - 1 - i : i] * kept[i];
-        x[2 * i + 1] = x[2 * i] * kept[n + i];
+        x[2 * i] = g[p.descending ? n - 1 - i : i] * factors[i];
+        x[2 * i + 1] = x[2 * i] * factors[n + i];
     }
     ties.carry();
     const bool done = sums_in_order<T, 2, 1>(
@@ -117,7 +117,7 @@ Status pull_sort_row(const SoftPullback& p, int64_t row, int threads) {
                 const double *l = left + 4 * i, *r = right + 4 * i;  // w and z, then both weighted by distance
                 const int64_t at = from + i;
                 const double even = l[0] + r[0] - double(x[2 * at]), odd = (l[1] - before[i]) - (r[1] - after[i]);
-                const double own = double(g[p.descending ? n - 1 - at : at]) * double(kept[2 * n + at]);
+                const double own = double(g[p.descending ? n - 1 - at : at]) * double(factors[2 * n + at]);
                 x_bar[order[at]] = T(even - (l[2] + r[2]) + odd + own);
             }
         });

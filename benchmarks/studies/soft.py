@@ -37,7 +37,7 @@ SHORT, QUICK = ((1024, 100), (1024, 1000)), ((1, 1000), (4, 3000), (64, 100))
 LONG = tuple((1, 10**power) for power in range(3, 7))
 LONG_ON_GPU = (*LONG, (1, 1 << 20), (1, 1 << 22), (1, 10**7), (1, 1 << 24))
 FORMED = 1 << 26  # entries of a matrix that softsort may form
-WHOLE = 1 << 22  # entries of the matrices with which all values are compared
+COMPARED = 1 << 22  # entries of the matrices with which all values are compared
 SAMPLED = 200  # values and gradients of a longer row
 LIMIT = 5e-7
 Call = Callable[[], Any]
@@ -134,8 +134,8 @@ def check(what: str, x: Tensor, g: Tensor, function: Callable[[Tensor], Tensor])
     row, row_bar = x.detach()[:1].double(), g[:1].double()
     errors = {name: 0.0 for name in ("value", "gradient")}
     n = x.shape[-1]
-    places = torch.arange(n, device=x.device) if n * n <= WHOLE else torch.randperm(n, device=x.device)[:SAMPLED]
-    for place in places.split(max(1, WHOLE // n)):
+    places = torch.arange(n, device=x.device) if n * n <= COMPARED else torch.randperm(n, device=x.device)[:SAMPLED]
+    for place in places.split(max(1, COMPARED // n)):
         value, bar = definition(what, row[0], row_bar[0], place)
         index = place % y.shape[-1] if what == "topk" else place
         near = {"value": (y.detach()[0, index], value), "gradient": (x_bar[0, place], bar)}
@@ -266,11 +266,11 @@ def main() -> None:
     machine = slug(report["machine"]) if options.gpu else "cpu"
     out = options.out or COMMITTED / f"soft-{'sweep-' if options.sweep else ''}{machine}.json"
     if options.sweep:
-        made = sweep(Budget(min_s=0.05, max_s=0.5))
+        measured = sweep(Budget(min_s=0.05, max_s=0.5))
     else:
         long = LONG_ON_GPU if options.gpu else LONG
-        made = rows(QUICK if options.quick else (*long, *SHORT), device, budget)
-    for row in made:
+        measured = rows(QUICK if options.quick else (*long, *SHORT), device, budget)
+    for row in measured:
         report["rows"].append(row)
         if not options.quick:
             out.write_text(json.dumps(report, indent=1) + "\n")

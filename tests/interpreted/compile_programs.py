@@ -49,7 +49,7 @@ FLOAT64 = {
     *("gaps", "diag", "rates", "squares", "staged", "entries", "maps", "composed_maps", "from_groups", "totals"),
     *("quad_bar", "logdet_bar", "later", "gaps_bar", "diag_bar", "y_bar"),
     *("steps", "p", "q", "states", "failures", "result"),
-    *("parts", "faults", "mass", "sides", "weighted", "tau_bar", "counts", "k_bar", "threshold"),
+    *("parts", "faults", "mass", "sides", "weighted", "tau_bar", "k_wanted", "k_bar", "threshold"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats
 INT32 = {"entry", "ones_entry", "twos_entry", "run_entry", "place_of", "border", "starts"}
@@ -63,7 +63,7 @@ LIKE_ANCHORS = {
 LIKE_X = {
     *("x", "merged_x", "merged_y", "even", "odd", "odd_or_weights", "g", "y"),
     *("matrix", "weight", "largest", "weight_bar", "factor", "stacked", "left", "right", "v", "other"),
-    *("ordered_g", "ranks", "kept", "mask", "x_bar"),
+    *("ordered_g", "ranks", "factors", "mask", "x_bar"),
 }
 # Strides that are 1: Triton compiles an argument of 1 as a constant.
 ONE = {"x_col", "even_col", "odd_col", "w_col", "factor_col", "out_col"}

@@ -47,7 +47,7 @@ def assert_ranks(module, x, tau, descending):
 
 def assert_values(module, x, tau, descending):
     wide = x.double().requires_grad_()
-    values, sorted_x, order, kept = module.values(WHERE, x, tau, descending)
+    values, sorted_x, order, factors = module.values(WHERE, x, tau, descending)
     targets = wide.gather(-1, order.long())  # of equal numbers, which is at which place is the backend's choice
     targets = targets.flip(-1) if descending else targets
     weights = torch.softmax(-dense_soft.differences(targets, wide).abs() / tau[:, None, None], -1)
@@ -55,7 +55,7 @@ def assert_values(module, x, tau, descending):
     assert_near("values", values, expected.detach(), x.abs().max())
     g = torch.randn_like(x)
     (bar,) = torch.autograd.grad(expected, wide, g.double())
-    x_bar = module.pull_values(g, sorted_x, order, kept, tau, descending)
+    x_bar = module.pull_values(g, sorted_x, order, factors, tau, descending)
     rounding = 1 + x.double().abs().max() / tau.min() * (x.dtype == torch.float64)  # of the definition, in float64
     assert_near("values' x_bar", x_bar, bar, 4 * g.abs().max() * rounding)
 

@@ -63,14 +63,14 @@ def test_threads_do_not_change_bits(h):
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         ranks, sorted_x, order = cpp.ranks(WHERE, x, tau, False)
-        values, _, _, kept = cpp.values(WHERE, x, tau, False)
+        values, _, _, factors = cpp.values(WHERE, x, tau, False)
         mask, threshold = cpp.mask(WHERE, x, k, tau)
         bars = (
             cpp.pull_ranks(g, sorted_x, order, tau, False),
-            cpp.pull_values(g, sorted_x, order, kept, tau, False),
+            cpp.pull_values(g, sorted_x, order, factors, tau, False),
             *cpp.pull_mask(g, x, k, tau, threshold),
         )
-        results.append((ranks, sorted_x, order, values, kept, mask, *bars))
+        results.append((ranks, sorted_x, order, values, factors, mask, *bars))
     torch.set_num_threads(threads)
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))

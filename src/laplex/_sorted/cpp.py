@@ -32,15 +32,15 @@ def pull_ranks(g: Tensor, sorted_x: Tensor, order: Tensor, tau: Tensor, descendi
 def values(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The softly sorted x (h, n), x in ascending order, the order, and what ``pull_values`` needs."""
     sorted_x, order, result = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32), torch.empty_like(x)
-    kept = x.new_empty((x.shape[0], 3, x.shape[1]))
-    _run(where, core.soft_sort, (x, tau, sorted_x, order, result, kept), x, tau, descending)
-    return result, sorted_x, order, kept
+    factors = x.new_empty((x.shape[0], 3, x.shape[1]))
+    _run(where, core.soft_sort, (x, tau, sorted_x, order, result, factors), x, tau, descending)
+    return result, sorted_x, order, factors
 
 
-def pull_values(g: Tensor, sorted_x: Tensor, order: Tensor, kept: Tensor, tau: Tensor, descending: bool) -> Tensor:
+def pull_values(g: Tensor, sorted_x: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """x_bar for the cotangent g (h, n) of values."""
     x_bar = torch.empty_like(sorted_x)
-    _run("laplex.soft", core.pull_sort, (g, sorted_x, order, tau, kept, x_bar), sorted_x, tau, descending)
+    _run("laplex.soft", core.pull_sort, (g, sorted_x, order, tau, factors, x_bar), sorted_x, tau, descending)
     return x_bar
 
 

@@ -107,16 +107,16 @@ class _FusedSort(torch.autograd.Function):
         ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType
     ) -> tuple[Tensor, Tensor]:
         x, each_tau = flat(rows, tau)
-        values, sorted_x, order, kept = module.values(where, x, each_tau, descending)
+        values, sorted_x, order, factors = module.values(where, x, each_tau, descending)
         order = shaped(order, rows)
-        ctx.save_for_backward(rows, tau, sorted_x, order, kept)
+        ctx.save_for_backward(rows, tau, sorted_x, order, factors)
         ctx.mark_non_differentiable(order)
         ctx.descending, ctx.module = descending, module
         return shaped(values, rows), order
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _order_bar: Any) -> tuple[Tensor | None, ...]:
-        rows, tau, sorted_x, order, kept = ctx.saved_tensors
+        rows, tau, sorted_x, order, factors = ctx.saved_tensors
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         by_products = need_x and builds_graph(), need_tau
 
@@ -126,6 +126,6 @@ class _FusedSort(torch.autograd.Function):
         x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
             (flat_g, each_tau), flat_order = flat(g, tau), order.view(sorted_x.shape)
-            pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, kept, each_tau, ctx.descending)
+            pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, factors, each_tau, ctx.descending)
             x_bar = shaped(pulled, rows)
         return None, x_bar, tau_bar, None, None

@@ -49,27 +49,27 @@ def pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descendi
 def values(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The softly sorted x (h, n), x in ascending order, the order, and what ``pull_values`` needs."""
     cut, result = _Cut(x), torch.empty_like(x)
-    kept = x.new_empty((x.shape[0], 3, x.shape[1]))
+    factors = x.new_empty((x.shape[0], 3, x.shape[1]))
     position, order = cut.in_order(x)
     tensors: tuple[Tensor, ...]
     if not cut.alone:
         tensors = position, tau, x, x, cut.scratch
         cut.launch(programs_sort.reduce_sort_program, tensors, False, descending, cut.exact)
         cut.carry(tau, degree=True, ties=True)
-    tensors = x, position, order, tau, cut.scratch, result, kept
+    tensors = x, position, order, tau, cut.scratch, result, factors
     cut.scan(programs_sort.values_program, tensors, descending, cut.exact, cut.alone, cut.sorts)
-    return result, position, order, kept
+    return result, position, order, factors
 
 
-def pull_values(g: Tensor, position: Tensor, order: Tensor, kept: Tensor, tau: Tensor, descending: bool) -> Tensor:
+def pull_values(g: Tensor, position: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """x_bar for the cotangent g (h, n) of values."""
     cut, x_bar = _Cut(position), torch.empty_like(position)
     tensors: tuple[Tensor, ...]
     if not cut.alone:
-        tensors = position, tau, g, kept, cut.scratch
+        tensors = position, tau, g, factors, cut.scratch
         cut.launch(programs_sort.reduce_sort_program, tensors, True, descending, cut.exact)
         cut.carry(tau, degree=True, second=True, ties=True)
-    tensors = position, order, tau, g, kept, cut.scratch, x_bar
+    tensors = position, order, tau, g, factors, cut.scratch, x_bar
     cut.scan(programs_sort.pull_sort_program, tensors, descending, cut.exact, cut.alone)
     return x_bar
 

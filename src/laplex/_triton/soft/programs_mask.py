@@ -65,7 +65,7 @@ def _smoothed(place, n, left, right):
 
 
 @triton.jit
-def _at(lane, index, v):
+def _element(lane, index, v):
     return tl.sum(tl.where(lane == index, v, 0.0), 0)
 
 
@@ -87,45 +87,45 @@ def _density(x, anchor, offset, nearest, tau, rate, EXACT: tl.constexpr):
     return tl.maximum(tl.minimum(u, UNDERFLOW), -UNDERFLOW), decay_over(beyond * tau, rate, EXACT)
 
 
-@program(numbers="n", callers=("x", "tau", "counts"))
+@program(numbers="n", callers=("x", "tau", "k_wanted"))
 def mask_row_program(
-    x, position, tau, counts, mask, threshold, n, EXACT: tl.constexpr, SORT: tl.constexpr, TILE: tl.constexpr
+    x, position, tau, k_wanted, mask, threshold, n, EXACT: tl.constexpr, SORT: tl.constexpr, TILE: tl.constexpr
 ):
     """The mask and the threshold of a row that is one tile. SORT: it is sorted here, else ``position`` is."""
     batch, lane = tl.program_id(0).to(tl.int64), tl.arange(0, TILE)
-    at, inside = batch * n, lane < n
-    length, count = tl.load(tau + batch), tl.load(counts + batch)
+    base, inside = batch * n, lane < n
+    length, count = tl.load(tau + batch), tl.load(k_wanted + batch)
     rate = rate_of(length)
-    numbers = tl.load(x + at + lane, mask=inside, other=0.0)
+    numbers = tl.load(x + base + lane, mask=inside, other=0.0)
     if SORT:
         p = sorted_numbers(numbers, n, TILE).to(tl.float64)
     else:
-        p = tl.load(position + at + tl.minimum(lane, n - 1)).to(tl.float64)
+        p = tl.load(position + base + tl.minimum(lane, n - 1)).to(tl.float64)
     first, last = at_ends(p, n)
     left, _p, right, _q = sums_in_tile(p, first, last, inside.to(tl.float64), rate, "all", EXACT, False)
     above = tl.sum((inside & (_smoothed(lane, n, left, right) >= count)).to(tl.int32), 0)
     anchor, offset, nearest = _solve(
-        count, n, above - 1, _at(lane, above - 1, left), _at(lane, above, right), _at(lane, above - 1, p),
-        _at(lane, above, p), length,
+        count, n, above - 1, _element(lane, above - 1, left), _element(lane, above, right),
+        _element(lane, above - 1, p), _element(lane, above, p), length,
     )  # fmt: skip
     tl.store(threshold + 3 * batch, anchor)
     tl.store(threshold + 3 * batch + 1, offset)
     tl.store(threshold + 3 * batch + 2, nearest)
     fault = fault_of(first, last, rate)
-    tl.store(mask + at + lane, _mask(numbers, anchor, offset, count, n, rate, fault, EXACT), mask=inside)
+    tl.store(mask + base + lane, _mask(numbers, anchor, offset, count, n, rate, fault, EXACT), mask=inside)
 
 
-@program(numbers="n", callers=("tau", "counts"))
+@program(numbers="n", callers=("tau", "k_wanted"))
 def threshold_program(
-    position, tau, counts, scratch, threshold, n, tiles, EXACT: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr
+    position, tau, k_wanted, scratch, threshold, n, tiles, EXACT: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr
 ):
     """The threshold of a row of many tiles, whose carries are known: the tile that has it is found, and scanned."""
     batch = tl.program_id(0).to(tl.int64)
-    at, row = batch * n, scratch + batch * ROOM * tiles
-    length, count = tl.load(tau + batch), tl.load(counts + batch)
+    base, row = batch * n, scratch + batch * ROOM * tiles
+    length, count = tl.load(tau + batch), tl.load(k_wanted + batch)
     rate = rate_of(length)
     group = tl.arange(0, GROUP)
-    found = tl.zeros([GROUP], tl.int32)
+    reaching = tl.zeros([GROUP], tl.int32)
     for begin in range(0, tiles, GROUP):  # tiles whose first number has at least k above it
         other = begin + group
         known = other < tiles
@@ -137,12 +137,12 @@ def threshold_program(
         own = tl.load(row + (TOTALS + SUMS) * tiles + other, mask=known, other=0.0)
         left = 1.0 + from_left * decay_over(tl.where(other > 0, start - before, 0.0), rate, True)
         right = own + from_right * decay_over(tl.where(other + 1 < tiles, after - start, 0.0), rate, True)
-        found += (known & (_smoothed(other.to(tl.int64) * TILE, n, left, right) >= count)).to(tl.int32)
-    tile = tl.maximum(tl.sum(found, 0) - 1, 0)
+        reaching += (known & (_smoothed(other.to(tl.int64) * TILE, n, left, right) >= count)).to(tl.int32)
+    tile = tl.maximum(tl.sum(reaching, 0) - 1, 0)
     lane = tl.arange(0, TILE)
     place, inside, start, end = places_of(tile, n, TILE)
-    p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
-    first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+    p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
+    first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     left, _p, right, _q = sums_in_tile(p, first, last, inside.to(tl.float64), rate, "all", EXACT, False)
     p_left, p_right = neighbour_ends(row, tile, tiles, first, last)
     from_left, from_right = carried_sums(row, tile, tiles, 0)
@@ -150,42 +150,42 @@ def threshold_program(
     right += from_right * decay_over(p_right - p, rate, EXACT)
     above = tl.sum((inside & (_smoothed(place, n, left, right) >= count)).to(tl.int32), 0)
     size = (end - start + 1).to(tl.int32)
-    below_sum = tl.where(above > 0, _at(lane, above - 1, left), from_left)
-    above_sum = tl.where(above < size, _at(lane, above, right), from_right)
-    s_m = tl.where(above > 0, _at(lane, above - 1, p), p_left)
-    s_next = tl.where(above < size, _at(lane, above, p), p_right)
+    below_sum = tl.where(above > 0, _element(lane, above - 1, left), from_left)
+    above_sum = tl.where(above < size, _element(lane, above, right), from_right)
+    s_m = tl.where(above > 0, _element(lane, above - 1, p), p_left)
+    s_next = tl.where(above < size, _element(lane, above, p), p_right)
     anchor, offset, nearest = _solve(count, n, start + above - 1, below_sum, above_sum, s_m, s_next, length)
     tl.store(threshold + 3 * batch, anchor)
     tl.store(threshold + 3 * batch + 1, offset)
     tl.store(threshold + 3 * batch + 2, nearest)
 
 
-@program(numbers="n", callers=("x", "tau", "counts"))
+@program(numbers="n", callers=("x", "tau", "k_wanted"))
 def mask_program(
-    x, position, tau, counts, threshold, mask, n, tiles, EXACT: tl.constexpr, TILE: tl.constexpr
+    x, position, tau, k_wanted, threshold, mask, n, tiles, EXACT: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
     """The mask of a tile of the row, in the caller's order, from the threshold."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    at, rate = batch * n, rate_of(tl.load(tau + batch))
+    base, rate = batch * n, rate_of(tl.load(tau + batch))
     place, inside, _start, _end = places_of(tile, n, TILE)
     anchor, offset = tl.load(threshold + 3 * batch), tl.load(threshold + 3 * batch + 1)
-    fault = fault_of(tl.load(position + at), tl.load(position + at + n - 1), rate)
-    numbers = tl.load(x + at + place, mask=inside, other=0.0)
-    result = _mask(numbers, anchor, offset, tl.load(counts + batch), n, rate, fault, EXACT)
-    tl.store(mask + at + place, result, mask=inside)
+    fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
+    numbers = tl.load(x + base + place, mask=inside, other=0.0)
+    result = _mask(numbers, anchor, offset, tl.load(k_wanted + batch), n, rate, fault, EXACT)
+    tl.store(mask + base + place, result, mask=inside)
 
 
-@program(numbers="n", callers=("g", "x", "tau", "counts"))
-def reduce_mask_program(g, x, tau, counts, threshold, parts, n, tiles, EXACT: tl.constexpr, TILE: tl.constexpr):
+@program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
+def reduce_mask_program(g, x, tau, k_wanted, threshold, parts, n, tiles, EXACT: tl.constexpr, TILE: tl.constexpr):
     """A tile's share of the sums of f, f g, f u and f g u: parts (h, 4, tiles)."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    at, length = batch * n, tl.load(tau + batch)
+    base, length = batch * n, tl.load(tau + batch)
     place, inside, _start, _end = places_of(tile, n, TILE)
     b = threshold + 3 * batch
-    numbers = tl.load(x + at + place, mask=inside, other=0.0)
+    numbers = tl.load(x + base + place, mask=inside, other=0.0)
     u, f = _density(numbers, tl.load(b), tl.load(b + 1), tl.load(b + 2), length, rate_of(length), EXACT)
     f = tl.where(inside, f, 0.0)
-    fg = f * tl.load(g + at + place, mask=inside, other=0.0).to(tl.float64)
+    fg = f * tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
     part = parts + batch * 4 * tiles + tile
     tl.store(part, tl.sum(f, 0))
     tl.store(part + tiles, tl.sum(fg, 0))
@@ -193,22 +193,22 @@ def reduce_mask_program(g, x, tau, counts, threshold, parts, n, tiles, EXACT: tl
     tl.store(part + 3 * tiles, tl.sum(fg * u, 0))
 
 
-@program(numbers="n", callers=("g", "x", "tau", "counts"))
+@program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
 def pull_mask_program(
-    g, x, tau, counts, threshold, sums, x_bar, k_bar, tau_bar, n, tiles,
+    g, x, tau, k_wanted, threshold, sums, x_bar, k_bar, tau_bar, n, tiles,
     EXACT: tl.constexpr, ALONE: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile's numbers; the first tile of a row writes those of k and tau. ``sums`` is (h, 4), unless
     ALONE: then they are of this tile."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    at, length, count = batch * n, tl.load(tau + batch), tl.load(counts + batch)
+    base, length, count = batch * n, tl.load(tau + batch), tl.load(k_wanted + batch)
     rate = rate_of(length)
     place, inside, _start, _end = places_of(tile, n, TILE)
     b = threshold + 3 * batch
     nearest = tl.load(b + 2)
-    numbers = tl.load(x + at + place, mask=inside, other=0.0)
+    numbers = tl.load(x + base + place, mask=inside, other=0.0)
     u, f = _density(numbers, tl.load(b), tl.load(b + 1), nearest, length, rate, EXACT)
-    v = tl.load(g + at + place, mask=inside, other=0.0).to(tl.float64)
+    v = tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
     if ALONE:
         f = tl.where(inside, f, 0.0)
         one, of_g = tl.sum(f, 0), tl.sum(f * v, 0)
@@ -218,6 +218,6 @@ def pull_mask_program(
         of_u, of_both = tl.load(sums + 4 * batch + 2), tl.load(sums + 4 * batch + 3)
     soft = (count > 0.0) & (count < n.to(tl.float64))
     mean, scale = of_g / one, decay_over(nearest * length, rate, EXACT) * 0.5 / length
-    tl.store(x_bar + at + place, tl.where(soft, scale * f * (v - mean), 0.0), mask=inside)
+    tl.store(x_bar + base + place, tl.where(soft, scale * f * (v - mean), 0.0), mask=inside)
     tl.store(k_bar + batch, tl.where(soft, mean, 0.0), mask=tile == 0)
     tl.store(tau_bar + batch, tl.where(soft, scale * (mean * of_u - of_both), 0.0), mask=tile == 0)

@@ -26,17 +26,17 @@ def reduce_ranks_program(
 ):
     """Write a tile's totals: of ones and, to PULL, of g, which is gathered into the order."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at = scratch + batch * ROOM * tiles, batch * n
+    row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
     place, inside, start, end = places_of(tile, n, TILE)
-    p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
-    first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+    p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
+    first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     store_ends(row, tile, tiles, first, last)
     to_last, to_first = decay_over(last - p, rate, EXACT), decay_over(p - first, rate, EXACT)
     store_totals(row, tile, tiles, 0, inside.to(tl.float64), to_last, to_first)
     if PULL:
-        v = tl.load(g + at + tl.load(order + at + place, mask=inside, other=0), mask=inside, other=0.0)
-        tl.store(ordered_g + at + place, v, mask=inside)
+        v = tl.load(g + base + tl.load(order + base + place, mask=inside, other=0), mask=inside, other=0.0)
+        tl.store(ordered_g + base + place, v, mask=inside)
         store_totals(row, tile, tiles, 2, v.to(tl.float64), to_last, to_first)
 
 
@@ -48,29 +48,29 @@ def ranks_program(
 ):  # fmt: skip
     """The ranks of a tile's numbers. SORT: the row is sorted here, and position and order are written."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at = scratch + batch * ROOM * tiles, batch * n
+    row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
     place, inside, start, end = places_of(tile, n, TILE)
     if SORT:
-        number, index = sorted_row(x + at, n, TILE)
-        tl.store(position + at + place, number, mask=inside)
-        tl.store(order + at + place, index, mask=inside)
+        number, index = sorted_row(x + base, n, TILE)
+        tl.store(position + base + place, number, mask=inside)
+        tl.store(order + base + place, index, mask=inside)
         first, last = at_ends(number.to(tl.float64), n)
         fault = fault_of(first, last, rate)
         _ranks(
-            number, index, row, ranks + at, tile, tiles, first, last, fault, rate, n, DESCENDING, EXACT, ALONE, SPANS
+            number, index, row, ranks + base, tile, tiles, first, last, fault, rate, n, DESCENDING, EXACT, ALONE, SPANS
         )
     else:
-        first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+        first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
         if has_turn(first, last, rate, SPANS, EXACT):
-            number = tl.load(position + at + tl.minimum(place, n - 1))
-            index = tl.load(order + at + place, mask=inside, other=0)
-            fault = fault_of(tl.load(position + at), tl.load(position + at + n - 1), rate)
+            number = tl.load(position + base + tl.minimum(place, n - 1))
+            index = tl.load(order + base + place, mask=inside, other=0)
+            fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
             _ranks(
                 number,
                 index,
                 row,
-                ranks + at,
+                ranks + base,
                 tile,
                 tiles,
                 first,
@@ -111,15 +111,15 @@ def pull_ranks_program(
 ):  # fmt: skip
     """The gradients of a tile's numbers. g is in order, unless ALONE."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at = scratch + batch * ROOM * tiles, batch * n
+    row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
     place, inside, start, end = places_of(tile, n, TILE)
-    first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+    first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     if has_turn(first, last, rate, SPANS, EXACT):
-        p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
-        index = tl.load(order + at + place, mask=inside, other=0)
-        fault = fault_of(tl.load(position + at), tl.load(position + at + n - 1), rate)
-        v = tl.load(g + at + (index if ALONE else place), mask=inside, other=0.0).to(tl.float64)
+        p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
+        index = tl.load(order + base + place, mask=inside, other=0)
+        fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
+        v = tl.load(g + base + (index if ALONE else place), mask=inside, other=0.0).to(tl.float64)
         left, _p, right, _q = sums_in_tile(p, first, last, inside.to(tl.float64), rate, SPANS, EXACT, False)
         g_left, _p, g_right, _q = sums_in_tile(p, first, last, v, rate, SPANS, EXACT, False)
         if not ALONE:
@@ -130,4 +130,4 @@ def pull_ranks_program(
             from_left, from_right = carried_sums(row, tile, tiles, 2)
             g_left, g_right = g_left + from_left * to_left, g_right + from_right * to_right
         scale = (-0.5 if DESCENDING else 0.5) / tl.load(tau + batch)
-        tl.store(x_bar + at + index, fault + scale * (v * (left + right) - (g_left + g_right)), mask=inside)
+        tl.store(x_bar + base + index, fault + scale * (v * (left + right) - (g_left + g_right)), mask=inside)

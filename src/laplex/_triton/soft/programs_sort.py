@@ -23,22 +23,22 @@ from laplex._triton.soft.tiles import (
 
 @program(numbers="n", callers=("tau", "g"))
 def reduce_sort_program(
-    position, tau, g, kept, scratch, n, tiles,
+    position, tau, g, factors, scratch, n, tiles,
     PULL: tl.constexpr, DESCENDING: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Write a tile's totals: of ones; to PULL, of w = g / E and z = w D / E."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at = scratch + batch * ROOM * tiles, batch * n
+    row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
     place, inside, start, end = places_of(tile, n, TILE)
-    p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
-    first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+    p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
+    first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     store_ends(row, tile, tiles, first, last)
     to_last, to_first = decay_over(last - p, rate, EXACT), decay_over(p - first, rate, EXACT)
     if PULL:
-        v = tl.load(g + at + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
-        v *= tl.load(kept + 3 * at + place, mask=inside, other=0.0).to(tl.float64)
-        z = v * tl.load(kept + 3 * at + n + place, mask=inside, other=0.0).to(tl.float64)
+        v = tl.load(g + base + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
+        v *= tl.load(factors + 3 * base + place, mask=inside, other=0.0).to(tl.float64)
+        z = v * tl.load(factors + 3 * base + n + place, mask=inside, other=0.0).to(tl.float64)
         store_totals(row, tile, tiles, 2, z, to_last, to_first)
     else:
         v = inside.to(tl.float64)
@@ -51,7 +51,7 @@ def reduce_sort_program(
 
 @program(numbers="n", callers=("x", "tau"))
 def values_program(
-    x, position, order, tau, scratch, values, kept, n, tiles,
+    x, position, order, tau, scratch, values, factors, n, tiles,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SORT: tl.constexpr, SPANS: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
@@ -60,33 +60,33 @@ def values_program(
     SORT: the row is sorted here, and position and order are written.
     """
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at, length = scratch + batch * ROOM * tiles, batch * n, tl.load(tau + batch)
+    row, base, length = scratch + batch * ROOM * tiles, batch * n, tl.load(tau + batch)
     rate = rate_of(length)
     place, inside, start, end = places_of(tile, n, TILE)
     if SORT:
-        number, index = sorted_row(x + at, n, TILE)
-        tl.store(position + at + place, number, mask=inside)
-        tl.store(order + at + place, index, mask=inside)
+        number, index = sorted_row(x + base, n, TILE)
+        tl.store(position + base + place, number, mask=inside)
+        tl.store(order + base + place, index, mask=inside)
         first, last = at_ends(number.to(tl.float64), n)
         fault = fault_of(first, last, rate)
         _values(
-            number, row, values + at, kept + 3 * at, tile, tiles, first, last, fault, length, rate, n,
+            number, row, values + base, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
             DESCENDING, EXACT, ALONE, SPANS,
         )  # fmt: skip
     else:
-        first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+        first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
         if has_turn(first, last, rate, SPANS, EXACT):
-            number = tl.load(position + at + tl.minimum(place, n - 1))
-            fault = fault_of(tl.load(position + at), tl.load(position + at + n - 1), rate)
+            number = tl.load(position + base + tl.minimum(place, n - 1))
+            fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
             _values(
-                number, row, values + at, kept + 3 * at, tile, tiles, first, last, fault, length, rate, n,
+                number, row, values + base, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
                 DESCENDING, EXACT, ALONE, SPANS,
             )  # fmt: skip
 
 
 @triton.jit
 def _values(
-    number, row, values, kept, tile, tiles, first, last, fault, tau, rate, n,
+    number, row, values, factors, tile, tiles, first, last, fault, tau, rate, n,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     p = number.to(tl.float64)
@@ -109,28 +109,28 @@ def _values(
     shift = (right_p - left_p) * (LN_2 * weight)
     odd = (right - tied_right) - (left - tied_left)
     tl.store(values + ((n - 1 - place) if DESCENDING else place), fault + p + tau * shift, mask=inside)
-    tl.store(kept + place, weight, mask=inside)
-    tl.store(kept + n + place, shift, mask=inside)
-    tl.store(kept + 2 * n + place, ((left_p + right_p) * LN_2 - shift * odd) * weight, mask=inside)
+    tl.store(factors + place, weight, mask=inside)
+    tl.store(factors + n + place, shift, mask=inside)
+    tl.store(factors + 2 * n + place, ((left_p + right_p) * LN_2 - shift * odd) * weight, mask=inside)
 
 
 @program(numbers="n", callers=("tau", "g"))
 def pull_sort_program(
-    position, order, tau, g, kept, scratch, x_bar, n, tiles,
+    position, order, tau, g, factors, scratch, x_bar, n, tiles,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SPANS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile's numbers."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    row, at = scratch + batch * ROOM * tiles, batch * n
+    row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
     place, inside, start, end = places_of(tile, n, TILE)
-    first, last = tl.load(position + at + start).to(tl.float64), tl.load(position + at + end).to(tl.float64)
+    first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     if has_turn(first, last, rate, SPANS, EXACT):
-        p = tl.load(position + at + tl.minimum(place, n - 1)).to(tl.float64)
-        own = tl.load(g + at + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
-        w = own * tl.load(kept + 3 * at + place, mask=inside, other=0.0).to(tl.float64)
-        z = w * tl.load(kept + 3 * at + n + place, mask=inside, other=0.0).to(tl.float64)
-        result = own * tl.load(kept + 3 * at + 2 * n + place, mask=inside, other=0.0).to(tl.float64) - w
+        p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
+        own = tl.load(g + base + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
+        w = own * tl.load(factors + 3 * base + place, mask=inside, other=0.0).to(tl.float64)
+        z = w * tl.load(factors + 3 * base + n + place, mask=inside, other=0.0).to(tl.float64)
+        result = own * tl.load(factors + 3 * base + 2 * n + place, mask=inside, other=0.0).to(tl.float64) - w
         left, left_p, right, right_p = sums_in_tile(p, first, last, w, rate, SPANS, EXACT, True)
         result += left + right - (left_p + right_p) * LN_2
         left, _p, right, _q = sums_in_tile(p, first, last, z, rate, SPANS, EXACT, False)
@@ -142,9 +142,9 @@ def pull_sort_program(
             result -= tl.where((tile > 0) & (p == p_left), before, 0.0)
             result += tl.where((tile + 1 < tiles) & (p == p_right), after, 0.0)
             result += _carried(row, tile, tiles, p - p_left, p_right - p, rate, EXACT)
-        fault = fault_of(tl.load(position + at), tl.load(position + at + n - 1), rate)
-        index = tl.load(order + at + place, mask=inside, other=0)
-        tl.store(x_bar + at + index, fault + result, mask=inside)
+        fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
+        index = tl.load(order + base + place, mask=inside, other=0)
+        tl.store(x_bar + base + index, fault + result, mask=inside)
 
 
 @triton.jit

@@ -171,16 +171,16 @@ def store_ends(row, tile, tiles, first, last):
 @triton.jit
 def store_totals(row, tile, tiles, channel, v, to_last, to_first):
     """One of the four sums: of v at the tile's last position, and at its first."""
-    at = row + (TOTALS + channel) * tiles + tile
-    tl.store(at, tl.sum(v * to_last, 0))
-    tl.store(at + SUMS * tiles, tl.sum(v * to_first, 0))
+    total = row + (TOTALS + channel) * tiles + tile
+    tl.store(total, tl.sum(v * to_last, 0))
+    tl.store(total + SUMS * tiles, tl.sum(v * to_first, 0))
 
 
 @triton.jit
 def carried_sums(row, tile, tiles, channel):
     """One of the four sums, of all tiles on the left and of all on the right."""
-    at = row + (CARRIES + channel) * tiles + tile
-    return tl.load(at), tl.load(at + SUMS * tiles)
+    carry = row + (CARRIES + channel) * tiles + tile
+    return tl.load(carry), tl.load(carry + SUMS * tiles)
 
 
 @triton.jit
@@ -213,7 +213,7 @@ def carry_soft_program(
     ends = row + (1 - side) * tiles
     totals, carries = row + (TOTALS + side * SUMS) * tiles, row + (CARRIES + side * SUMS) * tiles
     start, end = tl.where(side == 0, 0, tiles - 1), tl.where(side == 0, tiles - 1, 0)
-    at, v, p, b, t = tl.load(ends + start), 0.0 * rate, 0.0 * rate, 0.0 * rate, 0.0 * rate
+    reached, v, p, b, t = tl.load(ends + start), 0.0 * rate, 0.0 * rate, 0.0 * rate, 0.0 * rate
     for channel in tl.static_range(4):
         tl.store(carries + channel * tiles + start, 0.0)
     for begin in range(0, tiles, GROUP):
@@ -231,8 +231,8 @@ def carry_soft_program(
         rates = tl.zeros_like(positions) + rate
         states = (rates, positions, tile_v, tile_p, tile_b, tile_t)
         _rates, _positions, tile_v, tile_p, tile_b, tile_t = tl.associative_scan(states, 0, _add_tiles)
-        _rate, _at, tile_v, tile_p, tile_b, tile_t = _add_tiles(
-            rates, rates * 0.0 + at, v, p, b, t, rates, positions, tile_v, tile_p, tile_b, tile_t
+        _rate, _position, tile_v, tile_p, tile_b, tile_t = _add_tiles(
+            rates, rates * 0.0 + reached, v, p, b, t, rates, positions, tile_v, tile_p, tile_b, tile_t
         )
         following = tl.where(side == 0, tile + 1, tile - 1)
         has_next = inside & (following >= 0) & (following < tiles)
@@ -244,6 +244,6 @@ def carry_soft_program(
         if TIES:
             tl.store(carries + 3 * tiles + following, tile_t, mask=has_next)
         is_last = lane == GROUP - 1
-        at = tl.sum(tl.where(is_last, positions, 0.0), 0)
+        reached = tl.sum(tl.where(is_last, positions, 0.0), 0)
         v, p = tl.sum(tl.where(is_last, tile_v, 0.0), 0), tl.sum(tl.where(is_last, tile_p, 0.0), 0)
         b, t = tl.sum(tl.where(is_last, tile_b, 0.0), 0), tl.sum(tl.where(is_last, tile_t, 0.0), 0)
