@@ -46,7 +46,7 @@ def assert_ranks(module, x, tau, descending):
 
 
 def assert_values(module, x, tau, descending):
-    wide = x.double().requires_grad_()
+    wide = x.double().clone().requires_grad_()
     values, sorted_x, order, factors = module.values(WHERE, x, tau, descending)
     targets = wide.gather(-1, order.long())  # of equal numbers, which is at which place is the backend's choice
     targets = targets.flip(-1) if descending else targets

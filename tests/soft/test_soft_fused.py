@@ -57,8 +57,8 @@ def test_rows_of_many_chunks(kind, dtype):
 
 @pytest.mark.parametrize("h", [1, 3])
 def test_threads_do_not_change_bits(h):
-    x, tau = torch.randn(h, 300_000), torch.full((h,), 0.01, dtype=torch.float64)
-    k, g, results = torch.full((h,), 1e5, dtype=torch.float64), torch.randn(h, 300_000), []
+    x, tau = torch.randn(h, 150_000), torch.full((h,), 0.01, dtype=torch.float64)
+    k, g, results = torch.full((h,), 5e4, dtype=torch.float64), torch.randn(h, 150_000), []
     threads = torch.get_num_threads()
     for count in (1, 2, 3):
         torch.set_num_threads(count)

@@ -140,7 +140,7 @@ class _Cut:
         self.h, self.n = x.shape
         self.exact = x.dtype == torch.float64
         self.alone = self.n <= tuning.SOFT_ALONE
-        self.sorts = self.n <= tuning.SOFT_SORTED and not self.exact
+        self.sorts = self.alone and self.n <= tuning.SOFT_SORTED and not self.exact
         self.tile = max(power(self.n), 16) if self.alone else tuning.SOFT_TILE
         self.tiles = -(-self.n // self.tile)
         self.warps = _warps(self.tile)
