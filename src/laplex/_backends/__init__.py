@@ -47,6 +47,8 @@ class Backend(NamedTuple):
     phased: ModuleType | None = None  # product and pullback with phases, fused; None: composed of scans
     fused_gram: ModuleType | None = None  # gram and pullback without anything else as long as the columns
     step: Callable[..., Any] | None = None  # settings, inputs -> a layer's forward and backward in one piece, or None
+    ties: Callable[..., Tensor] | None = None  # x, matrix -> T x, where not all sources are here; None: they are
+    centre: Callable[..., Tensor] | None = None  # matrix -> a point among all anchors, not only those here
     ahead: ModuleType | None = None  # compiles programs before they are needed
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/studies/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are

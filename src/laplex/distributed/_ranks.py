@@ -1,0 +1,66 @@
+"""The processes of a group, and the three ways they exchange tensors. Nothing else in laplex calls collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Ranks(NamedTuple):
+    """The processes of a group, as one of them sees them."""
+
+    group: Any  # a ProcessGroup, or None for the group of all processes
+    rank: int  # of this process in the group
+    size: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where small tensors must be for the group to exchange them."""
+        if "nccl" in dist.get_backend(self.group):
+            return torch.device("cuda", torch.cuda.current_device())
+        return torch.device("cpu")
+
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """(size, *shape): the tensors of all ranks, which have one shape."""
+        everyone = tensor.new_empty((self.size, *tensor.shape))
+        dist.all_gather(list(everyone.unbind(0)), tensor.contiguous(), group=self.group)
+        return everyone
+
+    def exchanged(self, values: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
+        """(sum(received), ...): values (sum(sent), ...), cut into one part for every rank, and their parts for this."""
+        arrived = values.new_empty((sum(received), *values.shape[1:]))
+        dist.all_to_all_single(arrived, values.contiguous(), list(received), list(sent), group=self.group)
+        return arrived
+
+    def total(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks."""
+        summed = tensor.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(summed, group=self.group)
+        return summed
+
+    def objects(self, value: object) -> list[Any]:
+        """The objects of all ranks: slow, for errors."""
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, value, group=self.group)
+        return everyone
+
+
+def ranks_in(where: str, group: Any) -> Ranks:
+    """The ranks of a group. A wrong group raises here, and not on the other ranks, with which nothing can be agreed."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"{where}: there is no process group; start the script with torchrun, and call "
+            "torch.distributed.init_process_group first"
+        )
+    if group is not None and not isinstance(group, dist.ProcessGroup):
+        if group == dist.GroupMember.NON_GROUP_MEMBER:
+            raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
+        raise TypeError(
+            f"{where}: `group` must be a torch.distributed.ProcessGroup or None, got {type(group).__name__}; "
+            "torch.distributed.new_group makes one, and a DeviceMesh has mesh.get_group()"
+        )
+    return Ranks(group, dist.get_rank(group), dist.get_world_size(group))
