@@ -11,11 +11,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from laplex._errors import StalePlanError
-from laplex.distributed._ranks import Ranks
+from laplex.distributed._ranks import Ranks, ranks_of
 
+CALLED = "the function that is called"
 KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first that fits
+
+
+def ranks_in(where: str, group: Any) -> Ranks:
+    """The ranks of a group. If what was given is not a group, all processes hear of it."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"{where}: there is no process group; start the script with torchrun, and call "
+            "torch.distributed.init_process_group first"
+        )
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return ranks_of(group)
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # nobody waits for this process
+        raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
+
+    def refuse() -> dict[str, Any]:
+        raise TypeError(
+            f"{where}: `group` must be a torch.distributed.ProcessGroup or None, got {type(group).__name__}; "
+            "torch.distributed.new_group makes one, and a DeviceMesh has one in mesh.get_group()"
+        )
+
+    agree(where, ranks_of(None), refuse)
+    return ranks_of(None)
 
 
 def agree(
@@ -28,7 +52,7 @@ def agree(
     """
     fault, terms, flagged = None, {}, False
     try:
-        terms = {name: str(value) for name, value in check().items()}
+        terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
         flagged = flag()
     except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must hear of it
         fault = error
@@ -37,7 +61,7 @@ def agree(
     if bool(faulty.any()):
         _raise_everywhere(ranks, fault)
     if bool((digests != digests[0]).any()):
-        raise ValueError(_difference(where, ranks.objects(terms)))
+        raise ValueError(_difference(ranks.objects(terms)))
     return bool(flags.any())
 
 
@@ -56,10 +80,14 @@ def _raise_everywhere(ranks: Ranks, fault: Exception | None) -> None:
             raise raised(f"rank {rank}: {text}") from (fault if rank == ranks.rank else None)
 
 
-def _difference(where: str, everyone: Sequence[dict[str, str]]) -> str:
-    """What differs first, and between which ranks."""
+def _difference(everyone: Sequence[dict[str, str]]) -> str:
+    """What differs first, and between which ranks: the same text on all of them."""
+    where = everyone[0][CALLED]
     for name, value in everyone[0].items():
         for rank, theirs in enumerate(everyone):
-            if theirs.get(name) != value:
-                return f"{where}: {name} must be the same on all ranks, got {value} on rank 0 and {theirs.get(name)} on rank {rank}"
-    return f"{where}: the arguments must be of the same kinds on all ranks"
+            other = theirs.get(name, "none")
+            if other != value:
+                return (
+                    f"{where}: {name} must be the same on all ranks, got {value} on rank 0 and {other} on rank {rank}"
+                )
+    return f"{where}: the arguments must be of one kind on all ranks"

@@ -56,7 +56,10 @@ class Ghosts(NamedTuple):
 
 
 def edges(values: Tensor, counts: tuple[int, ...]) -> Edges:
-    """The ends of anchors (h, width), of which the first counts[h] are owned, in order."""
+    """The ends of anchors (h, width), of which the first counts[h] are owned, in order.
+
+    Those of a stale plan may be in any order; their ends are of no use, but all ranks get as far as to the error.
+    """
     positions = torch.full((len(counts), 4), torch.nan, dtype=torch.float64, device=values.device)
     bottoms, tops = [0] * len(counts), [0] * len(counts)
     for i, count in enumerate(counts):
@@ -66,7 +69,7 @@ def edges(values: Tensor, counts: tuple[int, ...]) -> Edges:
         bottoms[i] = int(torch.searchsorted(owned, owned[:1], right=True))
         tops[i] = int(torch.searchsorted(owned, owned[-1:]))
         positions[i, 0], positions[i, 3] = owned[0], owned[-1]
-        if tops[i] > 0:
+        if tops[i] > 0 and bottoms[i] < count:
             positions[i, 1], positions[i, 2] = owned[bottoms[i]], owned[tops[i] - 1]
     return Edges(counts, tuple(bottoms), tuple(tops), positions)
 
@@ -142,6 +145,8 @@ def carried(numbers: Tensor, to: Ghosts, tau: Tensor, degree: int) -> tuple[Tens
     return v, torch.stack(slopes, -1) if degree else v[..., :0]
 
 
-def exchanged(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, to: Ghosts, ranks: Ranks, degree: int) -> tuple[Tensor, Tensor]:
+def exchanged(
+    x: Tensor, sources: Tensor, tau: Tensor, own: Edges, to: Ghosts, ranks: Ranks, degree: int
+) -> tuple[Tensor, Tensor]:
     """The ghosts' values for x: reduce, exchange once, move."""
     return carried(ranks.gathered(reduced(x, sources, tau, own, degree)), to, tau, degree)

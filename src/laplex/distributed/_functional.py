@@ -15,10 +15,10 @@ from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import mixed
 from laplex._shapes import flat_tau, fold, unfold
-from laplex.distributed._agreement import agree
+from laplex.distributed._agreement import agree, ranks_in
 from laplex.distributed._moves import moved, moved_back, same
 from laplex.distributed._plan import Plan, anchor_terms, as_matrices, planned
-from laplex.distributed._ranks import Ranks, ranks_in
+from laplex.distributed._ranks import Ranks
 
 
 class _Operands(NamedTuple):
@@ -125,9 +125,7 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
     """Check the arguments of this rank; what must be the same on all ranks."""
     x, a, b, tau, weight, phi, psi, plan = operands
     if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(
-            f"{where}: `plan` must be a laplex.distributed.Plan or None, got {type(plan).__name__}"
-        )
+        raise TypeError(f"{where}: `plan` must be a laplex.distributed.Plan or None, got {type(plan).__name__}")
     terms = anchor_terms(where, a, b, finite=plan is None)
     _checks.length_scale(where, tau, a)
     batch = _checks.batch_shape(where, a, b, tau)

@@ -14,10 +14,10 @@ from laplex._plan import Known
 from laplex._plan import Plan as LocalPlan
 from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
-from laplex.distributed._agreement import agree
+from laplex.distributed._agreement import agree, ranks_in
 from laplex.distributed._ends import GHOSTS, edges, ghosts
 from laplex.distributed._moves import Share, moved, moved_back, owned, to_owners
-from laplex.distributed._ranks import Ranks, ranks_in
+from laplex.distributed._ranks import Ranks
 from laplex.distributed._scan import SPREAD, Half, SpreadOrder
 from laplex.distributed._sorting import shared
 

@@ -1,4 +1,4 @@
-"""The processes of a group, and the three ways they exchange tensors. Nothing else in laplex calls collectives."""
+"""The processes of a group, and the ways in which they exchange tensors."""
 
 from __future__ import annotations
 
@@ -49,18 +49,6 @@ class Ranks(NamedTuple):
         return everyone
 
 
-def ranks_in(where: str, group: Any) -> Ranks:
-    """The ranks of a group. A wrong group raises here, and not on the other ranks, with which nothing can be agreed."""
-    if not (dist.is_available() and dist.is_initialized()):
-        raise RuntimeError(
-            f"{where}: there is no process group; start the script with torchrun, and call "
-            "torch.distributed.init_process_group first"
-        )
-    if group is not None and not isinstance(group, dist.ProcessGroup):
-        if group == dist.GroupMember.NON_GROUP_MEMBER:
-            raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
-        raise TypeError(
-            f"{where}: `group` must be a torch.distributed.ProcessGroup or None, got {type(group).__name__}; "
-            "torch.distributed.new_group makes one, and a DeviceMesh has mesh.get_group()"
-        )
+def ranks_of(group: Any) -> Ranks:
+    """This process among those of a group; None for all processes."""
     return Ranks(group, dist.get_rank(group), dist.get_world_size(group))

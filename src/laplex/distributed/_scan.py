@@ -125,8 +125,7 @@ def _slopes_at_targets(slopes: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
     order: Any = matrix.order
     t, positions = matrix.target.double(), order.source.others.positions
     from_left, from_right = (
-        torch.exp(-((t - positions[:, i, None]).abs() / matrix.tau[:, None]).clamp(max=BEYOND))[:, None]
-        for i in (0, 2)
+        torch.exp(-((t - positions[:, i, None]).abs() / matrix.tau[:, None]).clamp(max=BEYOND))[:, None] for i in (0, 2)
     )
     return slopes[..., 0, None] * from_left, slopes[..., 1, None] * from_right
 
