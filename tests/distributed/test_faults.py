@@ -5,12 +5,12 @@ import re
 import signal
 import time
 
+import gloo_processes
 import pytest
 import torch
 import torch.distributed as dist
 
 import laplex
-import processes
 from laplex import distributed
 
 RANKS = 3
@@ -36,33 +36,58 @@ def local_plan():
     return laplex.Plan(torch.zeros(3), torch.zeros(3))
 
 
-# What one rank passes instead: a name, the change, the type and a part of the message.
+DOUBLE = {"dtype": torch.float64}
+SUBCLASS = type("Other", (torch.Tensor,), {})
+# What one rank passes instead, and the type and a part of the message.
 WRONG = {
-    "x of no tensor": ({"x": [1.0]}, TypeError, "rank 1: laplex.distributed.linear: `x` must be a torch.Tensor"),
+    "x of no tensor": (
+        {"x": [1.0]}, TypeError, "rank 1: laplex.distributed.linear: `x` must be a torch.Tensor",
+    ),
     "x of integers": ({"x": torch.ones(3, 6, dtype=torch.int64)}, TypeError, "`x` must be floating point"),
-    "x of another size": ({"x": torch.ones(3, 5).double()}, ValueError, "`x` must have size k = 6"),
-    "x of more rows": ({"x": torch.ones(4, 6).double()}, ValueError, "the shape of `x` but for its last dimension must be the same"),
+    "x of another size": ({"x": torch.ones(3, 5, **DOUBLE)}, ValueError, "`x` must have size k = 6"),
+    "x of more rows": (
+        {"x": torch.ones(4, 6, **DOUBLE)}, ValueError, "the shape of `x` but for its last dimension must be the same",
+    ),
     "x of another dtype": ({"x": torch.ones(3, 6)}, ValueError, "the dtype of `x` must be the same on all ranks"),
     "a in half precision": ({"a": torch.ones(2, 4).half()}, TypeError, "`a` must be float32 or float64"),
-    "a not finite": ({"a": torch.full((2, 4), torch.nan).double()}, ValueError, "rank 1: laplex.distributed.linear: `a` must be finite"),
+    "a not finite": (
+        {"a": torch.full((2, 4), torch.nan, **DOUBLE)}, ValueError,
+        "rank 1: laplex.distributed.linear: `a` must be finite",
+    ),
     "b of another dtype": ({"b": torch.ones(2, 6)}, TypeError, "`a` and `b` must have one dtype"),
-    "b not finite": ({"b": torch.full((2, 6), torch.inf).double()}, ValueError, "`b` must be finite"),
-    "another batch": ({"a": torch.ones(3, 4).double()}, ValueError, "leading dimensions of `a` and `b` must broadcast"),
-    "no matrix": ({"a": torch.ones(0, 4).double(), "b": torch.ones(0, 6).double(), "phi": None, "psi": None}, ValueError, "at least one matrix"),
+    "b not finite": ({"b": torch.full((2, 6), torch.inf, **DOUBLE)}, ValueError, "`b` must be finite"),
+    "another batch": (
+        {"a": torch.ones(3, 4, **DOUBLE)}, ValueError, "leading dimensions of `a` and `b` must broadcast",
+    ),
+    "no matrix": (
+        {"a": torch.ones(0, 4, **DOUBLE), "b": torch.ones(0, 6, **DOUBLE), "phi": None, "psi": None}, ValueError,
+        "there must be at least one matrix",
+    ),
     "tau not positive": ({"tau": -1.0}, ValueError, "`tau` must be positive"),
     "tau of a tensor with NaN": ({"tau": torch.tensor(torch.nan)}, ValueError, "`tau` must be positive"),
-    "another tau": ({"tau": 0.25}, ValueError, "`tau` must be the same on all ranks, got 0.5 on rank 0 and 0.25 on rank 1"),
+    "another tau": (
+        {"tau": 0.25}, ValueError, "`tau` must be the same on all ranks, got 0.5 on rank 0 and 0.25 on rank 1",
+    ),
     "tau of text": ({"tau": "1"}, TypeError, "`tau` must be a positive number"),
-    "weight of another shape": ({"weight": torch.ones(3).double()}, ValueError, "`weight` must have the shape H"),
-    "another weight": ({"weight": torch.zeros(2).double()}, ValueError, "`weight` must be the same on all ranks"),
-    "no weight": ({"weight": None, "x": torch.ones(2, 3, 6).double()}, ValueError, "must be the same on all ranks"),
+    "weight of another shape": ({"weight": torch.ones(3, **DOUBLE)}, ValueError, "`weight` must have the shape H"),
+    "another weight": ({"weight": torch.zeros(2, **DOUBLE)}, ValueError, "`weight` must be the same on all ranks"),
+    "no weight": ({"weight": None, "x": torch.ones(2, 3, 6, **DOUBLE)}, ValueError, "must be the same on all ranks"),
     "phi alone": ({"psi": None}, ValueError, "`phi` and `psi` go together"),
     "no phases": ({"phi": None, "psi": None}, ValueError, "the presence of phases must be the same"),
-    "psi of another shape": ({"psi": torch.ones(2, 5).double()}, ValueError, "`psi` must have the shape of `b`"),
-    "a plan of one device": ({"plan": local_plan}, TypeError, "`plan` must be a laplex.distributed.Plan or None, got Plan"),
-    "a group of text": ({"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup or None, got str"),
-    "gradients on one rank": ({"a": torch.ones(2, 4).double().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be the same"),
-    "a subclass": ({"x": torch.nn.Buffer(torch.ones(3, 6).double()).as_subclass(type("Other", (torch.Tensor,), {}))}, RuntimeError, "it runs eagerly, on plain tensors"),
+    "psi of another shape": ({"psi": torch.ones(2, 5, **DOUBLE)}, ValueError, "`psi` must have the shape of `b`"),
+    "a plan of one device": (
+        {"plan": local_plan}, TypeError, "`plan` must be a laplex.distributed.Plan or None, got Plan",
+    ),
+    "a group of text": (
+        {"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup or None, got str",
+    ),
+    "gradients on one rank": (
+        {"a": torch.ones(2, 4, **DOUBLE).requires_grad_()}, ValueError,
+        "the choice of arguments that require gradients must be the same",
+    ),
+    "a subclass": (
+        {"x": torch.ones(3, 6, **DOUBLE).as_subclass(SUBCLASS)}, RuntimeError, "it runs eagerly, on plain tensors",
+    ),
 }  # fmt: skip
 
 
@@ -72,7 +97,7 @@ def caught(call):
     begin = time.monotonic()
     try:
         call()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return type(error), str(error), time.monotonic() - begin
     return None, "nothing was raised", 0.0
 
@@ -81,10 +106,7 @@ def wrong_argument(name):
     arguments = good()
     if dist.get_rank() == AT_FAULT:
         change = WRONG[name][0]
-        arguments |= {
-            key: value() if callable(value) and not isinstance(value, torch.Tensor) else value
-            for key, value in change.items()
-        }
+        arguments |= {key: value() if value is local_plan else value for key, value in change.items()}
     return caught(lambda: distributed.linear(**arguments))
 
 
@@ -163,7 +185,7 @@ def checks():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return processes.start(checks, RANKS, tmp_path_factory.mktemp("faults"))
+    return gloo_processes.start(checks, RANKS, tmp_path_factory.mktemp("faults"))
 
 
 EXPECTED = {name: (kind, re.escape(text)) for name, (_, kind, text) in WRONG.items()} | {
@@ -173,7 +195,7 @@ EXPECTED = {name: (kind, re.escape(text)) for name, (_, kind, text) in WRONG.ite
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_fault_on_one_rank_raises_on_all(name, results):
-    assert processes.failures(results, name) == {}
+    assert gloo_processes.failures(results, name) == {}
     kind, text = EXPECTED[name]
     assert {mine[name][:2] for mine in results} == {(kind, results[0][name][1])}
     assert re.search(text, results[0][name][1])
@@ -187,7 +209,7 @@ def test_a_process_outside_of_the_group_is_told(results):
 
 
 def test_ranks_work_together_after_faults(results):
-    assert processes.failures(results, "still_works") == {}
+    assert gloo_processes.failures(results, "still_works") == {}
 
 
 def test_without_a_group():

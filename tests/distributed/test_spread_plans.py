@@ -2,12 +2,12 @@
 
 import contextlib
 
+import gloo_processes
 import pytest
 import torch
 import torch.distributed as dist
 
 import laplex
-import processes
 from helpers import error
 from laplex import distributed
 
@@ -116,7 +116,7 @@ def shares_are_even():
 
 
 def transposed():
-    a, b, x = made()
+    a, b, _ = made()
     plan = distributed.Plan(mine(a), mine(b))
     g = torch.randn(4, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     back = distributed.linear(mine(g), mine(b), mine(a), 0.3, plan=plan.mT)
@@ -185,9 +185,9 @@ def checks():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return processes.start(checks, RANKS, tmp_path_factory.mktemp("plans"))
+    return gloo_processes.start(checks, RANKS, tmp_path_factory.mktemp("plans"))
 
 
 @pytest.mark.parametrize("name", checks())
 def test_plans_over_ranks(name, results):
-    assert processes.failures(results, name) == {}
+    assert gloo_processes.failures(results, name) == {}

@@ -3,28 +3,22 @@
 import functools
 import itertools
 
+import gloo_processes
 import pytest
+import rank_shards
 import torch
 import torch.distributed as dist
 
 import cases
-import processes
-import shards
-from helpers import TOLERANCE, inputs_for
+from helpers import TOLERANCE, error, inputs_for, oracle
 from laplex import distributed
 
 RANKS = 4
 KINDS = ("even", "uneven", "one", "intervals")
 # Second derivatives in tau cancel (laplex.linear), and dense ones of tiny tau are 0 / 0.
 NO_SECOND = (
-    "huge_tau",
-    "tiny_tau",
-    "tiny_tau_ties",
-    "denormal_gaps",
-    "neighbouring_floats",
-    "largest_floats",
-    "offset",
-)
+    "huge_tau", "tiny_tau", "tiny_tau_ties", "denormal_gaps", "neighbouring_floats", "largest_floats", "offset",
+)  # fmt: skip
 LONG = ("short_cols_two_chunks", "short_rows_two_chunks")
 groups = {}
 
@@ -45,7 +39,7 @@ def product(case, kind, dtype, size, planned):
         kind = "uneven"  # the line of every matrix is another one
     inputs = inputs_for(a, b, tau, phased=False) | {"tau": torch.as_tensor(tau, dtype=torch.float64)}
     second = case.name not in NO_SECOND + LONG and dtype is torch.float64
-    return shards.compare(inputs, kind, group=group, second=second, planned=planned)
+    return rank_shards.compare(inputs, kind, group=group, second=second, planned=planned)
 
 
 def table():
@@ -67,18 +61,18 @@ def made(**changes):
 
 
 def phased():
-    return shards.compare(made(phi=torch.randn(30).double(), psi=torch.randn(26).double()), "uneven")
+    return rank_shards.compare(made(phi=torch.randn(30).double(), psi=torch.randn(26).double()), "uneven")
 
 
 def weighted():
     inputs = made(a=torch.randn(3, 30).double(), b=torch.randn(3, 26).double(), tau=torch.rand(3).double() + 0.2)
-    return shards.compare(inputs | {"weight": torch.randn(3).double()}, "even")
+    return rank_shards.compare(inputs | {"weight": torch.randn(3).double()}, "even")
 
 
 def weighted_and_phased():
     inputs = made(a=torch.randn(2, 3, 30).double(), b=torch.randn(2, 3, 26).double())
     phases = {"phi": torch.randn(2, 3, 30).double(), "psi": torch.randn(2, 3, 26).double()}
-    return shards.compare(inputs | phases | {"weight": torch.randn(2, 3).double()}, "uneven")
+    return rank_shards.compare(inputs | phases | {"weight": torch.randn(2, 3).double()}, "uneven")
 
 
 def complex_rows():
@@ -99,9 +93,7 @@ def no_rows():
 
 
 def _only_value(inputs, dtype):
-    from helpers import error, oracle
-
-    mine, rows_of, _ = shards.cut(inputs, "even", RANKS, dist.get_rank())
+    mine, rows_of, _ = rank_shards.cut(inputs, "even", RANKS, dist.get_rank())
     y = distributed.linear(**mine)
     assert y.dtype == dtype
     return error(y, rows_of(oracle(**inputs)))
@@ -119,17 +111,17 @@ def checks():
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    return processes.start(checks, RANKS, tmp_path_factory.mktemp("spread"))
+    return gloo_processes.start(checks, RANKS, tmp_path_factory.mktemp("spread"))
 
 
 @pytest.mark.parametrize("name", checks())
 def test_products_of_shards_are_those_of_one_device(name, results):
-    assert processes.failures(results, name) == {}
+    assert gloo_processes.failures(results, name) == {}
     bound = TOLERANCE[torch.float32 if "float32" in name else torch.float64]
     for rank, mine in enumerate(results):
-        for quantity, error in mine[name].items():
+        for quantity, size in mine[name].items():
             if quantity == "y of float16":
-                assert error <= 5e-4, rank
+                assert size <= 5e-4, rank
                 continue
             allowed = bound * (10 if quantity.startswith("second") else 1)  # sums of several products
-            assert error <= allowed, (rank, quantity)
+            assert size <= allowed, (rank, quantity)

@@ -54,7 +54,7 @@ def agree(
     try:
         terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
         flagged = flag()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks must hear of it
+    except Exception as error:  # whatever it is, the other ranks must hear of it
         fault = error
     mine = torch.tensor([fault is not None, flagged, _digest(terms)], dtype=torch.int64, device=ranks.device)
     faulty, flags, digests = ranks.gathered(mine).unbind(-1)

@@ -30,6 +30,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from laplex import _compiled
+from laplex._checks.core import core_fault
 from laplex.distributed._ranks import Ranks
 
 GHOSTS = 4  # the first pads of a side: left, left tied, right, right tied
@@ -99,24 +101,29 @@ def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tens
     return position, gaps, ((ends[..., 1] == border) & there).to(ends.dtype)
 
 
-def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, degree: int) -> Tensor:
+def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, degree: int) -> Tensor:
     """This rank's numbers for x (h, m, width) at sources (h, width): (h, m, 4), or (h, m, 6) in degree 1.
 
-    They are ahead, top, behind, bottom, and in degree 1 the p of ahead and of behind.
+    They are ahead, top, behind, bottom, and in degree 1 the p of ahead and of behind. The first rank is left of all
+    others, so nobody needs what it has for those on its left; nor what the last has for those on its right.
     """
     numbers = x.new_zeros((*x.shape[:2], 4 + 2 * degree), dtype=torch.float64)
     for i, (count, bottom, top) in enumerate(zip(*own[:3], strict=True)):
         rows, s = x[i, :, :count], sources[i, :count]
         _, following, previous, _ = own.positions[i]
-        numbers[i, :, AHEAD[: degree + 1]] = _decayed(rows[:, :top], s[:top], previous, tau[i], degree)
-        numbers[i, :, BEHIND[: degree + 1]] = _decayed(rows[:, bottom:], s[bottom:], following, tau[i], degree)
-        numbers[i, :, 1] = rows[:, top:].sum(-1, dtype=torch.float64)
-        numbers[i, :, 3] = rows[:, :bottom].sum(-1, dtype=torch.float64)
+        if ranks.rank < ranks.size - 1:
+            numbers[i, :, AHEAD[: degree + 1]] = _decayed(rows[:, :top], s[:top], previous, tau[i], degree)
+            numbers[i, :, 1] = rows[:, top:].sum(-1, dtype=torch.float64)
+        if ranks.rank > 0:
+            numbers[i, :, BEHIND[: degree + 1]] = _decayed(rows[:, bottom:], s[bottom:], following, tau[i], degree)
+            numbers[i, :, 3] = rows[:, :bottom].sum(-1, dtype=torch.float64)
     return numbers
 
 
 def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Tensor:
     """(m, degree + 1): the sum of x (m, count) at s (count,), referred to one of its ends: v, and p in degree 1."""
+    if s.device.type == "cpu" and not _compiled.MISSING and x.dtype == s.dtype and x.numel() > 0 and x.stride(-1) == 1:
+        return _decayed_by_core(x, s.contiguous(), float(end), float(tau), degree)
     total = x.new_zeros((x.shape[0], degree + 1), dtype=torch.float64)
     for first in range(0, s.shape[0], BLOCK):
         part = slice(first, first + BLOCK)
@@ -125,6 +132,17 @@ def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Ten
         factors = torch.stack([decay, u * decay], -1) if degree else decay[:, None]
         total += x[:, part].double() @ factors
     return total
+
+
+def _decayed_by_core(x: Tensor, s: Tensor, end: float, tau: float, degree: int) -> Tensor:
+    out = x.new_empty((degree + 1, x.shape[0]), dtype=torch.float64)
+    sizes = x.shape[0], x.shape[1], x.stride(0) if x.shape[0] > 1 else 0, degree
+    status = _compiled.core.reduce(
+        x.data_ptr(), s.data_ptr(), end, tau, out.data_ptr(), *sizes, x.dtype == torch.float64, torch.get_num_threads()
+    )
+    if status:
+        core_fault("laplex.distributed", status)
+    return out.mT
 
 
 def carried(numbers: Tensor, to: Ghosts, tau: Tensor, degree: int) -> tuple[Tensor, Tensor]:
@@ -149,4 +167,4 @@ def exchanged(
     x: Tensor, sources: Tensor, tau: Tensor, own: Edges, to: Ghosts, ranks: Ranks, degree: int
 ) -> tuple[Tensor, Tensor]:
     """The ghosts' values for x: reduce, exchange once, move."""
-    return carried(ranks.gathered(reduced(x, sources, tau, own, degree)), to, tau, degree)
+    return carried(ranks.gathered(reduced(x, sources, tau, own, ranks, degree)), to, tau, degree)

@@ -31,12 +31,16 @@ class Share(NamedTuple):
 
 
 def moved(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners."""
+    """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners, always a new tensor."""
+    if share.ordered:
+        return pad(x, (0, share.width - share.size))
     return _Move.apply(x, share, ranks, False)  # type: ignore[no-any-return]
 
 
 def moved_back(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """Differentiable: y (h, m, width) of the owners to (h, m, size) of the caller."""
+    if share.ordered:
+        return y[..., : share.size]
     return _Move.apply(y, share, ranks, True)  # type: ignore[no-any-return]
 
 

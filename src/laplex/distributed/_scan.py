@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
 from laplex._backends import Backend
 from laplex._backends.tables import TORCH
@@ -113,10 +114,12 @@ def _with_ghosts(x: Tensor, matrix: Matrix, degree: int) -> tuple[Tensor, Tensor
     order: Any = matrix.order
     own, others = order.source
     values, slopes = exchanged(x, matrix.source, matrix.tau, own, others, order.ranks, degree)
-    operand = x.clone(memory_format=torch.contiguous_format)
-    for i, count in enumerate(own.counts):
-        operand[i, :, count : count + GHOSTS] = values[i]
-        operand[i, :, count + GHOSTS :] = 0
+    operand = x.contiguous()
+    # Written in place, where autograd may have saved x: pads belong to the scan, and nothing else reads them.
+    with _unsafe_preserve_version_counter(operand):
+        for i, count in enumerate(own.counts):
+            operand[i, :, count : count + GHOSTS] = values[i]
+            operand[i, :, count + GHOSTS :] = 0
     return operand, slopes
 
 

@@ -29,7 +29,7 @@ class Sorted(NamedTuple):
     """What this rank holds of one side: (h, size), each matrix in order."""
 
     values: Tensor
-    index: Tensor  # int64: places in the caller's order
+    places: Tensor  # int64: in the caller's order
 
 
 class Splitters(NamedTuple):
@@ -38,7 +38,7 @@ class Splitters(NamedTuple):
     value: Tensor
     side: Tensor
     rank: Tensor
-    index: Tensor
+    place: Tensor
 
 
 def shared(a: Tensor, b: Tensor, ranks: Ranks) -> tuple[Share, Share]:
@@ -51,8 +51,8 @@ def shared(a: Tensor, b: Tensor, ranks: Ranks) -> tuple[Share, Share]:
         splitters = _splitters(sides, ranks)
         cuts = [_cuts(side, number, splitters, ranks) for number, side in enumerate(sides)]
         stays = False
-    rows = _share(a, sides[0].index, cuts[0], ranks, stays)
-    return rows, _share(b, sides[1].index, cuts[1], ranks, stays)
+    rows = _share(a, sides[0].places, cuts[0], ranks, stays)
+    return rows, _share(b, sides[1].places, cuts[1], ranks, stays)
 
 
 def _in_order(sides: list[Sorted], ranks: Ranks) -> bool:
@@ -108,18 +108,17 @@ def _splitters(sides: list[Sorted], ranks: Ranks) -> Splitters:
 
 def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tensor:
     """(h, ranks + 1) on the CPU: the anchors [cuts[r], cuts[r + 1]) of this side, in order, go to rank r."""
-    values, index = side
-    h, size = values.shape
+    values, places = side
     keys = splitters.value.to(values.dtype).contiguous()  # they are anchors, so nothing is rounded
     below, upto = (torch.searchsorted(values, keys, right=right).cpu() for right in (False, True))
-    key_side, key_rank, key_index = (part.cpu() for part in splitters[1:])
+    key_side, key_rank, key_place = (part.cpu() for part in splitters[1:])
     mine = (key_side == number) & (key_rank == ranks.rank)
     first = (key_side > number) | ((key_side == number) & (key_rank > ranks.rank))  # our ties come before the splitter
     cuts = torch.where(first, upto, below)
-    for i, j in mine.nonzero().tolist():  # ties are in the order of their index
-        tied = index[i, below[i, j] : upto[i, j]]
-        cuts[i, j] = below[i, j] + int(torch.searchsorted(tied, int(key_index[i, j])))
-    return torch.nn.functional.pad(torch.nn.functional.pad(cuts, (1, 0)), (0, 1), value=size)
+    for i, j in mine.nonzero().tolist():  # ties are in the order of their places
+        tied = places[i, below[i, j] : upto[i, j]]
+        cuts[i, j] = below[i, j] + int(torch.searchsorted(tied, int(key_place[i, j])))
+    return torch.nn.functional.pad(torch.nn.functional.pad(cuts, (1, 0)), (0, 1), value=values.shape[-1])
 
 
 def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bool) -> Share:

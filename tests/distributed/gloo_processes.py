@@ -39,8 +39,5 @@ def _member(rank: int, checks: Callable[[], dict[str, Callable]], size: int, fol
 
 def failures(results: list[dict], name: str) -> dict[int, str]:
     """What a check raised, by rank."""
-    return {
-        rank: mine.get(name, "it was not reached")
-        for rank, mine in enumerate(results)
-        if isinstance(mine.get(name, ""), str)
-    }
+    outcomes = {rank: mine.get(name, "it was not reached") for rank, mine in enumerate(results)}
+    return {rank: outcome for rank, outcome in outcomes.items() if isinstance(outcome, str)}

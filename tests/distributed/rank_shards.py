@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from laplex import distributed, reference
 from helpers import error
+from laplex import distributed, reference
 
 WITH_COLUMNS = ("x", "b", "psi")  # cut along the columns; a and phi along the rows; tau and weight by nobody
 
@@ -96,10 +96,7 @@ def compare(inputs, kind, *, group=None, second=True, planned=False):
     note("first ", got, theirs)
     if second:
         total = sum(g.square().sum() for g in theirs)
-        shared = sum(g.square().sum() / (ranks if name in ("tau", "weight") else 1) for name, g in zip(names, got))
-        note(
-            "second ",
-            torch.autograd.grad(shared, list(shards.values())),
-            torch.autograd.grad(total, list(leaves.values())),
-        )
+        mine_of_it = [g.square().sum() / (ranks if name in ("tau", "weight") else 1) for name, g in zip(names, got)]
+        got = torch.autograd.grad(sum(mine_of_it), list(shards.values()))
+        note("second ", got, torch.autograd.grad(total, list(leaves.values())))
     return errors
