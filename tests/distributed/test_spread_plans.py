@@ -14,7 +14,7 @@ from laplex import distributed
 RANKS = 3
 
 
-def made(n=40, k=35, dtype=torch.float64):
+def sample(n=40, k=35, dtype=torch.float64):
     """Anchors, and rows of an operand, whole: the same on every rank."""
     torch.manual_seed(5)
     return torch.randn(n, dtype=dtype), torch.randn(k, dtype=dtype), torch.randn(4, k, dtype=dtype)
@@ -49,7 +49,7 @@ def counted():
 
 def arranged():
     """Anchors and an operand as the plan has them; values come back as they were."""
-    a, b, x = made(3000, 2000)
+    a, b, x = sample(3000, 2000)
     plan = distributed.Plan(mine(a), mine(b))
     rows, cols, operand = plan.arrange_rows(mine(a)), plan.arrange_columns(mine(b)), plan.arrange_columns(mine(x))
     assert (rows.numel(), cols.numel()) == plan.owned
@@ -81,7 +81,7 @@ def exchanges_little():
 
 def moves_operand_and_result():
     """Shards in any order: the operand, the result, and nothing of the anchors, in the dtype of the operand."""
-    a, b, x = made(3000, 2000, torch.float32)
+    a, b, x = sample(3000, 2000, torch.float32)
     plan = distributed.Plan(mine(a), mine(b))
     a, b, x = mine(a), mine(b), mine(x)
     with counted() as calls:
@@ -116,7 +116,7 @@ def shares_are_even():
 
 
 def transposed():
-    a, b, _ = made()
+    a, b, _ = sample()
     plan = distributed.Plan(mine(a), mine(b))
     g = torch.randn(4, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     back = distributed.linear(mine(g), mine(b), mine(a), 0.3, plan=plan.mT)
@@ -126,7 +126,7 @@ def transposed():
 
 def anchors_that_moved():
     """A plan serves while anchors keep their order, and otherwise raises, on all ranks, even if few of them moved."""
-    a, b, x = made()
+    a, b, x = sample()
     plan = distributed.Plan(mine(a), mine(b))
     y = distributed.linear(mine(x), mine(2 * a), mine(2 * b), 0.3, plan=plan)
     assert error(y, mine(laplex.linear(x, 2 * a, 2 * b, 0.3))) <= 1e-14
@@ -140,7 +140,7 @@ def anchors_that_moved():
 
 def written_in_place():
     """Anchors that were written to since, as an optimizer does, are seen."""
-    a, b, x = made()
+    a, b, x = sample()
     rows, cols = mine(a), mine(b).requires_grad_()
     plan = distributed.Plan(rows, cols)
     with torch.no_grad():
@@ -155,14 +155,14 @@ def written_in_place():
 
 
 def same_bits():
-    a, b, x = made(3000, 2000, torch.float32)
+    a, b, x = sample(3000, 2000, torch.float32)
     plan = distributed.Plan(mine(a), mine(b))
     first = distributed.linear(mine(x), mine(a), mine(b), 0.3)
     assert torch.equal(first, distributed.linear(mine(x), mine(a), mine(b), 0.3, plan=plan))
 
 
 def forward_mode():
-    a, b, x = made()
+    a, b, x = sample()
     tangents = {"x": torch.randn_like(x), "a": torch.randn_like(a), "b": torch.randn_like(b)}
     primals = {"x": x, "a": a, "b": b}
     with torch.autograd.forward_ad.dual_level():

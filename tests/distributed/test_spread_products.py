@@ -54,42 +54,42 @@ def table():
     return rows
 
 
-def made(**changes):
+def sample(**changes):
     torch.manual_seed(3)
     a, b, x = torch.randn(30).double(), torch.randn(26).double(), torch.randn(2, 26).double()
     return {"x": x, "a": a, "b": b, "tau": torch.tensor(0.6).double()} | changes
 
 
 def phased():
-    return rank_shards.compare(made(phi=torch.randn(30).double(), psi=torch.randn(26).double()), "uneven")
+    return rank_shards.compare(sample(phi=torch.randn(30).double(), psi=torch.randn(26).double()), "uneven")
 
 
 def weighted():
-    inputs = made(a=torch.randn(3, 30).double(), b=torch.randn(3, 26).double(), tau=torch.rand(3).double() + 0.2)
+    inputs = sample(a=torch.randn(3, 30).double(), b=torch.randn(3, 26).double(), tau=torch.rand(3).double() + 0.2)
     return rank_shards.compare(inputs | {"weight": torch.randn(3).double()}, "even")
 
 
 def weighted_and_phased():
-    inputs = made(a=torch.randn(2, 3, 30).double(), b=torch.randn(2, 3, 26).double())
+    inputs = sample(a=torch.randn(2, 3, 30).double(), b=torch.randn(2, 3, 26).double())
     phases = {"phi": torch.randn(2, 3, 30).double(), "psi": torch.randn(2, 3, 26).double()}
     return rank_shards.compare(inputs | phases | {"weight": torch.randn(2, 3).double()}, "uneven")
 
 
 def complex_rows():
-    inputs = made(x=torch.randn(2, 26, dtype=torch.complex128))
+    inputs = sample(x=torch.randn(2, 26, dtype=torch.complex128))
     return {"y": _only_value(inputs, torch.complex128)}
 
 
 def half_rows():
-    return {"y of float16": _only_value(made(x=torch.randn(2, 26).half()), torch.float16)}
+    return {"y of float16": _only_value(sample(x=torch.randn(2, 26).half()), torch.float16)}
 
 
 def no_leading_dimension():
-    return {"y": _only_value(made(x=torch.randn(26).double()), torch.float64)}
+    return {"y": _only_value(sample(x=torch.randn(26).double()), torch.float64)}
 
 
 def no_rows():
-    return {"y": _only_value(made(x=torch.randn(0, 26).double()), torch.float64)}
+    return {"y": _only_value(sample(x=torch.randn(0, 26).double()), torch.float64)}
 
 
 def _only_value(inputs, dtype):
