@@ -36,6 +36,7 @@ from laplex._plan import Plan
 from laplex.density._examples import Examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._places import Line
+from laplex.density._sharing import ALONE, Sharing
 from laplex.density._shrinkage import shrunk
 
 SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
@@ -78,7 +79,13 @@ class State:
 @torch.no_grad()
 @_autocast.unaffected
 def em_round(
-    examples: Examples, state: State, *, jump: bool = True, shrinkage: float = 0.0, inflation: float = 1.0
+    examples: Examples,
+    state: State,
+    *,
+    jump: bool = True,
+    shrinkage: float = 0.0,
+    inflation: float = 1.0,
+    sharing: Sharing = ALONE,
 ) -> tuple[State, float]:
     """The state after one round, and the mean log-likelihood of the examples *before* it.
 
@@ -90,8 +97,9 @@ def em_round(
             1; see :func:`laplex.density._shrinkage.shrinkage`.
         inflation: what the variances of the noise are multiplied by, up to those of the features; see
             :func:`inflation`. Without these two no round lowers the likelihood.
+        sharing: the processes that do a part of the round each, and reach the same state.
     """
-    means, moments, likelihood = _expectation(examples, state)
+    means, moments, likelihood = _expectation(examples, state, sharing)
     if not math.isfinite(likelihood):
         raise FloatingPointError(
             f"laplex.density.EM: the likelihood before round {state.round} is {likelihood}; the state is that before "
@@ -100,7 +108,8 @@ def em_round(
     line = Line(state.knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
-    for part in examples.feature_parts(FEATURES_AT_ONCE):
+    own = sharing.part(examples.dim)
+    for part in examples.feature_parts(FEATURES_AT_ONCE, own):
         target = examples.features(part).mT @ means / len(examples)  # c_p
         for first in range(0, len(target), few):
             piece = slice(part.start + first, min(part.start + first + few, part.stop))
@@ -108,8 +117,11 @@ def em_round(
             at_knots = linear(c, state.knots, state.knots, state.tau)
             a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
             noise[piece] = examples.variance[piece] - gain
+    a, noise = sharing.joined(a[own], len(a)), sharing.joined(noise[own], len(a))
+    weight = torch.stack([sharing.joined(function[own], len(a)) for function in weight])
     noise = examples.noise_at_least(torch.minimum(inflation * noise, examples.variance))
     root = root_of(shrunk(moments, line.spread, state.knots, state.tau, part=shrinkage, count=len(examples)))
+    root = sharing.same(root)
     return State(a, weight, noise, root, state.knots, state.tau, state.round + 1), likelihood
 
 
@@ -142,36 +154,41 @@ def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[T
     return places, weight, gain
 
 
-def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, float]:
+def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Tensor, Tensor, float]:
     """Y (N, qK), T (qK, qK) in float64, and the mean log-likelihood."""
     inverse = state.weight / state.noise
     root = state.root
-    inner = root.mT @ _gram(state) @ root
+    inner = root.mT @ _gram(state, sharing) @ root
     chol, info = torch.linalg.cholesky_ex(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
     chol = torch.where(info == 0, chol, torch.nan)  # which ends in a likelihood of NaN
-    narrow = torch.linalg.solve_triangular(chol, root.mT, upper=False)  # V
+    narrow = sharing.same(torch.linalg.solve_triangular(chol, root.mT, upper=False))  # V
     plan = Plan(state.knots, state.a)
-    blocks = []
-    for part in examples.row_parts():
+    blocks = [narrow.new_empty((0, len(narrow)))]  # a process may have no examples
+    for part in examples.row_parts(sharing.part(len(examples))):
         x = examples.rows(part)
         pulled = [linear(x * w, state.knots, state.a, state.tau, plan=plan) for w in inverse]
         blocks.append(torch.cat(pulled, -1).double() @ narrow.mT)
     latent = torch.cat(blocks)
     means = latent @ narrow
-    moments = means.mT @ means / len(examples) + narrow.mT @ narrow
-    distance = (examples.variance.double() / state.noise).sum() - latent.square().sum() / len(examples)
+    moments = sharing.total(means.mT @ means) / len(examples) + narrow.mT @ narrow
+    explained = sharing.total(latent.square().sum()) / len(examples)
+    distance = (examples.variance.double() / state.noise).sum() - explained
     volume = state.noise.double().log().sum() + 2 * chol.diagonal().log().sum()
     likelihood = -0.5 * (distance + volume + examples.dim * math.log(2 * math.pi))
-    return means.to(state.weight.dtype), moments, float(likelihood)
+    means = sharing.joined(means.to(state.weight.dtype), len(examples))
+    return means, sharing.same(moments), float(sharing.same(likelihood))
 
 
-def _gram(state: State) -> Tensor:
-    """B^T D^-1 B (qK, qK), in float64."""
+def _gram(state: State, sharing: Sharing) -> Tensor:
+    """B^T D^-1 B (qK, qK), in float64: a sum over features."""
     q, count = len(state.weight), len(state.knots)
     pairs = [(i, j) for i in range(q) for j in range(i + 1)]
-    products = torch.stack([state.weight[i].double() * state.weight[j] / state.noise for i, j in pairs])
+    own = sharing.part(len(state.a))
+    weight, places = state.weight[:, own].double(), state.a[own].double()
+    products = torch.stack([weight[i] * weight[j] / state.noise[own] for i, j in pairs])
+    grams = sharing.total(gram(state.knots.double(), places, products, state.tau))
     matrix = state.root.new_empty(q, count, q, count)
-    for (i, j), each in zip(pairs, gram(state.knots.double(), state.a.double(), products, state.tau), strict=True):
+    for (i, j), each in zip(pairs, grams, strict=True):
         matrix[i, :, j] = each
         matrix[j, :, i] = each
     return matrix.reshape(q * count, q * count)

@@ -42,6 +42,13 @@ class Ranks(NamedTuple):
         dist.all_reduce(summed, group=self.group)
         return summed
 
+    def from_first(self, tensor: Tensor) -> Tensor:
+        """The tensor of the first rank, where all have one of the same shape and dtype."""
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
+        dist.broadcast(copy, first, group=self.group)
+        return copy
+
     def objects(self, value: object) -> list[Any]:
         """The objects of all ranks: slow, for errors."""
         everyone: list[Any] = [None] * self.size
