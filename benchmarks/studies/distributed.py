@@ -8,6 +8,7 @@ line, as a plan arranges them, with one process whose anchors are sorted; "any o
 """
 
 import argparse
+import itertools
 import json
 import os
 import tempfile
@@ -38,6 +39,7 @@ def main() -> None:
     n = 1 << (16 if quick else 24)
     single, double = (processes(measure_times, ranks, n) for ranks in (1, 2))
     ratios = {name: round(single[name] / double[name], 3) for name in single}
+    fits = {f"{ranks} ranks": processes(measure_fit, ranks, 1 << (8 if quick else 14)) for ranks in (1, 2, 4)}
     errors = {f"{ranks} ranks": processes(measure_errors, ranks, 1 << (10 if quick else 16)) for ranks in ERROR_RANKS}
     report = {
         **conditions("cpu"),
@@ -48,6 +50,7 @@ def main() -> None:
         "two processes": double,
         "one process over two": ratios,
     }
+    report |= {"EM, ms a round and log-likelihood": fits}
     report |= {"error of the sum of sizes, largest of 256 rows": errors}
     print(json.dumps(report, indent=1))
     if not quick:
@@ -132,6 +135,23 @@ def in_order(n: int) -> tuple[Tensor, Tensor, Tensor]:
         return a.sort().values, b.sort().values, x
     plan = laplex.distributed.Plan(a, b)
     return plan.arrange_rows(a), plan.arrange_columns(b), plan.arrange_columns(x)
+
+
+# --- fits -------------------------------------------------------------------------------------------------------------
+
+
+def measure_fit(n: int) -> dict[str, float]:
+    """A round of EM for 512 examples of n features, of rank 256, and the likelihood that four rounds reach."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randn(64, n, generator=generator).cumsum(-1) / n**0.5  # smooth along the features
+    values = torch.randn(512, 64, generator=generator) @ patterns + 0.1 * torch.randn(512, n, generator=generator)
+    examples = laplex.density.Examples(values)
+    state = laplex.density.start(examples, 64 if n < 1000 else 256, places="raster")
+    begin = time.perf_counter()
+    history = list(laplex.density.EM(examples, state, 4, group=dist.group.WORLD))
+    seconds = [done.seconds for done in history[1:]] + [time.perf_counter() - begin]
+    rounds = sorted(later - earlier for earlier, later in itertools.pairwise(seconds))
+    return {"round": round(1e3 * rounds[len(rounds) // 2], 1), "log_likelihood": history[-1].log_likelihood}
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
