@@ -17,7 +17,7 @@ from laplex._scan.weighted import mixed
 from laplex._shapes import flat_tau, fold, unfold
 from laplex.distributed._agreement import agree, ranks_in
 from laplex.distributed._moves import moved, moved_back, same
-from laplex.distributed._plan import Plan, anchor_terms, as_matrices, planned
+from laplex.distributed._plan import Plan, anchor_terms, as_matrices, dtensor_parts, planned
 from laplex.distributed._ranks import Ranks
 
 
@@ -51,6 +51,9 @@ def linear(
     a (and phases phi) of the rows whose results it wants. Shards may have any sizes, 0 included, and any order. All
     ranks of the group must call together, and where one calls backward all must.
 
+    Instead of shards all sharded arguments may be DTensors on a mesh of one dimension, placed as ``Shard(-1)`` or
+    ``Replicate()``. The result is then a DTensor placed like a, and tau and weight may be replicated DTensors.
+
     Args:
         x (..., k of this rank): the shard of the input; with batched anchors and no weight (*H, m, k of this rank).
         a (*H, n of this rank): the shard of the row anchors.
@@ -70,7 +73,16 @@ def linear(
         Errors raise on all ranks, with the message of the rank at fault. For the rest as in :func:`laplex.linear`.
     """
     where = "laplex.distributed.linear"
-    operands = _Operands(x, a, b, tau, weight, phi, psi, plan)
+    given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
+    parts = dtensor_parts(where, given)
+    if parts is not None:
+        y: Tensor = parts.wrapped(_linear(where, _Operands(**parts.arguments, plan=plan), parts.group))
+        return y
+    return _linear(where, _Operands(**given, plan=plan), group)
+
+
+def _linear(where: str, operands: _Operands, group: Any) -> Tensor:
+    x, a, b, tau, weight, phi, psi, plan = operands
     ranks = ranks_in(where, plan.group if group is None and isinstance(plan, Plan) else group)
     changed = agree(where, ranks, lambda: _terms(where, operands, ranks), lambda: _changed(operands))
     if plan is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import sys
 from typing import Any, NamedTuple
 
 import torch
@@ -44,6 +46,8 @@ class Plan:
     All ranks of the group must make the plan, and use it, together. Used with anchors that moved past one another, it
     raises :class:`laplex.StalePlanError` on all ranks. :meth:`update` makes the plan for them.
 
+    Both sides may be DTensors, as in :func:`laplex.distributed.linear`.
+
     Args:
         a (*H, n of this rank): row anchors, float32 or float64. Leading dimensions H are a batch of matrices.
         b (*H, k of this rank): column anchors, same dtype and device.
@@ -61,6 +65,9 @@ class Plan:
 
     def __init__(self, a: Tensor, b: Tensor, *, group: Any = None) -> None:
         where = "laplex.distributed.Plan"
+        parts = dtensor_parts(where, {"a": a, "b": b})
+        if parts is not None:
+            (a, b), group = parts.arguments.values(), parts.group
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: anchor_terms(where, a, b, finite=True))
         self.__dict__.update(planned(where, a, b, ranks).__dict__)
@@ -177,6 +184,17 @@ class Plan:
             f"Plan(n={n}, k={k}{matrices}, rank {self._ranks.rank} of {self._ranks.size} owns {rows} rows and {cols} "
             f"columns, {here})"
         )
+
+
+def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
+    """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
+
+    Imported here: what DTensors need takes a second to import, and a program that has none has not imported it.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return None
+    tensors = importlib.import_module("laplex.distributed._tensors")
+    return tensors.spread(where, arguments) if tensors.has_dtensors(arguments) else None
 
 
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
