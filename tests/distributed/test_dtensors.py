@@ -16,7 +16,7 @@ from helpers import error
 from laplex import distributed
 
 RANKS = 3
-LAST, WHOLE = Shard(-1), Replicate()
+LAST, COPIED = Shard(-1), Replicate()
 
 
 def sample():
@@ -33,7 +33,9 @@ def mesh(size=RANKS):
 def placed(values, placements, where=None):
     where = where or mesh()
     return {
-        name: distribute_tensor(value, where, [placements.get(name, WHOLE if name == "tau" else LAST)]).requires_grad_()
+        name: distribute_tensor(
+            value, where, [placements.get(name, COPIED if name == "tau" else LAST)]
+        ).requires_grad_()
         for name, value in values.items()
     }
 
@@ -46,7 +48,7 @@ def sharded(placements):
     want.square().sum().backward()
     tensors = placed(values, placements)
     y = distributed.linear(**tensors)
-    assert y.placements == (placements.get("a", LAST) if placements.get("a") == WHOLE else Shard(1),)
+    assert y.placements == (placements.get("a", LAST) if placements.get("a") == COPIED else Shard(1),)
     assert error(y.full_tensor(), want) <= 1e-14
     y.to_local().square().sum().backward()  # what is replicated has one gradient, as DTensors have it
     for name, value in tensors.items():
@@ -59,11 +61,11 @@ def all_sharded():
 
 
 def operand_replicated():
-    sharded({"x": WHOLE})
+    sharded({"x": COPIED})
 
 
 def rows_replicated():
-    sharded({"a": WHOLE})
+    sharded({"a": COPIED})
 
 
 def tau_of_a_number():
@@ -106,7 +108,7 @@ def sharded_tau():
 
 def two_dimensions():
     flat = DeviceMesh("cpu", [[0, 1, 2]])
-    values = {name: distribute_tensor(value, flat, [WHOLE, WHOLE]) for name, value in sample().items()}
+    values = {name: distribute_tensor(value, flat, [COPIED, COPIED]) for name, value in sample().items()}
     return caught(lambda: distributed.linear(**values))
 
 

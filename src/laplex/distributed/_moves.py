@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from laplex.distributed._ranks import Ranks
 
@@ -32,22 +31,21 @@ class Share(NamedTuple):
 
 def moved(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners, always a new tensor."""
-    if share.ordered:
-        return pad(x, (0, share.width - share.size))
     return _Move.apply(x, share, ranks, False)  # type: ignore[no-any-return]
 
 
 def moved_back(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: y (h, m, width) of the owners to (h, m, size) of the caller."""
-    if share.ordered:
-        return y[..., : share.size]
+    """Differentiable: y (h, m, width) of the owners, which nobody needs any more, to (h, m, size) of the caller."""
     return _Move.apply(y, share, ranks, True)  # type: ignore[no-any-return]
 
 
 def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """x (h, m, size) to (h, m, width)."""
     if share.ordered:
-        return pad(x, (0, share.width - share.size))
+        padded = x.new_empty((*x.shape[:-1], share.width))
+        padded[..., : share.size] = x
+        padded[..., share.size :] = 0
+        return padded
     sent = _as_lines(x).index_select(0, share.given)
     arrived = sent if share.stays else ranks.exchanged(sent, share.sent, share.received)
     lines = arrived.new_zeros((len(share.counts) * share.width, arrived.shape[1]))
@@ -55,9 +53,13 @@ def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
 
 
 def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """y (h, m, width) to (h, m, size)."""
+    """y (h, m, width) to (h, m, size). Where nothing moves, the result is in the memory of y.
+
+    It is no view of y for autograd, which would refuse to let the caller write to it.
+    """
     if share.ordered:
-        return y[..., : share.size]
+        shape = (*y.shape[:-1], share.size)
+        return y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), shape, y.stride())
     sent = _as_lines(y).index_select(0, share.slots)
     arrived = sent if share.stays else ranks.exchanged(sent, share.received, share.sent)
     lines = arrived.new_empty((len(share.counts) * share.size, arrived.shape[1]))
@@ -86,6 +88,8 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         share, ranks, back = ctx.settings
+        if not back and torch.is_grad_enabled():
+            g = g.clone()  # it is a part of the graph of this gradient
         return _Move.apply(g, share, ranks, not back), None, None, None
 
     @staticmethod
@@ -103,6 +107,7 @@ class _Owned(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
+        g = g.clone() if torch.is_grad_enabled() else g
         return moved_back(g[:, None], *ctx.settings)[:, 0], None, None, None
 
     @staticmethod
