@@ -37,7 +37,8 @@ from laplex.distributed._ranks import Ranks
 GHOSTS = 4  # the first pads of a side: left, left tied, right, right tied
 BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64
 AHEAD, BEHIND = [0, 4], [2, 5]  # places of v and p among a rank's numbers; top and bottom are 1 and 3
-BLOCK = 1 << 15  # sources that are reduced at a time, so that what is computed for them stays in the cache
+# Sources that are reduced at a time in plain torch: what is computed for them stays in the cache, or keeps a GPU busy.
+BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
 
 
 class Edges(NamedTuple):
@@ -125,8 +126,9 @@ def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Ten
     if s.device.type == "cpu" and not _compiled.MISSING and x.dtype == s.dtype and x.numel() > 0 and x.stride(-1) == 1:
         return _decayed_by_core(x, s.contiguous(), float(end), float(tau), degree)
     total = x.new_zeros((x.shape[0], degree + 1), dtype=torch.float64)
-    for first in range(0, s.shape[0], BLOCK):
-        part = slice(first, first + BLOCK)
+    block = BLOCK["cpu" if s.device.type == "cpu" else "cuda"]
+    for first in range(0, s.shape[0], block):
+        part = slice(first, first + block)
         u = ((s[part].double() - end).abs_() / tau).clamp_(max=BEYOND)
         decay = torch.exp(-u)
         factors = torch.stack([decay, u * decay], -1) if degree else decay[:, None]

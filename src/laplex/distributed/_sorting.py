@@ -125,7 +125,7 @@ def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bo
     """The share of anchors (h, size) that are in order by index, cut for the ranks."""
     h, size = anchors.shape
     parts = (cuts[:, 1:] - cuts[:, :-1]).mT.contiguous()  # (ranks, h)
-    incoming = ranks.exchanged(parts.to(anchors.device), [1] * ranks.size, [1] * ranks.size).cpu()
+    incoming = ranks.exchanged(parts.to(ranks.device), [1] * ranks.size, [1] * ranks.size).cpu()
     places = index + torch.arange(h, device=anchors.device)[:, None] * size
     given = torch.cat([places[i, cuts[i, r] : cuts[i, r + 1]] for r in range(ranks.size) for i in range(h)])
     sent, received = tuple(parts.sum(1).tolist()), tuple(incoming.sum(1).tolist())
