@@ -75,6 +75,19 @@ struct RowDot {
     int threads;
 };
 
+// The sum of the sources, each with its decay up to a point that is not between them (reduce.cpp). With
+// u_j = |end - source_j| / tau,
+//     v = sum over j of exp(-u_j) x_j        p = sum over j of u_j exp(-u_j) x_j
+struct Reduce {
+    const void* x;       // (m, k) T, of rows that are `stride` numbers apart
+    const void* source;  // (k,) T, in order
+    double end, tau;
+    double* out;  // (degree + 1, m), output: v, and in degree 1 p
+    int64_t m, k, stride;
+    int degree;  // 0 or 1
+    int threads;
+};
+
 // Quasiseparable matrices of order r with blocks of size `block` (quasiseparable.h), n points in order, A = L diag(d)
 // L^T. `packed` is the number of entries of a symmetric block: 0, 1 or 3.
 
@@ -352,6 +365,7 @@ struct SoftMaskPullback {
     template <class T> Status scan(const Scan&);                  \
     template <class T> Status order(const Order&);                \
     template <class T> Status row_dot(const RowDot&);             \
+    template <class T> Status reduce(const Reduce&);              \
     void factor(const Factor&);                                   \
     void factor_pullback(const FactorPullback&);                  \
     void sweep(const Sweep&);                                     \

@@ -74,6 +74,14 @@ int row_dot(uintptr_t x, uintptr_t y, uintptr_t tau, uintptr_t out, int64_t h, i
     return is_double ? LAPLEX_BEST(row_dot<double>, args) : LAPLEX_BEST(row_dot<float>, args);
 }
 
+int reduce(uintptr_t x, uintptr_t source, double end, double tau, uintptr_t out, int64_t m, int64_t k, int64_t stride,
+           int degree, bool is_double, int threads) {
+    const Reduce args{address<void>(x), address<void>(source), end, tau, address<double>(out), m, k, stride, degree,
+                      threads};
+    nb::gil_scoped_release release;
+    return is_double ? LAPLEX_BEST(reduce<double>, args) : LAPLEX_BEST(reduce<float>, args);
+}
+
 void factor(uintptr_t decay, uintptr_t p, uintptr_t q, uintptr_t mass, uintptr_t diag, uintptr_t d, uintptr_t z,
             uintptr_t states, int64_t h, int64_t n, int r, int block, int threads) {
     const Factor args{address<double>(decay), address<double>(p), address<double>(q), address<double>(mass),
@@ -273,6 +281,7 @@ NB_MODULE(_core, m) {
     m.def("scan", &scan);
     m.def("order", &order);
     m.def("row_dot", &row_dot);
+    m.def("reduce", &reduce);
     m.def("factor", &factor);
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);

@@ -45,6 +45,7 @@ with which every result is tested.
 
 from laplex import backends as backends
 from laplex import density as density
+from laplex import distributed as distributed
 from laplex import gp as gp
 from laplex import nn as nn
 from laplex import reference as reference
@@ -81,6 +82,7 @@ __all__ = [
     "__version__",
     "backends",
     "density",
+    "distributed",
     "gp",
     "gram",
     "linear",

@@ -49,6 +49,8 @@ class Backend(NamedTuple):
     step: Callable[..., Any] | None = None  # settings, inputs -> a layer's forward and backward in one piece, or None
     states: ModuleType | None = None  # Gaussian processes with few states; on the CPU laplex._states has its own
     sorted: ModuleType | None = None  # soft ranks, sorts and masks in one piece; None: composed of scans
+    ties: Callable[..., Tensor] | None = None  # x, matrix -> T x, where not all sources are here; None: they are
+    centre: Callable[..., Tensor] | None = None  # matrix -> a point among all anchors, not only those here
     ahead: ModuleType | None = None  # compiles programs before they are needed
     dense_below: int = 0  # entries n * k; the dense product of fewer is faster: benchmarks/studies/crossover.py
     reads_half: bool = False  # takes float16 and bfloat16 operands as they are

@@ -276,7 +276,7 @@ class _Sums:
             return self.scan(v, self.degree, odd=True)[::-1]
         v = v.double()
         even, odd = self.scan(v, self.degree, odd=True)
-        tied = ties(v, *self.matrix[:2])
+        tied = _ties(v, self.matrix)
         return odd, even - (self.scan(v, 0, odd=False)[0] - tied) if self.degree else even - tied
 
 
@@ -315,7 +315,7 @@ def _pushforward(ctx: Any, x: Tensor, matrix: Matrix, tangents: Any) -> tuple[Te
     d_odd: Any = 0
     if dtau is not None and ctx.degree:  # the anchors' terms cancel almost entirely: round nothing before
         x, dx = x.double(), None if dx is None else dx.double()
-        centre = _centre(t, s)
+        centre = _centre(matrix)
         stretch = (dtau / tau)[..., None]
         dt = (0 if dt is None else dt) - (t.double() - centre) * stretch
         ds = (0 if ds is None else ds) - (s.double() - centre) * stretch
@@ -386,14 +386,21 @@ def _row_sum(pull: Tensor, tau: Tensor, anchors: Tensor) -> Tensor:
     return flat_rows(pull, tau).sum(1).reshape(anchors.shape) / tau[..., None]
 
 
-def _centre(t: Tensor, s: Tensor) -> Tensor:
+def _ties(v: Tensor, matrix: Matrix) -> Tensor:
+    """T v; the backend has its own way if not all sources are here."""
+    return ties(v, *matrix[:2]) if matrix.backend.ties is None else matrix.backend.ties(v, matrix)
+
+
+def _centre(matrix: Matrix) -> Tensor:
     """A point among the anchors, (*H, 1), to measure positions from. Any point would do: it is not differentiated."""
-    return torch.cat([t, s], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
+    if matrix.backend.centre is not None:
+        return matrix.backend.centre(matrix)
+    return torch.cat(matrix[:2], -1).detach().mean(-1, keepdim=True, dtype=torch.float64)
 
 
 def _tau_by_euler(matrix: Matrix, t_bar: Tensor, s_bar: Tensor) -> Tensor:
     t, s = matrix.target, matrix.source
-    centre = _centre(t, s)
+    centre = _centre(matrix)
     t_terms, s_terms = ((v.double() - centre) * bar.double() for v, bar in ((t, t_bar), (s, s_bar)))
     return -_over(t_terms.sum(-1) + s_terms.sum(-1), matrix.tau)
 

@@ -26,7 +26,8 @@ BENCH = """Time laplex.linear against torch.nn.Linear on this machine: at shapes
 FIT = """Fit a Gaussian with a structured covariance to images, or to any rows of numbers: rounds of EM, in which
 pixels jump to their best places, then epochs of Adam if --epochs is given. Ctrl-C saves a checkpoint, and the same
 command resumes from it; so it does after any other end. With more --rounds or --epochs it adds them to a fit that has
-ended; added rounds are not annealed. Under torchrun several processes share the batches of Adam."""
+ended; added rounds are not annealed. Under torchrun several processes share the rounds of EM, and the
+batches of Adam."""
 COMPLETION = """Print a script that completes commands, options and names at the TAB key. Write it to a file, as in
 laplex completion bash > ~/.laplex-completion, and let every shell read it, with the line `source ~/.laplex-completion`
 in ~/.bashrc, or in ~/.zshrc for zsh."""

@@ -110,7 +110,8 @@ def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
         _hold(job, state, places)
     else:
         state, places = State(**tree["state"]).to(train.device), tree["before"]
-    em = EM(train, state, settings.rounds, schedule=settings.schedule, jump=settings.jump, start_time=start_time)
+    more: dict[str, Any] = {"schedule": settings.schedule, "jump": settings.jump, "group": job.team.group}
+    em = EM(train, state, settings.rounds, start_time=start_time, **more)
     with _progress_bar(job, "EM") as show:
         show(state.round, settings.rounds, "")
         for done in _rounds(em):

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed
@@ -21,6 +22,11 @@ class Team:
     rank: int
     size: int
     device: torch.device
+
+    @property
+    def group(self) -> Any:
+        """The process group, if there are several processes."""
+        return None if self.size == 1 else torch.distributed.group.WORLD
 
     @property
     def leads(self) -> bool:

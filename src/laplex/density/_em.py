@@ -36,10 +36,12 @@ from laplex._plan import Plan
 from laplex.density._examples import Examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._places import Line
+from laplex.density._sharing import ALONE, Sharing
 from laplex.density._shrinkage import shrunk
 
 SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
 FEATURES_AT_ONCE = 1 << 16  # whose products with the latent means are held at a time
+TOGETHER = 64  # examples, or columns, of a product in float64: in fixed pieces, how it is rounded does not change
 RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first with which it is definite
 
 
@@ -78,7 +80,13 @@ class State:
 @torch.no_grad()
 @_autocast.unaffected
 def em_round(
-    examples: Examples, state: State, *, jump: bool = True, shrinkage: float = 0.0, inflation: float = 1.0
+    examples: Examples,
+    state: State,
+    *,
+    jump: bool = True,
+    shrinkage: float = 0.0,
+    inflation: float = 1.0,
+    sharing: Sharing = ALONE,
 ) -> tuple[State, float]:
     """The state after one round, and the mean log-likelihood of the examples *before* it.
 
@@ -90,8 +98,9 @@ def em_round(
             1; see :func:`laplex.density._shrinkage.shrinkage`.
         inflation: what the variances of the noise are multiplied by, up to those of the features; see
             :func:`inflation`. Without these two no round lowers the likelihood.
+        sharing: the processes that do a part of the round each, and reach the same state.
     """
-    means, moments, likelihood = _expectation(examples, state)
+    means, moments, likelihood = _expectation(examples, state, sharing)
     if not math.isfinite(likelihood):
         raise FloatingPointError(
             f"laplex.density.EM: the likelihood before round {state.round} is {likelihood}; the state is that before "
@@ -100,16 +109,21 @@ def em_round(
     line = Line(state.knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
-    for part in examples.feature_parts(FEATURES_AT_ONCE):
-        target = examples.features(part).mT @ means / len(examples)  # c_p
-        for first in range(0, len(target), few):
+    own = sharing.part(examples.dim, few)
+    for part in examples.feature_parts(FEATURES_AT_ONCE, own):
+        x = examples.features(part)
+        for first in range(0, x.shape[1], few):  # in the same pieces, however many processes there are: the same bits
             piece = slice(part.start + first, min(part.start + first + few, part.stop))
-            c = target[first : first + few].reshape(-1, len(state.weight), len(state.knots))
+            target = x[:, first : first + few].mT @ means / len(examples)  # c_p
+            c = target.reshape(-1, len(state.weight), len(state.knots))
             at_knots = linear(c, state.knots, state.knots, state.tau)
             a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
             noise[piece] = examples.variance[piece] - gain
+    a, noise, *functions = (sharing.joined(one[own], examples.dim, few) for one in (a, noise, *weight))
+    weight = torch.stack(functions)
     noise = examples.noise_at_least(torch.minimum(inflation * noise, examples.variance))
     root = root_of(shrunk(moments, line.spread, state.knots, state.tau, part=shrinkage, count=len(examples)))
+    root = sharing.same(root)
     return State(a, weight, noise, root, state.knots, state.tau, state.round + 1), likelihood
 
 
@@ -142,27 +156,37 @@ def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[T
     return places, weight, gain
 
 
-def _expectation(examples: Examples, state: State) -> tuple[Tensor, Tensor, float]:
+def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Tensor, Tensor, float]:
     """Y (N, qK), T (qK, qK) in float64, and the mean log-likelihood."""
     inverse = state.weight / state.noise
     root = state.root
     inner = root.mT @ _gram(state) @ root
     chol, info = torch.linalg.cholesky_ex(inner + torch.eye(len(root), dtype=root.dtype, device=root.device))
     chol = torch.where(info == 0, chol, torch.nan)  # which ends in a likelihood of NaN
-    narrow = torch.linalg.solve_triangular(chol, root.mT, upper=False)  # V
+    narrow = sharing.same(torch.linalg.solve_triangular(chol, root.mT, upper=False))  # V
     plan = Plan(state.knots, state.a)
-    blocks = []
-    for part in examples.row_parts():
-        x = examples.rows(part)
+    blocks = [narrow.new_empty((0, len(narrow)))]  # a process may have no examples
+    own = sharing.part(len(examples), TOGETHER)
+    for first in range(own.start, own.stop, TOGETHER):
+        x = examples.rows(slice(first, min(first + TOGETHER, own.stop)))
         pulled = [linear(x * w, state.knots, state.a, state.tau, plan=plan) for w in inverse]
         blocks.append(torch.cat(pulled, -1).double() @ narrow.mT)
-    latent = torch.cat(blocks)
-    means = latent @ narrow
-    moments = means.mT @ means / len(examples) + narrow.mT @ narrow
-    distance = (examples.variance.double() / state.noise).sum() - latent.square().sum() / len(examples)
+    means = sharing.joined(torch.cat([block @ narrow for block in blocks]), len(examples), TOGETHER)
+    moments = _moments(means, sharing) / len(examples) + narrow.mT @ narrow
+    explained = sharing.total(torch.stack([block.square().sum() for block in blocks]).sum()) / len(examples)
+    distance = (examples.variance.double() / state.noise).sum() - explained
     volume = state.noise.double().log().sum() + 2 * chol.diagonal().log().sum()
     likelihood = -0.5 * (distance + volume + examples.dim * math.log(2 * math.pi))
-    return means.to(state.weight.dtype), moments, float(likelihood)
+    return means.to(state.weight.dtype), sharing.same(moments), float(sharing.same(likelihood))
+
+
+def _moments(means: Tensor, sharing: Sharing) -> Tensor:
+    """Y^T Y, of columns in pieces that do not depend on the number of processes."""
+    size = means.shape[1]
+    own = sharing.part(size, TOGETHER)
+    pieces = [means[:, first : min(first + TOGETHER, own.stop)] for first in range(own.start, own.stop, TOGETHER)]
+    columns = [means.new_empty((0, size)), *(piece.mT @ means for piece in pieces)]
+    return sharing.joined(torch.cat(columns), size, TOGETHER)
 
 
 def _gram(state: State) -> Tensor:

@@ -87,13 +87,13 @@ class Examples:
         least = LEAST_NOISE * self.variance.mean()
         return torch.maximum(noise, LEAST_NOISE * self.variance).clamp_min(least)
 
-    def row_parts(self) -> list[slice]:
-        """Slices of examples that are read at a time."""
-        return _parts(len(self), max(1, BLOCK // self.dim))
+    def row_parts(self, within: slice | None = None) -> list[slice]:
+        """Slices of examples that are read at a time, of all or of those within a slice."""
+        return _parts(within or slice(0, len(self)), max(1, BLOCK // self.dim))
 
-    def feature_parts(self, most: int) -> list[slice]:
-        """Slices of features that are read at a time, each of at most ``most``."""
-        return _parts(self.dim, max(1, min(most, BLOCK // len(self))))
+    def feature_parts(self, most: int, within: slice | None = None) -> list[slice]:
+        """Slices of features that are read at a time, each of at most ``most``, of all or of those within a slice."""
+        return _parts(within or slice(0, self.dim), max(1, min(most, BLOCK // len(self))))
 
     def _read(self, values: Tensor, is_view: bool) -> Tensor:
         """On the device, in floating point, and never the caller's own memory."""
@@ -172,5 +172,5 @@ def digest(values: Tensor) -> str:
     return total.hexdigest()[:32]
 
 
-def _parts(count: int, few: int) -> list[slice]:
-    return [slice(first, min(first + few, count)) for first in range(0, count, few)]
+def _parts(within: slice, few: int) -> list[slice]:
+    return [slice(first, min(first + few, within.stop)) for first in range(within.start, within.stop, few)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,6 +39,7 @@ def fit(
     jump: bool = True,
     seed: int = 0,
     progress: _progress.Progress | None = None,
+    group: Any = None,
 ) -> Fitted:
     """Fit a :class:`laplex.density.PlacedGaussian` by rounds of EM in which features jump to their best places.
 
@@ -52,6 +53,7 @@ def fit(
         rounds: of EM.
         jump: whether features may leave the places where they start.
         progress: called with the number of rounds that are done, and of all rounds; None shows a bar.
+        group: a torch.distributed.ProcessGroup whose processes share the rounds, as :class:`laplex.density.EM` says.
 
     Example:
         >>> examples = laplex.density.Examples(images.flatten(1))
@@ -61,7 +63,7 @@ def fit(
     integer("laplex.density.fit", "rounds", rounds)
     start_time, history = time.perf_counter(), []
     state = start(examples, rank, functions=functions, places=places, shape=shape, seed=seed)
-    em = EM(examples, state, rounds, jump=jump, start_time=start_time)
+    em = EM(examples, state, rounds, jump=jump, start_time=start_time, group=group)
     with _progress.bar("EM", progress) as report:
         for done in em:
             history.append(done)

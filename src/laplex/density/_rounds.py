@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from laplex._checks import counts
 from laplex.density._anneal import annealed
 from laplex.density._em import State, em_round, inflation
 from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import PlacedGaussian
+from laplex.density._sharing import Sharing, sharing
 from laplex.density._shrinkage import shrinkage
 
 
@@ -40,6 +44,8 @@ class EM:
         schedule: the number of rounds that annealing is planned for; ``rounds`` if not given.
         jump: whether features may leave the places where they start.
         start_time: when the fit began, by ``time.perf_counter()``; now if not given.
+        group: a torch.distributed.ProcessGroup whose processes share the work of every round. All must have the same
+            examples, and iterate together; the state is that of the first. None: this process alone.
 
     Attributes:
         state: after the last round.
@@ -63,16 +69,23 @@ class EM:
         schedule: int | None = None,
         jump: bool = True,
         start_time: float | None = None,
+        group: Any = None,
     ) -> None:
         where = "laplex.density.EM"
-        check_examples(where, examples)
-        _check_state(where, state, examples.dim)
-        self.rounds = counts.integer(where, "rounds", rounds, 0)
-        self.examples, self.state = examples, state
+
+        def check() -> dict[str, Any]:
+            check_examples(where, examples)
+            _check_state(where, state, examples.dim)
+            counts.integer(where, "rounds", rounds, 0)
+            counts.integer(where, "schedule", rounds if schedule is None else schedule, 0)
+            return _shared_terms(examples, state, (rounds, schedule, jump))
+
+        self._sharing = sharing(where, group, check)
+        self.rounds, self._schedule = rounds, rounds if schedule is None else schedule
+        self.examples, self.state = examples, _from_first(state, self._sharing)
         self.entered: State | None = None
         self.shrinkage = shrinkage(len(state.root), len(examples))
         self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), len(examples))
-        self._schedule = self.rounds if schedule is None else counts.integer(where, "schedule", schedule, 0)
         self._jump = jump
         self._start_time = time.perf_counter() if start_time is None else start_time
 
@@ -83,7 +96,12 @@ class EM:
             state = annealed(self.state, self._schedule) if self._jump else self.state
             levelled = state.a is not self.state.a
             reached, likelihood = em_round(
-                self.examples, state, jump=self._jump, shrinkage=self.shrinkage, inflation=self.inflation
+                self.examples,
+                state,
+                jump=self._jump,
+                shrinkage=self.shrinkage,
+                inflation=self.inflation,
+                sharing=self._sharing,
             )
             self.entered, self.state = state, reached
             yield Round(state.round, seconds, likelihood, state.tau, levelled)
@@ -91,6 +109,26 @@ class EM:
     def model(self) -> PlacedGaussian:
         """The model that was reached."""
         return self.state.model(self.examples.mean)
+
+
+def _shared_terms(examples: Examples, state: State, settings: tuple[Any, ...]) -> dict[str, Any]:
+    """What must be the same where several processes share the work."""
+    totals = [float(one.double().sum()) for one in (examples.mean, examples.variance)]
+    return {
+        "the shape of the examples": tuple(examples.values.shape),
+        "the mean and variance of the examples, summed,": ", ".join(f"{total:.6g}" for total in totals),
+        "the shape of `state`": [tuple(one.shape) for one in (state.weight, state.knots, state.root)],
+        "`state.round` and `state.tau`": (state.round, state.tau),
+        "`rounds`, `schedule` and `jump`": settings,
+    }
+
+
+def _from_first(state: State, work: Sharing) -> State:
+    """The state of the first process."""
+    if work.ranks is None:
+        return state
+    tensors: dict[str, Any] = {name: work.same(one) for name, one in vars(state).items() if isinstance(one, Tensor)}
+    return replace(state, **tensors)
 
 
 def _check_state(where: str, state: object, dim: int) -> None:

@@ -1,0 +1,93 @@
+"""Faults that all ranks learn of: an error on one rank is raised on every rank, with the same message.
+
+A rank that raised while the others wait in a collective would leave them there until the group's timeout, which is 30
+minutes. So arguments are checked, and the outcome is exchanged, before anything else is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from laplex._errors import StalePlanError
+from laplex.distributed._ranks import Ranks, ranks_of
+
+CALLED = "the function that is called"
+KINDS: tuple[type[Exception], ...] = (StalePlanError, ValueError, TypeError, RuntimeError)  # the first that fits
+
+
+def ranks_in(where: str, group: Any) -> Ranks:
+    """The ranks of a group. If what was given is not a group, all processes hear of it."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            f"{where}: there is no process group; start the script with torchrun, and call "
+            "torch.distributed.init_process_group first"
+        )
+    if group is None or isinstance(group, dist.ProcessGroup):
+        return ranks_of(group)
+    if group == dist.GroupMember.NON_GROUP_MEMBER:  # nobody waits for this process
+        raise ValueError(f"{where}: this process is not in `group`; call it on the ranks of the group only")
+
+    def refuse() -> dict[str, Any]:
+        raise TypeError(
+            f"{where}: `group` must be a torch.distributed.ProcessGroup or None, got {type(group).__name__}; "
+            "torch.distributed.new_group makes one, and a DeviceMesh has one in mesh.get_group()"
+        )
+
+    agree(where, ranks_of(None), refuse)
+    return ranks_of(None)
+
+
+def agree(
+    where: str, ranks: Ranks, check: Callable[[], dict[str, Any]], flag: Callable[[], bool] = lambda: False
+) -> bool:
+    """Run a check on every rank, and raise on all ranks if it raises on one, or if its results differ.
+
+    A check returns what must be the same on all ranks, by name. If all is well, a flag is read, and the result is
+    whether it is set on any rank.
+    """
+    fault, terms, flagged = None, {}, False
+    try:
+        terms = {CALLED: where} | {name: str(value) for name, value in check().items()}
+        flagged = flag()
+    except Exception as error:  # whatever it is, the other ranks must hear of it
+        fault = error
+    mine = torch.tensor([fault is not None, flagged, _digest(terms)], dtype=torch.int64, device=ranks.device)
+    faulty, flags, digests = ranks.gathered(mine).unbind(-1)
+    if bool(faulty.any()):
+        _raise_everywhere(ranks, fault)
+    if bool((digests != digests[0]).any()):
+        raise ValueError(_difference(ranks.objects(terms)))
+    return bool(flags.any())
+
+
+def _digest(terms: dict[str, str]) -> int:
+    return int.from_bytes(hashlib.blake2b(repr(terms).encode(), digest_size=7).digest(), "little")
+
+
+def _raise_everywhere(ranks: Ranks, fault: Exception | None) -> None:
+    """Raise the fault of the first rank that has one. The rank itself keeps its traceback."""
+    kind = next((kind for kind in KINDS if isinstance(fault, kind)), RuntimeError)
+    mine = None if fault is None else (kind.__name__, str(fault))
+    for rank, theirs in enumerate(ranks.objects(mine)):
+        if theirs is not None:
+            name, text = theirs
+            raised = next(kind for kind in KINDS if kind.__name__ == name)
+            raise raised(f"rank {rank}: {text}") from (fault if rank == ranks.rank else None)
+
+
+def _difference(everyone: Sequence[dict[str, str]]) -> str:
+    """What differs first, and between which ranks: the same text on all of them."""
+    where = everyone[0][CALLED]
+    for name, value in everyone[0].items():
+        for rank, theirs in enumerate(everyone):
+            other = theirs.get(name, "none")
+            if other != value:
+                return (
+                    f"{where}: {name} must be the same on all ranks, got {value} on rank 0 and {other} on rank {rank}"
+                )
+    return f"{where}: the arguments must be of one kind on all ranks"

@@ -1,0 +1,172 @@
+r"""What a rank has to know of the sources of all others: a few numbers for every row.
+
+Seen from rank r, all sources of lower ranks lie to its left, or at its smallest target; the sources of higher ranks lie
+to its right, or at its largest. So their part in every product is that of four more sources, called ghosts:
+
+    left             one at the largest source of lower ranks that is strictly left of all targets here
+    left, tied       one at the smallest target here, where a source of a lower rank is tied with it
+    right; right, tied       the same from the other side
+
+A rank reduces its own sources to the same form. With the smallest and the largest of its sources, `first` and `last`,
+and their neighbours `next` > first and `previous` < last,
+
+    ahead    sum over sources < last  of exp(-(previous - s_j) / tau) x_j         referred to `previous`
+    top      sum over sources = last  of x_j
+    behind   sum over sources > first of exp(-(s_j - next) / tau) x_j             referred to `next`
+    bottom   sum over sources = first of x_j
+
+One exchange gives every rank the numbers of all, and it moves them to its ghosts: each state decays over the difference
+of two positions, so no exponent is positive, no decay is a product, and nothing is subtracted. Ties are apart all the
+way, because a tied source counts in the even sums and not in the odd ones, wherever it is.
+
+In degree 1 a state also has p, the sum weighted by distance (``laplex._scan``): it moves by
+(v, p) -> exp(-u) (v, p + u v). The scan takes the ghosts' v as operands; their p is added to its result.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _compiled
+from laplex._checks.core import core_fault
+from laplex.distributed._ranks import Ranks
+
+GHOSTS = 4  # the first pads of a side: left, left tied, right, right tied
+BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64
+AHEAD, BEHIND = [0, 4], [2, 5]  # places of v and p among a rank's numbers; top and bottom are 1 and 3
+# Sources that are reduced at a time in plain torch: what is computed for them stays in the cache, or keeps a GPU busy.
+BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
+
+
+class Edges(NamedTuple):
+    """The ends of one side on this rank, of each matrix."""
+
+    counts: tuple[int, ...]  # of sources
+    bottoms: tuple[int, ...]  # of sources equal to the first
+    tops: tuple[int, ...]  # of sources below the last
+    positions: Tensor  # (h, 4) float64: first, next, previous, last; those that do not exist are NaN
+
+
+class Ghosts(NamedTuple):
+    """Where the ghosts of one side are, and how far from them the ends of the other ranks' sources."""
+
+    positions: Tensor  # (h, GHOSTS) float64
+    gaps: Tensor  # (2, ranks, h, 2) float64: left, right; from ahead (behind) and top (bottom); inf for what is no part
+    tied: Tensor  # (2, ranks, h) float64: 1 where top (bottom) is tied with the first (last) target here
+
+
+def edges(values: Tensor, counts: tuple[int, ...]) -> Edges:
+    """The ends of anchors (h, width), of which the first counts[h] are owned, in order.
+
+    Those of a stale plan may be in any order; their ends are of no use, but all ranks get as far as to the error.
+    """
+    positions = torch.full((len(counts), 4), torch.nan, dtype=torch.float64, device=values.device)
+    bottoms, tops = [0] * len(counts), [0] * len(counts)
+    for i, count in enumerate(counts):
+        if count == 0:
+            continue
+        owned = values[i, :count]
+        bottoms[i] = int(torch.searchsorted(owned, owned[:1], right=True))
+        tops[i] = int(torch.searchsorted(owned, owned[-1:]))
+        positions[i, 0], positions[i, 3] = owned[0], owned[-1]
+        if tops[i] > 0 and bottoms[i] < count:
+            positions[i, 1], positions[i, 2] = owned[bottoms[i]], owned[tops[i] - 1]
+    return Edges(counts, tuple(bottoms), tuple(tops), positions)
+
+
+def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
+    """The ghosts of this rank, from the positions (ranks, h, 4) of targets and sources on all ranks."""
+    number = torch.arange(sources.shape[0], device=sources.device)[:, None]
+    first, last = targets[rank, :, 0], targets[rank, :, 3]
+    left, *from_left = _one_side(first, sources[..., 2:], number < rank)
+    right, *from_right = _one_side(-last, -sources[..., :2].flip(-1), number > rank)
+    positions = torch.stack([left, first, -right, last], -1)
+    positions = torch.where(positions.isnan(), sources[rank, :, :1], positions).nan_to_num(0.0)  # without targets: any
+    gaps, tied = (torch.stack(pair) for pair in zip(from_left, from_right, strict=True))
+    return Ghosts(positions, gaps, tied)
+
+
+def _one_side(border: Tensor, ends: Tensor, there: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The position of the ghost left of a border (h,), the gaps (ranks, h, 2) to it, and the ties (ranks, h) there.
+
+    `ends` (ranks, h, 2) are the last source but one and the last, `there` (ranks, 1) says which ranks are on the left.
+    Comparisons with NaN, an end that does not exist, are false.
+    """
+    strict = (ends < border[:, None]) & there[..., None]
+    nearest = torch.where(strict, ends, -torch.inf).amax((0, 2))
+    position = torch.where(nearest.isinf(), border, nearest)
+    gaps = torch.where(strict, position[:, None] - ends, torch.inf)
+    return position, gaps, ((ends[..., 1] == border) & there).to(ends.dtype)
+
+
+def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, degree: int) -> Tensor:
+    """This rank's numbers for x (h, m, width) at sources (h, width): (h, m, 4), or (h, m, 6) in degree 1.
+
+    They are ahead, top, behind, bottom, and in degree 1 the p of ahead and of behind. The first rank is left of all
+    others, so nobody needs what it has for those on its left; nor what the last has for those on its right.
+    """
+    numbers = x.new_zeros((*x.shape[:2], 4 + 2 * degree), dtype=torch.float64)
+    for i, (count, bottom, top) in enumerate(zip(*own[:3], strict=True)):
+        rows, s = x[i, :, :count], sources[i, :count]
+        _, following, previous, _ = own.positions[i]
+        if ranks.rank < ranks.size - 1:
+            numbers[i, :, AHEAD[: degree + 1]] = _decayed(rows[:, :top], s[:top], previous, tau[i], degree)
+            numbers[i, :, 1] = rows[:, top:].sum(-1, dtype=torch.float64)
+        if ranks.rank > 0:
+            numbers[i, :, BEHIND[: degree + 1]] = _decayed(rows[:, bottom:], s[bottom:], following, tau[i], degree)
+            numbers[i, :, 3] = rows[:, :bottom].sum(-1, dtype=torch.float64)
+    return numbers
+
+
+def _decayed(x: Tensor, s: Tensor, end: Tensor, tau: Tensor, degree: int) -> Tensor:
+    """(m, degree + 1): the sum of x (m, count) at s (count,), referred to one of its ends: v, and p in degree 1."""
+    if s.device.type == "cpu" and not _compiled.MISSING and x.dtype == s.dtype and x.numel() > 0 and x.stride(-1) == 1:
+        return _decayed_by_core(x, s.contiguous(), float(end), float(tau), degree)
+    total = x.new_zeros((x.shape[0], degree + 1), dtype=torch.float64)
+    block = BLOCK["cpu" if s.device.type == "cpu" else "cuda"]
+    for first in range(0, s.shape[0], block):
+        part = slice(first, first + block)
+        u = ((s[part].double() - end).abs_() / tau).clamp_(max=BEYOND)
+        decay = torch.exp(-u)
+        factors = torch.stack([decay, u * decay], -1) if degree else decay[:, None]
+        total += x[:, part].double() @ factors
+    return total
+
+
+def _decayed_by_core(x: Tensor, s: Tensor, end: float, tau: float, degree: int) -> Tensor:
+    out = x.new_empty((degree + 1, x.shape[0]), dtype=torch.float64)
+    sizes = x.shape[0], x.shape[1], x.stride(0) if x.shape[0] > 1 else 0, degree
+    status = _compiled.core.reduce(
+        x.data_ptr(), s.data_ptr(), end, tau, out.data_ptr(), *sizes, x.dtype == torch.float64, torch.get_num_threads()
+    )
+    if status:
+        core_fault("laplex.distributed", status)
+    return out.mT
+
+
+def carried(numbers: Tensor, to: Ghosts, tau: Tensor, degree: int) -> tuple[Tensor, Tensor]:
+    """The ghosts' v (h, m, GHOSTS), and p of the left and the right one, (h, m, 2), from all ranks' numbers.
+
+    The second is (h, m, 0) in degree 0.
+    """
+    values, slopes = [], []
+    for side in range(2):
+        u = (to.gaps[side] / tau[:, None]).clamp(max=BEYOND)[:, :, None]  # (ranks, h, 1, 2)
+        decay = torch.exp(-u)
+        v = numbers[..., 2 * side : 2 * side + 2]  # (ranks, h, m, 2)
+        values += [(decay * v).sum((0, -1)), (to.tied[side, ..., None] * v[..., 1]).sum(0)]
+        if degree:
+            p = torch.nn.functional.pad(numbers[..., 4 + side, None], (0, 1))
+            slopes.append((decay * (p + u * v)).sum((0, -1)))
+    v = torch.stack(values, -1)
+    return v, torch.stack(slopes, -1) if degree else v[..., :0]
+
+
+def exchanged(
+    x: Tensor, sources: Tensor, tau: Tensor, own: Edges, to: Ghosts, ranks: Ranks, degree: int
+) -> tuple[Tensor, Tensor]:
+    """The ghosts' values for x: reduce, exchange once, move."""
+    return carried(ranks.gathered(reduced(x, sources, tau, own, ranks, degree)), to, tau, degree)

@@ -1,0 +1,290 @@
+"""A plan over ranks: who owns which anchors, and their order there."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._errors import StalePlanError, frozen
+from laplex._plan import Known
+from laplex._plan import Plan as LocalPlan
+from laplex._scan.order import Matrix
+from laplex._shapes import flat_anchors
+from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed._ends import GHOSTS, edges, ghosts
+from laplex.distributed._moves import Share, moved, moved_back, owned, to_owners
+from laplex.distributed._ranks import Ranks
+from laplex.distributed._scan import SPREAD, Half, SpreadOrder
+from laplex.distributed._sorting import shared
+
+
+class Settled(NamedTuple):
+    """The anchors where they are owned, and their order."""
+
+    rows: Tensor  # (h, width), with the positions of ghosts
+    cols: Tensor
+    plan: LocalPlan  # of these
+    order: SpreadOrder
+
+
+class Plan:
+    """The order of anchors a (*H, n) and b (*H, k) whose last dimensions are spread over the ranks of a group.
+
+    Every rank passes its own shards, of any sizes and in any order, none of them empty or some. A sample sort gives
+    each rank an interval of the line, with about equally many anchors. A product sends the operand to the owners of its
+    columns, multiplies there, exchanges a few numbers per row, and sends the results back to where the rows are.
+
+    Where the shards already are such intervals, in the order of ranks, nothing but those few numbers is exchanged.
+    :meth:`arrange_rows` and :meth:`arrange_columns` bring values into that layout, to keep them there.
+
+    All ranks of the group must make the plan, and use it, together. Used with anchors that moved past one another, it
+    raises :class:`laplex.StalePlanError` on all ranks. :meth:`update` makes the plan for them.
+
+    Both sides may be DTensors, as in :func:`laplex.distributed.linear`.
+
+    Args:
+        a (*H, n of this rank): row anchors, float32 or float64. Leading dimensions H are a batch of matrices.
+        b (*H, k of this rank): column anchors, same dtype and device.
+        group: a torch.distributed.ProcessGroup; None for all processes.
+    """
+
+    local_shape: tuple[int, ...]  # (*H, n, k) of the shards on this rank
+    shape: tuple[int, ...]  # of all
+    _ranks: Ranks
+    _shares: tuple[Share, Share]
+    _settled: Settled
+    _given: tuple[Tensor, Tensor]  # copies of the anchors, to see whether they changed
+    _known: tuple[Known, Known]
+    __setattr__ = frozen
+
+    def __init__(self, a: Tensor, b: Tensor, *, group: Any = None) -> None:
+        where = "laplex.distributed.Plan"
+        parts = dtensor_parts(where, {"a": a, "b": b})
+        if parts is not None:
+            (a, b), group = parts.arguments.values(), parts.group
+        ranks = ranks_in(where, group)
+        agree(where, ranks, lambda: anchor_terms(where, a, b, finite=True))
+        self.__dict__.update(planned(where, a, b, ranks).__dict__)
+
+    @property
+    def group(self) -> Any:
+        """The process group; None for all processes."""
+        return self._ranks.group
+
+    @property
+    def device(self) -> torch.device:
+        return self._given[0].device
+
+    @property
+    def owned(self) -> tuple[int, int]:
+        """How many rows and columns this rank owns, of all matrices."""
+        rows, cols = self._shares
+        return sum(rows.counts), sum(cols.counts)
+
+    @property
+    def mT(self) -> Plan:
+        """The plan of the transpose. Nothing is copied."""
+        (rows, cols), settled = self._shares, self._settled
+        return _with_fields(
+            local_shape=(*self.local_shape[:-2], *self.local_shape[:-3:-1]),
+            shape=(*self.shape[:-2], *self.shape[:-3:-1]),
+            _ranks=self._ranks,
+            _shares=(cols, rows),
+            _settled=Settled(settled.cols, settled.rows, settled.plan.mT, settled.order.mT),
+            _given=self._given[::-1],
+            _known=self._known[::-1],
+        )
+
+    def update(self, a: Tensor, b: Tensor) -> Plan:
+        """The plan for anchors that moved since this one was made."""
+        return Plan(a, b, group=self.group)
+
+    def arrange_rows(self, values: Tensor) -> Tensor:
+        """Values (..., n of this rank), one for each row, as the plan has them: each rank's interval, in order."""
+        return self._arranged("Plan.arrange_rows", values, 0)
+
+    def arrange_columns(self, values: Tensor) -> Tensor:
+        """Values (..., k of this rank), one for each column, as the plan has them: each rank's interval, in order."""
+        return self._arranged("Plan.arrange_columns", values, 1)
+
+    def restore_rows(self, values: Tensor) -> Tensor:
+        """The inverse of :meth:`arrange_rows`."""
+        return self._restored("Plan.restore_rows", values, 0)
+
+    def restore_columns(self, values: Tensor) -> Tensor:
+        """The inverse of :meth:`arrange_columns`."""
+        return self._restored("Plan.restore_columns", values, 1)
+
+    def _arranged(self, where: str, values: Tensor, side: int) -> Tensor:
+        share = self._shares[side]
+        self._agree_on_values(where, values, share.size)
+        rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
+        there = moved(rows, share, self._ranks)[0, :, : share.counts[0]]
+        return there.reshape(*values.shape[:-1], share.counts[0])
+
+    def _restored(self, where: str, values: Tensor, side: int) -> Tensor:
+        share = self._shares[side]
+        self._agree_on_values(where, values, share.counts[0] if len(share.counts) == 1 else -1)
+        rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
+        there = torch.nn.functional.pad(rows, (0, share.width - share.counts[0]))
+        return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
+
+    def _agree_on_values(self, where: str, values: Any, size: int) -> None:
+        def check() -> dict[str, Any]:
+            if len(self.shape) > 2:
+                raise ValueError(f"{where}: the plan must be of one matrix, got a batch of {self.shape[:-2]}")
+            _checks.is_tensor(where, "values", values)
+            if values.dim() == 0 or values.shape[-1] != size:
+                raise ValueError(
+                    f"{where}: `values` must have size {size} in its last dimension, got shape {tuple(values.shape)}"
+                )
+            return {"the shape of `values` but for its last dimension": values.shape[:-1], "its dtype": values.dtype}
+
+        agree(where, self._ranks, check)
+
+    def _changed(self, a: Tensor, b: Tensor) -> bool:
+        """Whether these anchors of the caller are others than those of the plan, bit for bit."""
+        pairs = zip(self._known, self._given, (a, b), strict=True)
+        return not all(known.still(now) or torch.equal(before, now) for known, before, now in pairs)
+
+    def _check_shape(self, where: str, a: Tensor, b: Tensor, batch: tuple[int, ...]) -> None:
+        here = (*batch, a.shape[-1], b.shape[-1])
+        if self.local_shape != here:
+            raise ValueError(
+                f"{where}: `plan` was built for shards of (*H, n, k) = {self.local_shape} on this rank, `a` and `b` "
+                f"here give {here}; build one with laplex.distributed.Plan(a, b)"
+            )
+        if self.device != a.device or self._given[0].dtype != a.dtype:
+            raise ValueError(
+                f"{where}: `plan` was built for {self._given[0].dtype} on {self.device}, the anchors are {a.dtype} on "
+                f"{a.device}; build one with laplex.distributed.Plan(a, b)"
+            )
+
+    def _matrix(self, where: str, a: Tensor, b: Tensor, tau: Tensor, *, changed: bool) -> Matrix:
+        """The matrix of anchors a (h, n) and b (h, k) of the caller and tau (h,), differentiable in all of them."""
+        settled = self._settled
+        if changed:
+            settled = _settle(where, (a.detach(), b.detach()), self._shares, self._ranks, settled.plan)
+        rows = owned(a, settled.rows, self._shares[0], self._ranks)
+        cols = owned(b, settled.cols, self._shares[1], self._ranks)
+        return Matrix(rows, cols, tau, settled.order, SPREAD)  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        *batch, n, k = self.shape
+        matrices = f", batch={tuple(batch)}" if batch else ""
+        here = "as they are" if self._shares[0].stays else "moved"
+        rows, cols = self.owned
+        return (
+            f"Plan(n={n}, k={k}{matrices}, rank {self._ranks.rank} of {self._ranks.size} owns {rows} rows and {cols} "
+            f"columns, {here})"
+        )
+
+
+def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
+    """The local parts of DTensors (``_tensors.Spread``), or None if there are none.
+
+    Imported here: what DTensors need takes a second to import, and a program that has none has not imported it.
+    """
+    if "torch.distributed.tensor" not in sys.modules:
+        return None
+    tensors = importlib.import_module("laplex.distributed._tensors")
+    return tensors.spread(where, arguments) if tensors.has_dtensors(arguments) else None
+
+
+def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
+    """Check the anchors of this rank; what must be the same on all ranks."""
+    _checks.anchor_pair(where, a, b)
+    batch = _checks.batch_shape(where, a, b, 1.0)
+    for name, side in (("a", a), ("b", b)):
+        if finite and not bool(torch.isfinite(side).all()):
+            raise ValueError(_checks.not_finite(where, name))
+    if math.prod(batch) == 0:
+        raise ValueError(f"{where}: there must be at least one matrix, got H = {batch}")
+    return {"H, the leading dimensions of `a` and `b`,": batch, "the dtype of `a` and `b`": a.dtype}
+
+
+def planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
+    """The plan of anchors that were checked."""
+    batch = _checks.batch_shape(where, a, b, 1.0)
+    rows, cols = (as_matrices(side.detach(), batch) for side in (a, b))
+    shares = shared(rows, cols, ranks)
+    local = (*batch, a.shape[-1], b.shape[-1])
+    sizes = ranks.gathered(torch.tensor(local[-2:], device=ranks.device)).sum(0).tolist()
+    return _with_fields(
+        local_shape=local,
+        shape=(*batch, *sizes),
+        _ranks=ranks,
+        _shares=shares,
+        _settled=_settle(where, (rows, cols), shares, ranks, None),
+        _given=(a.detach().clone(), b.detach().clone()),
+        _known=(Known(a), Known(b)),
+    )
+
+
+def as_matrices(side: Tensor, batch: tuple[int, ...]) -> Tensor:
+    return flat_anchors(side, batch) if batch else side[None]
+
+
+def _with_fields(**fields: Any) -> Plan:
+    plan = object.__new__(Plan)
+    plan.__dict__.update(fields)
+    return plan
+
+
+def _settle(
+    where: str,
+    anchors: tuple[Tensor, Tensor],
+    shares: tuple[Share, Share],
+    ranks: Ranks,
+    old: LocalPlan | None,
+) -> Settled:
+    """Anchors (h, n) and (h, k) of the caller where they are owned, and the order of those that are here.
+
+    With the old plan of a time before they moved, all ranks raise if they moved past one another.
+    """
+    rows, cols = (to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True))
+    own = [edges(side, share.counts) for side, share in zip((rows, cols), shares, strict=True)]
+    positions = ranks.gathered(torch.stack([side.positions for side in own]))  # (ranks, 2, h, 4)
+    others = [ghosts(positions[:, 1 - i], positions[:, i], ranks.rank) for i in range(2)]
+    for side, share, ghost in zip((rows, cols), shares, others, strict=True):
+        for i, count in enumerate(share.counts):
+            side[i, count : count + GHOSTS] = ghost.positions[i]
+            side[i, count + GHOSTS :] = ghost.positions[i, 0]
+
+    plans: list[LocalPlan] = []
+
+    def check() -> dict[str, Any]:
+        if old is not None and not (_apart(positions) and _in_order(rows, shares[0]) and _in_order(cols, shares[1])):
+            raise StalePlanError(_checks.stale_plan(where))
+        plans.append(LocalPlan(rows, cols) if old is None else old.update(rows, cols))
+        return {}
+
+    agree(where, ranks, check)
+    halves = Half(own[0], others[0]), Half(own[1], others[1])
+    order = SpreadOrder(plans[0]._order, plans[0]._table, *halves, _middle(positions), ranks)
+    return Settled(rows, cols, plans[0], order)
+
+
+def _apart(positions: Tensor) -> bool:
+    """Whether the anchors of every rank, ends (ranks, 2, h, 4), are beyond those of all lower ranks."""
+    low = positions[..., 0].nan_to_num(torch.inf).amin(1)
+    high = positions[..., 3].nan_to_num(-torch.inf).amax(1)
+    return bool((high.cummax(0).values[:-1] <= low[1:]).all())
+
+
+def _in_order(anchors: Tensor, share: Share) -> bool:
+    """Whether anchors (h, width) are in order where they are owned."""
+    return all(
+        bool((anchors[i, 1:count] >= anchors[i, : count - 1]).all()) for i, count in enumerate(share.counts) if count
+    )
+
+
+def _middle(positions: Tensor) -> Tensor:
+    """A point among all anchors, (h, 1), the same on all ranks."""
+    return positions[..., ::3].nanmean((0, 1, 3)).nan_to_num(0.0)[:, None]

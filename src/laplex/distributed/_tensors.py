@@ -1,0 +1,80 @@
+"""DTensors in and out: their local parts are the shards, and the result is a DTensor like `a`.
+
+A DTensor is cut as torch.chunk cuts, which the shards of a caller may be, and the sorted ones of a plan are not. So it
+is never sorted itself: it goes in and comes out in its own layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from laplex.distributed._agreement import agree, ranks_in
+
+SHARDED = ("x", "a", "b", "phi", "psi")  # along the last dimension; tau and weight are replicated
+
+
+class Spread(NamedTuple):
+    """Arguments of a call as local tensors, and how its result becomes a DTensor."""
+
+    arguments: dict[str, Any]
+    group: Any
+    wrapped: Callable[[Tensor], Tensor]
+
+
+def has_dtensors(arguments: dict[str, Any]) -> bool:
+    return any(isinstance(value, DTensor) for value in arguments.values())
+
+
+def spread(where: str, arguments: dict[str, Any]) -> Spread:
+    """The local parts of the arguments, of which all that are sharded must be DTensors on one mesh of one dimension."""
+    mesh = next(value.device_mesh for value in arguments.values() if isinstance(value, DTensor))
+    group = mesh.get_group() if mesh.ndim == 1 else None
+
+    def check() -> dict[str, Any]:
+        if mesh.ndim != 1:
+            raise ValueError(f"{where}: the mesh must have one dimension, got {mesh.ndim}; use one of its submeshes")
+        for name, value in arguments.items():
+            _check(where, name, value, mesh)
+        return {"the mesh": mesh}
+
+    agree(where, ranks_in(where, group), check)
+    local = {name: _local(name, value) for name, value in arguments.items()}
+    rows = arguments["a"]
+
+    def wrapped(y: Tensor) -> Tensor:
+        shape = torch.Size((*y.shape[:-1], rows.shape[-1]))
+        stride = torch.empty(shape, device="meta").stride()
+        y = DTensor.from_local(y.contiguous(), mesh, [Shard(y.dim() - 1)], run_check=False, shape=shape, stride=stride)
+        return y.redistribute(placements=[Replicate()]) if rows.placements[0].is_replicate() else y
+
+    return Spread(local, group, wrapped)
+
+
+def _check(where: str, name: str, value: Any, mesh: Any) -> None:
+    if not isinstance(value, DTensor):
+        if name in SHARDED and isinstance(value, Tensor):
+            raise TypeError(
+                f"{where}: `{name}` must be a DTensor where others are, got a plain tensor; use distribute_tensor, or "
+                "pass the local parts of all of them"
+            )
+        return
+    if value.device_mesh != mesh:
+        raise ValueError(f"{where}: `{name}` must be on the mesh of the other DTensors, {mesh}")
+    placement = value.placements[0]
+    if not (placement.is_replicate() or (name in SHARDED and placement.is_shard(value.dim() - 1))):
+        last = "Shard(-1) or Replicate()" if name in SHARDED else "Replicate()"
+        raise ValueError(f"{where}: `{name}` must be placed as {last}, got {placement}; use .redistribute")
+
+
+def _local(name: str, value: Any) -> Any:
+    """The part of this rank: of what is sharded a chunk, of tau and weight the whole."""
+    if not isinstance(value, DTensor):
+        return value
+    if name not in SHARDED:
+        return value.to_local(grad_placements=[Replicate()])  # their gradients are the same on all ranks
+    return value.redistribute(placements=[Shard(value.dim() - 1)]).to_local()
