@@ -152,7 +152,8 @@ def check(what: str, x: Tensor, g: Tensor, function: Callable[[Tensor], Tensor])
 def _is_tied(x: Tensor) -> Tensor:
     """Which numbers of a row occur more than once: how such share a gradient depends on the order that a sort gives."""
     _, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
-    return counts[inverse] > 1
+    tied: Tensor = counts[inverse] > 1
+    return tied
 
 
 def definition(what: str, x: Tensor, g: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
