@@ -1,16 +1,16 @@
-"""The likelihood of sorted series: in C++ for kernels that are sums of blocks, and as a chain of states for all."""
+"""The likelihood of sorted series as a chain of states: of any kernel, on any device, and under all transforms.
+
+``walk.py`` has that of blocks in C++.
+"""
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
-import numpy
 import torch
 from torch import Tensor
 
-from laplex._compiled import core
-from laplex._eager import plain, plainly_eager
+from laplex._eager import plainly_eager
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
@@ -61,14 +61,10 @@ class Result(NamedTuple):
 
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
     """Of a kernel that is a sum of blocks; diag and y (h, n) in the caller's order."""
-    tensors = line.gaps, blocks.rates, blocks.squares, blocks.g, diag, y
-    order, counts = (None if one is None else one.contiguous() for one in (line.order, line.counts))
-    fits = core is not None and blocks.g.shape[-1] <= core.MAX_STATES and y.shape[-1] > 0
-    if fits and _walkable(*tensors):
-        if torch.is_grad_enabled() and any(one.requires_grad for one in tensors):
-            return Result(*_Likelihood.apply(*tensors, blocks.kinds, order, counts))
-        return Result(*_walk([one.contiguous() for one in tensors], blocks.kinds, order, counts, keep=False)[:4])
-    return _block_chain(line, blocks, diag, y)
+    components = blocks.components()
+    steps = joined_steps(components, line.gaps, torch.as_tensor)
+    p, q = joined_readings(components, line.gaps, None, torch.as_tensor)
+    return chain_likelihood(line, Chain(steps, p, q, line.masked(line.take(diag))), line.take(y))
 
 
 def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
@@ -82,95 +78,15 @@ def chain_likelihood(line: Line | Events, chain: Chain, y: Tensor) -> Result:
     return Result((z[..., 0].square() * factored.over_d).sum(-1), d.log().sum(-1), loss, failed)
 
 
-def _block_chain(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
-    components = blocks.components()
-    steps = joined_steps(components, line.gaps, torch.as_tensor)
-    p, q = joined_readings(components, line.gaps, None, torch.as_tensor)
-    return chain_likelihood(line, Chain(steps, p, q, line.masked(line.take(diag))), line.take(y))
-
-
-def _walkable(*tensors: Tensor) -> bool:
-    """Whether C++ may read these tensors."""
-    if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
-        return False
-    return all(plain(one) and one.device.type == "cpu" for one in tensors)
-
-
-class _Likelihood(torch.autograd.Function):
-    """csrc/states.cpp, and its pullback. Second derivatives are those of the chain."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        *tensors, kinds, order, counts = inputs
-        held = [one.contiguous() for one in tensors]
-        quad, logdet, loss, failed, states = _walk(held, kinds, order, counts, keep=True)
-        ctx.save_for_backward(*tensors, states, *(one for one in (order, counts) if one is not None))
-        ctx.kinds, ctx.given = kinds, (order is not None, counts is not None)
-        ctx.mark_non_differentiable(loss, failed)
-        return quad, logdet, loss, failed
-
-    @staticmethod
-    def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        *tensors, states = ctx.saved_tensors[:7]
-        others = iter(ctx.saved_tensors[7:])
-        order, counts = (next(others) if given else None for given in ctx.given)
-        if torch.is_grad_enabled():
-            return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None
-        held = [one.contiguous() for one in tensors]
-        kernel = _kernel(held, ctx.kinds, order, counts)
-        fresh = torch.empty_like if counts is None else torch.zeros_like
-        bars = [fresh(one) for one in held]
-        gradients = [one.contiguous() for one in (quad_bar, logdet_bar)]
-        given = held[4], held[5], states, *gradients, *bars
-        if core.state_pullback(kernel, *(one.data_ptr() for one in given)):
-            raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
-        return *bars, None, None, None
-
-
-def _walk(
-    held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
-) -> tuple[Tensor, ...]:
-    """quad, logdet, loss and failed, (h,) each, and if asked for the states from which the pullback starts."""
-    kernel = _kernel(held, kinds, order, counts)
-    gaps, diag, y = held[0], held[4], held[5]
-    h = gaps.shape[0]
-    states = gaps.new_empty(h * kernel.kept_size() if keep else 0)
-    sums, failed = gaps.new_zeros(3, h), gaps.new_empty(h, dtype=torch.int64)
-    quad, logdet, loss = sums.unbind(0)
-    outputs = quad, logdet, loss, states, failed
-    core.state_likelihood(kernel, diag.data_ptr(), y.data_ptr(), *(one.data_ptr() for one in outputs))
-    return quad, logdet, loss, failed, states
-
-
-def _kernel(held: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None) -> Any:
-    """What the core takes for a kernel."""
-    gaps, rates, squares, g = held[:4]
-    numbers = [one.data_ptr() for one in (rates, squares, g)]
-    integers = [0 if one is None else one.data_ptr() for one in (counts, order)]
-    addresses = gaps.data_ptr(), _codes(kinds).ctypes.data, *numbers, *integers
-    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads())
-
-
-@functools.cache
-def _codes(kinds: tuple[int, ...]) -> numpy.ndarray:
-    """The kinds as an array that is never freed; not a tensor, which would depend on modes of torch."""
-    return numpy.array(kinds, dtype=numpy.int32)
-
-
-def _chain_bars(
-    tensors: list[Tensor], kinds: tuple[int, ...], order: Any, counts: Any, quad_bar: Tensor, logdet_bar: Tensor
-) -> list[Tensor | None]:
-    """The gradients, as differentiable functions of everything."""
-    with torch.enable_grad():
-        inputs = [one if one.requires_grad else one.detach().requires_grad_() for one in tensors]
-        gaps, rates, squares, g, diag, y = inputs
-        result = _block_chain(Line(gaps, order, counts), Blocks(kinds, rates, squares, g), diag, y)
-        outputs = result.quad, result.logdet
-        bars = torch.autograd.grad(outputs, inputs, (quad_bar, logdet_bar), create_graph=True, allow_unused=True)
-    return [bar if one.requires_grad else None for bar, one in zip(bars, tensors, strict=True)]
-
-
 # --- Gaps ------------------------------------------------------------------------------------------------------------
+
+
+def line_between(t: Tensor, order: Tensor | None, counts: Tensor | None) -> Line:
+    """The line of the caller's times t (h, n), differentiable in them."""
+    gaps = gaps_between(t, order)
+    if counts is not None:
+        gaps = torch.where(torch.arange(t.shape[-1], device=t.device) < counts[:, None], gaps, 0.0)
+    return Line(gaps, order, counts)
 
 
 def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:

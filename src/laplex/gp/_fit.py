@@ -142,8 +142,9 @@ class _Search:
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
         self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
-        checks.finite_observations(WHERE, self.process._residual(WHERE, y)[0].detach())
-        self.process._likelihood(self.process._residual(WHERE, y)[0])  # raises what the search would take for a refusal
+        residual = self.process._residual(WHERE, y)[0]
+        checks.finite_observations(WHERE, residual.detach())
+        self.process._density(residual)  # raises what the search would take for a refusal
 
     def parameters(self) -> list[Tensor]:
         mean = list(self.process.mean.parameters()) if isinstance(self.process.mean, nn.Module) else []
@@ -173,7 +174,7 @@ class _Search:
         ]
 
     def loss(self, gradients: bool = False) -> float:
-        """Minus the log likelihood of an observation, without its constant; REFUSED if there is none."""
+        """Minus twice the log likelihood of an observation; REFUSED if there is none."""
         parameters = self.parameters()
         with torch.set_grad_enabled(gradients):
             process = self.process
@@ -181,12 +182,13 @@ class _Search:
                 process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
             residual, _ = process._residual(WHERE, self.y)
             try:
-                result = process._likelihood(residual)
+                density = process._density(residual)
             except ValueError:  # of a kernel that refuses these parameters, such as CARMA where its states would grow
                 return self._refuse()
-            counts = self.process.series.counts
-            value = (result.quad + result.logdet).sum() / (residual.numel() if counts is None else counts.sum())
-        if bool((result.failed >= 0).any()) or not bool(torch.isfinite(value)):
+            series = self.process.series
+            points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
+            value = -2 * density.value.sum() / points
+        if bool((density.failed >= 0).any()) or not bool(torch.isfinite(value)):
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +13,15 @@ from torch import Tensor, nn
 
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Component, Value
+
+
+class _Reading(threading.local):
+    """What this thread's kernels make of their tensors; None for tensors in float64."""
+
+    read: Callable[[Tensor], Any] | None = None
+
+
+_reading = _Reading()
 
 
 class Kernel(nn.Module, ABC):
@@ -43,6 +54,14 @@ class Kernel(nn.Module, ABC):
         other = t1 if t2 is None else t2
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
+    def components_by(self, read: Callable[[Tensor], Any]) -> list[Component]:
+        """The same, with ``read(tensor)`` in place of every tensor, in the order in which they are read."""
+        before, _reading.read = _reading.read, read
+        try:
+            return self.components()
+        finally:
+            _reading.read = before
+
     def terms(self) -> list[Kernel]:
         """The kernels of which this one is the sum."""
         return [self]
@@ -50,9 +69,10 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        shapes = [value.shape for value in map(self._value, self.names) if isinstance(value, Tensor)]
-        inner = [child.batch_shape for child in self.children() if isinstance(child, Kernel)]
-        return torch.Size(torch.broadcast_shapes(*shapes, *inner))
+        own = [value.shape for value in (getattr(self, name) for name in self.names) if isinstance(value, Tensor)]
+        inner = [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
+        shapes = [shape for shape in (*own, *inner) if shape]
+        return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
 
     def __add__(self, other: object) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -112,7 +132,9 @@ class Kernel(nn.Module, ABC):
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
         value = getattr(self, name)
-        return value.double() if isinstance(value, Tensor) else float(value)
+        if not isinstance(value, Tensor):
+            return float(value)
+        return value.double() if _reading.read is None else _reading.read(value)
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
         """Parameters that broadcast to distances (*batch, n, m), in their precision if that is higher."""

@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.components import Value
-from laplex._states.likelihood import Line, gaps_between
+from laplex._states.likelihood import Line, line_between
 
 
 class Series:
@@ -23,30 +23,40 @@ class Series:
     def __init__(self, t: Tensor, batch: torch.Size, counts: Tensor | None) -> None:
         """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded."""
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
-        self.t = self.flat(t)
+        self._given = t
         self._sort()
+
+    @property
+    def t(self) -> Tensor:
+        """The times (h, n), in the caller's order."""
+        return self.flat(self._given)
 
     def _sort(self) -> None:
         with normal_mode():  # later calls may differentiate
             self._sort_now()
 
     def _sort_now(self) -> None:
-        t, counts = self.t.detach(), self.counts
+        t, counts = self.flat(self._given.detach()), self.counts
         last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
         keys = t if last is None else t.masked_fill(last, torch.inf)
         self._order = None if _in_order(keys) else _argsort(keys)
         self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
-        self._version = _version(self.t)
-        self._line = None if self._is_differentiated() else self._new_line()
+        self._version, self._line = _version(self._given), None
 
     def _is_differentiated(self) -> bool:
         """Whether it may be, now or later. In forward mode this does not show on a tensor."""
-        return self.t.requires_grad or forward_ad._current_level >= 0
+        return self._given.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
 
     def _follow(self) -> None:
         """Sort again if an optimizer, say, has moved the times since."""
-        if self._version is None or _version(self.t) != self._version:
+        if self._version is None or _version(self._given) != self._version:
             self._sort()
+
+    @property
+    def order(self) -> Tensor | None:
+        """(h, n): the caller's index of every point; None if the caller's times are in order."""
+        self._follow()
+        return self._order
 
     @property
     def sorted_times(self) -> Tensor:
@@ -57,17 +67,23 @@ class Series:
     def line(self) -> Line:
         """The gaps, differentiable in the times."""
         self._follow()
-        return self._line or self._new_line()
+        if self._is_differentiated():
+            return line_between(self.t, self._order, self.counts)
+        if self._line is None:
+            with normal_mode():
+                self._line = self._fixed_line()
+        return self._line
 
-    def _new_line(self) -> Line:
-        if self._is_differentiated() or not plainly_eager():
-            gaps = gaps_between(self.t, self._order)
-        else:
-            gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
+    def _fixed_line(self) -> Line:
+        gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
         if self.counts is not None:
             points = torch.arange(self.n, device=gaps.device)
             gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
         return Line(gaps, self._order, self.counts)
+
+    def whole(self, values: Tensor) -> Tensor:
+        """Values that broadcast to (*batch, n), with a number for each point, in float64."""
+        return values.double() if values.shape == (*self.batch, self.n) else self.flat(values)
 
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
@@ -80,8 +96,8 @@ class Series:
     def spread(self, value: Value) -> Tensor:
         """A parameter of a kernel as one number per series."""
         if isinstance(value, Tensor):
-            return value.to(self.t).expand(self.batch).reshape(self.batch.numel())
-        return self.t.new_full((self.batch.numel(),), value)
+            return value.to(self._given).expand(self.batch).reshape(self.batch.numel())
+        return self._given.new_full((self.batch.numel(),), value)
 
 
 def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
