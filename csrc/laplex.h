@@ -185,6 +185,26 @@ struct StatePullback {
     double* numbers_bar;      // (h, 2 blocks + size), output
 };
 
+// Times and their order (times.cpp). The batches are series.
+struct Times {
+    const double* times;    // (h, n), n < 2^31; if one is not finite, the status says so
+    const int64_t* counts;  // (h,): the number of times of every series; null if all have n
+    int64_t* order;         // (h, n), output: the index of the i-th smallest time; equal times keep their order
+    double* sorted;         // (h, n), output: the times in order; infinite beyond `counts`
+    int64_t h, n;
+    int threads;
+};
+
+struct Values {
+    const double* values;  // (size,)
+    int64_t size;
+};
+
+// The smallest and the largest value; both NaN if one is.
+struct Extremes {
+    double low, high;
+};
+
 // A chain of `size` states at n points (chain.cpp): T_n = steps[n] leads from point n - 1 to point n; the first is not
 // used. The batches are series.
 constexpr int MAX_CHAIN = 64;
@@ -290,6 +310,9 @@ struct Multiply {
     int64_t state_kept_size(const StateProblem&);                 \
     Status state_likelihood(const StateLikelihood&);              \
     Status state_pullback(const StatePullback&);                  \
+    bool times_in_order(const Times&);                            \
+    Status sort_times(const Times&);                              \
+    Extremes extremes(const Values&);                             \
     void chain_scan(const ChainScan&);                            \
     void chain_matrices(const ChainMatrices&);                    \
     void chain_factor(const ChainFactor&);                        \

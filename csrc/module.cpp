@@ -138,6 +138,26 @@ int state_pullback(const StateProblem& problem, uintptr_t kept, uintptr_t value_
     return LAPLEX_BEST(state_pullback, args);
 }
 
+bool times_in_order(uintptr_t times, uintptr_t counts, int64_t h, int64_t n) {
+    const Times args{address<double>(times), address<int64_t>(counts), nullptr, nullptr, h, n, 1};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(times_in_order, args);
+}
+
+int sort_times(uintptr_t times, uintptr_t counts, uintptr_t order, uintptr_t sorted, int64_t h, int64_t n, int threads) {
+    const Times args{address<double>(times), address<int64_t>(counts), address<int64_t>(order),
+                     address<double>(sorted), h, n, threads};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(sort_times, args);
+}
+
+std::pair<double, double> extremes(uintptr_t values, int64_t size) {
+    const Values args{address<double>(values), size};
+    nb::gil_scoped_release release;
+    const Extremes found = LAPLEX_BEST(extremes, args);
+    return {found.low, found.high};
+}
+
 void chain_scan(uintptr_t steps, uintptr_t source, uintptr_t result, int64_t h, int64_t n, int64_t m, int size,
                 bool reverse, int threads) {
     const ChainScan args{address<double>(steps), address<double>(source), address<double>(result), h, n, m, size,
@@ -228,6 +248,9 @@ NB_MODULE(_core, m) {
     m.def("state_problem", &state_problem);
     m.def("state_likelihood", &state_likelihood);
     m.def("state_pullback", &state_pullback);
+    m.def("times_in_order", &times_in_order);
+    m.def("sort_times", &sort_times);
+    m.def("extremes", &extremes);
     m.attr("MAX_CHAIN") = MAX_CHAIN;
     m.def("chain_scan", &chain_scan);
     m.def("chain_matrices", &chain_matrices);

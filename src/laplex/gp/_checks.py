@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._states.order import extremes
 from laplex.gp._kernel import Kernel
 
 WHERE = "laplex.gp.GaussianProcess"
@@ -18,12 +19,6 @@ WHERE = "laplex.gp.GaussianProcess"
 def readable(x: Tensor) -> bool:
     """Whether the values of a tensor can be read: not in a graph or under a transform."""
     return plainly_eager() and plain(x)
-
-
-def extremes(x: Tensor) -> tuple[float, float]:
-    """The smallest and the largest value, NaN if there is one, in one pass over the memory."""
-    smallest, largest = x.detach().aminmax()
-    return smallest.item(), largest.item()
 
 
 def is_kernel(where: str, kernel: Any) -> None:
@@ -67,6 +62,8 @@ def nonempty(t: Sequence[Any]) -> Sequence[Any]:
 
 def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
     """The batch of series: that of the times and that of the kernel's parameters."""
+    if not of_kernel:
+        return t.shape[:-1]
     try:
         return torch.Size(torch.broadcast_shapes(t.shape[:-1], of_kernel))
     except RuntimeError:
@@ -112,6 +109,8 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
 
 def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor:
     """A number for each time, (*batch, n)."""
+    if value.shape == (*batch, t.shape[-1]):
+        return value
     try:
         return value.expand(*batch, t.shape[-1])
     except RuntimeError:

@@ -188,7 +188,7 @@ class _Search:
             series = self.process.series
             points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
             value = -2 * density.value.sum() / points
-        if bool((density.failed >= 0).any()) or not bool(torch.isfinite(value)):
+        if max(density.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)

@@ -89,15 +89,17 @@ class Kernel(nn.Module, ABC):
 
     def __getattr__(self, name: str) -> Any:
         """A parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
-        logs = self.__dict__.get("_modules", {}).get("logs", {})
-        return logs[name].exp() if name in logs else super().__getattr__(name)
+        modules = self.__dict__.get("_modules")
+        if modules and "logs" in modules and name in modules["logs"]:
+            return modules["logs"][name].exp()
+        return super().__getattr__(name)
 
     def _hold(self, name: str, value: Any) -> None:
         """Keep a parameter: tensors move with the module, and are in its state."""
         if isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Tensor):
-            self.register_buffer(name, value)
+            self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
             setattr(self, name, value)
 
@@ -215,8 +217,7 @@ def _extremes(value: Any) -> list[float]:
         return [float(value)]
     if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
         return []
-    values = value.detach()
-    return [values.item()] if values.numel() == 1 else [one.item() for one in values.aminmax()]
+    return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
 
 
 def _shown(value: Any) -> str:

@@ -123,7 +123,7 @@ class GaussianProcess:
         where = f"{checks.WHERE}.log_likelihood"
         residual, dtype = self._residual(where, y)
         density = self._density(residual)
-        if checks.readable(density.value) and not all(map(math.isfinite, density.value.reshape(-1).tolist())):
+        if checks.readable(density.value) and not math.isfinite(density.value.sum().item()):
             checks.finite_observations(where, residual)
         self._check_pivots(where, density.failed, density.loss)
         value: Tensor = density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
@@ -136,7 +136,7 @@ class GaussianProcess:
             read = self._numbers()
             if read is not None:
                 inputs = [series.whole(part) for part in (self.t, self.diag, y)]
-                return Walk(read, series.sorted_times, series.order, series.counts, self._chain_value).density(*inputs)
+                return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
         result = self._likelihood(self.kernel.components(), self._line(), self._flat_diag(), series.flat(y))
         return Density(series.shaped(self._value(result)), result.loss, result.failed)
 
@@ -153,7 +153,7 @@ class GaussianProcess:
         series, rest = self.series, iter(parameters)
         components = self.kernel.components_by(lambda _: next(rest).double())
         flat = [part.reshape(-1, series.n) for part in (t, diag, y)]
-        line = line_between(flat[0], series.order, series.counts)
+        line = line_between(flat[0], series.ordered()[1], series.counts)
         return series.shaped(self._value(self._likelihood(components, line, *flat[1:])))
 
     def _value(self, result: Result) -> Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._eager import normal_mode, plainly_eager
 from laplex._states.components import Value
 from laplex._states.likelihood import Line, line_between
+from laplex._states.order import sort_times
 
 
 class Series:
@@ -36,12 +36,11 @@ class Series:
             self._sort_now()
 
     def _sort_now(self) -> None:
-        t, counts = self.flat(self._given.detach()), self.counts
-        last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
-        keys = t if last is None else t.masked_fill(last, torch.inf)
-        self._order = None if _in_order(keys) else _argsort(keys)
-        self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
-        self._version, self._line = _version(self._given), None
+        self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts)
+        self._line: Line | None = None
+        self._version: int | None = 0  # how often the times were changed in place; None if that is not known
+        if plainly_eager():
+            self._version = None if self._given.is_inference() else self._given._version
 
     def _is_differentiated(self) -> bool:
         """Whether it may be, now or later. In forward mode this does not show on a tensor."""
@@ -49,20 +48,21 @@ class Series:
 
     def _follow(self) -> None:
         """Sort again if an optimizer, say, has moved the times since."""
-        if self._version is None or _version(self._given) != self._version:
+        if self._version is None or (plainly_eager() and self._given._version != self._version):
             self._sort()
 
-    @property
-    def order(self) -> Tensor | None:
-        """(h, n): the caller's index of every point; None if the caller's times are in order."""
+    def ordered(self) -> tuple[Tensor, Tensor | None]:
+        """The times (h, n) in order, infinite where series are padded, and the caller's index of every point.
+
+        The index is None if the caller's times are in order.
+        """
         self._follow()
-        return self._order
+        return self._sorted_times, self._order
 
     @property
     def sorted_times(self) -> Tensor:
         """(h, n), in order; infinite where series are padded."""
-        self._follow()
-        return self._sorted_times
+        return self.ordered()[0]
 
     def line(self) -> Line:
         """The gaps, differentiable in the times."""
@@ -110,29 +110,3 @@ def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """The inverse of :func:`padded`, of (..., series, n)."""
     return [values[..., i, :count] for i, count in enumerate(counts)]
-
-
-def _argsort(t: Tensor) -> Tensor:
-    """The order of times (h, n); equal ones stay in the caller's order.
-
-    On the CPU NumPy sorts much faster than torch, if equal times may come in any order.
-    """
-    if plainly_eager() and plain(t) and t.device.type == "cpu":
-        order = torch.from_numpy(numpy.argsort(t.numpy(), axis=-1))
-        if not bool((t.gather(1, order).diff(dim=1) == 0).any()):
-            return order
-    return torch.argsort(t, dim=-1, stable=True).contiguous()
-
-
-def _version(t: Tensor) -> int | None:
-    """How often a tensor was changed in place; None if that is not known."""
-    if not plainly_eager() or not plain(t):
-        return 0
-    return None if t.is_inference() else t._version
-
-
-def _in_order(t: Tensor) -> bool:
-    """Whether times are known to be in order. On a GPU, and in a graph, they are sorted without a look."""
-    if not plainly_eager() or not plain(t) or t.device.type != "cpu":
-        return False
-    return t.shape[-1] < 2 or bool(t.diff(dim=-1).min() >= 0)
