@@ -31,12 +31,14 @@ void sort_few(const double* t, Entry* entries, int64_t size) {
     }
 }
 
-struct Range {
-    double low = INFINITE, high = -INFINITE;
-
-    void add(double time) { low = smaller(low, time), high = larger(high, time); }
-    void add(const Range& other) { low = smaller(low, other.low), high = larger(high, other.high); }
-};
+Extremes extremes_among(const double* t, const Entry* entries, int64_t size) {
+    Extremes range{INFINITE, -INFINITE};
+    for (int64_t i = 0; i < size; ++i) {
+        const double time = t[index_in(entries[i])];
+        range.low = smaller(range.low, time), range.high = larger(range.high, time);
+    }
+    return range;
+}
 
 // One pass of a radix sort by the digit at `shift`, from `entries` to `other`. Threads take ranges of the entries; `counts`
 // has (threads, 2^BITS) integers.
@@ -63,16 +65,23 @@ void radix_pass(const Entry* entries, Entry* other, int64_t size, int shift, int
     });
 }
 
-template <int BITS>
-void sort_level(const double* t, Entry* entries, Entry* other, int64_t size, int32_t* counts, int threads, int level);
-void sort_places(const double* t, Entry* entries, Entry* other, int64_t size, int32_t* counts, int threads, int level);
+// The times that are sorted: those of `size` entries, which are between two extremes. `other` has as much room.
+struct Job {
+    const double* t;
+    Entry *entries, *other;
+    int64_t size;
+    Extremes range;
+    int level;
+};
 
-// Sort entries by the times of their indices; `other` has as much room.
-void sort_entries(const double* t, Entry* entries, Entry* other, int64_t size, int32_t* counts, int threads,
-                  int level) {
-    if (size <= FEW) sort_few(t, entries, size);
-    else if (size < (1 << 12)) sort_level<8>(t, entries, other, size, counts, threads, level);
-    else sort_level<11>(t, entries, other, size, counts, threads, level);
+template <int BITS>
+void sort_level(const Job& job, int32_t* counts, int threads);
+
+void sort_entries(const Job& job, int32_t* counts, int threads) {
+    if (job.size <= FEW) sort_few(job.t, job.entries, job.size);
+    else if (!(job.range.low < job.range.high)) return;  // all are equal
+    else if (job.size < (1 << 12)) sort_level<8>(job, counts, threads);
+    else sort_level<11>(job, counts, threads);
 }
 
 constexpr int MAX_BINS = 1 << 11;
@@ -84,7 +93,7 @@ struct Linear {
     double by, low, width;
 
     // Differences could overflow. Halves do not, and lose digits only of numbers whose differences do not either.
-    explicit Linear(const Range& range)
+    explicit Linear(const Extremes& range)
         : by(is_finite(range.high - range.low) ? 1.0 : 0.5), low(by * range.low), width(by * range.high - low) {}
     uint32_t operator()(double time) const {
         return uint32_t(int32_t((by * time - low) / width * double((1 << 2 * BITS) - 1)));
@@ -96,61 +105,54 @@ struct ByKey {
     uint64_t low;
     int shift = 0;
 
-    explicit ByKey(const Range& range) : low(radix_key(range.low)) {
+    explicit ByKey(const Extremes& range) : low(radix_key(range.low)) {
         while ((radix_key(range.high) - low) >> shift >> (2 * BITS)) ++shift;
     }
     uint32_t operator()(double time) const { return uint32_t((radix_key(time) - low) >> shift); }
 };
 
 template <class F>
-void set_places(const double* t, Entry* entries, int64_t size, int threads, const F& place) {
-    parallel_ranges(threads, size, [&](int64_t begin, int64_t end, int64_t) {
+void set_places(const Job& job, int threads, const F& place) {
+    parallel_ranges(threads, job.size, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) {
-            const int64_t index = index_in(entries[i]);
-            entries[i] = Entry(place(t[index])) << 32 | Entry(index);
+            const int64_t index = index_in(job.entries[i]);
+            job.entries[i] = Entry(place(job.t[index])) << 32 | Entry(index);
+        }
+        return true;
+    });
+}
+
+// Sort the entries of every place, which are next to one another. A thread takes all entries of some places.
+void sort_places(const Job& job, int32_t* counts, int threads) {
+    const auto next_place = [&job](int64_t i) {
+        const uint32_t place = place_in(job.entries[i]);
+        while (i < job.size && place_in(job.entries[i]) == place) ++i;
+        return i;
+    };
+    int64_t starts[MAX_RANGES + 1] = {};
+    for (int range = 1; range <= threads; ++range) {
+        const int64_t i = range == threads ? job.size : larger(starts[range - 1], job.size / threads * range);
+        starts[range] = i == 0 || i == job.size ? i : next_place(i - 1);
+    }
+    parallel_for(threads, threads, [&](int64_t range, int) {
+        for (int64_t i = starts[range], next = i; i < starts[range + 1]; i = next) {
+            next = next_place(i);
+            if (next - i == 1) continue;
+            Entry* entries = job.entries + i;
+            const Extremes inner = extremes_among(job.t, entries, next - i);
+            sort_entries({job.t, entries, job.other + i, next - i, inner, job.level + 1}, counts + range * MAX_BINS, 1);
         }
         return true;
     });
 }
 
 template <int BITS>
-void sort_level(const double* t, Entry* entries, Entry* other, int64_t size, int32_t* counts, int threads, int level) {
-    Range ranges[MAX_RANGES], all;
-    parallel_ranges(threads, size, [&](int64_t begin, int64_t end, int64_t range) {
-        Range own;
-        for (int64_t i = begin; i < end; ++i) own.add(t[index_in(entries[i])]);
-        ranges[range] = own;
-        return true;
-    });
-    for (const Range& range : ranges) all.add(range);
-    if (!(all.low < all.high)) return;  // all are equal
-    if (level % 2 == 0) set_places(t, entries, size, threads, Linear<BITS>(all));
-    else set_places(t, entries, size, threads, ByKey<BITS>(all));
-    radix_pass<BITS>(entries, other, size, 0, counts, threads);
-    radix_pass<BITS>(other, entries, size, BITS, counts, threads);
-    sort_places(t, entries, other, size, counts, threads, level + 1);
-}
-
-// Sort the entries of every place, which are next to one another. A thread takes all entries of some places.
-void sort_places(const double* t, Entry* entries, Entry* other, int64_t size, int32_t* counts, int threads,
-                 int level) {
-    const auto next_place = [=](int64_t i) {
-        const uint32_t place = place_in(entries[i]);
-        while (i < size && place_in(entries[i]) == place) ++i;
-        return i;
-    };
-    int64_t starts[MAX_RANGES + 1] = {};
-    for (int range = 1; range <= threads; ++range) {
-        const int64_t i = range == threads ? size : larger(starts[range - 1], size / threads * range);
-        starts[range] = i == 0 || i == size ? i : next_place(i - 1);
-    }
-    parallel_for(threads, threads, [&](int64_t range, int) {
-        for (int64_t i = starts[range], next = i; i < starts[range + 1]; i = next) {
-            next = next_place(i);
-            if (next - i > 1) sort_entries(t, entries + i, other + i, next - i, counts + range * MAX_BINS, 1, level);
-        }
-        return true;
-    });
+void sort_level(const Job& job, int32_t* counts, int threads) {
+    if (job.level % 2 == 0) set_places(job, threads, Linear<BITS>(job.range));
+    else set_places(job, threads, ByKey<BITS>(job.range));
+    radix_pass<BITS>(job.entries, job.other, job.size, 0, counts, threads);
+    radix_pass<BITS>(job.other, job.entries, job.size, BITS, counts, threads);
+    sort_places(job, counts, threads);
 }
 
 Status sort_series(const double* t, int64_t* order, double* sorted, int64_t size, int threads) {
@@ -158,10 +160,10 @@ Status sort_series(const double* t, int64_t* order, double* sorted, int64_t size
     const Buffer<Entry> entries(size), other(size);
     const Buffer<int32_t> counts(int64_t(threads) * MAX_BINS);
     if (!entries || !other || !counts) return OUT_OF_MEMORY;
-    int finite = 1;
-    for (int64_t i = 0; i < size; ++i) entries[i] = Entry(i), finite &= int(is_finite(t[i]));
-    if (!finite) return NOT_FINITE_A;
-    sort_entries(t, entries.get(), other.get(), size, counts.get(), threads, 0);
+    const Extremes range = extremes({t, size});
+    if (!is_finite(range.low) || !is_finite(range.high)) return NOT_FINITE_A;
+    for (int64_t i = 0; i < size; ++i) entries[i] = Entry(i);
+    sort_entries({t, entries.get(), other.get(), size, range, 0}, counts.get(), threads);
     parallel_ranges(threads, size, [&](int64_t begin, int64_t end, int64_t) {
         for (int64_t i = begin; i < end; ++i) order[i] = index_in(entries[i]), sorted[i] = t[order[i]];
         return true;
@@ -197,13 +199,23 @@ Status sort_times(const Times& s) {
 }
 
 Extremes extremes(const Values& s) {
-    Extremes all{INFINITE, -INFINITE};
-    int ordered = 1;
-    for (int64_t i = 0; i < s.size; ++i) {
-        all.low = smaller(all.low, s.values[i]), all.high = larger(all.high, s.values[i]);
-        ordered &= int(s.values[i] == s.values[i]);
+    constexpr int LANES = 16;  // a compiler does not divide a minimum into lanes by itself
+    double low[LANES], high[LANES];
+    int64_t nans[LANES];
+    for (int l = 0; l < LANES; ++l) low[l] = INFINITE, high[l] = -INFINITE, nans[l] = 0;
+    const auto add = [&](double value, int l) {
+        low[l] = smaller(value, low[l]), high[l] = larger(value, high[l]);
+        nans[l] |= int64_t(value != value);
+    };
+    int64_t i = 0;
+    for (; i + LANES <= s.size; i += LANES)
+        for (int l = 0; l < LANES; ++l) add(s.values[i + l], l);
+    for (; i < s.size; ++i) add(s.values[i], 0);
+    for (int l = 1; l < LANES; ++l) {
+        low[0] = smaller(low[0], low[l]), high[0] = larger(high[0], high[l]);
+        nans[0] |= nans[l];
     }
-    return ordered ? all : Extremes{NAN, NAN};
+    return nans[0] ? Extremes{NAN, NAN} : Extremes{low[0], high[0]};
 }
 
 }  // namespace laplex::LAPLEX_ISA
