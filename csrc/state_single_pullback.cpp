@@ -14,7 +14,11 @@
 //
 //     f: -2 rho w      S: rho^2 (w^2 - S' / den)      rho: -2 (g w w' + rho S S' / den)      g: -rho / g times that of rho
 //
-// if quad_bar = logdet_bar = 1; those of f' and S' are alike. S = g - Q leads to Q and to g.
+// if quad_bar = logdet_bar = 1; those of f' and S' are alike. S = g - Q leads to Q and to g. What all three give to g
+// nearly cancels, so they are added by hand:
+//
+//     g: rho^2 (w + w')^2 + 2 rho (1 - rho) w w' - rho^2 (Q S' + Q' S) / (g den)
+//     w + w' = (f' (g (1 - rho) + rho Q) + f (g (1 - rho) + rho Q')) / den
 #include "parallel.h"
 #include "scratch.h"
 #include "state_single.h"
@@ -44,7 +48,10 @@ struct Middle {
         f_bar[0] = -2.0 * by * rho * w, f_bar[1] = -2.0 * by * rho * other;
         q_bar[0] = -left_bar, q_bar[1] = -right_bar;
         gap_bar = -a * rho * rho_bar, rate_bar = -gap * rho * rho_bar;
-        g_bar = left_bar + right_bar - rho / g * rho_bar;
+        const double less = kappa / (1.0 + rho);  // 1 - rho
+        const double both = right[1] * (g * less + rho * left[0]) + left[1] * (g * less + rho * right[0]);
+        const double squares = rho * rho * (both * over) * (both * over) + 2.0 * rho * less * w * other;
+        g_bar = by * (squares - rho * rho * over * (left[0] * right[2] + right[0] * left[2]) / g);
     }
 };
 

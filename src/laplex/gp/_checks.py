@@ -21,6 +21,11 @@ def readable(x: Tensor) -> bool:
     return plainly_eager() and plain(x)
 
 
+def all_finite(x: Tensor) -> bool:
+    """Whether all values of an ordinary tensor are finite."""
+    return math.isfinite(x.item()) if x.numel() == 1 else all(map(math.isfinite, extremes(x)))
+
+
 def is_kernel(where: str, kernel: Any) -> None:
     """Raise unless it is a kernel."""
     if not isinstance(kernel, Kernel):
@@ -45,7 +50,7 @@ def times(where: str, name: str, t: Any) -> Tensor:
             f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
             f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
         )
-    if readable(t) and not all(map(math.isfinite, extremes(t))):
+    if readable(t) and not all_finite(t):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
     return t.double()
 
@@ -145,7 +150,7 @@ def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
 
 def finite_observations(where: str, y: Tensor) -> None:
     """Raise if a value is NaN or infinite, where values can be read."""
-    if readable(y) and not bool(y.detach().isfinite().all()):
+    if readable(y) and not all_finite(y.double()):
         raise ValueError(
             f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
         )

@@ -123,7 +123,7 @@ class GaussianProcess:
         where = f"{checks.WHERE}.log_likelihood"
         residual, dtype = self._residual(where, y)
         density = self._density(residual)
-        if checks.readable(density.value) and not math.isfinite(density.value.sum().item()):
+        if checks.readable(density.value) and not checks.all_finite(density.value):
             checks.finite_observations(where, residual)
         self._check_pivots(where, density.failed, density.loss)
         value: Tensor = density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow

@@ -87,7 +87,10 @@ class Series:
 
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
-        return values.double().expand(*self.batch, values.shape[-1]).reshape(self.batch.numel(), values.shape[-1])
+        m = values.shape[-1]
+        if values.shape != (*self.batch, m):
+            values = values.expand(*self.batch, m)
+        return values.double().reshape(self.batch.numel(), m)
 
     def shaped(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`flat`, of (h, ...)."""
