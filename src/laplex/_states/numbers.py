@@ -54,6 +54,8 @@ class Number:
         return NotImplemented if isinstance(other, Tensor) else Number(self.value / other, _scaled(self, 1 / other))
 
     def __rtruediv__(self, other: Any) -> Number:
+        if isinstance(other, Tensor):
+            return NotImplemented
         value = other / self.value
         return Number(value, _scaled(self, -value / self.value))
 

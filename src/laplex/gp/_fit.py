@@ -88,7 +88,7 @@ def fit(
     """Find the parameters with the largest likelihood, by L-BFGS with exact gradients, in O(n) a step.
 
     All numbers of the kernel are fitted, as :func:`laplex.gp.trainable` describes it, and what the kernel already has
-    to train; and the parameters of the mean, if that is a module. The process that is given does not change.
+    to train; and the mean, if it is an nn.Parameter or a module with parameters. The process given does not change.
 
     Args:
         process: with the kernel and the noise to begin with. Of several series the sum of the likelihoods counts.
@@ -138,7 +138,7 @@ class _Search:
         self.y, self.diag = y, process.diag.detach()
         detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
-        mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module) else process.mean
+        mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module | nn.Parameter) else process.mean
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
         self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
@@ -147,9 +147,10 @@ class _Search:
         self.process._density(residual)  # raises what the search would take for a refusal
 
     def parameters(self) -> list[Tensor]:
-        mean = list(self.process.mean.parameters()) if isinstance(self.process.mean, nn.Module) else []
+        mean = self.process.mean
+        means = list(mean.parameters()) if isinstance(mean, nn.Module) else [mean] if _is_trained(mean) else []
         noise = [] if self.log_noise is None else [self.log_noise]
-        return [*self.process.kernel.parameters(), *mean, *noise]
+        return [*self.process.kernel.parameters(), *means, *noise]
 
     def logarithms(self) -> set[int]:
         """The identities of the parameters that are logarithms."""
@@ -209,9 +210,15 @@ class _Search:
 
     def fitted(self) -> Fitted:
         noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))
-        process = _changed(self.process, kernel=fixed(self.process.kernel), diag=self.diag + noise**2)
+        mean = self.process.mean.detach() if _is_trained(self.process.mean) else self.process.mean
+        process = _changed(self.process, kernel=fixed(self.process.kernel), mean=mean, diag=self.diag + noise**2)
         with torch.no_grad():
             return Fitted(process, noise, process.log_likelihood(self.y))
+
+
+def _is_trained(mean: Any) -> bool:
+    """Whether the mean is itself a parameter to train."""
+    return isinstance(mean, nn.Parameter) and mean.requires_grad
 
 
 def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:

@@ -8,11 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Component, Value
+from laplex._states.numbers import Number
 
 
 class _Reading(threading.local):
@@ -211,10 +213,15 @@ class Scale(Kernel):
         return self._over(distance, "factor")[0] * self.kernel.evaluate(distance)
 
 
+def largest(value: Any) -> float:
+    """The largest of a parameter's values; infinite where they cannot be read without a wait."""
+    return max(_extremes(value.value if isinstance(value, Number) else value), default=math.inf)
+
+
 def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
-        return [float(value)]
+        return [float(numpy.min(value)), float(numpy.max(value))] if isinstance(value, numpy.ndarray) else [float(value)]
     if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
         return []
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
