@@ -19,12 +19,12 @@ namespace laplex::LAPLEX_ISA {
 namespace {
 
 // What a half tells.
-struct Told {
+struct Summary {
     double quad, logdet, q, f;
     int64_t failed;  // the first point of the series without a positive pivot, or -1
 };
 
-Told walk_half(const StateLikelihood& s, int64_t series, bool right) {
+Summary walk_half(const StateLikelihood& s, int64_t series, bool right) {
     const Half half = half_series(s.problem, series, right);
     const Numbers numbers(s.problem, series);
     const KeptHalf where(s.problem, series, right);
@@ -50,7 +50,7 @@ Told walk_half(const StateLikelihood& s, int64_t series, bool right) {
     return {quad, -logs.value(), filter.u / filter.v, filter.f, -1};
 }
 
-void join(const StateLikelihood& s, int64_t series, const Told& left, const Told& right) {
+void join(const StateLikelihood& s, int64_t series, const Summary& left, const Summary& right) {
     const Half half = half_series(s.problem, series, true);
     const Numbers numbers(s.problem, series);
     double quad = left.quad, logdet = left.logdet;
@@ -78,7 +78,7 @@ int64_t single_kept_size(int64_t n) {
 
 Status single_likelihood(const StateLikelihood& s) {
     const int64_t h = s.problem.h;
-    const Buffer<Told> halves(2 * h);
+    const Buffer<Summary> halves(2 * h);
     if (!halves) return OUT_OF_MEMORY;
     parallel_for(single_threads(s.problem), 2 * h, [&](int64_t i, int) {
         if (is_valid(s.problem, i / 2)) halves[i] = walk_half(s, i / 2, i % 2 == 1);

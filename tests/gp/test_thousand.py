@@ -1,4 +1,4 @@
-"""A thousand points: every kernel and every derivative against dense matrices, and ill-conditioned cases in 60 digits."""
+"""A thousand points: every kernel and derivative against dense matrices, and ill-conditioned cases in 60 digits."""
 
 import functools
 
@@ -90,10 +90,8 @@ def size_of_terms(name, case, dense):
 
 
 @named_kernels(*FEW)
-def test_second_derivatives(case, path):
+def test_second_derivatives(case):
     """The Hessian times a vector, for all inputs at once."""
-    if path != "walk":
-        pytest.skip("the walk gets its second derivatives from the chain")
     directions = {name: torch.randn(value.shape, generator=seeded(7), dtype=torch.float64)
                   for name, value in inputs_for(case).items()}  # fmt: skip
     results = []
@@ -180,7 +178,7 @@ def test_ill_conditioned_gradients_in_sixty_digits(name):
     bars = dict(zip(leaves, torch.autograd.grad(value, list(leaves.values()))))
     with mpmath.workdps(60):
         for key in inputs:
-            for place in [()] if key in parameters else [(3,), (495,), (505,)]:
+            for place in [()] if key in parameters else [(3,), (505,)]:
                 want = slope(exact, inputs, key, place)
                 error = abs(float(bars[key][place]) - want)
                 assert error <= CLOSE * max(abs(want), 1e-3 * float(bars[key].abs().max())), (key, place)

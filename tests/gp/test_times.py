@@ -41,9 +41,9 @@ def threads(request):
 def test_the_order_is_stable(name, n, threads):
     t = TIMES[name](n)[None]
     want = torch.sort(t, dim=-1, stable=True)
-    found, times = order.sort_times(t, None)
+    places, times = order.sort_times(t, None)
     assert torch.equal(times, want.values)
-    assert found is None or torch.equal(found, want.indices)
+    assert places is None or torch.equal(places, want.indices)
 
 
 def test_more_threads_than_a_busy_machine_gets():
@@ -51,16 +51,16 @@ def test_more_threads_than_a_busy_machine_gets():
     t = TIMES["nights"](600_000)[None]
     want = torch.sort(t, dim=-1, stable=True)
     torch.set_num_threads(3)
-    found, times = order.sort_times(t, None)
+    places, times = order.sort_times(t, None)
     torch.set_num_threads(1)
     assert torch.equal(times, want.values)
-    assert torch.equal(found, want.indices)
+    assert torch.equal(places, want.indices)
 
 
 def test_times_in_order_are_not_copied():
     t = TIMES["in_order"](100)[None]
-    found, times = order.sort_times(t, None)
-    assert found is None
+    places, times = order.sort_times(t, None)
+    assert places is None
     assert times.data_ptr() == t.data_ptr()
 
 
@@ -69,9 +69,9 @@ def test_series_of_different_sizes_end_with_infinity(compiled, monkeypatch):
     if not compiled:
         monkeypatch.setattr(order, "core", None)
     t, counts = as_tensor([[3.0, 1.0, 2.0, 9.0], [5.0, 4.0, 5.0, 5.0]]), torch.tensor([3, 2])
-    found, times = order.sort_times(t, counts)
+    places, times = order.sort_times(t, counts)
     assert times.tolist() == [[1.0, 2.0, 3.0, torch.inf], [4.0, 5.0, torch.inf, torch.inf]]
-    assert found.tolist() == [[1, 2, 0, 3], [1, 0, 2, 3]]
+    assert places.tolist() == [[1, 2, 0, 3], [1, 0, 2, 3]]
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
@@ -79,8 +79,8 @@ def test_numbers_that_are_not_finite_are_left_to_torch(value):
     """Times that an optimizer has moved may be anything."""
     t = TIMES["uniform"](500)[None]
     t[0, 77] = value
-    found, _ = order.sort_times(t, None)
-    assert torch.equal(found, torch.argsort(t, dim=-1, stable=True))
+    places, _ = order.sort_times(t, None)
+    assert torch.equal(places, torch.argsort(t, dim=-1, stable=True))
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -1,4 +1,4 @@
-"""The likelihood in C++: memory of all kinds, halves that meet in the middle, segments, and numbers with derivatives."""
+"""The likelihood in C++: memory of all kinds, halves that meet in the middle, segments; numbers with derivatives."""
 
 import pytest
 import torch

@@ -32,13 +32,13 @@ class Number:
     __radd__ = __add__
 
     def __neg__(self) -> Number:
-        return self * -1.0
+        return Number(-self.value, _scaled(self, -1.0))
 
     def __sub__(self, other: Any) -> Number:
-        return NotImplemented if isinstance(other, Tensor) else self + -other
+        return NotImplemented if isinstance(other, Tensor) else -(-self + other)
 
     def __rsub__(self, other: Any) -> Number:
-        return -self + other
+        return (-self).__add__(other)
 
     def __mul__(self, other: Any) -> Number:
         if isinstance(other, Number):

@@ -44,7 +44,7 @@ def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
 def extremes(x: Tensor) -> tuple[float, float]:
     """The smallest and the largest value of an ordinary tensor, NaN if there is one, in one pass over the memory."""
     if core is not None and x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous():
-        found: tuple[float, float] = core.extremes(x.data_ptr(), x.numel())
-        return found
+        both: tuple[float, float] = core.extremes(x.data_ptr(), x.numel())
+        return both
     smallest, largest = x.detach().aminmax()
     return smallest.item(), largest.item()

@@ -69,7 +69,7 @@ class Numbers(NamedTuple):
 
     def matrix(self) -> array[float]:
         """(h, 2 B + s). (An ``array`` tells its address faster than NumPy's arrays do.)"""
-        values = [one.value if isinstance(one, Number) else one for one in self.values]
+        values: list[Any] = [one.value if isinstance(one, Number) else one for one in self.values]
         if self.batch.numel() == 1:
             return array("d", values)
         columns = [numpy.broadcast_to(one, self.batch.numel()) for one in values]
@@ -96,10 +96,11 @@ class Numbers(NamedTuple):
 
 def numbers(components: Sequence[Component], reader: Reader) -> Numbers | None:
     """The numbers of components that are blocks of numbers; None for others, and for more states than C++ takes."""
-    if not all(isinstance(one, Block) for one in components):
+    blocks = [one for one in components if isinstance(one, Block)]
+    if len(blocks) < len(components):
         return None
-    kinds = tuple(block.size for block in components)
-    values = (*(b.rate for b in components), *(b.square for b in components), *(g for b in components for g in b.g))
+    kinds = tuple(block.size for block in blocks)
+    values = (*(b.rate for b in blocks), *(b.square for b in blocks), *(g for b in blocks for g in b.g))
     size = sum(kinds)
     if size > core.MAX_STATES or any(isinstance(one, Tensor) for one in values):
         return None
@@ -130,11 +131,11 @@ class Walk:
         """The fields of a Density, and what the pullback starts from."""
         h, problem = len(self.times), self.problem(diag, y)
         value = torch.empty(self.numbers.batch, dtype=torch.float64)
-        kept = torch.empty(problem.kept_size() * h if keep else 0, dtype=torch.float64)
+        saved = torch.empty(problem.kept_size() * h if keep else 0, dtype=torch.float64)
         loss, failed = array("d", bytes(8 * h)), array("q", bytes(8 * h))
-        outputs = value.data_ptr(), _address(loss), _address(failed), kept.data_ptr()
+        outputs = value.data_ptr(), _address(loss), _address(failed), saved.data_ptr()
         raise_for(core.state_likelihood(problem, *outputs))
-        return value, loss, failed, kept
+        return value, loss, failed, saved
 
     def problem(self, diag: Tensor, y: Tensor) -> Any:
         """The points and the kernel."""
@@ -149,14 +150,14 @@ class Walk:
 class _Walk(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, walk: Walk, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Any, ...]:
-        value, loss, failed, kept = walk.run(diag, y, keep=True)
+        value, loss, failed, saved = walk.run(diag, y, keep=True)
         ctx.walk = walk
-        ctx.save_for_backward(t, diag, y, kept, *parameters)
+        ctx.save_for_backward(t, diag, y, saved, *parameters)
         return value, loss, failed
 
     @staticmethod
     def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
-        t, diag, y, kept, *parameters = ctx.saved_tensors
+        t, diag, y, saved, *parameters = ctx.saved_tensors
         walk, needed = ctx.walk, ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
             return None, *_chain_bars(walk.chain, [t, diag, y, *parameters], needed, value_bar)
@@ -165,7 +166,7 @@ class _Walk(torch.autograd.Function):
         bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
         matrix_bar = array("d", bytes(8 * len(walk.matrix)))
         value_bar = value_bar.contiguous()
-        addresses = [0 if one is None else one.data_ptr() for one in (kept, value_bar, *bars)]
+        addresses = [0 if one is None else one.data_ptr() for one in (saved, value_bar, *bars)]
         raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
         return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
 

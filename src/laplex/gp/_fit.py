@@ -148,7 +148,8 @@ class _Search:
 
     def parameters(self) -> list[Tensor]:
         mean = self.process.mean
-        means = list(mean.parameters()) if isinstance(mean, nn.Module) else [mean] if _is_trained(mean) else []
+        trained = isinstance(mean, nn.Parameter) and mean.requires_grad
+        means = list(mean.parameters()) if isinstance(mean, nn.Module) else [mean] if trained else []
         noise = [] if self.log_noise is None else [self.log_noise]
         return [*self.process.kernel.parameters(), *means, *noise]
 
@@ -210,15 +211,11 @@ class _Search:
 
     def fitted(self) -> Fitted:
         noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))
-        mean = self.process.mean.detach() if _is_trained(self.process.mean) else self.process.mean
+        mean = self.process.mean
+        mean = mean.detach() if isinstance(mean, nn.Parameter) else mean
         process = _changed(self.process, kernel=fixed(self.process.kernel), mean=mean, diag=self.diag + noise**2)
         with torch.no_grad():
             return Fitted(process, noise, process.log_likelihood(self.y))
-
-
-def _is_trained(mean: Any) -> bool:
-    """Whether the mean is itself a parameter to train."""
-    return isinstance(mean, nn.Parameter) and mean.requires_grad
 
 
 def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:

@@ -215,13 +215,15 @@ class Scale(Kernel):
 
 def largest(value: Any) -> float:
     """The largest of a parameter's values; infinite where they cannot be read without a wait."""
-    return max(_extremes(value.value if isinstance(value, Number) else value), default=math.inf)
+    if isinstance(value, Number):
+        return float(numpy.max(value.value))
+    return max(_extremes(value), default=math.inf)
 
 
 def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
-        return [float(numpy.min(value)), float(numpy.max(value))] if isinstance(value, numpy.ndarray) else [float(value)]
+        return [float(value)]
     if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
         return []
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]

@@ -135,7 +135,7 @@ class GaussianProcess:
         if self.exposure is None and walkable(self.t, self._noise, y):
             read = self._numbers()
             if read is not None:
-                inputs = [series.whole(part) for part in (self.t, self.diag, y)]
+                inputs = [series.complete(part) for part in (self.t, self.diag, y)]
                 return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
         result = self._likelihood(self.kernel.components(), self._line(), self._flat_diag(), series.flat(y))
         return Density(series.shaped(self._value(result)), result.loss, result.failed)

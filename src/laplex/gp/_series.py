@@ -81,7 +81,7 @@ class Series:
             gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
         return Line(gaps, self._order, self.counts)
 
-    def whole(self, values: Tensor) -> Tensor:
+    def complete(self, values: Tensor) -> Tensor:
         """Values that broadcast to (*batch, n), with a number for each point, in float64."""
         return values.double() if values.shape == (*self.batch, self.n) else self.flat(values)
 
