@@ -160,49 +160,62 @@ struct SweepPullback {
     int threads;
 };
 
-// Gaussian processes whose kernel is a sum of `blocks` state-space blocks, `size` states in all, at n points in order
+// Gaussian processes whose kernel is a sum of `blocks` state-space blocks, `size` states in all, observed at n points
 // (states.h; src/laplex/_states/__init__.py has the mathematics). The batches are series.
 constexpr int MAX_STATES = 32;
 
-struct StateKernel {
-    const double* gaps;     // (h, n): the step into every point; the first is not used
+struct StateProblem {
+    const double* times;    // (h, n): in order
     const int32_t* kinds;   // (blocks,): 1, 2 or 3 states, the same for all series
-    const double* rates;    // (h, blocks): a
-    const double* squares;  // (h, blocks): b, of blocks of two states
-    const double* g;        // (h, size)
+    const double* numbers;  // (h, 2 blocks + size): the rates a, the squares b (read for two states only), and g
     const int64_t* counts;  // (h,): the number of points of every series; null if all have n
     const int64_t* order;   // (h, n): where a point's y and diag are; null if in order
-    int64_t h, n;
+    const double* diag;     // (h, n), with the strides diag_row and diag_column, which may be 0
+    const double* y;        // (h, n)
+    int64_t h, n, diag_row, diag_column;
     int blocks, size;
     int threads;
 };
 
-// quad = y^T A^-1 y and logdet = log det A of A = K + diag (states.cpp).
+// The logarithm of the density of y under N(0, K + diag) (states.cpp).
 struct StateLikelihood {
-    StateKernel kernel;
-    const double* diag;  // (h, n)
-    const double* y;     // (h, n)
-    double* quad;        // (h,), output
-    double* logdet;      // (h,), output
-    double* loss;        // (h,), output: the sum of k(0) / d, by which rounding errors grow; 0 for one state
-    double* kept;        // (h, kept_size), output, for the pullback; null if not wanted
-    int64_t* failed;     // (h,), output: the first point whose pivot is not positive and finite, or -1
+    StateProblem problem;
+    double* value;    // (h,), output
+    double* loss;     // (h,), output: the sum of k(0) / d, by which rounding errors grow; 0 for one state
+    int64_t* failed;  // (h,), output: the first point whose pivot is not positive and finite, or -1
+    double* kept;     // (h, state_kept_size), output, for the pullback; null if not wanted
 };
 
-// The gradients of sum(quad_bar * quad + logdet_bar * logdet) (states_pullback.cpp).
+// The gradients of sum(value_bar * value) (states_pullback.cpp). Those of points are not written beyond `counts`, and
+// are null if not wanted.
 struct StatePullback {
-    StateKernel kernel;
-    const double* diag;        // (h, n)
-    const double* y;           // (h, n)
-    const double* kept;        // (h, kept_size): what StateLikelihood wrote
-    const double* quad_bar;    // (h,)
-    const double* logdet_bar;  // (h,)
-    double* gaps_bar;          // (h, n), output; as diag_bar and y_bar not written beyond `counts`
-    double* rates_bar;         // (h, blocks), output
-    double* squares_bar;       // (h, blocks), output
-    double* g_bar;             // (h, size), output
-    double* diag_bar;          // (h, n), output
-    double* y_bar;             // (h, n), output
+    StateProblem problem;
+    const double* kept;       // (h, state_kept_size): what StateLikelihood wrote
+    const double* value_bar;  // (h,)
+    double* times_bar;        // (h, n), output: as diag and y in the caller's order
+    double* diag_bar;         // (h, n), output
+    double* y_bar;            // (h, n), output
+    double* numbers_bar;      // (h, 2 blocks + size), output
+};
+
+// Times and their order (times.cpp). The batches are series.
+struct Times {
+    const double* times;    // (h, n), n < 2^31; if one is not finite, the status says so
+    const int64_t* counts;  // (h,): the number of times of every series; null if all have n
+    int64_t* order;         // (h, n), output: the index of the i-th smallest time; equal times keep their order
+    double* sorted;         // (h, n), output: the times in order; infinite beyond `counts`
+    int64_t h, n;
+    int threads;
+};
+
+struct Values {
+    const double* values;  // (size,)
+    int64_t size;
+};
+
+// The smallest and the largest value; both NaN if one is.
+struct Extremes {
+    double low, high;
 };
 
 // A chain of `size` states at n points (chain.cpp): T_n = steps[n] leads from point n - 1 to point n; the first is not
@@ -370,9 +383,12 @@ struct SoftMaskPullback {
     void factor_pullback(const FactorPullback&);                  \
     void sweep(const Sweep&);                                     \
     Status sweep_pullback(const SweepPullback&);                  \
-    int64_t state_kept_size(const StateKernel&);                  \
-    void state_likelihood(const StateLikelihood&);                \
+    int64_t state_kept_size(const StateProblem&);                 \
+    Status state_likelihood(const StateLikelihood&);              \
     Status state_pullback(const StatePullback&);                  \
+    bool times_in_order(const Times&);                            \
+    Status sort_times(const Times&);                              \
+    Extremes extremes(const Values&);                             \
     void chain_scan(const ChainScan&);                            \
     void chain_matrices(const ChainMatrices&);                    \
     void chain_factor(const ChainFactor&);                        \

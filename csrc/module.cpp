@@ -123,30 +123,47 @@ int sweep_pullback(uintptr_t decay, uintptr_t p, uintptr_t z, uintptr_t mass, ui
     return LAPLEX_BEST(sweep_pullback, args);
 }
 
-StateKernel state_kernel(uintptr_t gaps, uintptr_t kinds, uintptr_t rates, uintptr_t squares, uintptr_t g,
-                         uintptr_t counts, uintptr_t order, int64_t h, int64_t n, int blocks, int size, int threads) {
-    return {address<double>(gaps), address<int32_t>(kinds), address<double>(rates), address<double>(squares),
-            address<double>(g), address<int64_t>(counts), address<int64_t>(order), h, n, blocks, size, threads};
+StateProblem state_problem(uintptr_t times, uintptr_t kinds, uintptr_t numbers, uintptr_t counts, uintptr_t order,
+                           uintptr_t diag, uintptr_t y, int64_t h, int64_t n, int64_t diag_row, int64_t diag_column,
+                           int blocks, int size, int threads) {
+    return {address<double>(times), address<int32_t>(kinds), address<double>(numbers), address<int64_t>(counts),
+            address<int64_t>(order), address<double>(diag), address<double>(y), h, n, diag_row, diag_column, blocks,
+            size, threads};
 }
 
-void state_likelihood(const StateKernel& kernel, uintptr_t diag, uintptr_t y, uintptr_t quad, uintptr_t logdet,
-                      uintptr_t loss, uintptr_t kept, uintptr_t failed) {
-    const StateLikelihood args{kernel, address<double>(diag), address<double>(y), address<double>(quad),
-                               address<double>(logdet), address<double>(loss), address<double>(kept),
-                               address<int64_t>(failed)};
+int state_likelihood(const StateProblem& problem, uintptr_t value, uintptr_t loss, uintptr_t failed, uintptr_t kept) {
+    const StateLikelihood args{problem, address<double>(value), address<double>(loss), address<int64_t>(failed),
+                               address<double>(kept)};
     nb::gil_scoped_release release;
-    LAPLEX_BEST(state_likelihood, args);
+    return LAPLEX_BEST(state_likelihood, args);
 }
 
-int state_pullback(const StateKernel& kernel, uintptr_t diag, uintptr_t y, uintptr_t kept, uintptr_t quad_bar,
-                   uintptr_t logdet_bar, uintptr_t gaps_bar, uintptr_t rates_bar, uintptr_t squares_bar,
-                   uintptr_t g_bar, uintptr_t diag_bar, uintptr_t y_bar) {
-    const StatePullback args{kernel, address<double>(diag), address<double>(y), address<double>(kept),
-                             address<double>(quad_bar), address<double>(logdet_bar), address<double>(gaps_bar),
-                             address<double>(rates_bar), address<double>(squares_bar), address<double>(g_bar),
-                             address<double>(diag_bar), address<double>(y_bar)};
+int state_pullback(const StateProblem& problem, uintptr_t kept, uintptr_t value_bar, uintptr_t times_bar,
+                   uintptr_t diag_bar, uintptr_t y_bar, uintptr_t numbers_bar) {
+    const StatePullback args{problem, address<double>(kept), address<double>(value_bar), address<double>(times_bar),
+                             address<double>(diag_bar), address<double>(y_bar), address<double>(numbers_bar)};
     nb::gil_scoped_release release;
     return LAPLEX_BEST(state_pullback, args);
+}
+
+bool times_in_order(uintptr_t times, uintptr_t counts, int64_t h, int64_t n) {
+    const Times args{address<double>(times), address<int64_t>(counts), nullptr, nullptr, h, n, 1};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(times_in_order, args);
+}
+
+int sort_times(uintptr_t times, uintptr_t counts, uintptr_t order, uintptr_t sorted, int64_t h, int64_t n, int threads) {
+    const Times args{address<double>(times), address<int64_t>(counts), address<int64_t>(order),
+                     address<double>(sorted), h, n, threads};
+    nb::gil_scoped_release release;
+    return LAPLEX_BEST(sort_times, args);
+}
+
+std::pair<double, double> extremes(uintptr_t values, int64_t size) {
+    const Values args{address<double>(values), size};
+    nb::gil_scoped_release release;
+    const Extremes found = LAPLEX_BEST(extremes, args);
+    return {found.low, found.high};
 }
 
 void chain_scan(uintptr_t steps, uintptr_t source, uintptr_t result, int64_t h, int64_t n, int64_t m, int size,
@@ -286,13 +303,16 @@ NB_MODULE(_core, m) {
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);
     m.def("sweep_pullback", &sweep_pullback);
-    nb::class_<StateKernel>(m, "StateKernel").def("kept_size", [](const StateKernel& kernel) {
-        return LAPLEX_BEST(state_kept_size, kernel);
+    nb::class_<StateProblem>(m, "StateProblem").def("kept_size", [](const StateProblem& problem) {
+        return LAPLEX_BEST(state_kept_size, problem);
     });
     m.attr("MAX_STATES") = MAX_STATES;
-    m.def("state_kernel", &state_kernel);
+    m.def("state_problem", &state_problem);
     m.def("state_likelihood", &state_likelihood);
     m.def("state_pullback", &state_pullback);
+    m.def("times_in_order", &times_in_order);
+    m.def("sort_times", &sort_times);
+    m.def("extremes", &extremes);
     m.attr("MAX_CHAIN") = MAX_CHAIN;
     m.def("chain_scan", &chain_scan);
     m.def("chain_matrices", &chain_matrices);

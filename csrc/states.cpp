@@ -17,8 +17,8 @@ void keep(const Filter<L>& filter, const L& layout, double* kept) {
 
 template <class L>
 void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t series) {
-    const Points points(s.kernel, series);
-    double* kept = s.kept ? s.kept + series * state_kept_size(s.kernel) : nullptr;
+    const Points points(s.problem, series);
+    double* kept = s.kept ? s.kept + series * state_kept_size(s.problem) : nullptr;
     Transitions<L> transitions;
     Filter<L> filter;
     LogSum logs;
@@ -26,14 +26,14 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
     s.failed[series] = -1;
     for (int64_t base = 0; base < points.count; base += CHUNK) {
         const int count = int(smaller<int64_t>(CHUNK, points.count - base));
-        transitions.fill(model, s.kernel.gaps + points.begin + base, count);
+        transitions.fill(model, points, base, count);
         for (int j = 0; j < count; ++j) {
             const int64_t k = points.place(base + j);
             filter.advance({model, transitions, j});  // of nothing, at the first point
-            if (j == 0 && kept) keep(filter, model.layout, kept), kept += s.kernel.size * (s.kernel.size + 1);
-            const double d = filter.measure(model, s.diag[k], s.y[k]);
+            if (j == 0 && kept) keep(filter, model.layout, kept), kept += s.problem.size * (s.problem.size + 1);
+            const double d = filter.measure(model, points.diag[k * points.diag_column], points.y[k]);
             if (!is_pivot(d)) {
-                s.failed[series] = base + j;
+                s.failed[series] = base + j, s.value[series] = NAN, s.loss[series] = 0.0;
                 return;
             }
             quad += filter.z * filter.z * filter.over_d;
@@ -44,29 +44,30 @@ void likelihood_series(const StateLikelihood& s, const Model<L>& model, int64_t 
     }
     double variance = 0.0;  // k(0)
     model.layout.blocks([&](auto, int first, int) { variance += model.g[first]; });
-    s.quad[series] = quad, s.logdet[series] = logs.value(), s.loss[series] = loss * variance;
+    s.value[series] = log_density(quad, logs.value(), points.count), s.loss[series] = loss * variance;
 }
 
 }  // namespace
 
-int64_t state_kept_size(const StateKernel& kernel) {
-    const int64_t chunks = block_count(kernel.n, CHUNK);
-    return chunks * (kernel.size == 1 ? 4 * CHUNK : kernel.size * (kernel.size + 1));
+int64_t state_kept_size(const StateProblem& problem) {
+    if (problem.size == 1) return single_kept_size(problem.n);
+    return block_count(problem.n, CHUNK) * problem.size * (problem.size + 1);
 }
 
-void state_likelihood(const StateLikelihood& s) {
-    const Arrangement arranged(s.kernel);
-    parallel_for(useful_threads(s.kernel.threads, s.kernel.h * s.kernel.n), s.kernel.h, [&](int64_t series, int) {
-        if (!is_valid(s.kernel, series)) {
-            s.quad[series] = s.logdet[series] = NAN, s.loss[series] = 0.0, s.failed[series] = -1;
+Status state_likelihood(const StateLikelihood& s) {
+    if (s.problem.size == 1) return single_likelihood(s);
+    const Arrangement arranged(s.problem);
+    parallel_for(useful_threads(s.problem.threads, s.problem.h * s.problem.n), s.problem.h, [&](int64_t series, int) {
+        if (!is_valid(s.problem, series)) {
+            s.value[series] = NAN, s.loss[series] = 0.0, s.failed[series] = -1;
             return true;
         }
-        if (s.kernel.size == 1) return single_likelihood(s, series), true;
         return with_layout(arranged, [&](auto layout) {
-            likelihood_series(s, Model<decltype(layout)>(layout, s.kernel, arranged, series), series);
+            likelihood_series(s, Model<decltype(layout)>(layout, s.problem, arranged, series), series);
             return true;
         });
     });
+    return OK;
 }
 
 }  // namespace laplex::LAPLEX_ISA

@@ -69,7 +69,7 @@ struct Arrangement {
     int block[MAX_STATES] = {};  // the caller's block of every block
     int state[MAX_STATES] = {};  // the caller's state of every state
 
-    explicit Arrangement(const StateKernel& kernel) {
+    explicit Arrangement(const StateProblem& kernel) {
         int blocks = 0, states = 0;
         for (int kind = 3; kind > 0; --kind)
             for (int i = 0, first = 0; i < kernel.blocks; first += kernel.kinds[i++]) {
@@ -99,25 +99,45 @@ auto with_layout(const Arrangement& arranged, const F& f) {
 
 // The points of one series, in the order of time.
 struct Points {
-    int64_t begin, count;  // of the first point in arrays (h, n), and the number of points
-    const int64_t* order;  // of the series, or null
+    int64_t begin, count;              // of the first point in arrays (h, n), and the number of points
+    const int64_t* order;              // of the series, or null
+    const double *times, *diag, *y;    // of the series
+    int64_t diag_column;
 
-    Points(const StateKernel& kernel, int64_t series)
-        : begin(series * kernel.n), count(kernel.counts ? kernel.counts[series] : kernel.n),
-          order(kernel.order ? kernel.order + begin : nullptr) {}
+    Points(const StateProblem& problem, int64_t series)
+        : begin(series * problem.n), count(problem.counts ? problem.counts[series] : problem.n),
+          order(problem.order ? problem.order + begin : nullptr), times(problem.times + begin),
+          diag(problem.diag + series * problem.diag_row), y(problem.y + begin), diag_column(problem.diag_column) {}
     // Where y and diag of a point are.
-    int64_t place(int64_t point) const { return begin + (order ? order[point] : point); }
+    int64_t place(int64_t point) const { return order ? order[point] : point; }
+    // The steps into `size` points; none leads to the first.
+    void gaps(int64_t base, int size, double* to) const {
+        for (int j = 0; j < size; ++j) to[j] = base + j > 0 ? times[base + j] - times[base + j - 1] : 0.0;
+    }
+};
+
+// The numbers of a kernel for one series.
+struct Numbers {
+    const double *rates, *squares, *g;
+
+    Numbers(const StateProblem& problem, int64_t series)
+        : rates(problem.numbers + series * (2 * problem.blocks + problem.size)), squares(rates + problem.blocks),
+          g(squares + problem.blocks) {}
 };
 
 // Whether all parameters of a series are finite, and no rate is negative. Otherwise its results are NaN.
-inline bool is_valid(const StateKernel& kernel, int64_t series) {
+inline bool is_valid(const StateProblem& problem, int64_t series) {
+    const Numbers numbers(problem, series);
     bool valid = true;
-    for (int i = 0; i < kernel.blocks; ++i) {
-        const double rate = kernel.rates[series * kernel.blocks + i];
-        valid = valid && is_finite(rate) && rate >= 0.0 && is_finite(kernel.squares[series * kernel.blocks + i]);
-    }
-    for (int i = 0; i < kernel.size; ++i) valid = valid && is_finite(kernel.g[series * kernel.size + i]);
+    for (int i = 0; i < problem.blocks; ++i)
+        valid = valid && is_finite(numbers.rates[i]) && numbers.rates[i] >= 0.0 && is_finite(numbers.squares[i]);
+    for (int i = 0; i < problem.size; ++i) valid = valid && is_finite(numbers.g[i]);
     return valid;
+}
+
+// The logarithm of the density, from the two parts that depend on the data.
+inline double log_density(double quad, double logdet, int64_t count) {
+    return -0.5 * (quad + logdet + double(count) * 1.83787706640934548356);  // log 2 pi
 }
 
 // The parameters of one series, in the order of the layout.
@@ -125,12 +145,13 @@ template <class L> struct Model {
     L layout;
     double rate[L::BLOCKS], square[L::BLOCKS], g[L::SIZE];
 
-    Model(const L& given, const StateKernel& kernel, const Arrangement& arranged, int64_t series) : layout(given) {
+    Model(const L& given, const StateProblem& problem, const Arrangement& arranged, int64_t series) : layout(given) {
+        const Numbers numbers(problem, series);
         layout.blocks([&](auto, int, int block) {
-            rate[block] = kernel.rates[series * kernel.blocks + arranged.block[block]];
-            square[block] = kernel.squares[series * kernel.blocks + arranged.block[block]];
+            rate[block] = numbers.rates[arranged.block[block]];
+            square[block] = numbers.squares[arranged.block[block]];
         });
-        layout.states([&](int u) { g[u] = kernel.g[series * kernel.size + arranged.state[u]]; });
+        layout.states([&](int u) { g[u] = numbers.g[arranged.state[u]]; });
     }
 };
 
@@ -222,8 +243,9 @@ inline void damped(double a, double b, const double* gap, int count, double (*pa
 template <class L> struct Transitions {
     double part[L::BLOCKS][3][CHUNK + 1], gap[CHUNK + 1];
 
-    void fill(const Model<L>& model, const double* gaps, int count) {
-        for (int j = 0; j < count; ++j) gap[j] = smaller(gaps[j], MAX_GAP);
+    void fill(const Model<L>& model, const Points& points, int64_t base, int count) {
+        points.gaps(base, count, gap);
+        for (int j = 0; j < count; ++j) gap[j] = smaller(gap[j], MAX_GAP);
         model.layout.blocks([&](auto kind, int, int block) {
             const double a = model.rate[block], b = model.square[block];
             double(*own)[CHUNK + 1] = part[block];
@@ -372,9 +394,11 @@ template <class L> struct Filter {
     }
 };
 
-// --- One state (state_single.cpp) ------------------------------------------------------------------------------------
+// --- One state (state_single*.cpp) -----------------------------------------------------------------------------------
 
-void single_likelihood(const StateLikelihood&, int64_t series);
-void single_pullback(const StatePullback&, int64_t series);
+int64_t single_kept_size(int64_t n);
+void fill_with_nan(const StatePullback&, int64_t series);
+Status single_likelihood(const StateLikelihood&);
+Status single_pullback(const StatePullback&);
 
 }  // namespace laplex::LAPLEX_ISA

@@ -38,13 +38,14 @@ template <class L> struct Pull {
     const Model<L>& model;
     const int64_t series;
     const Points order;
+    double later_bar = 0.0;      // of the gap after the next point
     Transitions<L> transitions;  // of a chunk, and of the step into the point after it
     Buffer<Filter<L>> points;    // the same
     double state_bar[L::SIZE][L::SIZE] = {}, f_bar[L::SIZE] = {};  // of S and f, or sigma and phi
     double rate_bar[L::BLOCKS] = {}, square_bar[L::BLOCKS] = {}, g_bar[L::SIZE] = {};
 
     Pull(const StatePullback& given, const Model<L>& of_series, int64_t index)
-        : s(given), model(of_series), series(index), order(given.kernel, index), points(CHUNK + 1) {}
+        : s(given), model(of_series), series(index), order(given.problem, index), points(CHUNK + 1) {}
 
     // What belongs to the first point of the chunk after this one, which was the last to be filled.
     void move_first(int to) {
@@ -62,15 +63,15 @@ template <class L> struct Pull {
         });
     }
     void filter_again(int64_t base, int count) {
-        const int size = s.kernel.size;
+        const int size = s.problem.size;
         move_first(count);
-        transitions.fill(model, s.kernel.gaps + order.begin + base, count);
-        start(s.kept + series * state_kept_size(s.kernel) + base / CHUNK * size * (size + 1));
+        transitions.fill(model, order, base, count);
+        start(s.kept + series * state_kept_size(s.problem) + base / CHUNK * size * (size + 1));
         Filter<L> filter = points[0];
         for (int j = 0; j < count; ++j) {
             if (j > 0) filter.advance({model, transitions, j});
             const int64_t k = order.place(base + j);
-            filter.measure(model, s.diag[k], s.y[k]);
+            filter.measure(model, order.diag[k * order.diag_column], order.y[k]);
             points[j] = filter;
         }
     }
@@ -121,7 +122,8 @@ template <class L> struct Pull {
         });
         return gap_bar;
     }
-    LAPLEX_INLINE void point_bars(const Filter<L>& point, double quad_bar, double logdet_bar, int64_t k) {
+    // `half` is quad_bar and logdet_bar.
+    LAPLEX_INLINE void point_bars(const Filter<L>& point, double half, int64_t k) {
         const L& layout = model.layout;
         const double over_d = point.over_d, z = point.z;
         double w[L::SIZE], c_bar[L::SIZE], phi_w = 0.0, w_sigma_w = 0.0;
@@ -130,8 +132,8 @@ template <class L> struct Pull {
             layout.states(LAPLEX_EACH { c_bar[u] += state_bar[v][u] * w[v]; });
         });
         layout.states(LAPLEX_EACH { w_sigma_w += c_bar[u] * w[u]; });
-        const double z_bar = 2.0 * quad_bar * z * over_d + phi_w;
-        const double d_bar = (logdet_bar - quad_bar * z * z * over_d - phi_w * z) * over_d - w_sigma_w;
+        const double z_bar = 2.0 * half * z * over_d + phi_w;
+        const double d_bar = (half - half * z * z * over_d - phi_w * z) * over_d - w_sigma_w;
         layout.states(LAPLEX_EACH { c_bar[u] = 2.0 * c_bar[u] + f_bar[u] * (z * over_d); });
         layout.blocks(LAPLEX_BLOCK { (void)kind, (void)block, c_bar[first] += d_bar, f_bar[first] -= z_bar; });
         layout.states(LAPLEX_EACH { g_bar[u] += c_bar[u]; });
@@ -143,53 +145,60 @@ template <class L> struct Pull {
                 state_bar[u][column] -= 0.5 * c_bar[u];
             });
         });
-        s.diag_bar[k] = d_bar, s.y_bar[k] = z_bar;
+        if (s.diag_bar) s.diag_bar[order.begin + k] = d_bar;
+        if (s.y_bar) s.y_bar[order.begin + k] = z_bar;
+    }
+    // A point's time ends the gap before it, and begins the one after it.
+    void time_bar(int64_t point, double gap_bar) {
+        if (s.times_bar) s.times_bar[order.begin + order.place(point)] = gap_bar - later_bar;
+        later_bar = gap_bar;
     }
     void chunk(int64_t base, int count) {
-        const double quad_bar = s.quad_bar[series], logdet_bar = s.logdet_bar[series];
+        const double half = -0.5 * s.value_bar[series];
         filter_again(base, count);
         for (int j = count - 1; j >= 0; --j) {
             const int64_t n = base + j;
             if (n + 1 < order.count) {
                 const Step<L> step{model, transitions, j + 1};
-                s.gaps_bar[order.begin + n + 1] = step_bars(points[j], points[j + 1], step);
+                time_bar(n + 1, step_bars(points[j], points[j + 1], step));
                 step.template vector<true>(f_bar);
                 step.template symmetric<true>(state_bar);
             }
-            point_bars(points[j], quad_bar, logdet_bar, order.place(n));
+            point_bars(points[j], half, order.place(n));
         }
     }
     void run(const Arrangement& arranged) {
         for (int64_t i = block_count(order.count, CHUNK) - 1; i >= 0; --i)
             chunk(i * CHUNK, int(smaller<int64_t>(CHUNK, order.count - i * CHUNK)));
-        s.gaps_bar[order.begin] = 0.0;
+        time_bar(0, 0.0);
+        const int blocks = s.problem.blocks;
+        double* bars = s.numbers_bar + series * (2 * blocks + s.problem.size);
         model.layout.blocks([&](auto, int, int block) {
-            s.rates_bar[series * s.kernel.blocks + arranged.block[block]] = rate_bar[block];
-            s.squares_bar[series * s.kernel.blocks + arranged.block[block]] = square_bar[block];
+            bars[arranged.block[block]] = rate_bar[block];
+            bars[blocks + arranged.block[block]] = square_bar[block];
         });
-        model.layout.states([&](int u) { s.g_bar[series * s.kernel.size + arranged.state[u]] = g_bar[u]; });
+        model.layout.states([&](int u) { bars[2 * blocks + arranged.state[u]] = g_bar[u]; });
     }
 };
 
-void fill_with_nan(const StatePullback& s, int64_t series) {
-    const StateKernel& kernel = s.kernel;
-    for (int64_t k = series * kernel.n; k < (series + 1) * kernel.n; ++k)
-        s.gaps_bar[k] = s.diag_bar[k] = s.y_bar[k] = NAN;
-    for (int i = 0; i < kernel.blocks; ++i)
-        s.rates_bar[series * kernel.blocks + i] = s.squares_bar[series * kernel.blocks + i] = NAN;
-    for (int i = 0; i < kernel.size; ++i) s.g_bar[series * kernel.size + i] = NAN;
-}
-
 }  // namespace
 
+void fill_with_nan(const StatePullback& s, int64_t series) {
+    const int64_t n = s.problem.n, numbers = 2 * s.problem.blocks + s.problem.size;
+    double* const bars[] = {s.times_bar, s.diag_bar, s.y_bar};
+    for (double* bar : bars)
+        for (int64_t k = series * n; bar && k < (series + 1) * n; ++k) bar[k] = NAN;
+    for (int64_t i = 0; i < numbers; ++i) s.numbers_bar[series * numbers + i] = NAN;
+}
+
 Status state_pullback(const StatePullback& s) {
-    const Arrangement arranged(s.kernel);
-    const int threads = useful_threads(s.kernel.threads, s.kernel.h * s.kernel.n);
-    const bool done = parallel_for(threads, s.kernel.h, [&](int64_t series, int) {
-        if (!is_valid(s.kernel, series)) return fill_with_nan(s, series), true;
-        if (s.kernel.size == 1) return single_pullback(s, series), true;
+    if (s.problem.size == 1) return single_pullback(s);
+    const Arrangement arranged(s.problem);
+    const int threads = useful_threads(s.problem.threads, s.problem.h * s.problem.n);
+    const bool done = parallel_for(threads, s.problem.h, [&](int64_t series, int) {
+        if (!is_valid(s.problem, series)) return fill_with_nan(s, series), true;
         return with_layout(arranged, [&](auto layout) {
-            const Model<decltype(layout)> model(layout, s.kernel, arranged, series);
+            const Model<decltype(layout)> model(layout, s.problem, arranged, series);
             Pull<decltype(layout)> pull(s, model, series);
             if (!pull.points) return false;
             pull.run(arranged);

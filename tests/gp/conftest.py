@@ -3,7 +3,7 @@
 import pytest
 
 from laplex import _compiled
-from laplex._states import chain, likelihood
+from laplex._states import chain, walk
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -17,7 +17,7 @@ def path(request, monkeypatch):
     if request.param != "portable" and _compiled.MISSING:
         pytest.fail(f"the tests need the compiled core: {_compiled.MISSING}")
     if request.param != "walk":
-        monkeypatch.setattr(likelihood, "module_for", lambda *tensors: None)
+        monkeypatch.setattr(walk, "core", None)
     if request.param == "portable":
         monkeypatch.setattr(chain, "module_for", lambda *tensors: None)
     return request.param
@@ -27,7 +27,7 @@ def path(request, monkeypatch):
 def chain_path(request, monkeypatch):
     """The same of what has no walk: factors, predictions, samples."""
     if request.param == "portable":
-        monkeypatch.setattr(likelihood, "module_for", lambda *tensors: None)
+        monkeypatch.setattr(walk, "core", None)
         monkeypatch.setattr(chain, "module_for", lambda *tensors: None)
     elif _compiled.MISSING:
         pytest.fail(f"the tests need the compiled core: {_compiled.MISSING}")

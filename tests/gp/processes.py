@@ -379,6 +379,20 @@ def density(matrix, residual):
     return -0.5 * (white.square().sum(-1) + logdet + residual.shape[-1] * math.log(2 * math.pi))
 
 
+def exact_density(case, t, noise, y, **changes):
+    """The same in the precision of mpmath, with some parameters changed."""
+    times, n = [mpmath.mpf(one) for one in t.tolist()], len(t)
+    matrix = mpmath.matrix(n, n)
+    for i in range(n):
+        for j in range(n):
+            matrix[i, j] = case.exact(times[i], times[j], **changes) + (mpmath.mpf(noise) if i == j else 0)
+    factor = mpmath.cholesky(matrix)
+    solved = mpmath.lu_solve(matrix, mpmath.matrix(y.tolist()))
+    quad = mpmath.fdot(solved, y.tolist())
+    logdet = 2 * sum(mpmath.log(factor[i, i]) for i in range(n))
+    return -(quad + logdet + n * mpmath.log(2 * mpmath.pi)) / 2
+
+
 def posterior(matrix, cross, prior, residual):
     """Mean and covariance at new times, from K + diag, the covariances (*batch, m, n), and those of the new times."""
     factor = torch.linalg.cholesky(matrix)

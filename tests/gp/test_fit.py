@@ -148,6 +148,21 @@ def test_a_module_as_mean_is_fitted_in_a_copy():
     assert float(mean.slope.detach()) == 0.0
 
 
+def test_a_parameter_as_mean_is_fitted_in_a_copy():
+    t, y = truth()
+    mean = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+    process, _, _ = gp.fit(gp.GaussianProcess(gp.Matern32(2.0), t, yerr=0.3, mean=mean), y + 50)
+    assert float(process.mean) == pytest.approx(50.0, abs=2.0)
+    assert not process.mean.requires_grad
+    assert float(mean.detach()) == 0.0
+
+
+def test_a_frozen_parameter_as_mean_keeps_its_value():
+    t, y = truth()
+    mean = torch.nn.Parameter(torch.ones((), dtype=torch.float64), requires_grad=False)
+    assert gp.fit(gp.GaussianProcess(gp.Matern32(2.0), t, yerr=0.3, mean=mean), y).process.mean == 1.0
+
+
 def test_series_of_different_sizes():
     (t1, y1), (t2, y2) = truth(80), truth(60, 7)
     process, _, value = gp.fit(gp.GaussianProcess(gp.Matern32(1.0), [t1, t2], yerr=0.3), [y1, y2])

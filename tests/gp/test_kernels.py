@@ -15,8 +15,10 @@ from processes import (
     as_tensor,
     assert_close,
     every_kernel,
+    exact_density,
     lifted,
     named_kernels,
+    oscillator,
     seeded,
     uniform,
     with_noise,
@@ -267,3 +269,53 @@ def test_kernels_train():
     optimizer.step(loss)
     assert loss().item() < before - 1
     assert max(float(one.grad.abs()) for one in kernel.parameters()) < 1e-3  # an optimum
+
+
+# --- Far below critical damping ---------------------------------------------------------------------------------------
+
+
+SMALL = [0.3, 0.0999, 1e-2, 1e-4, 1e-8]
+
+
+def small_quality(quality):
+    return oscillator("small", quality)
+
+
+@pytest.mark.parametrize("quality", SMALL)
+def test_small_qualities_keep_their_digits(quality):
+    """The slow rate is w^2 / (a + v), not a - v. The times are as long as the kernel."""
+    case = small_quality(quality)
+    t = uniform(seeded(5), 9) / quality
+    y, kernel = torch.cos(quality * t), case.kernel()
+    with mpmath.workdps(50):
+        exact = exact_density(case, t, 0.01, y)
+        entries = [[float(case.exact(a, b)) for b in t.tolist()] for a in t.tolist()]
+    assert_close(kernel(t), as_tensor(entries), 1e-13)
+    got = gp.GaussianProcess(kernel, t, diag=0.01).log_likelihood(y)
+    assert float(got) == pytest.approx(float(exact), rel=1e-12)
+
+
+@pytest.mark.parametrize("quality", SMALL)
+def test_gradients_of_small_qualities(quality):
+    case = small_quality(quality)
+    t = uniform(seeded(5), 9) / quality
+    y, x = torch.cos(quality * t), as_tensor(quality).requires_grad_()
+    value = gp.GaussianProcess(case.kernel(quality=x), t, diag=0.01).log_likelihood(y)
+    got = torch.autograd.grad(value, x)[0]
+    with mpmath.workdps(50):
+        low, high = (mpmath.mpf(quality) * (1 + sign * mpmath.mpf(10) ** -20) for sign in (-1, 1))
+        values = [exact_density(case, t, 0.01, y, quality=one) for one in (low, high)]
+        want = float((values[1] - values[0]) / (high - low))
+    assert float(got) == pytest.approx(want, rel=1e-10)
+
+
+def test_slopes_of_small_qualities():
+    """Band 1 observes the slope, whose covariances are derivatives of the kernel."""
+    case, bands = small_quality(0.05), as_tensor([[1.0, 0.0], [0.0, 1.0]])
+    t = torch.tensor([0.0, 0.3, 1.0, 2.5], dtype=torch.float64)
+    band = torch.tensor([0, 1, 0, 1])
+    y = torch.cos(t)
+    inner, outer = (case.kernel(quality=as_tensor(value)) for value in (0.05, [0.05, 0.5]))
+    got = gp.GaussianProcess(gp.Bands(inner, *bands), t, diag=0.1, band=band).log_likelihood(y)
+    want = gp.GaussianProcess(gp.Bands(outer, *bands), t.expand(2, -1), diag=0.1, band=band).log_likelihood(y)
+    assert_close(got, want[0], 1e-11)

@@ -17,6 +17,7 @@ from processes import (
     density,
     every_kernel,
     every_times,
+    exact_density,
     named_kernels,
     named_times,
     observed,
@@ -63,19 +64,6 @@ def test_against_fifty_digits(case, noise, path):
     got = gp.GaussianProcess(case.kernel(), t, diag=noise).log_likelihood(y)
     matrix = with_noise(case.kernel(), t, noise)
     assert_close(got, as_tensor(float(exact)), allowance(matrix), size_of(matrix, y))
-
-
-def exact_density(case, t, noise, y):
-    times, n = [mpmath.mpf(one) for one in t.tolist()], len(t)
-    matrix = mpmath.matrix(n, n)
-    for i in range(n):
-        for j in range(n):
-            matrix[i, j] = case.exact(times[i], times[j]) + (mpmath.mpf(noise) if i == j else 0)
-    factor = mpmath.cholesky(matrix)
-    solved = mpmath.lu_solve(matrix, mpmath.matrix(y.tolist()))
-    quad = mpmath.fdot(solved, y.tolist())
-    logdet = 2 * sum(mpmath.log(factor[i, i]) for i in range(n))
-    return -(quad + logdet + n * mpmath.log(2 * mpmath.pi)) / 2
 
 
 # --- Arguments --------------------------------------------------------------------------------------------------------

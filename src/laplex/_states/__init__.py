@@ -4,7 +4,9 @@ This file holds the mathematics; the code is in
 
     components.py          what a kernel is made of: states, transitions, what is observed of them
     blocks.py              components of one to three states, which the fast likelihood knows
-    likelihood.py          the likelihood: of blocks in C++ (csrc/states*.cpp) or Triton, else that of the chain
+    order.py               the order of times
+    walk.py, numbers.py    the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
+    likelihood.py          the likelihood of blocks by Triton, on CUDA, and that of the chain
     chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
     torch.py, cpp.py       the chain's three recursions: the same functions in the same order
     fast.py                which module has them: cpp, or on CUDA ``laplex._triton.states``

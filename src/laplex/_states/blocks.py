@@ -49,16 +49,16 @@ class Block(Component):
     def slope(self, t: Tensor, spread: Spread) -> Reading:
         if not self.smooth:
             self.no_slope()
-        # F^T h and P F^T h, where P is the covariance of the states: F P + P F^T is 0 but for the last entry.
+        # F^T h, and the covariance -F g of the slope with the states after it, of a sum that is smooth.
         a, b = spread(self.rate), spread(self.square)
         g = [spread(one) for one in self.g]
         zero, one = torch.zeros_like(a), torch.ones_like(a)
         if self.size == 1:
-            p, q = [-a], [zero]
+            p, q = [-a], [a * g[0]]
         elif self.size == 2:
-            p, q = [-a, one], [zero, a * g[1] + b * g[0]]
+            p, q = [-a, one], [a * g[0] - g[1], a * g[1] + b * g[0]]
         else:
-            p, q = [-a, one, zero], [zero, a * g[1] - g[2], a * g[2]]
+            p, q = [-a, one, zero], [a * g[0] - g[1], a * g[1] - g[2], a * g[2]]
         return Reading(torch.stack(p, -1)[:, None], torch.stack(q, -1)[:, None])
 
     def feedback(self, spread: Spread) -> Tensor:

@@ -1,20 +1,14 @@
-"""The recursions of the chain in C++ (csrc/chain.cpp), and the likelihood of blocks (csrc/states*.cpp).
-
-All arrays are float64, on the CPU.
-"""
+"""The recursions of the chain in C++ (csrc/chain.cpp). All arrays are float64, on the CPU."""
 
 from __future__ import annotations
 
-import functools
-from typing import Any
-
-import numpy
 import torch
 from torch import Tensor
 
 from laplex._compiled import core
 
-MAX_STATES, MAX_CHAIN = (0, 0) if core is None else (core.MAX_STATES, core.MAX_CHAIN)  # for which there is room
+MAX_STATES = 0  # of a likelihood of blocks, which ``walk`` has
+MAX_CHAIN = 0 if core is None else core.MAX_CHAIN  # states for which there is room
 
 
 def scan(steps: Tensor, source: Tensor, reverse: bool) -> Tensor:
@@ -42,60 +36,6 @@ def factor(steps: Tensor, p: Tensor, q: Tensor, diag: Tensor) -> tuple[Tensor, T
     h, n, s = p.shape
     core.chain_factor(*_addresses(steps, p, q, diag, states, failed), h, n, s, torch.get_num_threads())
     return states, failed
-
-
-# --- The likelihood of blocks ----------------------------------------------------------------------------------------
-
-
-def likelihood(
-    tensors: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
-    """quad, logdet, loss and failed, (h,) each, and if asked for what the pullback starts from.
-
-    ``tensors`` are gaps (h, n), rates (h, B), squares (h, B), g (h, s), diag (h, n) and y (h, n), in one piece each;
-    diag and y in the caller's order.
-    """
-    kernel = _kernel(tensors, kinds, order, counts)
-    gaps, diag, y = tensors[0], tensors[4], tensors[5]
-    h = gaps.shape[0]
-    states = gaps.new_empty(h * kernel.kept_size() if keep else 0)
-    sums, failed = gaps.new_zeros(3, h), gaps.new_empty(h, dtype=torch.int64)
-    quad, logdet, loss = sums.unbind(0)
-    core.state_likelihood(kernel, *_addresses(diag, y, quad, logdet, loss, states, failed))
-    return quad, logdet, loss, failed, [states]
-
-
-def pullback(
-    tensors: list[Tensor],
-    kinds: tuple[int, ...],
-    order: Tensor | None,
-    counts: Tensor | None,
-    kept: list[Tensor],
-    quad_bar: Tensor,
-    logdet_bar: Tensor,
-) -> list[Tensor]:
-    """The gradients of all tensors."""
-    kernel = _kernel(tensors, kinds, order, counts)
-    fresh = torch.empty_like if counts is None else torch.zeros_like
-    bars = [fresh(one) for one in tensors]
-    given = tensors[4], tensors[5], *kept, quad_bar, logdet_bar, *bars
-    if core.state_pullback(kernel, *_addresses(*given)):
-        raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
-    return bars
-
-
-def _kernel(tensors: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None) -> Any:
-    """What the core takes for a kernel."""
-    gaps, rates, squares, g = tensors[:4]
-    integers = [0 if one is None else one.data_ptr() for one in (counts, order)]
-    addresses = gaps.data_ptr(), _codes(kinds).ctypes.data, *_addresses(rates, squares, g), *integers
-    return core.state_kernel(*addresses, *gaps.shape, len(kinds), g.shape[-1], torch.get_num_threads())
-
-
-@functools.cache
-def _codes(kinds: tuple[int, ...]) -> numpy.ndarray:
-    """The kinds as an array that is never freed; not a tensor, which would depend on modes of torch."""
-    return numpy.array(kinds, dtype=numpy.int32)
 
 
 def _addresses(*tensors: Tensor) -> list[int]:

@@ -1,4 +1,7 @@
-"""The likelihood of sorted series: fast for kernels that are sums of few blocks, and as a chain of states for all."""
+"""The likelihood of sorted series: of few blocks by Triton, on CUDA; and of all as a chain of states.
+
+``walk.py`` has that of blocks in C++.
+"""
 
 from __future__ import annotations
 
@@ -126,6 +129,14 @@ def _chain_bars(
 
 
 # --- Gaps ------------------------------------------------------------------------------------------------------------
+
+
+def line_between(t: Tensor, order: Tensor | None, counts: Tensor | None) -> Line:
+    """The line of the caller's times t (h, n), differentiable in them."""
+    gaps = gaps_between(t, order)
+    if counts is not None:
+        gaps = torch.where(torch.arange(t.shape[-1], device=t.device) < counts[:, None], gaps, 0.0)
+    return Line(gaps, order, counts)
 
 
 def gaps_between(t: Tensor, order: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._states.order import extremes
 from laplex.gp._kernel import Kernel
 
 WHERE = "laplex.gp.GaussianProcess"
@@ -20,18 +21,17 @@ def readable(x: Tensor) -> bool:
     return plainly_eager() and plain(x)
 
 
-def extremes(x: Tensor) -> tuple[float, float]:
-    """The smallest and the largest value, NaN if there is one, in one pass over the memory."""
-    [smallest], [largest] = read(*(one.reshape(1) for one in x.detach().aminmax()))
-    return smallest, largest
-
-
 def read(*numbers: Tensor) -> list[list[float]]:
     """The values of tensors of one shape, (h,) each: on a GPU with one wait for all."""
     if numbers[0].device.type == "cpu":
         return [one.tolist() for one in numbers]
     values: list[list[float]] = torch.stack([one.detach().double() for one in numbers]).tolist()
     return values
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether all values of an ordinary tensor are finite."""
+    return math.isfinite(x.item()) if x.numel() == 1 else all(map(math.isfinite, extremes(x)))
 
 
 def is_kernel(where: str, kernel: Any) -> None:
@@ -58,7 +58,7 @@ def times(where: str, name: str, t: Any) -> Tensor:
             f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
             f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
         )
-    if readable(t) and not all(map(math.isfinite, extremes(t))):
+    if readable(t) and not all_finite(t):
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
     return t.double()
 
@@ -75,6 +75,8 @@ def nonempty(t: Sequence[Any]) -> Sequence[Any]:
 
 def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
     """The batch of series: that of the times and that of the kernel's parameters."""
+    if not of_kernel:
+        return t.shape[:-1]
     try:
         return torch.Size(torch.broadcast_shapes(t.shape[:-1], of_kernel))
     except RuntimeError:
@@ -120,6 +122,8 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
 
 def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor:
     """A number for each time, (*batch, n)."""
+    if value.shape == (*batch, t.shape[-1]):
+        return value
     try:
         return value.expand(*batch, t.shape[-1])
     except RuntimeError:
@@ -154,7 +158,7 @@ def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
 
 def finite_observations(where: str, y: Tensor) -> None:
     """Raise if a value is NaN or infinite, where values can be read."""
-    if readable(y) and not bool(y.detach().isfinite().all()):
+    if readable(y) and not all_finite(y.double()):
         raise ValueError(
             f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
         )

@@ -88,7 +88,7 @@ def fit(
     """Find the parameters with the largest likelihood, by L-BFGS with exact gradients, in O(n) a step.
 
     All numbers of the kernel are fitted, as :func:`laplex.gp.trainable` describes it, and what the kernel already has
-    to train; and the parameters of the mean, if that is a module. The process that is given does not change.
+    to train; and the mean, if it is an nn.Parameter or a module with parameters. The process given does not change.
 
     Args:
         process: with the kernel and the noise to begin with. Of several series the sum of the likelihoods counts.
@@ -138,17 +138,20 @@ class _Search:
         self.y, self.diag = y, process.diag.detach()
         detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
-        mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module) else process.mean
+        mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module | nn.Parameter) else process.mean
         self.process = _changed(process, kernel=kernel, mean=mean, diag=self.diag)
         self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
-        checks.finite_observations(WHERE, self.process._residual(WHERE, y)[0].detach())
-        self.process._likelihood(self.process._residual(WHERE, y)[0])  # raises what the search would take for a refusal
+        residual = self.process._residual(WHERE, y)[0]
+        checks.finite_observations(WHERE, residual.detach())
+        self.process._density(residual)  # raises what the search would take for a refusal
 
     def parameters(self) -> list[Tensor]:
-        mean = list(self.process.mean.parameters()) if isinstance(self.process.mean, nn.Module) else []
+        mean = self.process.mean
+        trained = isinstance(mean, nn.Parameter) and mean.requires_grad
+        means = list(mean.parameters()) if isinstance(mean, nn.Module) else [mean] if trained else []
         noise = [] if self.log_noise is None else [self.log_noise]
-        return [*self.process.kernel.parameters(), *mean, *noise]
+        return [*self.process.kernel.parameters(), *means, *noise]
 
     def logarithms(self) -> set[int]:
         """The identities of the parameters that are logarithms."""
@@ -173,7 +176,7 @@ class _Search:
         ]
 
     def loss(self, gradients: bool = False) -> float:
-        """Minus the log likelihood of an observation, without its constant; REFUSED if there is none."""
+        """Minus twice the log likelihood of an observation; REFUSED if there is none."""
         parameters = self.parameters()
         with torch.set_grad_enabled(gradients):
             process = self.process
@@ -181,12 +184,13 @@ class _Search:
                 process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
             residual, _ = process._residual(WHERE, self.y)
             try:
-                result = process._likelihood(residual)
+                density = process._density(residual)
             except ValueError:  # of a kernel that refuses these parameters, such as CARMA where its states would grow
                 return self._refuse()
-            counts = self.process.series.counts
-            value = (result.quad + result.logdet).sum() / (residual.numel() if counts is None else counts.sum())
-        if bool((result.failed >= 0).any()) or not bool(torch.isfinite(value)):
+            series = self.process.series
+            points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
+            value = -2 * density.value.sum() / points
+        if max(density.failed.tolist()) >= 0 or not bool(torch.isfinite(value)):
             return self._refuse()
         if gradients:
             bars = torch.autograd.grad(value, parameters, allow_unused=True)
@@ -207,7 +211,9 @@ class _Search:
 
     def fitted(self) -> Fitted:
         noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))
-        process = _changed(self.process, kernel=fixed(self.process.kernel), diag=self.diag + noise**2)
+        mean = self.process.mean
+        mean = mean.detach() if isinstance(mean, nn.Parameter) else mean
+        process = _changed(self.process, kernel=fixed(self.process.kernel), mean=mean, diag=self.diag + noise**2)
         with torch.no_grad():
             return Fitted(process, noise, process.log_likelihood(self.y))
 

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor, nn
 
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Component, Value
+from laplex._states.numbers import Number
+
+
+class _Reading(threading.local):
+    """What this thread's kernels make of their tensors; None for tensors in float64."""
+
+    read: Callable[[Tensor], Any] | None = None
+
+
+_reading = _Reading()
 
 
 class Kernel(nn.Module, ABC):
@@ -43,6 +56,14 @@ class Kernel(nn.Module, ABC):
         other = t1 if t2 is None else t2
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
+    def components_by(self, read: Callable[[Tensor], Any]) -> list[Component]:
+        """The same, with ``read(tensor)`` in place of every tensor, in the order in which they are read."""
+        before, _reading.read = _reading.read, read
+        try:
+            return self.components()
+        finally:
+            _reading.read = before
+
     def terms(self) -> list[Kernel]:
         """The kernels of which this one is the sum."""
         return [self]
@@ -50,9 +71,10 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        shapes = [value.shape for value in map(self._value, self.names) if isinstance(value, Tensor)]
-        inner = [child.batch_shape for child in self.children() if isinstance(child, Kernel)]
-        return torch.Size(torch.broadcast_shapes(*shapes, *inner))
+        own = [value.shape for value in (getattr(self, name) for name in self.names) if isinstance(value, Tensor)]
+        inner = [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
+        shapes = [shape for shape in (*own, *inner) if shape]
+        return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
 
     def __add__(self, other: object) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -69,15 +91,17 @@ class Kernel(nn.Module, ABC):
 
     def __getattr__(self, name: str) -> Any:
         """A parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
-        logs = self.__dict__.get("_modules", {}).get("logs", {})
-        return logs[name].exp() if name in logs else super().__getattr__(name)
+        modules = self.__dict__.get("_modules")
+        if modules and "logs" in modules and name in modules["logs"]:
+            return modules["logs"][name].exp()
+        return super().__getattr__(name)
 
     def _hold(self, name: str, value: Any) -> None:
         """Keep a parameter: tensors move with the module, and are in its state."""
         if isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Tensor):
-            self.register_buffer(name, value)
+            self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
             setattr(self, name, value)
 
@@ -112,7 +136,9 @@ class Kernel(nn.Module, ABC):
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
         value = getattr(self, name)
-        return value.double() if isinstance(value, Tensor) else float(value)
+        if not isinstance(value, Tensor):
+            return float(value)
+        return value.double() if _reading.read is None else _reading.read(value)
 
     def _over(self, distance: Tensor, *names: str) -> list[Value]:
         """Parameters that broadcast to distances (*batch, n, m), in their precision if that is higher."""
@@ -187,14 +213,20 @@ class Scale(Kernel):
         return self._over(distance, "factor")[0] * self.kernel.evaluate(distance)
 
 
+def largest(value: Any) -> float:
+    """The largest of a parameter's values; infinite where they cannot be read without a wait."""
+    if isinstance(value, Number):
+        return float(numpy.max(value.value))
+    return max(_extremes(value), default=math.inf)
+
+
 def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
         return [float(value)]
     if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
         return []
-    values = value.detach()
-    return [values.item()] if values.numel() == 1 else [one.item() for one in values.aminmax()]
+    return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
 
 
 def _shown(value: Any) -> str:

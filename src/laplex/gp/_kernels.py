@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex._states.blocks import Block
 from laplex._states.components import Component, Trend
-from laplex.gp._kernel import Kernel
+from laplex.gp._kernel import Kernel, largest
 
 
 class _Scaled(Kernel):
@@ -83,8 +83,9 @@ class SHO(Kernel):
         sigma^2 exp(-a D) (cos(sqrt(b) D) + a sin(sqrt(b) D) / sqrt(b))
 
     For quality = 1/2 (critical damping) b is 0 and sin(sqrt(b) D) / sqrt(b) is D; below, cos and sin become cosh and
-    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2. Below about
-    1e-3 digits are lost, all of them at 1e-8: there the kernel is Exponential(1 / (omega quality)).
+    sinh. All of them are one function that is smooth in quality, so quality can be trained through 1/2. Far below it
+    is a sum of two exponentials. (Under torch.compile and torch.func, where the quality cannot be looked at, and in
+    batches with larger ones, that sum is not used, and digits are lost below about 1e-3.)
 
     Args:
         period: of the undamped oscillator, positive.
@@ -106,7 +107,7 @@ class SHO(Kernel):
 
     def components(self) -> list[Component]:
         first, quality, sigma = map(self._value, self.names)
-        return [oscillator(self._frequency(first), quality, sigma**2)]
+        return [*oscillator(self._frequency(first), quality, sigma**2)]
 
     def _frequency(self, first: Any) -> Any:
         """The angular frequency, from whichever of the two was given."""
@@ -117,12 +118,26 @@ class SHO(Kernel):
         return oscillation(distance, self._frequency(first), quality, sigma**2)
 
 
-def oscillator(omega: Any, quality: Any, variance: Any) -> Block:
+OVERDAMPED = 0.1  # a quality below which there is no cancellation in the sum of two exponentials
+
+
+def oscillator(omega: Any, quality: Any, variance: Any) -> list[Block]:
     """The states of a damped oscillator."""
+    if largest(quality) < OVERDAMPED:
+        return _two_exponentials(omega, quality, variance)
     rate = omega / (2 * quality)
     # w^2 - a^2 = w^2 (1 - 1 / (2 q)) (1 + 1 / (2 q)): near critical damping this keeps its digits.
     square = omega * omega * ((2 * quality - 1) * (2 * quality + 1)) / (4 * quality * quality)
-    return Block(2, rate, square, (variance, rate * variance), smooth=True)
+    return [Block(2, rate, square, (variance, rate * variance), smooth=True)]
+
+
+def _two_exponentials(omega: Any, quality: Any, variance: Any) -> list[Block]:
+    """With v = sqrt(a^2 - w^2) the rates are a + v and a - v = w^2 / (a + v), which as a difference would cancel."""
+    v = omega * ((1 - 2 * quality) * (1 + 2 * quality)) ** 0.5 / (2 * quality)
+    fast = omega / (2 * quality) + v
+    slow = omega * omega / fast
+    half = variance / (2 * v)
+    return [Block(1, slow, 0.0, (half * fast,), smooth=True), Block(1, fast, 0.0, (-half * slow,), smooth=True)]
 
 
 def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Tensor:
@@ -135,8 +150,9 @@ def oscillation(distance: Tensor, omega: Any, quality: Any, variance: Any) -> Te
     x = square * far * far  # of cos(sqrt(x)) and sin(sqrt(x)) / sqrt(x); near 0 they are series
     near = x.abs() < 1e-4
     w = torch.where(near, 1.0, square).to(torch.complex128).sqrt()
-    slow, fast = (((1j * sign * w - rate) * far).exp() for sign in (1, -1))
-    cosine, sine = ((slow + fast) / 2).real, ((slow - fast) / (2j * w)).real
+    root = rate - 1j * w  # times the other one it is the square of the frequency; far below 1/2 that one would cancel
+    fast, slow = (-root * far).exp(), (-(frequency * frequency) / root * far).exp()
+    cosine, sine = ((fast + slow) / 2).real, ((fast - slow) / (2j * w)).real
     decay = torch.exp(-rate * far)
     cosine = torch.where(near, decay * (1 - x / 2 + x * x / 24 - x**3 / 720), cosine)
     sine = torch.where(near, decay * far * (1 - x / 6 + x * x / 120 - x**3 / 5040), sine)
@@ -215,7 +231,7 @@ class Rotation(Kernel):
         self._positive(period=period, quality=quality, difference=difference, fraction=fraction, sigma=sigma)
 
     def components(self) -> list[Component]:
-        return [oscillator(*parts) for parts in self._oscillators(*map(self._value, self.names))]
+        return [block for parts in self._oscillators(*map(self._value, self.names)) for block in oscillator(*parts)]
 
     def evaluate(self, distance: Tensor) -> Tensor:
         values = self._over(distance, *self.names)

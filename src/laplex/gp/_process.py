@@ -16,7 +16,8 @@ from laplex._states.blocks import Block, stacked
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
 from laplex._states.exposures import Events
-from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood
+from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
+from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
@@ -120,23 +121,53 @@ class GaussianProcess:
     def log_likelihood(self, y: Any) -> Tensor:
         """The logarithm of the density of y (*batch, n): a number for each series, (*batch)."""
         where = f"{checks.WHERE}.log_likelihood"
-        flat, dtype = self._residual(where, y)
-        result = self._likelihood(flat)
-        if checks.readable(result.quad):
-            quad, failed, loss = checks.read(result.quad, result.failed, result.loss)
-            if not all(map(math.isfinite, quad)):
-                checks.finite_observations(where, flat)
+        residual, dtype = self._residual(where, y)
+        density = self._density(residual)
+        if checks.readable(density.value):  # else the results are NaN where something is wrong
+            values, failed, loss = _read(density)
+            if not all(map(math.isfinite, values)):
+                checks.finite_observations(where, residual)
             self._check_pivots(where, failed)
             warn_of_lost_digits(where, max(loss))
-        n = self.series.n if self.series.counts is None else self.series.counts.double()
-        value = -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
-        return self.series.shaped(value).to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
+        value: Tensor = density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
+        return value
 
-    def _likelihood(self, y: Tensor) -> Result:
-        components, line = self.kernel.components(), self._line()
+    def _density(self, y: Tensor) -> Density:
+        """Of observations minus the mean, y (*batch, n)."""
+        series = self.series
+        if self.exposure is None and walkable(self.t, self._noise, y):
+            read = self._numbers()
+            if read is not None:
+                inputs = [series.complete(part) for part in (self.t, self.diag, y)]
+                return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
+        result = self._likelihood(self.kernel.components(), self._line(), self._flat_diag(), series.flat(y))
+        return Density(series.shaped(self._value(result)), result.loss, result.failed)
+
+    def _numbers(self) -> Numbers | None:
+        """Those of the kernel, if it is made of blocks by arithmetic alone."""
+        reader = Reader(self.series.batch)
+        try:
+            return numbers(self.kernel.components_by(reader), reader)
+        except (ArithmeticError, TypeError):
+            return None  # tensors, which the kernel is then given, divide by 0, and more
+
+    def _chain_value(self, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> Tensor:
+        """The likelihood as a chain of states, by other values of what it depends on."""
+        series, rest = self.series, iter(parameters)
+        components = self.kernel.components_by(lambda _: next(rest).double())
+        flat = [part.reshape(-1, series.n) for part in (t, diag, y)]
+        line = line_between(flat[0], series.ordered()[1], series.counts)
+        return series.shaped(self._value(self._likelihood(components, line, *flat[1:])))
+
+    def _value(self, result: Result) -> Tensor:
+        n = self.series.n if self.series.counts is None else self.series.counts.double()
+        return -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
+
+    def _likelihood(self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor) -> Result:
+        """As a chain of states; diag and y (h, n) in the caller's order."""
         blocks = [one for one in components if isinstance(one, Block)]
         if len(blocks) == len(components) and isinstance(line, Line):
-            return block_likelihood(line, stacked(blocks, self.series.spread), self._flat_diag(), y)
+            return block_likelihood(line, stacked(blocks, self.series.spread), diag, y)
         return chain_likelihood(line, self._chain(components, line), line.take(y))
 
     def _flat_diag(self) -> Tensor:
@@ -195,8 +226,9 @@ class GaussianProcess:
         O(m), and can be asked for again and again.
         """
         where = f"{checks.WHERE}.condition"
-        flat, dtype = self._residual(where, y)
-        checks.finite_observations(where, flat)
+        residual, dtype = self._residual(where, y)
+        checks.finite_observations(where, residual)
+        flat = self.series.flat(residual)
         factored, line = self._factored(where)
         return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
 
@@ -236,8 +268,9 @@ class GaussianProcess:
     def leave_one_out(self, y: Any) -> Prediction:
         """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""
         where = f"{checks.WHERE}.leave_one_out"
-        flat, dtype = self._residual(where, y)
-        checks.finite_observations(where, flat)
+        residual, dtype = self._residual(where, y)
+        checks.finite_observations(where, residual)
+        flat = self.series.flat(residual)
         factored, line = self._factored(where)
         variance = 1 / torch.where(
             factored.over_d == 0, 1.0, factored.inverse_diagonal()
@@ -295,13 +328,13 @@ class GaussianProcess:
     # --- What the caller gave, and gets ------------------------------------------------------------------------------
 
     def _residual(self, where: str, y: Any) -> tuple[Tensor, torch.dtype]:
-        """Observations minus the mean, (h, n), and the dtype of results."""
+        """Observations minus the mean, which broadcast to (*batch, n), and the dtype of results."""
         values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
         checks.same_device(where, "y", values, self.t)
         residual = values.double()
         if not isinstance(self.mean, int | float) or self.mean != 0:
             residual = residual - self._mean_at(where)
-        return self.series.flat(residual), values.dtype
+        return residual, values.dtype
 
     def _mean_at(self, where: str, t: Tensor | None = None) -> Tensor | float:
         """The mean of the process, at the times observed or at others."""
@@ -321,3 +354,11 @@ class GaussianProcess:
     def _given_back(self, values: Tensor) -> Any:
         """Values (..., n) as the caller's times are: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
+
+
+def _read(density: Density) -> list[list[float]]:
+    """The values, the points without a positive pivot and the losses, of all series; on a GPU with one wait."""
+    values = density.value.reshape(-1)
+    if isinstance(density.failed, Tensor) and isinstance(density.loss, Tensor):
+        return checks.read(values, density.failed, density.loss)
+    return [values.tolist(), list(map(float, density.failed)), list(density.loss)]

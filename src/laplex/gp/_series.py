@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._eager import normal_mode, plainly_eager
 from laplex._states.components import Value
-from laplex._states.likelihood import Line, gaps_between
+from laplex._states.likelihood import Line, line_between
+from laplex._states.order import sort_times
 
 
 class Series:
@@ -26,56 +26,75 @@ class Series:
         Without ``sort`` nobody will ask for the line.
         """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
-        self.t = self.flat(t)
+        self._given = t
         if sort:
             self._sort()
+
+    @property
+    def t(self) -> Tensor:
+        """The times (h, n), in the caller's order."""
+        return self.flat(self._given)
 
     def _sort(self) -> None:
         with normal_mode():  # later calls may differentiate
             self._sort_now()
 
     def _sort_now(self) -> None:
-        t, counts = self.t.detach(), self.counts
-        last = None if counts is None else torch.arange(self.n, device=t.device) >= counts[:, None]
-        keys = t if last is None else t.masked_fill(last, torch.inf)
-        self._order = None if _in_order(keys) else _argsort(keys)
-        self._sorted_times = keys if self._order is None else keys.gather(1, self._order)
-        self._version = _version(self.t)
-        self._line = None if self._is_differentiated() else self._new_line()
+        self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts)
+        self._line: Line | None = None
+        self._version: int | None = 0  # how often the times were changed in place; None if that is not known
+        if plainly_eager():
+            self._version = None if self._given.is_inference() else self._given._version
 
     def _is_differentiated(self) -> bool:
         """Whether it may be, now or later. In forward mode this does not show on a tensor."""
-        return self.t.requires_grad or forward_ad._current_level >= 0
+        return self._given.requires_grad or forward_ad._current_level >= 0 or not plainly_eager()
 
     def _follow(self) -> None:
         """Sort again if an optimizer, say, has moved the times since."""
-        if self._version is None or _version(self.t) != self._version:
+        if self._version is None or (plainly_eager() and self._given._version != self._version):
             self._sort()
+
+    def ordered(self) -> tuple[Tensor, Tensor | None]:
+        """The times (h, n) in order, infinite where series are padded, and the caller's index of every point.
+
+        The index is None if the caller's times are in order.
+        """
+        self._follow()
+        return self._sorted_times, self._order
 
     @property
     def sorted_times(self) -> Tensor:
         """(h, n), in order; infinite where series are padded."""
-        self._follow()
-        return self._sorted_times
+        return self.ordered()[0]
 
     def line(self) -> Line:
         """The gaps, differentiable in the times."""
         self._follow()
-        return self._line or self._new_line()
+        if self._is_differentiated():
+            return line_between(self.t, self._order, self.counts)
+        if self._line is None:
+            with normal_mode():
+                self._line = self._fixed_line()
+        return self._line
 
-    def _new_line(self) -> Line:
-        if self._is_differentiated() or not plainly_eager():
-            gaps = gaps_between(self.t, self._order)
-        else:
-            gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
+    def _fixed_line(self) -> Line:
+        gaps = torch.nn.functional.pad(self._sorted_times.diff(dim=1), (1, 0))
         if self.counts is not None:
             points = torch.arange(self.n, device=gaps.device)
             gaps = torch.where(points < self.counts[:, None], gaps, 0.0)
         return Line(gaps, self._order, self.counts)
 
+    def complete(self, values: Tensor) -> Tensor:
+        """Values that broadcast to (*batch, n), with a number for each point, in float64."""
+        return values.double() if values.shape == (*self.batch, self.n) else self.flat(values)
+
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
-        return values.double().expand(*self.batch, values.shape[-1]).reshape(self.batch.numel(), values.shape[-1])
+        m = values.shape[-1]
+        if values.shape != (*self.batch, m):
+            values = values.expand(*self.batch, m)
+        return values.double().reshape(self.batch.numel(), m)
 
     def shaped(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`flat`, of (h, ...)."""
@@ -84,8 +103,8 @@ class Series:
     def spread(self, value: Value) -> Tensor:
         """A parameter of a kernel as one number per series."""
         if isinstance(value, Tensor):
-            return value.to(self.t).expand(self.batch).reshape(self.batch.numel())
-        return self.t.new_full((self.batch.numel(),), value)
+            return value.to(self._given).expand(self.batch).reshape(self.batch.numel())
+        return self._given.new_full((self.batch.numel(),), value)
 
 
 def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -98,29 +117,3 @@ def padded(values: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def unpadded(values: Tensor, counts: Sequence[int]) -> list[Tensor]:
     """The inverse of :func:`padded`, of (..., series, n)."""
     return [values[..., i, :count] for i, count in enumerate(counts)]
-
-
-def _argsort(t: Tensor) -> Tensor:
-    """The order of times (h, n); equal ones stay in the caller's order.
-
-    On the CPU NumPy sorts much faster than torch, if equal times may come in any order.
-    """
-    if plainly_eager() and plain(t) and t.device.type == "cpu":
-        order = torch.from_numpy(numpy.argsort(t.numpy(), axis=-1))
-        if not bool((t.gather(1, order).diff(dim=1) == 0).any()):
-            return order
-    return torch.argsort(t, dim=-1, stable=True).contiguous()
-
-
-def _version(t: Tensor) -> int | None:
-    """How often a tensor was changed in place; None if that is not known."""
-    if not plainly_eager() or not plain(t):
-        return 0
-    return None if t.is_inference() else t._version
-
-
-def _in_order(t: Tensor) -> bool:
-    """Whether times are known to be in order. In a graph they are sorted without a look."""
-    if not plainly_eager() or not plain(t):
-        return False
-    return t.shape[-1] < 2 or bool(t.diff(dim=-1).min() >= 0)

@@ -1,0 +1,59 @@
+"""The order of times, in C++ (csrc/times.cpp) or by torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from laplex._compiled import core
+from laplex._eager import plain, plainly_eager
+
+
+def readable(t: Tensor) -> bool:
+    """Whether C++ may read these numbers."""
+    return core is not None and plainly_eager() and plain(t) and t.device.type == "cpu" and t.dtype == torch.float64
+
+
+def sort_times(t: Tensor, counts: Tensor | None) -> tuple[Tensor | None, Tensor]:
+    """The order of times (h, n), None if they are in order, and the times in order, infinite beyond the counts.
+
+    Equal times stay in the caller's order.
+    """
+    if readable(t):
+        t = t.contiguous()
+        numbers = 0 if counts is None else counts.data_ptr()
+        if core.times_in_order(t.data_ptr(), numbers, *t.shape):
+            return None, _cut(t, counts)
+        order, ordered = torch.empty(t.shape, dtype=torch.int64), torch.empty_like(t)
+        places = order.data_ptr(), ordered.data_ptr()
+        if not core.sort_times(t.data_ptr(), numbers, *places, *t.shape, torch.get_num_threads()):
+            return order, ordered
+    t = _cut(t, counts)
+    if _in_order(t):
+        return None, t
+    # NaN is last.
+    order = torch.argsort(t, dim=-1, stable=True).contiguous()
+    return order, t.gather(1, order)
+
+
+def _in_order(t: Tensor) -> bool:
+    """Whether times are known to be in order. In a graph they are sorted without a look."""
+    if not plainly_eager() or not plain(t):
+        return False
+    return t.shape[-1] < 2 or bool((t[:, 1:] >= t[:, :-1]).all())
+
+
+def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
+    """Times (h, n), infinite beyond the counts."""
+    if counts is None:
+        return t
+    return t.masked_fill(torch.arange(t.shape[-1], device=t.device) >= counts[:, None], torch.inf)
+
+
+def extremes(x: Tensor) -> tuple[float, float]:
+    """The smallest and the largest value of an ordinary tensor, NaN if there is one, in one pass over the memory."""
+    if core is not None and x.dtype == torch.float64 and x.device.type == "cpu" and x.is_contiguous():
+        both: tuple[float, float] = core.extremes(x.data_ptr(), x.numel())
+        return both
+    smallest, largest = torch.stack(x.detach().aminmax()).tolist()  # one wait, on a GPU
+    return smallest, largest

@@ -1,0 +1,207 @@
+"""The log likelihood of blocks in C++ (csrc/state*.cpp), from times, noise, observations and parameters: one node.
+
+The chain of ``likelihood.py`` computes the same with tensors, and gives second derivatives.
+"""
+
+from __future__ import annotations
+
+import functools
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy
+import torch
+from torch import Tensor
+
+from laplex._compiled import core
+from laplex._eager import apart, plain, plainly_eager
+from laplex._states.blocks import Block
+from laplex._states.components import Component
+from laplex._states.numbers import Number, Real
+
+Chain = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likelihood, differentiable to any order
+
+
+class Density(NamedTuple):
+    """For each of h series."""
+
+    value: Tensor  # (*batch): the logarithm of the density
+    loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
+    failed: Tensor | array[int]  # (h,): the first point without a positive pivot, or -1
+
+
+def walkable(*tensors: Tensor) -> bool:
+    """Whether C++ may read these tensors."""
+    if core is None or not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
+        return False
+    return all(plain(one) and one.device.type == "cpu" for one in tensors)
+
+
+# --- Kernels ----------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads the tensors of a kernel as Numbers, one of each series or one for all, and remembers them."""
+
+    def __init__(self, batch: torch.Size) -> None:
+        self.batch, self.tensors = batch, list[Tensor]()
+
+    def __call__(self, tensor: Tensor) -> Number:
+        if not plain(tensor) or tensor.device.type != "cpu":
+            raise TypeError("a kernel has tensors that cannot be read here")
+        position = len(self.tensors)
+        self.tensors.append(tensor)
+        if tensor.numel() == 1:
+            return Number(tensor.item(), {position: 1.0})
+        flat = tensor.detach().double().expand(self.batch).reshape(-1)
+        return Number(flat.numpy(), {position: 1.0})
+
+
+class Numbers(NamedTuple):
+    """The numbers of a kernel that is a sum of B blocks, with s states in all."""
+
+    kinds: tuple[int, ...]  # (B,): the number of states of every block
+    size: int  # s
+    values: tuple[Any, ...]  # (2 B + s,): the rates, the squares, and g; each a number or a Number
+    batch: torch.Size
+    parameters: tuple[Tensor, ...]  # what the values depend on
+
+    def matrix(self) -> array[float]:
+        """(h, 2 B + s). (An ``array`` tells its address faster than NumPy's arrays do.)"""
+        values: list[Any] = [one.value if isinstance(one, Number) else one for one in self.values]
+        if self.batch.numel() == 1:
+            return array("d", values)
+        columns = [numpy.broadcast_to(one, self.batch.numel()) for one in values]
+        return array("d", numpy.stack(columns, -1).tobytes())
+
+    def pull(self, bars: array[float]) -> list[Tensor]:
+        """The gradients of the parameters from those of the numbers, (h, 2 B + s)."""
+        columns: Sequence[Real] = bars
+        if self.batch.numel() != 1:
+            columns = list(numpy.array(bars).reshape(-1, len(self.values)).T)
+        sums: list[Real] = [0.0] * len(self.parameters)
+        for value, bar in zip(self.values, columns, strict=True):
+            for i, slope in value.slopes.items() if isinstance(value, Number) else ():
+                sums[i] = sums[i] + slope * bar
+        return [self._shaped(total, one) for total, one in zip(sums, self.parameters, strict=True)]
+
+    def _shaped(self, bar: Real, parameter: Tensor) -> Tensor:
+        if parameter.numel() == 1:
+            total = bar if isinstance(bar, float) else float(numpy.sum(bar))
+            return torch.full(parameter.shape, total, dtype=parameter.dtype)
+        each = torch.from_numpy(numpy.array(numpy.broadcast_to(bar, self.batch.numel())).reshape(self.batch))
+        return each.sum_to_size(parameter.shape).to(parameter.dtype)
+
+
+def numbers(components: Sequence[Component], reader: Reader) -> Numbers | None:
+    """The numbers of components that are blocks of numbers; None for others, and for more states than C++ takes."""
+    blocks = [one for one in components if isinstance(one, Block)]
+    if len(blocks) < len(components):
+        return None
+    kinds = tuple(block.size for block in blocks)
+    values = (*(b.rate for b in blocks), *(b.square for b in blocks), *(g for b in blocks for g in b.g))
+    size = sum(kinds)
+    if size > core.MAX_STATES or any(isinstance(one, Tensor) for one in values):
+        return None
+    return Numbers(kinds, size, values, reader.batch, tuple(reader.tensors))
+
+
+# --- The node ---------------------------------------------------------------------------------------------------------
+
+
+class Walk:
+    """Everything that a likelihood depends on, as C++ takes it."""
+
+    def __init__(
+        self, given: Numbers, times: Tensor, order: Tensor | None, counts: Tensor | None, chain: Chain
+    ) -> None:
+        """``times`` (h, n) in order; order and counts as in Line; the chain takes what :meth:`density` takes."""
+        self.numbers, self.matrix = given, given.matrix()
+        self.times, self.order, self.counts, self.chain = times.contiguous(), order, counts, chain
+
+    def density(self, t: Tensor, diag: Tensor, y: Tensor) -> Density:
+        """Of observations y (*batch, n) with noise; in t, diag and the parameters it is differentiable, too."""
+        inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
+        if torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
+            return Density(*_Walk.apply(self, *inputs))
+        return Density(*self.run(*inputs[1:3], keep=False)[:3])
+
+    def run(self, diag: Tensor, y: Tensor, *, keep: bool) -> tuple[Any, ...]:
+        """The fields of a Density, and what the pullback starts from."""
+        h, problem = len(self.times), self.problem(diag, y)
+        value = torch.empty(self.numbers.batch, dtype=torch.float64)
+        saved = torch.empty(problem.kept_size() * h if keep else 0, dtype=torch.float64)
+        loss, failed = array("d", bytes(8 * h)), array("q", bytes(8 * h))
+        outputs = value.data_ptr(), _address(loss), _address(failed), saved.data_ptr()
+        raise_for(core.state_likelihood(problem, *outputs))
+        return value, loss, failed, saved
+
+    def problem(self, diag: Tensor, y: Tensor) -> Any:
+        """The points and the kernel."""
+        addresses = [0 if one is None else one.data_ptr() for one in (self.counts, self.order, diag, y)]
+        kernel = _address(_codes(self.numbers.kinds)), _address(self.matrix)
+        sizes = len(self.numbers.kinds), self.numbers.size, torch.get_num_threads()
+        return core.state_problem(
+            self.times.data_ptr(), *kernel, *addresses, *self.times.shape, *_strides(diag), *sizes
+        )
+
+
+class _Walk(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, walk: Walk, t: Tensor, diag: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Any, ...]:
+        value, loss, failed, saved = walk.run(diag, y, keep=True)
+        ctx.walk = walk
+        ctx.save_for_backward(t, diag, y, saved, *parameters)
+        return value, loss, failed
+
+    @staticmethod
+    def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
+        t, diag, y, saved, *parameters = ctx.saved_tensors
+        walk, needed = ctx.walk, ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            return None, *_chain_bars(walk.chain, [t, diag, y, *parameters], needed, value_bar)
+        # Beyond the counts nothing is written.
+        fresh = torch.empty if walk.counts is None else torch.zeros
+        bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
+        matrix_bar = array("d", bytes(8 * len(walk.matrix)))
+        value_bar = value_bar.contiguous()
+        addresses = [0 if one is None else one.data_ptr() for one in (saved, value_bar, *bars)]
+        raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
+        return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
+
+
+def _chain_bars(chain: Chain, tensors: list[Tensor], needed: Sequence[bool], value_bar: Tensor) -> list[Tensor | None]:
+    """The gradients, as differentiable functions of everything."""
+    with torch.enable_grad():
+        inputs = apart(tensors)
+        wanted = [one for one, need in zip(inputs, needed, strict=True) if need]
+        bars = torch.autograd.grad(chain(*inputs), wanted, value_bar, create_graph=True, allow_unused=True)
+    rest = iter(bars)
+    return [next(rest) if need else None for need in needed]
+
+
+def steady(diag: Tensor) -> Tensor:
+    """A diag (*batch, n) whose numbers are a fixed step apart in each series, and from series to series."""
+    return diag if diag.dim() <= 2 or not any(diag.stride()) else diag.contiguous()
+
+
+def _strides(diag: Tensor) -> tuple[int, int]:
+    """The steps from series to series, and from number to number."""
+    if diag.dim() == 2:
+        return diag.stride(0), diag.stride(1)
+    return diag.stride(-1) * diag.shape[-1], diag.stride(-1)
+
+
+def raise_for(status: int) -> None:
+    if status:
+        raise MemoryError("laplex.gp: no memory for a likelihood or its gradient")
+
+
+@functools.cache
+def _codes(kinds: tuple[int, ...]) -> array[int]:
+    return array("i", kinds)
+
+
+def _address(numbers: array[Any]) -> int:
+    return numbers.buffer_info()[0]
