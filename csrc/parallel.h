@@ -40,6 +40,14 @@ inline int useful_threads_now(int threads, int64_t elements) {
     return in_quiet > always && is_quiet() ? in_quiet : always;
 }
 
+// The same, for work that one thread finishes before a busy machine may have found a second one: there only the largest
+// problems, of many times 10 ms, are shared.
+constexpr int64_t ELEMENTS_IN_BUSY = 1 << 24;
+
+inline int threads_in_quiet(int threads, int64_t elements) {
+    return useful_threads(threads, elements, is_quiet() ? ELEMENTS_IN_QUIET : ELEMENTS_IN_BUSY);
+}
+
 // Call f(i, thread) for all i < count. Every thread takes one contiguous range of i, and the ranges depend only on
 // `count` and `threads`. Returns true if every call returned true. One thread runs a plain loop: opening a parallel
 // region would take as long as a small product.

@@ -191,7 +191,7 @@ inline double middle_gap(const Half& right) {
 constexpr int64_t WORK = 4;
 
 inline int single_threads(const StateProblem& problem) {
-    return useful_threads_now(problem.threads, WORK * problem.h * problem.n);
+    return threads_in_quiet(problem.threads, WORK * problem.h * problem.n);
 }
 
 // The points of a chunk, each in its slot. A chunk that is not full ends with points that change nothing.

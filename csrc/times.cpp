@@ -195,7 +195,8 @@ Status sort_times(const Times& s) {
         for (int64_t i = count; i < s.n; ++i) s.order[begin + i] = i, s.sorted[begin + i] = INFINITE;
         return sort_series(s.times + begin, s.order + begin, s.sorted + begin, count, threads);
     };
-    return for_each_batch(s.h, s.n / REGIONS, s.threads, status.get(), sort, true);
+    const int threads = threads_in_quiet(s.threads, s.h * s.n / REGIONS);
+    return for_each_batch(s.h, s.n / REGIONS, threads, status.get(), sort, true);
 }
 
 Extremes extremes(const Values& s) {

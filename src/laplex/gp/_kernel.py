@@ -90,8 +90,10 @@ class Kernel(nn.Module, ABC):
     __rmul__ = __mul__
 
     def __getattr__(self, name: str) -> Any:
-        """A parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
-        modules = self.__dict__.get("_modules")
+        """A tensor, or a parameter whose logarithm is trained, as :func:`laplex.gp.trainable` has it."""
+        buffers, modules = self.__dict__.get("_buffers"), self.__dict__.get("_modules")
+        if buffers and name in buffers:
+            return buffers[name]
         if modules and "logs" in modules and name in modules["logs"]:
             return modules["logs"][name].exp()
         return super().__getattr__(name)
