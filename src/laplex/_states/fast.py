@@ -13,12 +13,12 @@ from laplex._states import cpp
 
 
 def module_for(*tensors: Tensor) -> ModuleType | None:
-    """``cpp``, or a module with the same names, for tensors that are all on one device; None if torch must do it."""
+    """``cpp``, or a module with the same names, for float64 tensors that are all on one device; None if torch must do it."""
     if not plainly_eager() or torch.autograd.forward_ad._current_level >= 0 or not all(map(plain, tensors)):
         return None
     device = tensors[0].device.type
-    if any(one.device.type != device for one in tensors):
-        return None
+    if any(one.device.type != device or one.dtype != torch.float64 for one in tensors):
+        return None  # compiled code reads memory as float64
     if device == "cpu":
         return cpp
     return _backends.load("triton", device).states if device == "cuda" and not _backends.NO_TRITON else None
