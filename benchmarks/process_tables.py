@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.committed import content, source, table
 
-TIMES = "time-series-cpu.json"
+TIMES, GPU_TIMES = "time-series-cpu.json", "time-series-nvidia-h200.json"
 NAMES = {
     "likelihood": "likelihood",
     "gradient": "likelihood and gradients",
@@ -37,4 +37,22 @@ def process_times() -> str:
     )
 
 
-CONTENT: dict[str, Callable[[], str]] = {"process times": process_times}
+GPU_NAMES = NAMES | {"condition": "mean and variance at the data", "unsorted": "likelihood, from unsorted times"}
+
+
+def process_times_gpu() -> str:
+    """Milliseconds on a GPU."""
+    rows = [
+        (
+            GPU_NAMES[row["what"]], row["kernel"], f"{row['series']:,} x {row['n']:,}".replace(",", " "),
+            f"{row['ms']:.3g}",
+        )
+        for row in content(GPU_TIMES)["rows"]
+    ]  # fmt: skip
+    return table(("what", "kernel", "series x points", "ms"), rows, source(GPU_TIMES))
+
+
+CONTENT: dict[str, Callable[[], str]] = {
+    "process times": process_times,
+    "process times on a GPU": process_times_gpu,
+}
