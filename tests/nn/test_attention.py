@@ -480,3 +480,8 @@ def test_errors_say_what_to_do(name):
     call, kind, text = CALLS[name]
     with pytest.raises(kind, match=text):
         call()
+
+
+def test_values_without_features():
+    y = laplace_attention(torch.zeros(3, 1), torch.ones(2, 1), torch.zeros(2, 0), 1.0)
+    assert y.shape == (3, 0)

@@ -135,7 +135,7 @@ def test_a_loss_orders_numbers():
 
 def test_messages():
     x, y = pair()
-    with pytest.raises(ValueError, match=r"spearman: `y` must be a tensor with the shape \(3, 9\) of the first one"):
+    with pytest.raises(ValueError, match=r"spearman: `y` must be a tensor with the shape \(3, 9\) of `x`"):
         soft.spearman(x, y[0], tau=TAU)
     with pytest.raises(ValueError, match=r"ndcg: `relevance` must be a tensor with the shape \(3, 9\).*got list"):
         soft.ndcg(x, [1.0], tau=TAU)

@@ -139,7 +139,7 @@ def test_crps():
         ({"kind": "cubic"}, "`kind` must be 'density', 'constant', 'linear', got 'cubic'"),
         ({"kind": "linear"}, "`y` goes with the kinds 'constant' and 'linear', got kind='linear' and y=NoneType"),
         ({"y": X}, "`y` goes with the kinds 'constant' and 'linear', got kind='density' and y=Tensor"),
-        ({"rtol": 0.0}, "`rtol` must be between 0 and 1, got 0.0"),
+        ({"rtol": 0.0}, "`rtol` must be between 1e-13 and 1, got 0.0"),
         ({"bounds": (2.0, 1.0)}, "`bounds` must be two positive numbers, the smaller one first, got (2.0, 1.0)"),
         ({"y": torch.ones(2), "kind": "constant"}, "`y` must have one value for each of the 3 samples `x`"),
     ],
@@ -186,3 +186,16 @@ def test_sliced():
 def test_draws():
     with raises(ValueError, "kde_sample", "`count` must be at least 0, got -1"):
         stats.kde_sample(X, -1, tau=1.0)
+
+
+@pytest.mark.parametrize("call", [stats.mmd, stats.sliced_mmd])
+def test_a_tau_that_is_none(call):
+    x = torch.randn(5, 2) if call is stats.sliced_mmd else torch.randn(5)
+    with pytest.raises(TypeError, match="`tau` must be"):
+        call(x, x + 1, tau=None)
+
+
+@pytest.mark.parametrize("rtol", [1e-17, 0.0, 1.0, "x"])
+def test_a_tolerance_that_no_search_reaches(rtol):
+    with pytest.raises(ValueError, match="`rtol` must be between 1e-13 and 1"):
+        stats.bandwidth(torch.tensor([0.0, 1.0, 3.0]), rtol=rtol)

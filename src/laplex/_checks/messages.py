@@ -39,11 +39,13 @@ def not_a_plan(where: str, plan: object) -> str:
     return f"{where}: `plan` must be a laplex.Plan or None, got {type(plan).__name__}"
 
 
-def stale_plan(where: str) -> str:
+def stale_plan(where: str, plan: str = "laplex.Plan") -> str:
+    """``plan``: the class that the caller needs."""
+    keeper = ", or a new LaplaceOperator, which keeps a plan" if plan == "laplex.Plan" else ""
     return (
         f"{where}: `plan` does not describe the order of these anchors: they moved past one another, or onto one "
-        "another, since it was built (or are not finite); build a new one with laplex.Plan(a, b) or "
-        "plan = plan.update(a, b), or a new LaplaceOperator, which keeps a plan"
+        f"another, since it was built (or are not finite); build a new one with {plan}(a, b) or "
+        f"plan = plan.update(a, b){keeper}"
     )
 
 

@@ -137,7 +137,10 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
     """Check the arguments of this rank; what must be the same on all ranks."""
     x, a, b, tau, weight, phi, psi, plan = operands
     if plan is not None and not isinstance(plan, Plan):
-        raise TypeError(f"{where}: `plan` must be a laplex.distributed.Plan or None, got {type(plan).__name__}")
+        raise TypeError(
+            f"{where}: `plan` must be a laplex.distributed.Plan or None, got "
+            f"{type(plan).__module__}.{type(plan).__name__}"
+        )
     terms = anchor_terms(where, a, b, finite=plan is None)
     _checks.length_scale(where, tau, a)
     batch = _checks.batch_shape(where, a, b, tau)

@@ -261,7 +261,7 @@ def _settle(
 
     def check() -> dict[str, Any]:
         if old is not None and not (_apart(positions) and _in_order(rows, shares[0]) and _in_order(cols, shares[1])):
-            raise StalePlanError(_checks.stale_plan(where))
+            raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
         plans.append(LocalPlan(rows, cols) if old is None else old.update(rows, cols))
         return {}
 

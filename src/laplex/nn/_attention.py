@@ -67,6 +67,8 @@ def laplace_attention(
 def _attend(q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, batch: tuple[int, ...]) -> Tensor:
     """q (*B, m), k (*B, n), v (*B, n, d), tau (*B) and mask (*B, n), or what broadcasts to that -> (*B, m, d)."""
     h, (n, d) = math.prod(batch), v.shape[-2:]
+    if d == 0:
+        return v.new_zeros((*batch, q.shape[-1], 0))
     positions = torch.promote_types(q.dtype, k.dtype)
     queries, keys = (side.to(positions).expand(*batch, side.shape[-1]).reshape(h, side.shape[-1]) for side in (q, k))
     values = v.to(torch.promote_types(v.dtype, torch.float32)).expand(*batch, n, d).reshape(h, n, d)

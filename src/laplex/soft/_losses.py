@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from laplex.soft._rank import average_ranks, rank
-from laplex.soft._rows import check_finite, rows_along
+from laplex.soft._rows import check_finite, readable, rows_along
 from laplex.soft._sort import argsort
 from laplex.soft._threshold import topk_mask
 
@@ -40,7 +40,8 @@ def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     """
     where = "laplex.soft.spearman"
     rows = rows_along(where, x, dim)
-    _same_shape(where, "y", y, x)
+    _same_shape(where, "y", y, "x", x)
+    check_finite(where, y, "y")
     middle = (x.shape[dim] + 1) / 2
     a = rank(rows, tau=tau) - middle
     b = average_ranks(y.movedim(dim, -1)).to(a) - middle
@@ -73,11 +74,16 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
     where = "laplex.soft.ndcg"
     rows = rows_along(where, scores, dim)
     n = rows.shape[-1]
-    _same_shape(where, "relevance", relevance, scores)
+    _same_shape(where, "relevance", relevance, "scores", scores)
+    check_finite(where, relevance, "relevance")
+    if readable(relevance) and bool((relevance < 0).any()):
+        raise ValueError(f"{where}: `relevance` must not be negative, got {float(relevance.min()):g}")
     if k is not None and (isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= n):
         raise ValueError(f"{where}: `k` must be None or an integer from 1 to {n}, got {k!r}")
     ranks = rank(rows, tau=tau, descending=True)
-    gains = torch.exp2(relevance.movedim(dim, -1).to(ranks)) - 1
+    grades = relevance.movedim(dim, -1).to(ranks)
+    most = grades.detach().amax(-1, keepdim=True)  # all gains are divided by 2^most, so that none overflows
+    gains = torch.exp2(grades - most) - torch.exp2(-most)
     discounts = 1 / torch.log2(1 + ranks)
     if k is not None:
         discounts = discounts * topk_mask(rows, k, tau=tau)
@@ -105,9 +111,12 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
     """
     where = "laplex.soft.cross_entropy"
     n = rows_along(where, x, dim).shape[-1]
-    _same_shape(where, "order", order, x)
+    _same_shape(where, "order", order, "x", x)
     if order.dtype != torch.int64:
         raise TypeError(f"{where}: `order` must have indices of torch.int64, got {order.dtype}; use y.argsort()")
+    if readable(order) and not bool(((order >= 0) & (order < n)).all()):
+        got = f"{int(order.min())} to {int(order.max())}"
+        raise ValueError(f"{where}: `order` must have indices from 0 to {n - 1}, got {got}")
     permutation = argsort(x, dim, tau=tau, descending=descending)
     wanted = permutation.scores.gather(-1, order.movedim(dim, -1))
     distance = (permutation.targets - wanted).abs() / permutation.tau[..., None]
@@ -146,9 +155,7 @@ def quantile_normalize(x: Tensor, target: Tensor, dim: int = -1, *, tau: Any) ->
     return (below + (position - low) * (above - below)).to(x.dtype).movedim(-1, dim)
 
 
-def _same_shape(where: str, name: str, value: Any, x: Tensor) -> None:
+def _same_shape(where: str, name: str, value: Any, first: str, x: Tensor) -> None:
     if not isinstance(value, Tensor) or value.shape != x.shape:
         got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        raise ValueError(
-            f"{where}: `{name}` must be a tensor with the shape {tuple(x.shape)} of the first one, got {got}"
-        )
+        raise ValueError(f"{where}: `{name}` must be a tensor with the shape {tuple(x.shape)} of `{first}`, got {got}")

@@ -29,10 +29,12 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     if not isinstance(x, Tensor) or not x.is_floating_point():
         got = f"a tensor of {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(
-            f"{where}: `{name}` must be a floating-point tensor, got {got}; use torch.as_tensor(x, dtype=...)"
+            f"{where}: `{name}` must be a floating-point tensor, got {got}; use torch.as_tensor({name}, dtype=...)"
         )
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"{where}: `dim` must be an integer, got {type(dim).__name__}")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` must be between {-x.dim()} and {x.dim() - 1}, got {dim}")
     moved = x if dim in (-1, x.dim() - 1) else x.movedim(dim, -1)

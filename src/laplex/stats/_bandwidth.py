@@ -17,6 +17,7 @@ from laplex.stats._samples import at_least_two, batch_shape, masses, numbers, ro
 
 KINDS = ("density", "constant", "linear")
 TRIED = 24  # bandwidths of the first look, in equal ratios
+SMALLEST_RTOL = 1e-13  # float64 cannot tell closer bandwidths apart
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -61,8 +62,8 @@ def bandwidth(
         raise ValueError(
             f"{where}: `y` goes with the kinds 'constant' and 'linear', got kind={kind!r} and y={type(y).__name__}"
         )
-    if not 0 < rtol < 1:
-        raise ValueError(f"{where}: `rtol` must be between 0 and 1, got {rtol!r}")
+    if not isinstance(rtol, int | float) or not SMALLEST_RTOL <= rtol < 1:
+        raise ValueError(f"{where}: `rtol` must be between {SMALLEST_RTOL:g} and 1, got {rtol!r}")
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)
     batch = batch_shape(where, x=x, y=y, weights=w)

@@ -96,7 +96,7 @@ def crps(observation: Tensor, ensemble: Tensor, *, weights: Tensor | None = None
         got = f"a tensor of {observation.dtype}" if isinstance(observation, Tensor) else type(observation).__name__
         raise TypeError(f"{where}: `observation` must be a floating-point tensor, got {got}; use torch.as_tensor")
     names = ("ensemble", "observation", "weights", "weights_y")
-    data = merged(where, ensemble, observation[..., None], weights, None, unbiased, None, names, single=True)
+    data = merged(where, ensemble, observation[..., None], weights, None, unbiased, names=names, single=True)
     return data.result(_energy(data, unbiased) / 2)
 
 

@@ -77,7 +77,7 @@ def permutation_test(
         raise ValueError(f"{where}: the statistic {statistic!r} {needed} `tau`, got {tau!r}")
     permutations = integer(where, "permutations", permutations)
     with torch.no_grad():
-        data = merged(where, x, y, None, None, unbiased, tau)
+        data = merged(where, x, y, None, None, unbiased, 1.0 if tau is None else tau)
         values = _of_function(where, statistic, data) if callable(statistic) else _of_name(statistic, data, unbiased)
         blocks = _labels(data, permutations, generator)
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)

@@ -148,14 +148,14 @@ def merged(
     weights_x: Any,
     weights_y: Any,
     unbiased: bool,
-    tau: Any = None,
+    tau: Any = 1.0,
     names: tuple[str, str, str, str] = ("x", "y", "weights_x", "weights_y"),
     single: bool = False,
 ) -> Merged:
-    """Two samples, their weights and tau, checked; without a tau it is 1."""
+    """Two samples, their weights and tau, checked."""
     x = numbers(where, names[0], x)
     y = numbers(where, names[1], y, x)
-    length = length_scale(where, 1.0 if tau is None else tau, x)
+    length = length_scale(where, tau, x)
     w, v = masses(where, names[2], weights_x, x, names[0]), masses(where, names[3], weights_y, y, names[1])
     if unbiased:
         at_least_two(where, x.shape[-1], w, names[0])
