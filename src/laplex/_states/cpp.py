@@ -70,7 +70,7 @@ def pullback(
     kinds: tuple[int, ...],
     order: Tensor | None,
     counts: Tensor | None,
-    kept: list[Tensor],
+    saved: list[Tensor],
     quad_bar: Tensor,
     logdet_bar: Tensor,
 ) -> list[Tensor]:
@@ -78,7 +78,7 @@ def pullback(
     kernel = _kernel(tensors, kinds, order, counts)
     fresh = torch.empty_like if counts is None else torch.zeros_like
     bars = [fresh(one) for one in tensors]
-    given = tensors[4], tensors[5], *kept, quad_bar, logdet_bar, *bars
+    given = tensors[4], tensors[5], *saved, quad_bar, logdet_bar, *bars
     if core.state_pullback(kernel, *_addresses(*given)):
         raise MemoryError("laplex.gp: no memory for the gradient of a likelihood")
     return bars
