@@ -62,14 +62,14 @@ def test_the_likelihood_and_its_gradients(name, size, in_order):
     t = size[1] / 10 * torch.rand(size).double()
     t = t.sort(-1).values if in_order else t
     numbers = (t, torch.randn(size).double(), 0.1 + torch.rand(size).double())
-    found = []
+    outcomes = []
     for device in ("cuda", "cpu"):
         tensors = [(one[0] if size[0] == 1 else one).to(device).requires_grad_() for one in numbers]
         scale = torch.tensor(1.7, dtype=torch.float64, device=device, requires_grad=True)
         value = gp.GaussianProcess(KERNELS[name](scale), tensors[0], diag=tensors[2]).log_likelihood(tensors[1])
         gradients = torch.autograd.grad(value.sum(), (*tensors, scale))
-        found.append([one.detach().cpu() for one in (value, *gradients)])
-    for one, other in zip(*found, strict=True):
+        outcomes.append([one.detach().cpu() for one in (value, *gradients)])
+    for one, other in zip(*outcomes, strict=True):
         assert float((one - other).abs().max()) <= 1e-9 * float(other.abs().max()) + 1e-12
 
 

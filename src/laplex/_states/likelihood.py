@@ -98,8 +98,8 @@ class _Likelihood(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
         *tensors, kinds, order, counts, walker = inputs
         held = [one.contiguous() for one in tensors]
-        quad, logdet, loss, failed, kept = walker.likelihood(held, kinds, order, counts, keep=True)
-        ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *kept)
+        quad, logdet, loss, failed, saved = walker.likelihood(held, kinds, order, counts, keep=True)
+        ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *saved)
         ctx.kinds, ctx.given, ctx.walker = kinds, (order is not None, counts is not None), walker
         ctx.mark_non_differentiable(loss, failed)
         return quad, logdet, loss, failed

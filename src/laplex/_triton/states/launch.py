@@ -102,12 +102,12 @@ def pullback(
     kinds: tuple[int, ...],
     order: Tensor | None,
     counts: Tensor | None,
-    kept: list[Tensor],
+    saved: list[Tensor],
     quad_bar: Tensor,
     logdet_bar: Tensor,
 ) -> list[Tensor]:
     """The gradients of all tensors."""
-    entries, maps = kept
+    entries, maps = saved
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
     staged, layout, h = _stage(walk), walk.layout, tensors[0].shape[0]
     gaps, rates, squares, g, diag, y = tensors

@@ -220,13 +220,13 @@ def conjugated(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
 @triton.jit
 def conjugated_back(m, x, SIZE: tl.constexpr, MASK: tl.constexpr):
     """m^T x m of a symmetric x."""
-    whole = full(x, SIZE)
+    every = full(x, SIZE)
     values = ()
     for i in tl.static_range(SIZE):  # x m
         for j in tl.static_range(SIZE):
             value = tl.zeros_like(x[0])
             for k in tl.static_range(SIZE):
                 if (MASK >> (k * SIZE + j)) & 1:
-                    value += whole[i * SIZE + k] * m[k * SIZE + j]
+                    value += every[i * SIZE + k] * m[k * SIZE + j]
             values = values + (value,)
     return upper_product_back(values, m, SIZE, MASK)

@@ -128,17 +128,17 @@ def scan_program(
         place, led_by, inside = place_of(point, series, n, REVERSE)
         step = loaded_where(steps + led_by * (SIZE * SIZE), 1, inside, SIZE * SIZE, SIZE)
         if MATRICES:
-            at = place * (SIZE * SIZE)
+            offset = place * (SIZE * SIZE)
             moved = conjugated_back(step, state, SIZE, -1) if REVERSE else conjugated(step, state, SIZE, -1)
-            state = plus(moved, loaded_upper(source + at, inside, SIZE), TRIANGLE)
+            state = plus(moved, loaded_upper(source + offset, inside, SIZE), TRIANGLE)
             if not MAPS:
-                stored(result + at, 1, full(state, SIZE), known & inside, SIZE * SIZE)
+                stored(result + offset, 1, full(state, SIZE), known & inside, SIZE * SIZE)
         else:
-            at = place * (SIZE * columns) + column
+            offset = place * (SIZE * columns) + column
             moved = times_back(step, mean, SIZE, -1) if REVERSE else times(step, mean, SIZE, -1)
-            mean = plus(moved, loaded_where(source + at, columns, inside, SIZE, 0), SIZE)
+            mean = plus(moved, loaded_where(source + offset, columns, inside, SIZE, 0), SIZE)
             if not MAPS:
-                stored(result + at, columns, mean, known & inside, SIZE)
+                stored(result + offset, columns, mean, known & inside, SIZE)
         if MAPS:
             j = product(transposed(step, SIZE) if REVERSE else step, j, SIZE, -1)
         point += 1
