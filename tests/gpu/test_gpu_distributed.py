@@ -37,10 +37,10 @@ def difference(dtype):
 def test_one_rank_by_nccl(dtype):
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        found = difference(dtype)
+        error = difference(dtype)
     finally:
         dist.destroy_process_group()
-    assert found <= (2e-6 if dtype == torch.float32 else 1e-12)
+    assert error <= (2e-6 if dtype == torch.float32 else 1e-12)
 
 
 def one_of_two(rank, folder):
@@ -55,10 +55,10 @@ def one_of_two(rank, folder):
         x = plan.arrange_columns(sample(dtype)["x"][:, rank::2].contiguous()).cuda().requires_grad_()
         y = laplex.distributed.linear(x, rows, cols, 0.3)
         (bar,) = torch.autograd.grad(y.square().sum(), x)
-        whole = {name: value.double() for name, value in sample(dtype).items()}
-        whole["x"].requires_grad_()
-        want = laplex.linear(**whole, tau=0.3)
-        (want_bar,) = torch.autograd.grad(want.square().sum(), whole["x"])
+        complete = {name: value.double() for name, value in sample(dtype).items()}
+        complete["x"].requires_grad_()
+        want = laplex.linear(**complete, tau=0.3)
+        (want_bar,) = torch.autograd.grad(want.square().sum(), complete["x"])
         errors = (
             error(plan.restore_rows(y.detach().cpu()), want[:, rank::2]),
             error(plan.restore_columns(bar.cpu()), want_bar[:, rank::2]),

@@ -48,7 +48,7 @@ FLOAT64 = {
     *("tau", "scratch", "grouped", "others", "fault", "table", "sums", "direction", "pulled", "stretch"),
     *("gaps", "diag", "rates", "squares", "staged", "entries", "maps", "composed_maps", "from_groups", "totals"),
     *("quad_bar", "logdet_bar", "later", "gaps_bar", "diag_bar", "y_bar"),
-    *("steps", "p", "q", "states", "failures", "result"),
+    *("step_matrices", "p", "q", "states", "failures", "result"),
     *("parts", "faults", "mass", "sides", "weighted", "tau_bar", "k_wanted", "k_bar", "threshold"),
 }
 NUMBERS = {"scale", "mix_scale", "target_scale", "source_scale", "tau_scale", "weight_scale", "phase_scale"}  # floats

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from laplex import _backends
+from laplex._compiled import core
 from laplex._eager import plain, plainly_eager
 from laplex._scan import ops
 from laplex.stats._line import Line, Places, places_of
@@ -61,8 +62,8 @@ def put_back(values: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _in_core(*tensors: Tensor) -> bool:
-    device = tensors[0].device
-    return _backends.planner_of_sides(device) == "cpp" and plainly_eager() and all(map(plain, tensors))
+    on_cpu = core is not None and tensors[0].device.type == "cpu"
+    return on_cpu and plainly_eager() and all(map(plain, tensors))
 
 
 def _core_order(a: Tensor, b: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

@@ -38,7 +38,7 @@ def place_of(point, series, n, REVERSE: tl.constexpr):
 
 @program(numbers="n")
 def factor_program(
-    steps, p, q, diag, entries, maps, states, failures, n, chunks, lanes,
+    step_matrices, p, q, diag, entries, maps, states, failures, n, chunks, lanes,
     SIZE: tl.constexpr, START: tl.constexpr, MAPS: tl.constexpr, CHUNK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Walk over every chunk from ``entries``, as ``walk_program`` does.
@@ -65,7 +65,7 @@ def factor_program(
     failed = zero + INFINITY
     for _ in range(CHUNK):
         place, _step, inside = place_of(point, series, n, False)
-        step = loaded_where(steps + place * (SIZE * SIZE), 1, inside, SIZE * SIZE, SIZE)
+        step = loaded_where(step_matrices + place * (SIZE * SIZE), 1, inside, SIZE * SIZE, SIZE)
         own_p = loaded_where(p + place * SIZE, 1, inside, SIZE, 0)
         own_q = loaded_where(q + place * SIZE, 1, inside, SIZE, 0)
         noise = tl.load(diag + place, mask=inside, other=INFINITY)
@@ -100,7 +100,7 @@ def loaded_upper(base, inside, SIZE: tl.constexpr):
 
 @program(numbers="n")
 def scan_program(
-    steps, source, entries, maps, result, n, columns, chunks, lanes,
+    step_matrices, source, entries, maps, result, n, columns, chunks, lanes,
     SIZE: tl.constexpr, MATRICES: tl.constexpr, REVERSE: tl.constexpr, MAPS: tl.constexpr,
     CHUNK: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +126,7 @@ def scan_program(
             mean = loaded(entries + lane + TRIANGLE * stride, stride, SIZE)
     for _ in range(CHUNK):
         place, led_by, inside = place_of(point, series, n, REVERSE)
-        step = loaded_where(steps + led_by * (SIZE * SIZE), 1, inside, SIZE * SIZE, SIZE)
+        step = loaded_where(step_matrices + led_by * (SIZE * SIZE), 1, inside, SIZE * SIZE, SIZE)
         if MATRICES:
             offset = place * (SIZE * SIZE)
             moved = conjugated_back(step, state, SIZE, -1) if REVERSE else conjugated(step, state, SIZE, -1)
