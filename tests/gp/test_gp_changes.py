@@ -1,5 +1,6 @@
 """A process whose times or noise change after it was made: results follow, they never mix old and new."""
 
+import pytest
 import torch
 
 from laplex import gp
@@ -39,3 +40,20 @@ def test_sums_of_lists():
     t = torch.rand(5).double()
     one, two = gp.Matern32(1.0), gp.SHO(1.0)
     torch.testing.assert_close(sum([one, two])(t), one(t) + two(t))
+
+
+def test_a_noise_that_is_set_is_checked():
+    t, y = torch.linspace(0, 1, 5).double(), torch.ones(5).double()
+    process = gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1)
+    process.diag = 0.3
+    assert torch.equal(process.log_likelihood(y), fresh(t, y, diag=0.3))
+    with pytest.raises(ValueError, match="`diag`"):
+        process.diag = torch.ones(4)
+
+
+def test_a_parameter_that_moved_out_of_its_range():
+    quality = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+    process = gp.GaussianProcess(gp.Rotation(3.0, quality, 0.1, 0.5), torch.linspace(0, 1, 5).double(), diag=0.1)
+    with torch.no_grad():
+        quality.fill_(-0.2)
+    assert not process.log_likelihood(torch.ones(5)).isfinite()

@@ -183,3 +183,10 @@ def test_a_mask_where_lapsum_in_torch_fails():
     mask = soft.topk_mask(x, 300, tau=0.1)
     assert float(mask.double().sum()) == pytest.approx(300, rel=1e-6)
     assert mask.round().equal(torch.zeros(1000).scatter(0, x.topk(300).indices, 1.0))
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 3, 5)])
+def test_results_can_be_changed_in_place(shape):
+    x = torch.randn(shape, requires_grad=True)
+    for result in (soft.rank(x, tau=0.3), soft.sort(x, tau=0.3).values, soft.topk_mask(x, 2, tau=0.3)):
+        result.mul_(2).sum().backward()

@@ -7,6 +7,7 @@ same arithmetic in float64 and carries its derivatives along, so that kernel and
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy
@@ -60,7 +61,16 @@ class Number:
         return Number(value, _scaled(self, -value / self.value))
 
     def __pow__(self, power: float) -> Number:
-        return Number(self.value**power, _scaled(self, power * self.value ** (power - 1)))
+        return Number(_power(self.value, power), _scaled(self, power * _power(self.value, power - 1)))
+
+
+def _power(value: Real, power: float) -> Real:
+    """NaN, as for tensors, where Python would return a complex number."""
+    if isinstance(value, float):
+        return math.nan if value < 0 and power % 1 else value**power
+    with numpy.errstate(all="ignore"):
+        result: Real = value**power
+    return result
 
 
 def _scaled(one: Number, factor: Real) -> dict[int, Real]:

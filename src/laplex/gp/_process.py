@@ -113,8 +113,8 @@ class GaussianProcess:
         return self._noise.square() if self._is_deviation else self._noise
 
     @diag.setter
-    def diag(self, value: Tensor) -> None:
-        self._noise, self._is_deviation = value, False
+    def diag(self, value: Any) -> None:
+        self._noise, self._is_deviation = checks.noise(value, None, self.t, self.series.batch)
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 

@@ -123,8 +123,11 @@ def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def shaped(result: Tensor, rows: Tensor) -> Tensor:
-    """A result (h, n) with the shape of the rows that were made flat."""
-    return result if rows.dim() == 2 else result.view(rows.shape)
+    """A fresh result (h, n) with the shape of the rows that were made flat.
+
+    A view would do, but views that a Function returns cannot be changed in place by the caller.
+    """
+    return result if rows.dim() == 2 else torch.ops.aten._unsafe_view(result, rows.shape)
 
 
 def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
