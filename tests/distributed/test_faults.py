@@ -76,7 +76,7 @@ WRONG = {
     "no phases": ({"phi": None, "psi": None}, ValueError, "the presence of phases must be the same"),
     "psi of another shape": ({"psi": torch.ones(2, 5, **DOUBLE)}, ValueError, "`psi` must have the shape of `b`"),
     "a plan of one device": (
-        {"plan": local_plan}, TypeError, "`plan` must be a laplex.distributed.Plan or None, got Plan",
+        {"plan": local_plan}, TypeError, "`plan` must be a laplex.distributed.Plan or None, got laplex.Plan",
     ),
     "a group of text": (
         {"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup or None, got str",
