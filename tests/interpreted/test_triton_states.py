@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from laplex import gp
-from laplex._states import chain, cpp, likelihood
+from laplex._states import chain, cpp, likelihood, walk
 from laplex._triton import tuning
 from laplex._triton.states import launch
+from laplex.gp import _process
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
 SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
@@ -38,6 +39,7 @@ def on(monkeypatch):
         monkeypatch.setattr(tuning, name, value)
 
     def choose(module):
+        monkeypatch.setattr(_process, "walkable", walk.walkable if module is cpp else lambda *tensors: False)
         for user in (likelihood, chain):
             monkeypatch.setattr(user, "module_for", lambda *tensors: module)
 
@@ -65,6 +67,21 @@ def value_and_gradients(kernel, t, y, noise):
 def test_values_and_gradients(kernel, n, on):
     for got, want in both(on, value_and_gradients, kernel, *drawn(n)):
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
+
+
+def second_derivatives(t, y, noise):
+    """Of a likelihood whose observations are its noise: one tensor in two places."""
+    t, y = t.clone().requires_grad_(), y.abs().add(0.1).requires_grad_()
+    value = gp.GaussianProcess(gp.Matern32(2.0), t, diag=y).log_likelihood(y).sum()
+    first = torch.autograd.grad(value, (t, y), create_graph=True)
+    return *(one.detach() for one in first), *torch.autograd.grad(sum(one.square().sum() for one in first), (t, y))
+
+
+def test_second_derivatives(on):
+    t, y, noise = drawn(9)
+    t[:, 4] += 0.01  # no equal times, at which first derivatives jump
+    for got, want in both(on, second_derivatives, t, y, noise):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["exponential", "underdamped", "matern52"])

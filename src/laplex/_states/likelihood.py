@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from laplex._eager import plainly_eager
+from laplex._scan.autograd import bars_through
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
@@ -119,13 +120,12 @@ def _chain_bars(
     tensors: tuple[Tensor, ...], kinds: tuple[int, ...], order: Any, counts: Any, quad_bar: Tensor, logdet_bar: Tensor
 ) -> list[Tensor | None]:
     """The gradients, as differentiable functions of everything."""
-    with torch.enable_grad():
-        inputs = [one if one.requires_grad else one.detach().requires_grad_() for one in tensors]
-        gaps, rates, squares, g, diag, y = inputs
+
+    def both(gaps: Tensor, rates: Tensor, squares: Tensor, g: Tensor, diag: Tensor, y: Tensor) -> Tensor:
         result = _block_chain(Line(gaps, order, counts), Blocks(kinds, rates, squares, g), diag, y)
-        outputs = result.quad, result.logdet
-        bars = torch.autograd.grad(outputs, inputs, (quad_bar, logdet_bar), create_graph=True, allow_unused=True)
-    return [bar if one.requires_grad else None for bar, one in zip(bars, tensors, strict=True)]
+        return torch.stack([result.quad, result.logdet])
+
+    return bars_through(both, tensors, torch.stack([quad_bar, logdet_bar]), [one.requires_grad for one in tensors])
 
 
 # --- Gaps ------------------------------------------------------------------------------------------------------------
