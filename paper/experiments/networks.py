@@ -41,7 +41,9 @@ OTHER_RATES = {
     "dense": (1e-3, 2e-3, 4e-3),
     "laplex": (2e-3, 4e-3, 8e-3),
     "dense-narrow": (8e-3, 1.6e-2, 3.2e-2),
+    "laplex-phased": (8e-3, 1.6e-2, 3.2e-2),
     "low-rank": (1e-3, 2e-3, 4e-3),
+    "kronecker": (1e-3, 2e-3, 4e-3),
 }
 QUICK_RATES = (4e-3,)
 
