@@ -13,12 +13,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paper.methods import layers
 
 METHODS = ("dense", "laplex", "laplex-phased", "dense-narrow", "low-rank", "monarch", "btt", "kronecker")
 EXCESS = 1.03  # the most parameters in the blocks, relative to those of LAPLEX
 BYTES = 256  # values of a byte
+# Not cuDNN's attention: in bfloat16, on an H200 with torch 2.11, its gradients became NaN after some 100 steps of
+# every second run on images (heads of 48 features), dense networks included; the same runs with these three are finite.
+ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 Make = Callable[[int, int], nn.Module]  # a linear map from in to out features
 
@@ -136,7 +140,8 @@ class Block(nn.Module):
         normed = self.norms[0](x)
         parts = (layer(normed).unflatten(-1, (self.heads, -1)) for layer in (self.query, self.key, self.value))
         q, k, v = (part.transpose(1, 2) for part in parts)  # (batch, heads, tokens, width / heads)
-        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        with sdpa_kernel(ATTENTION):
+            attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
         x = x + self.mixed(attended.transpose(1, 2).flatten(2))
         y: Tensor = x + self.narrow(nn.functional.gelu(self.widen(self.norms[1](x))))
         return y
