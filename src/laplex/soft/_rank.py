@@ -22,7 +22,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import builds_graph, scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness, symmetric
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
 
 METHODS = "cdf", "softsort"
 
@@ -89,18 +89,15 @@ def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
 
 
 class _FusedRanks(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:
-        x, each_tau = flat(rows, tau)
-        ranks, sorted_x, order = module.ranks(where, x, each_tau, descending)
+        ranks: Tensor
+        ranks, sorted_x, order = module.ranks(where, rows.contiguous(), tau.contiguous(), descending)
         ctx.save_for_backward(rows, tau, sorted_x, order)
         ctx.descending, ctx.module = descending, module
-        return shaped(ranks, rows)
+        return ranks
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,11 +105,9 @@ class _FusedRanks(torch.autograd.Function):
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         x_bar = tau_bar = None
         if need_x and not builds_graph():
-            flat_g, each_tau = flat(g, tau)
-            pulled = ctx.module.pull_ranks(flat_g, sorted_x, order, each_tau, ctx.descending)
-            x_bar = shaped(pulled, rows)
+            x_bar = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
         elif need_x:
-            x_bar = _signed(_differences(g.double().reshape(sorted_x.shape), *flat(rows, tau)), ctx.descending)
+            x_bar = _signed(_differences(flat(g.double(), tau)[0], *flat(rows, tau)), ctx.descending)
             x_bar = x_bar.to(rows.dtype).reshape(rows.shape)
         if need_tau:
             stretches = _signed(_stretches(*flat(rows, tau)), ctx.descending)

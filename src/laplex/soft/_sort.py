@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness
+from laplex.soft._rows import check_finite, fused, restored, rows_along, softness
 
 
 class Sorted(NamedTuple):
@@ -81,8 +81,7 @@ def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descendi
         permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
-        values, order = _FusedSort.apply(where, rows, tau, descending, module)
-        values = values if k == rows.shape[-1] else values[..., :k]
+        values, order = _FusedSort.apply(where, rows, tau, descending, k, module)
         permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
@@ -97,35 +96,32 @@ def _mean(permutation: SoftPermutation) -> Tensor:
 
 
 class _FusedSort(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products."""
 
     @staticmethod
     def forward(
-        ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType
+        ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, k: int, module: ModuleType
     ) -> tuple[Tensor, Tensor]:
-        x, each_tau = flat(rows, tau)
-        values, sorted_x, order, factors = module.values(where, x, each_tau, descending)
-        order = shaped(order, rows)
+        values, sorted_x, order, factors = module.values(where, rows.contiguous(), tau.contiguous(), descending, k)
         ctx.save_for_backward(rows, tau, sorted_x, order, factors)
         ctx.mark_non_differentiable(order)
-        ctx.descending, ctx.module = descending, module
-        return shaped(values, rows), order
+        ctx.set_materialize_grads(False)  # a gradient of the order would be zeros, written and never read
+        ctx.descending, ctx.k, ctx.module = descending, k, module
+        return values, order
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _order_bar: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None, _order_bar: Any) -> tuple[Tensor | None, ...]:
         rows, tau, sorted_x, order, factors = ctx.saved_tensors
         _, need_x, need_tau = ctx.needs_input_grad[:3]
+        if g is None:
+            return (None,) * 6
         by_products = need_x and builds_graph(), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
-            return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending))
+            return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))
 
         x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
-            (flat_g, each_tau), flat_order = flat(g, tau), order.view(sorted_x.shape)
-            pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, factors, each_tau, ctx.descending)
-            x_bar = shaped(pulled, rows)
-        return None, x_bar, tau_bar, None, None
+            each_tau = tau.contiguous()
+            x_bar = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
+        return None, x_bar, tau_bar, None, None, None

@@ -31,7 +31,6 @@ from laplex.soft._rows import (
     readable,
     restored,
     rows_along,
-    shaped,
     softness,
     symmetric,
 )
@@ -86,18 +85,15 @@ def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
 
 
 class _FusedMask(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward by scans.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward by scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
-        x, each_tau = flat(rows, tau)
-        mask, threshold = module.mask(where, x, count.reshape(-1).contiguous(), each_tau)
+        mask: Tensor
+        mask, threshold = module.mask(where, rows.contiguous(), count.contiguous(), tau.contiguous())
         ctx.save_for_backward(rows, count, tau, threshold)
         ctx.module = module
-        return shaped(mask, rows)
+        return mask
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -105,9 +101,8 @@ class _FusedMask(torch.autograd.Function):
         if builds_graph():
             bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
             return None, *bars, None
-        (x, each_tau), flat_g = flat(rows, tau), flat(g, tau)[0]
-        x_bar, k_bar, tau_bar = ctx.module.pull_mask(flat_g, x, count.reshape(-1).contiguous(), each_tau, threshold)
-        return None, shaped(x_bar, rows), k_bar.view(tau.shape), tau_bar.view(tau.shape), None
+        each = (part.contiguous() for part in (g, rows, count, tau))
+        return None, *ctx.module.pull_mask(*each, threshold), None
 
 
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
