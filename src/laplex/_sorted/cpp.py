@@ -29,9 +29,7 @@ def pull_ranks(g: Tensor, sorted_x: Tensor, order: Tensor, tau: Tensor, descendi
     return x_bar
 
 
-def values(
-    where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The first ``wanted`` of the softly sorted x (*batch, n), x in ascending order, the order, and what
     ``pull_values`` needs."""
     sorted_x, order, result = torch.empty_like(x), torch.empty_like(x, dtype=torch.int32), torch.empty_like(x)

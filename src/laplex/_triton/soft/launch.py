@@ -54,13 +54,12 @@ def _pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descend
 
 def pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """x_bar for the cotangent g (*batch, n) of ranks."""
-    return _pull_ranks(g, position, order, tau, descending)[0]
+    (x_bar,) = _pull_ranks(g, position, order, tau, descending)
+    return x_bar  # type: ignore[no-any-return]
 
 
 @replayed(lambda where, x, tau, descending, wanted: ((x, tau), (descending, wanted)))
-def values(
-    where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The first ``wanted`` of the softly sorted x (*batch, n), x in ascending order, the order, and what
     ``pull_values`` needs."""
     cut = _Cut(x, tau)
@@ -94,7 +93,8 @@ def _pull_values(
 
 def pull_values(g: Tensor, position: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """x_bar for the cotangent g (*batch, wanted) of values."""
-    return _pull_values(g, position, order, factors, tau, descending)[0]
+    (x_bar,) = _pull_values(g, position, order, factors, tau, descending)
+    return x_bar  # type: ignore[no-any-return]
 
 
 @replayed(lambda where, x, k, tau: ((x, k, tau), None))
@@ -130,15 +130,13 @@ def pull_mask(g: Tensor, x: Tensor, k: Tensor, tau: Tensor, threshold: Tensor) -
     bars = torch.empty_like(x), torch.empty_like(k), torch.empty_like(tau)
     tile, h = min(power(n), tuning.SOFT_ELEMENTS), x.numel() // n
     tiles = -(-n // tile)
-    stretch = -(-tiles // tuning.SOFT_PARTS)  # tiles of a program
-    count = -(-tiles // stretch)
-    grid, sizes, warps = (h * count, 1, 1), (n, count, stretch), _warps(tile)
+    steps = -(-tiles // tuning.SOFT_PARTS)  # tiles of a program
+    count = -(-tiles // steps)
+    grid, sizes, warps = (h * count, 1, 1), (n, count, steps), _warps(tile)
     parts = tau
     if tiles > 1:
         parts = tau.new_empty((h, 4, count))
-        launch(
-            programs_mask.reduce_mask_program, grid, (g, x, tau, k, threshold, parts), sizes, (exact, tile), warps
-        )
+        launch(programs_mask.reduce_mask_program, grid, (g, x, tau, k, threshold, parts), sizes, (exact, tile), warps)
     flags = exact, tiles == 1, step(count, tuning.SOFT_PARTS, 4, 16), tile
     launch(programs_mask.pull_mask_program, grid, (g, x, tau, k, threshold, parts, *bars), sizes, flags, warps)
     return bars

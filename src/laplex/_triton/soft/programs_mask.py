@@ -177,17 +177,17 @@ def mask_program(
 
 @program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
 def reduce_mask_program(
-    g, x, tau, k_wanted, threshold, parts, n, count, stretch, EXACT: tl.constexpr, TILE: tl.constexpr
+    g, x, tau, k_wanted, threshold, parts, n, count, steps, EXACT: tl.constexpr, TILE: tl.constexpr
 ):  # fmt: skip
-    """A part's share of the sums of f, f g, f u and f g u: parts (h, 4, count). A part is ``stretch`` tiles."""
+    """A part's share of the sums of f, f g, f u and f g u: parts (h, 4, count). A part is ``steps`` tiles."""
     own, batch = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64)
     base, length = batch * n, tl.load(tau + batch)
     rate, b = rate_of(length), threshold + 3 * batch
     anchor, offset, nearest = tl.load(b), tl.load(b + 1), tl.load(b + 2)
     one, of_g = tl.zeros([TILE], tl.float64), tl.zeros([TILE], tl.float64)
     of_u, of_both = tl.zeros([TILE], tl.float64), tl.zeros([TILE], tl.float64)
-    for turn in range(0, stretch):
-        place, inside, _start, _end = places_of(own.to(tl.int64) * stretch + turn, n, TILE)
+    for turn in range(0, steps):
+        place, inside, _start, _end = places_of(own.to(tl.int64) * steps + turn, n, TILE)
         numbers = tl.load(x + base + place, mask=inside, other=0.0)
         u, f = _density(numbers, anchor, offset, nearest, length, rate, EXACT)
         f = tl.where(inside, f, 0.0)
@@ -208,7 +208,7 @@ def _added_up(parts, count, PARTS: tl.constexpr):
 
 @program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
 def pull_mask_program(
-    g, x, tau, k_wanted, threshold, parts, x_bar, k_bar, tau_bar, n, count, stretch,
+    g, x, tau, k_wanted, threshold, parts, x_bar, k_bar, tau_bar, n, count, steps,
     EXACT: tl.constexpr, ALONE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a part's numbers; the first part of a row writes those of k and tau. Every program adds up
@@ -231,8 +231,8 @@ def pull_mask_program(
         of_u, of_both = _added_up(row + 2 * count, count, PARTS), _added_up(row + 3 * count, count, PARTS)
     soft = (wanted > 0.0) & (wanted < n.to(tl.float64))
     mean, scale = of_g / one, decay_over(nearest * length, rate, EXACT) * 0.5 / length
-    for turn in range(0, stretch):
-        place, inside, _start, _end = places_of(own.to(tl.int64) * stretch + turn, n, TILE)
+    for turn in range(0, steps):
+        place, inside, _start, _end = places_of(own.to(tl.int64) * steps + turn, n, TILE)
         numbers = tl.load(x + base + place, mask=inside, other=0.0)
         _u, f = _density(numbers, anchor, offset, nearest, length, rate, EXACT)
         v = tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)

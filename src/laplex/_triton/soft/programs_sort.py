@@ -33,7 +33,7 @@ def reduce_sort_program(
     position, tau, g, factors, scratch, n, tiles, wanted,
     PULL: tl.constexpr, DESCENDING: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's totals: of ones; to PULL, of w = g / E and z = w D / E. There is g for the first ``wanted``."""
+    """Write a tile's totals: of ones; to PULL, of w = g / E and z = w D / E. Only the first ``wanted`` have a g."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
@@ -62,7 +62,8 @@ def values_program(
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SORT: tl.constexpr, SPANS: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """The softly sorted values of a tile, if they are among the first ``wanted``, and 1 / E, D / E and C for the gradient.
+    """The softly sorted values of a tile, of which the first ``wanted`` are stored, and 1 / E, D / E and C for the
+    gradient.
 
     SORT: the row is sorted here, and position and order are written.
     """
@@ -77,8 +78,8 @@ def values_program(
         first, last = at_ends(number.to(tl.float64), n)
         fault = fault_of(first, last, rate)
         _values(
-            number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n, wanted,
-            DESCENDING, EXACT, ALONE, SPANS,
+            number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
+            wanted, DESCENDING, EXACT, ALONE, SPANS,
         )  # fmt: skip
     else:
         first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
@@ -86,8 +87,8 @@ def values_program(
             number = tl.load(position + base + tl.minimum(place, n - 1))
             fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
             _values(
-                number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n, wanted,
-                DESCENDING, EXACT, ALONE, SPANS,
+                number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate,
+                n, wanted, DESCENDING, EXACT, ALONE, SPANS,
             )  # fmt: skip
 
 
