@@ -21,6 +21,7 @@ def way(request, monkeypatch):
     names = "SOFT_SORTED", "SOFT_ALONE", "SOFT_CARRIED", "SOFT_SPANS_APART"
     for name, value in zip(names, WAYS[request.param], strict=True):
         monkeypatch.setattr(tuning, name, value)
+    monkeypatch.setattr(tuning, "SOFT_PARTS", WAYS[request.param][2])
     monkeypatch.setattr(tuning, "SOFT_TILE", 16)
     monkeypatch.setattr(tuning, "SOFT_ELEMENTS", 64 if WAYS[request.param][1] else 16)
 
