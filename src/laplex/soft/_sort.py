@@ -81,8 +81,8 @@ def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descendi
         permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
-        values, order = _FusedSort.apply(where, rows, tau, descending, k, module)
-        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k)
+        values, order, factors = _FusedSort.apply(where, rows, tau, descending, k, module)
+        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k, factors=factors)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
     return Sorted(restored(values, x, dim), permutation)
@@ -101,16 +101,16 @@ class _FusedSort(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, k: int, module: ModuleType
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         values, sorted_x, order, factors = module.values(where, rows.contiguous(), tau.contiguous(), descending, k)
         ctx.save_for_backward(rows, tau, sorted_x, order, factors)
-        ctx.mark_non_differentiable(order)
-        ctx.set_materialize_grads(False)  # a gradient of the order would be zeros, written and never read
+        ctx.mark_non_differentiable(order, factors)
+        ctx.set_materialize_grads(False)  # those of the order would be zeros, written and never read
         ctx.descending, ctx.k, ctx.module = descending, k, module
-        return values, order
+        return values, order, factors
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor | None, _order_bar: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None, *_others: None) -> tuple[Tensor | None, ...]:
         rows, tau, sorted_x, order, factors = ctx.saved_tensors
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         if g is None:
