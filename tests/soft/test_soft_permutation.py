@@ -82,7 +82,6 @@ def test_repr():
 
 def test_the_transpose_has_all_that_the_matrix_has(scores):
     P = soft.topk(scores, 3, tau=0.4).permutation
-    P, dense = soft.topk(scores, 3, tau=0.4).permutation, None
     dense = P.to_dense().mT
     assert P.mT.shape == dense.shape
     torch.testing.assert_close(P.mT.to_dense(), dense)

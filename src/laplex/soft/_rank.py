@@ -20,11 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex._scan.autograd import builds_graph, scan
 from laplex.soft._permutation import SoftPermutation
 from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
 
 METHODS = "cdf", "softsort"
+FLOAT16_ENDS = 65504
 
 
 def rank(
@@ -32,7 +34,8 @@ def rank(
 ) -> Tensor:
     """Soft ranks along a dimension: 1 for the smallest number, n for the largest, with the shape of x.
 
-    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged.
+    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged. They have
+    the dtype of x: bfloat16 has three digits of them, and float16 ends at 65504.
 
     Args:
         x: numbers, of any shape.
@@ -52,6 +55,13 @@ def rank(
     rows = rows_along(where, x, dim)
     if method not in METHODS:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}")
+    flag(where, "descending", descending)
+    flag(where, "hard", hard)
+    if x.shape[dim] > FLOAT16_ENDS and x.dtype == torch.float16:
+        raise ValueError(
+            f"{where}: ranks of `x` are in its dtype, and float16 ends at {FLOAT16_ENDS}, got {x.shape[dim]} numbers "
+            "along `dim`; use x.float()"
+        )
     tau = softness(where, tau, rows)
     module = fused(rows, tau) if method == "cdf" else None
     if module is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex.soft._permutation import SoftPermutation
 from laplex.soft._rows import check_finite, fused, restored, rows_along, softness
@@ -42,6 +43,7 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
+    flag(where, "descending", descending)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
 
 
@@ -57,6 +59,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
+    flag(where, "descending", descending)
     check_finite(where, rows)
     tau = softness(where, tau, rows)
     return SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending)
@@ -71,10 +74,12 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     rows = rows_along(where, x, dim)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
+    flag(where, "largest", largest)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
 
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
+    flag(where, "hard", hard)
     module = fused(rows, tau)
     if module is None:
         check_finite(where, rows)
