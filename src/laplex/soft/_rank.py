@@ -34,8 +34,8 @@ def rank(
 ) -> Tensor:
     """Soft ranks along a dimension: 1 for the smallest number, n for the largest, with the shape of x.
 
-    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged. They have
-    the dtype of x: bfloat16 has three digits of them, and float16 ends at 65504.
+    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged. They
+    have the dtype of x: bfloat16 has three digits of them, and float16 ends at 65504.
 
     Args:
         x: numbers, of any shape.
