@@ -18,6 +18,7 @@ from benchmarks import (
     process_tables,
     rate_tables,
     series_tables,
+    soft_tables,
     step_tables,
     verdicts,
 )
@@ -47,6 +48,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     "verdicts": verdicts.verdicts,
     **accuracies.CONTENT,
     **attention_tables.CONTENT,
+    **soft_tables.CONTENT,
     **densities.CONTENT,
     **docs_tables.CONTENT,
     **rate_tables.CONTENT,

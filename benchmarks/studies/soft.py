@@ -35,9 +35,10 @@ except ImportError:
 TAU, SHARE = 0.1, 0.3  # softness of standard normal numbers, and the share that top-k selects
 SHORT, QUICK = ((1024, 100), (1024, 1000)), ((1, 1000), (4, 3000), (64, 100))
 LONG = tuple((1, 10**power) for power in range(3, 7))
-LONG_ON_GPU = ((1, 1 << 20), (1, 1 << 24), *LONG, (1, 1 << 22), (1, 10**7))  # the largest early: time may run out
+ON_GPU = ((1, 1 << 20), *SHORT, (1, 1 << 24), *LONG, (1, 1 << 22), (1, 10**7))  # what matters first: time may run out
 FORMED = 1 << 26  # entries of a matrix that softsort may form
 COMPARED = 1 << 22  # entries of the matrices with which all values are compared
+AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}  # entries of one of them
 SAMPLED = 200  # values and gradients of a longer row
 LIMIT = 5e-7
 Call = Callable[[], Any]
@@ -136,8 +137,9 @@ def check(what: str, x: Tensor, g: Tensor, function: Callable[[Tensor], Tensor])
     n = x.shape[-1]
     places = torch.arange(n, device=x.device) if n * n <= COMPARED else torch.randperm(n, device=x.device)[:SAMPLED]
     places = places[~_is_tied(row[0])[places]]
-    for place in places.split(max(1, COMPARED // n)):
-        value, bar = definition(what, row[0], row_bar[0], place)
+    sums = prepared(what, row[0], row_bar[0])
+    for place in places.split(n if what == "topk_mask" else max(1, AT_ONCE[x.device.type] // n)):
+        value, bar = definition(what, row[0], row_bar[0], place, sums)
         index = place % y.shape[-1] if what == "topk" else place
         near = {"value": (y.detach()[0, index], value), "gradient": (x_bar[0, place], bar)}
         for name, (ours, exact) in near.items():
@@ -156,46 +158,60 @@ def _is_tied(x: Tensor) -> Tensor:
     return tied
 
 
-def definition(what: str, x: Tensor, g: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
-    """Values and gradients of a row at some places, from sums over all numbers, in float64."""
-    n, u = len(x), (x[place, None] - x) / TAU
-    kernel = u.abs().neg().exp()
+def prepared(what: str, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    """What all places of a row share: of sorts the order, the sums of weights and the means; of masks the threshold.
+
+    The sums are laplex's, in float64, compared with the definition elsewhere.
+    """
     if what == "rank":
+        return ()
+    if what == "topk_mask":
+        return (threshold(x, SHARE * len(x)),)
+    s, order = x.sort(descending=what == "topk")
+    sums = linear(torch.stack([torch.ones_like(x), x]), s, x, TAU)
+    if what == "topk":
+        g = torch.where(torch.arange(len(x), device=x.device) < max(int(SHARE * len(x)), 1), g, 0.0)
+    own = torch.empty_like(order).scatter_(0, order, torch.arange(len(x), device=x.device))
+    return s, own, sums[1] / sums[0], g / sums[0]
+
+
+def definition(what: str, x: Tensor, g: Tensor, place: Tensor, shared: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    """Values and gradients of a row at some places, from sums over all numbers, in float64."""
+    n = len(x)
+    if what == "rank":
+        u = (x[place, None] - x) / TAU
+        kernel = u.abs().neg().exp()
         tail = kernel / 2
         value = 0.5 + torch.where(u < 0, tail, 1 - tail).sum(-1)
         return value, (kernel * (g[place, None] - g)).sum(-1) / (2 * TAU)
     if what == "topk_mask":
-        return mask_definition(x, g, place, SHARE * n)
-    descending = what == "topk"
-    s, order = x.sort(descending=descending)
-    index = place % max(int(SHARE * n), 1) if descending else place
+        u = (x - shared[0]) / TAU
+        tail = u.abs().neg().exp() / 2
+        mask, f = torch.where(u < 0, tail, 1 - tail), tail / TAU
+        return mask[place], (f * (g - (f * g).sum() / f.sum()))[place]
+    s, own, y, w = shared
+    index = place % max(int(SHARE * n), 1) if what == "topk" else place
     weights = torch.softmax(-(s[index, None] - x).abs() / TAU, -1)
-    value = weights @ x
-    if descending:
-        g = torch.where(torch.arange(n, device=x.device) < max(int(SHARE * n), 1), g, 0.0)
-    return value, sort_gradient(x, s, order, g, place)
+    return weights @ x, sort_gradient(x, s, own[place], (y, w), place)
 
 
-def mask_definition(x: Tensor, g: Tensor, place: Tensor, k: float) -> tuple[Tensor, Tensor]:
+def threshold(x: Tensor, k: float) -> Tensor:
+    """The b at which the smoothed number of numbers above it is k, by bisection."""
     low, high = x.min() - 50 * TAU, x.max() + 50 * TAU
-    for _ in range(100):  # bisection
+    for _ in range(60):
         b = (low + high) / 2
         u = (x - b) / TAU
         tail = u.abs().neg().exp() / 2
         more = torch.where(u < 0, tail, 1 - tail).sum() > k
         low, high = torch.where(more, b, low), torch.where(more, high, b)
-    mask, f = torch.where(u < 0, tail, 1 - tail), tail / TAU
-    return mask[place], (f * (g - (f * g).sum() / f.sum()))[place]
+    return b
 
 
-def sort_gradient(x: Tensor, s: Tensor, order: Tensor, g: Tensor, place: Tensor) -> Tensor:
-    """Of x at some places, as a source of all rows and as the target of its own one. Sums of rows are laplex's, in
-    float64, compared with the definition elsewhere."""
-    sums = linear(torch.stack([torch.ones_like(x), x]), s, x, TAU)
-    y, w = sums[1] / sums[0], g / sums[0]
+def sort_gradient(x: Tensor, s: Tensor, own: Tensor, rows: tuple[Tensor, Tensor], place: Tensor) -> Tensor:
+    """Of x at some places, as a source of all rows and as the target of its own one."""
+    y, w = rows
     gap = x[place, None] - s
     source = (w * (gap.abs() / TAU).neg().exp() * (1 - (x[place, None] - y) * gap.sign() / TAU)).sum(-1)
-    own = torch.empty_like(order).scatter_(0, order, torch.arange(len(x), device=x.device))[place]
     back = x - x[place, None]
     target = w[own] * ((back.abs() / TAU).neg().exp() * (x - y[own, None]) * back.sign() / TAU).sum(-1)
     return source + target
@@ -225,7 +241,8 @@ def timed(
     times = interleave(calls, device, budget)
     milliseconds = {name: 1e3 * one.median for name, one in times.items()}
     ratios = {name: milliseconds["laplex"] / other for name, other in milliseconds.items() if name != "laplex"}
-    print(what, shape, {name: f"{ms:.4g} ms" for name, ms in milliseconds.items()}, errors, flush=True)
+    shown = {name: f"{ms:.4g} ms" for name, ms in milliseconds.items()}
+    print(what, shape, shown, f"{ratios['torch.sort']:.2f} of torch.sort", errors, flush=True)
     return {"what": what, "rows": shape[0], "n": shape[1], "ms": milliseconds,
             "p20": {name: 1e3 * one.p20 for name, one in times.items()}, "ratio": ratios, "errors": errors}  # fmt: skip
 
@@ -238,11 +255,14 @@ SWEPT = {
     "SOFT_SPANS_APART": (1, 64, 512, 1 << 40),
     "SOFT_CARRIED": (256, 512, 1024, 2048),
     "SOFT_ELEMENTS": (512, 1024, 2048, 4096),
+    "SOFT_PARTS": (128, 256, 512, 1024),
 }
 
 
 def sweep(budget: Budget) -> Iterator[dict[str, Any]]:
     """Every constant alone, at sizes that it may matter for."""
+    from laplex._triton import replay  # needs Triton
+
     for name, values in SWEPT.items():
         usual = getattr(tuning, name)
         for shape in (*SHORT, (1, 10**4), (1, 1 << 20), (1, 1 << 24)):
@@ -252,10 +272,12 @@ def sweep(budget: Budget) -> Iterator[dict[str, Any]]:
                 row: dict[str, Any] = {"constant": name, "usual": usual, "what": what, "shape": shape, "ms": {}}
                 for value in sorted({*values, usual}):
                     setattr(tuning, name, value)
+                    replay.operators.by_form.clear()  # which were recorded with another value
                     call = step(by["laplex"], x, g)
                     call()
                     row["ms"][value] = 1e3 * interleave({"": call}, "cuda", budget)[""].median
                 setattr(tuning, name, usual)
+                replay.operators.by_form.clear()
                 print(row, flush=True)
                 yield row
 
@@ -276,8 +298,7 @@ def main() -> None:
     if options.sweep:
         measured = sweep(Budget(min_s=0.05, max_s=0.5))
     else:
-        long = LONG_ON_GPU if options.gpu else LONG
-        measured = rows(QUICK if options.quick else (*long, *SHORT), device, budget)
+        measured = rows(QUICK if options.quick else ON_GPU if options.gpu else (*LONG, *SHORT), device, budget)
     for row in measured:
         report["rows"].append(row)
         if not options.quick:

@@ -312,7 +312,7 @@ def soft():
         compile_program(triton_soft_mask.threshold_program, *types, **tiles, GROUP=64)
         compile_program(triton_soft_mask.mask_program, *types, **tiles)
         compile_program(triton_soft_mask.reduce_mask_program, *types, **tiles)
-        compile_program(triton_soft_mask.pull_mask_program, *types, **tiles, ALONE=alone)
+        compile_program(triton_soft_mask.pull_mask_program, *types, **tiles, ALONE=alone, PARTS=32)
         compile_program(triton_soft.carry_soft_program, *types, DEGREE=sort, SECOND=alone, TIES=sort, GROUP=64)
 
 

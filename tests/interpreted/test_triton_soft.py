@@ -21,6 +21,7 @@ def way(request, monkeypatch):
     names = "SOFT_SORTED", "SOFT_ALONE", "SOFT_CARRIED", "SOFT_SPANS_APART"
     for name, value in zip(names, WAYS[request.param], strict=True):
         monkeypatch.setattr(tuning, name, value)
+    monkeypatch.setattr(tuning, "SOFT_PARTS", WAYS[request.param][2])
     monkeypatch.setattr(tuning, "SOFT_TILE", 16)
     monkeypatch.setattr(tuning, "SOFT_ELEMENTS", 64 if WAYS[request.param][1] else 16)
 
@@ -69,7 +70,7 @@ def test_what_is_not_finite_gives_nan_in_its_row(dtype, value):
     k = torch.full((2,), 10.0, dtype=torch.float64)
     for result in (
         launch.ranks(WHERE, x, tau, False)[0],
-        launch.values(WHERE, x, tau, False)[0],
+        launch.values(WHERE, x, tau, False, x.shape[-1])[0],
         launch.mask(WHERE, x, k, tau)[0],
     ):
         assert result[0].isfinite().all()
@@ -78,7 +79,7 @@ def test_what_is_not_finite_gives_nan_in_its_row(dtype, value):
 
 def test_a_tau_that_is_not_positive_gives_nan(dtype):
     x, tau = torch.randn(2, 40, dtype=dtype), torch.tensor([0.3, 0.0], dtype=torch.float64)
-    for result in (launch.ranks(WHERE, x, tau, False)[0], launch.values(WHERE, x, tau, False)[0]):
+    for result in (launch.ranks(WHERE, x, tau, False)[0], launch.values(WHERE, x, tau, False, x.shape[-1])[0]):
         assert result[0].isfinite().all()
         assert result[1].isnan().all()
 

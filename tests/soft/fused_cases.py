@@ -47,7 +47,7 @@ def assert_ranks(module, x, tau, descending):
 
 def assert_values(module, x, tau, descending):
     wide = x.double().clone().requires_grad_()
-    values, sorted_x, order, factors = module.values(WHERE, x, tau, descending)
+    values, sorted_x, order, factors = module.values(WHERE, x, tau, descending, x.shape[-1])
     targets = wide.gather(-1, order.long())  # of equal numbers, which is at which place is the backend's choice
     targets = targets.flip(-1) if descending else targets
     weights = torch.softmax(-dense_soft.differences(targets, wide).abs() / tau[:, None, None], -1)

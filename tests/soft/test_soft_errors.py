@@ -130,3 +130,28 @@ def test_method():
 def test_target_of_normalization():
     with pytest.raises(ValueError, match=r"laplex\.soft\.quantile_normalize: `target` must be finite, got NaN"):
         soft.quantile_normalize(X, torch.tensor([1.0, math.nan]), tau=1.0)
+
+
+FLAGS = {
+    "sort: `descending`": lambda flag: soft.sort(X, tau=1.0, descending=flag),
+    "sort: `hard`": lambda flag: soft.sort(X, tau=1.0, hard=flag),
+    "argsort: `descending`": lambda flag: soft.argsort(X, tau=1.0, descending=flag),
+    "topk: `largest`": lambda flag: soft.topk(X, 2, tau=1.0, largest=flag),
+    "rank: `descending`": lambda flag: soft.rank(X, tau=1.0, descending=flag),
+    "rank: `hard`": lambda flag: soft.rank(X, tau=1.0, hard=flag),
+    "topk_mask: `hard`": lambda flag: soft.topk_mask(X, 1, tau=1.0, hard=flag),
+}
+
+
+@pytest.mark.parametrize("flag", [3, "no", None])
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags(name, flag):
+    with pytest.raises(TypeError, match=re.escape(f"laplex.soft.{name} must be True or False, got {flag!r}")):
+        FLAGS[name](flag)
+
+
+def test_ranks_that_float16_does_not_have():
+    x = torch.zeros(65505, dtype=torch.float16)
+    assert soft.rank(x[:100], tau=1.0).equal(torch.full((100,), 50.5, dtype=torch.float16))
+    with pytest.raises(ValueError, match="float16 ends at 65504, got 65505 numbers along `dim`"):
+        soft.rank(x, tau=1.0)

@@ -63,7 +63,7 @@ def test_threads_do_not_change_bits(h):
     for count in (1, 2, 3):
         torch.set_num_threads(count)
         ranks, sorted_x, order = cpp.ranks(WHERE, x, tau, False)
-        values, _, _, factors = cpp.values(WHERE, x, tau, False)
+        values, _, _, factors = cpp.values(WHERE, x, tau, False, 150_000)
         mask, threshold = cpp.mask(WHERE, x, k, tau)
         bars = (
             cpp.pull_ranks(g, sorted_x, order, tau, False),

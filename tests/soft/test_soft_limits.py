@@ -95,3 +95,16 @@ def test_weights_count_numbers():
 def test_numbers_without_weight_in_a_gap():
     x = torch.tensor([0.0, 1e4, 2e4], dtype=torch.float64)
     assert 0 <= soft.median(x, tau=1.0, weights=torch.tensor([1.0, 0.0, 1.0])) <= 2e4
+
+
+@pytest.mark.parametrize("tau", [1e2, 1e8, 1e14, 1e16, 1e20, 1e100, 1e300])
+def test_the_median_of_a_huge_tau_is_the_mean(tau):
+    x = torch.tensor([1.0, 2.0, 3.0, 4.0, 7.0], dtype=torch.float64, requires_grad=True)
+    weights = torch.tensor([1.0, 0.0, 2.0, 1.0, 1.0], dtype=torch.float64)
+    for value, mean, share in (
+        (soft.median(x, tau=tau), 3.4, torch.full_like(weights, 0.2)),
+        (soft.median(x, tau=tau, weights=weights), 18 / 5, weights / 5),
+    ):
+        assert float(value.detach()) == pytest.approx(mean, rel=20 / tau + 1e-14)
+        (bar,) = torch.autograd.grad(value, x)
+        torch.testing.assert_close(bar, share, rtol=20 / tau + 1e-14, atol=0)

@@ -4,7 +4,7 @@ import dense_soft
 import pytest
 import torch
 
-from laplex import soft
+from laplex import _compiled, soft
 
 
 @pytest.fixture(params=[(), (3,), (2, 3)], ids=str)
@@ -78,3 +78,67 @@ def test_one_vector_for_a_batch():
 def test_repr():
     P, _ = both(torch.randn(3, 8, dtype=torch.float64))
     assert repr(P) == "SoftPermutation(3 x 8 x 8, torch.float64, device=cpu)"
+
+
+def test_the_transpose_has_all_that_the_matrix_has(scores):
+    P = soft.topk(scores, 3, tau=0.4).permutation
+    dense = P.to_dense().mT
+    assert P.mT.shape == dense.shape
+    torch.testing.assert_close(P.mT.to_dense(), dense)
+    rows, cols = torch.tensor([5, -1, 0]), torch.tensor([2, 0, 1])
+    torch.testing.assert_close(P.mT[rows, cols], dense[..., rows, cols])
+    torch.testing.assert_close(P.mT.log_diagonal(), dense.diagonal(dim1=-2, dim2=-1).log())
+    assert P.mT.mT is P
+    with pytest.raises(TypeError, match="with a tensor of indices"):
+        P.mT[rows]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("m", [3, 8])
+def test_gradients_of_products(scores, descending, m):
+    """Of the scores, of tau and of what is multiplied, by P and by its transpose."""
+    tau = torch.rand(scores.shape[:-1], dtype=torch.float64) + 0.3
+    v = torch.randn(*scores.shape, 2, dtype=torch.float64)
+    bars = []
+    for dense in (True, False):
+        inputs = [part.clone().requires_grad_() for part in (scores, tau, v)]
+        P = soft.topk(inputs[0], m, tau=inputs[1], largest=descending).permutation
+        P = P.to_dense() if dense else P
+        loss = (P @ inputs[2]).sin().sum() + (P.mT @ inputs[2][..., :m, :]).cos().sum()
+        bars.append(torch.autograd.grad(loss, inputs))
+    for ours, exact in zip(*bars, strict=True):
+        torch.testing.assert_close(ours, exact)
+
+
+@pytest.mark.skipif(bool(_compiled.MISSING), reason="the core counts sorts")
+def test_products_share_the_order_that_the_sort_found():
+    x, v = torch.randn(1000, requires_grad=True), torch.randn(1000, 2)
+    values, P = soft.sort(x, tau=0.1)
+    sorts = _compiled.core.tally()[1]
+    product, back = P @ v, P.mT @ v
+    (values.sum() + product.square().sum() + back.square().sum()).backward()
+    assert _compiled.core.tally()[1] == sorts
+
+
+def test_products_without_gradients_share_the_row_sums(monkeypatch):
+    x = torch.randn(1000)
+    P = soft.sort(x, tau=0.1, descending=True).permutation
+    expected = torch.exp(-(P.targets[:, None] - x).abs() / 0.1).sum(-1)
+    torch.testing.assert_close(P.row_sums, expected)
+    shapes = []
+    product = P._product
+    monkeypatch.setattr(P, "_product", lambda rows: shapes.append(rows.shape) or product(rows))
+    assert (P @ torch.randn(1000)).shape == (1000,)
+    assert shapes == [(1, 1000)]
+
+
+@pytest.mark.parametrize("order", ["values first", "product first"])
+def test_two_backward_passes_through_one_sort(order):
+    x, v = torch.randn(30, dtype=torch.float64, requires_grad=True), torch.randn(30, dtype=torch.float64)
+    values, P = soft.sort(x, tau=0.3)
+    losses = [values.square().sum(), (P @ v).square().sum()]
+    together = torch.autograd.grad(sum(losses), x, retain_graph=True)[0]
+    for loss in losses if order == "values first" else losses[::-1]:
+        loss.backward()
+    torch.testing.assert_close(x.grad, together)
+    (P @ v).square().sum().backward()  # of a product made after its order's graph was freed

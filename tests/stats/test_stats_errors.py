@@ -199,3 +199,23 @@ def test_a_tau_that_is_none(call):
 def test_a_tolerance_that_no_search_reaches(rtol):
     with pytest.raises(ValueError, match="`rtol` must be between 1e-13 and 1"):
         stats.bandwidth(torch.tensor([0.0, 1.0, 3.0]), rtol=rtol)
+
+
+GENERATORS = {
+    "kde_sample": lambda generator: stats.kde_sample(X, 3, tau=1.0, generator=generator),
+    "permutation_test": lambda generator: stats.permutation_test(X, X, tau=1.0, generator=generator),
+    "sliced_mmd": lambda generator: stats.sliced_mmd(X, X, tau=1.0, generator=generator),
+    "sliced_energy_distance": lambda generator: stats.sliced_energy_distance(X, X, generator=generator),
+}
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_generators(name):
+    with raises(TypeError, name, "`generator` must be None or a torch.Generator, got int; use torch.Generator()"):
+        GENERATORS[name](0)
+
+
+@pytest.mark.parametrize("bounds", [3.0, (1.0,), (1.0, 2.0, 3.0), ("a", "b"), (2.0, 1.0), (0.0, 1.0), (1.0, math.inf)])
+def test_bounds_of_bandwidths(bounds):
+    with raises(ValueError, "bandwidth", "`bounds` must be two positive numbers, the smaller one first, got "):
+        stats.bandwidth(X, bounds=bounds)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import numbers
 
+import torch
+
 from laplex._checks.arguments import as_float
 
 MOST_SEED = 2**63 - 1
@@ -17,6 +19,28 @@ def integer(where: str, name: str, value: object, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{where}: `{name}` must be at least {least}, got {value}; use a larger one")
     return int(value)
+
+
+def flag(where: str, name: str, value: object) -> bool:
+    """True or False; other numbers are arguments in a wrong place."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}")
+    return value
+
+
+def generator(where: str, value: object, device: torch.device) -> torch.Generator | None:
+    """A generator of random numbers on the device where they are drawn, or None."""
+    if value is not None and not isinstance(value, torch.Generator):
+        got = type(value).__name__
+        raise TypeError(
+            f"{where}: `generator` must be None or a torch.Generator, got {got}; use torch.Generator().manual_seed(0)"
+        )
+    if value is not None and value.device.type != device.type:
+        raise ValueError(
+            f"{where}: `generator` must be on {device}, where `x` is, got one on {value.device}; use "
+            f"torch.Generator({device.type!r})"
+        )
+    return value
 
 
 def seed(where: str, value: object) -> int:

@@ -119,7 +119,8 @@ SOFT_TILE = 1024  # numbers of a tile of longer rows
 SOFT_WARP = 128  # numbers of a warp: more share a scan, and need registers
 SOFT_SPANS_APART = 512  # tiles; so many have a launch for near ones and one for wide ones, as SPANS_TOGETHER
 SOFT_CARRIED = 1024  # tiles that one program carries at a step
-SOFT_ELEMENTS = 2048  # numbers of a program that reads a threshold
+SOFT_ELEMENTS = 2048  # numbers of a program that reads a threshold, at a step
+SOFT_PARTS = 512  # programs of a row that pull a mask; each adds up what so many have summed
 
 # --- Sums over rows --------------------------------------------------------------------------------------------------
 DOT_TILE = 512, 8  # points and rows at a step of a program that sums products over rows

@@ -4,13 +4,16 @@ r"""SoftSort's matrix, which is a kernel matrix divided by its row sums, never f
 
 so that P v is two rows of one product, K v and K 1. A sum of row i is at least 1, because a_i is one of the x_j.
 
+The order of x is known: so v is brought into it, and K is that of sorted numbers with themselves, which nobody sorts
+again.
+
     S. Prillo, J. Eisenschlos, SoftSort: a continuous relaxation for the argsort operator, ICML (2020),
         arXiv:2006.16038.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,16 +32,25 @@ class SoftPermutation:
     __module__ = "laplex.soft"
 
     def __init__(
-        self, scores: Tensor, order: Tensor, tau: Tensor, *, descending: bool = False, rows: int | None = None
+        self,
+        scores: Tensor,
+        order: Tensor,
+        tau: Tensor,
+        *,
+        descending: bool = False,
+        rows: int | None = None,
+        factors: Tensor | None = None,
     ) -> None:
         """Scores (*batch, n), their ascending order (*batch, n) as indices, and tau (*batch).
 
         P has the places in this order or, with ``descending``, in the opposite one; ``rows`` are the first of them.
+        ``factors`` (h, 3, n) are those of ``laplex._sorted``: the first are the inverse row sums in ascending order.
         """
         self.scores, self.tau = scores, tau
         self._ascending, self._descending = order, descending
         self._rows = scores.shape[-1] if rows is None else rows
         self._known: dict[str, Any] = {}  # what was computed once, and has no graph
+        self._factors = factors
 
     @property
     def shape(self) -> torch.Size:
@@ -48,8 +60,7 @@ class SoftPermutation:
     def order(self) -> Tensor:
         """The hard argsort, (*batch, m): the index of the number at every place."""
         if "order" not in self._known:
-            order = self._ascending.flip(-1) if self._descending else self._ascending
-            self._known["order"] = order[..., : self._rows].long()
+            self._known["order"] = self._placed(self._first(self._ascending)).long()
         index: Tensor = self._known["order"]
         return index
 
@@ -70,13 +81,16 @@ class SoftPermutation:
         return sums
 
     def _row_sums(self) -> Tensor:
+        if self._factors is not None and not differentiates(self.scores, self.tau):
+            weights = self._factors[:, 0].reshape(self.scores.shape)
+            return self._placed(self._first(weights)).reciprocal()
         return self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
 
     def __matmul__(self, v: Tensor) -> Tensor:
         """P v for v (*batch, n), or for columns (*batch, n, c)."""
         columns, vector = self._columns("P @ v", v, self.scores.shape)
-        rows = columns.mT
-        known = "sums" in self._known and not differentiates(self.scores, self.tau)
+        rows = torch.take_along_dim(columns.mT, self._index[..., None, :], -1)
+        known = ("sums" in self._known or self._factors is not None) and not differentiates(self.scores, self.tau)
         if known or rows.dtype != self.scores.dtype:
             product, sums = self._product(rows), self.row_sums
         else:  # one product for both
@@ -87,7 +101,7 @@ class SoftPermutation:
 
     @property
     def mT(self) -> TransposedPermutation:
-        """The transpose, to multiply by."""
+        """The transpose."""
         return TransposedPermutation(self)
 
     def __getitem__(self, key: tuple[Any, Any]) -> Tensor:
@@ -115,14 +129,50 @@ class SoftPermutation:
 
     @property
     def plan(self) -> Plan:
-        """The plan of K(targets, scores), built at the first product."""
+        """The plan of K(targets, scores) with both in ascending order, built at the first product, by no sort."""
         if "plan" not in self._known:
-            self._known["plan"] = Plan(self.targets.detach(), self.scores.detach())
+            targets, sources = self._in_order()
+            self._known["plan"] = Plan(targets.detach(), sources.detach())
         plan: Plan = self._known["plan"]
         return plan
 
+    @property
+    def _index(self) -> Tensor:
+        """The ascending order, in the dtype that torch takes for an index."""
+        if "index" not in self._known:
+            self._known["index"] = self._ascending.long()
+        index: Tensor = self._known["index"]
+        return index
+
+    def _in_order(self) -> tuple[Tensor, Tensor]:
+        """The targets and the scores, both ascending."""
+        if differentiates(self.scores, self.tau):
+            sources = self.scores.gather(-1, self._index)
+            return self._first(sources), sources
+        if "anchors" not in self._known:  # the same tensors for all products: a plan then knows them
+            sources = self.scores.detach().gather(-1, self._index)
+            self._known["anchors"] = self._first(sources).contiguous(), sources
+        anchors: tuple[Tensor, Tensor] = self._known["anchors"]
+        return anchors
+
+    def _first(self, ascending: Tensor) -> Tensor:
+        """Of something in ascending order that of the first places, still ascending."""
+        n, m = ascending.shape[-1], self._rows
+        return ascending if m == n else ascending[..., n - m :] if self._descending else ascending[..., :m]
+
+    def _placed(self, ascending: Tensor) -> Tensor:
+        """What is in ascending order by places, and the other way round."""
+        return ascending.flip(-1) if self._descending else ascending
+
     def _product(self, rows: Tensor) -> Tensor:
-        return linear(rows, self.targets, self.scores, self.tau, plan=self.plan)
+        """K times rows whose columns are in ascending order."""
+        return self._placed(linear(rows, *self._in_order(), self.tau, plan=self.plan))
+
+    def _transposed_product(self, rows: Tensor) -> Tensor:
+        """K^T times rows whose columns are places, for the scores as they are."""
+        targets, sources = self._in_order()
+        product = linear(self._placed(rows), sources, targets, self.tau, plan=self.plan.mT)
+        return torch.zeros_like(product).scatter(-1, self._index[..., None, :].expand(product.shape), product)
 
     def _columns(self, what: str, v: Any, side: torch.Size) -> tuple[Tensor, bool]:
         if not isinstance(v, Tensor):
@@ -136,18 +186,44 @@ class SoftPermutation:
         return columns, vector
 
     def __repr__(self) -> str:
-        return f"SoftPermutation({' x '.join(map(str, self.shape))}, {self.scores.dtype}, device={self.scores.device})"
+        return f"SoftPermutation({_sizes(self.shape)}, {self.scores.dtype}, device={self.scores.device})"
 
 
-class TransposedPermutation(NamedTuple):
-    """P^T, to multiply by."""
+class TransposedPermutation:
+    """P^T (*batch, n, m): to multiply by, for single entries, and to look at."""
 
-    permutation: SoftPermutation
+    __module__ = "laplex.soft"
+
+    def __init__(self, permutation: SoftPermutation) -> None:
+        self.mT = permutation
+
+    @property
+    def shape(self) -> torch.Size:
+        *batch, m, n = self.mT.shape
+        return torch.Size((*batch, n, m))
 
     def __matmul__(self, v: Tensor) -> Tensor:
         """P^T v for v (*batch, m), or for columns (*batch, m, c)."""
-        p = self.permutation
+        p = self.mT
         columns, vector = p._columns("P.mT @ v", v, p.shape[:-1])
-        rows = columns.mT / p.row_sums[..., None, :]
-        result = linear(rows, p.scores, p.targets, p.tau, plan=p.plan.mT).mT
+        result = p._transposed_product(columns.mT / p.row_sums[..., None, :]).mT
         return result[..., 0] if vector else result
+
+    def __getitem__(self, key: tuple[Any, Any]) -> Tensor:
+        """Single entries: P.mT[rows, cols] = P[cols, rows]."""
+        return self.mT[key[::-1] if isinstance(key, tuple) else key]
+
+    def log_diagonal(self) -> Tensor:
+        """log P[i, i], (*batch, min(m, n))."""
+        return self.mT.log_diagonal()
+
+    def to_dense(self) -> Tensor:
+        """The matrix, n * m numbers: to look at."""
+        return self.mT.to_dense().mT
+
+    def __repr__(self) -> str:
+        return f"Transposed{self.mT!r}".replace(_sizes(self.mT.shape), _sizes(self.shape))
+
+
+def _sizes(shape: torch.Size) -> str:
+    return " x ".join(map(str, shape))

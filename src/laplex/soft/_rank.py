@@ -20,11 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex._scan.autograd import builds_graph, scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness, symmetric
+from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
 
 METHODS = "cdf", "softsort"
+FLOAT16_ENDS = 65504
 
 
 def rank(
@@ -32,7 +34,8 @@ def rank(
 ) -> Tensor:
     """Soft ranks along a dimension: 1 for the smallest number, n for the largest, with the shape of x.
 
-    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged.
+    Their sum is n (n + 1) / 2 for every tau. As tau goes to 0 they are ``scipy.stats.rankdata``, ties averaged. They
+    have the dtype of x: bfloat16 has three digits of them, and float16 ends at 65504.
 
     Args:
         x: numbers, of any shape.
@@ -52,6 +55,13 @@ def rank(
     rows = rows_along(where, x, dim)
     if method not in METHODS:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}")
+    flag(where, "descending", descending)
+    flag(where, "hard", hard)
+    if x.shape[dim] > FLOAT16_ENDS and x.dtype == torch.float16:
+        raise ValueError(
+            f"{where}: ranks of `x` are in its dtype, and float16 ends at {FLOAT16_ENDS}, got {x.shape[dim]} numbers "
+            "along `dim`; use x.float()"
+        )
     tau = softness(where, tau, rows)
     module = fused(rows, tau) if method == "cdf" else None
     if module is not None:
@@ -89,18 +99,15 @@ def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
 
 
 class _FusedRanks(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType) -> Tensor:
-        x, each_tau = flat(rows, tau)
-        ranks, sorted_x, order = module.ranks(where, x, each_tau, descending)
+        ranks: Tensor
+        ranks, sorted_x, order = module.ranks(where, rows.contiguous(), tau.contiguous(), descending)
         ctx.save_for_backward(rows, tau, sorted_x, order)
         ctx.descending, ctx.module = descending, module
-        return shaped(ranks, rows)
+        return ranks
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,11 +115,9 @@ class _FusedRanks(torch.autograd.Function):
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         x_bar = tau_bar = None
         if need_x and not builds_graph():
-            flat_g, each_tau = flat(g, tau)
-            pulled = ctx.module.pull_ranks(flat_g, sorted_x, order, each_tau, ctx.descending)
-            x_bar = shaped(pulled, rows)
+            x_bar = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
         elif need_x:
-            x_bar = _signed(_differences(g.double().reshape(sorted_x.shape), *flat(rows, tau)), ctx.descending)
+            x_bar = _signed(_differences(flat(g.double(), tau)[0], *flat(rows, tau)), ctx.descending)
             x_bar = x_bar.to(rows.dtype).reshape(rows.shape)
         if need_tau:
             stretches = _signed(_stretches(*flat(rows, tau)), ctx.descending)

@@ -122,14 +122,6 @@ def flat(rows: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:
     return rows, tau
 
 
-def shaped(result: Tensor, rows: Tensor) -> Tensor:
-    """A fresh result (h, n) with the shape of the rows that were made flat.
-
-    A view would do, but views that a Function returns cannot be changed in place by the caller.
-    """
-    return result if rows.dim() == 2 else torch.ops.aten._unsafe_view(result, rows.shape)
-
-
 def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
     """The backend's functions in one piece (``laplex._sorted``) for rows x; None if it has none, or if something
     traces or transforms the call, or differentiates it in forward mode: scans have all of these."""

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, shaped, softness
+from laplex.soft._rows import check_finite, fused, restored, rows_along, softness
 
 
 class Sorted(NamedTuple):
@@ -42,6 +43,7 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
+    flag(where, "descending", descending)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
 
 
@@ -57,6 +59,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
+    flag(where, "descending", descending)
     check_finite(where, rows)
     tau = softness(where, tau, rows)
     return SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending)
@@ -71,19 +74,20 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     rows = rows_along(where, x, dim)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
+    flag(where, "largest", largest)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
 
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
+    flag(where, "hard", hard)
     module = fused(rows, tau)
     if module is None:
         check_finite(where, rows)
         permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
-        values, order = _FusedSort.apply(where, rows, tau, descending, module)
-        values = values if k == rows.shape[-1] else values[..., :k]
-        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k)
+        values, order, factors = _FusedSort.apply(where, rows, tau, descending, k, module)
+        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k, factors=factors)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
     return Sorted(restored(values, x, dim), permutation)
@@ -97,35 +101,32 @@ def _mean(permutation: SoftPermutation) -> Tensor:
 
 
 class _FusedSort(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward, and tau's gradient, by products."""
 
     @staticmethod
     def forward(
-        ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, module: ModuleType
-    ) -> tuple[Tensor, Tensor]:
-        x, each_tau = flat(rows, tau)
-        values, sorted_x, order, factors = module.values(where, x, each_tau, descending)
-        order = shaped(order, rows)
+        ctx: Any, where: str, rows: Tensor, tau: Tensor, descending: bool, k: int, module: ModuleType
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        values, sorted_x, order, factors = module.values(where, rows.contiguous(), tau.contiguous(), descending, k)
         ctx.save_for_backward(rows, tau, sorted_x, order, factors)
-        ctx.mark_non_differentiable(order)
-        ctx.descending, ctx.module = descending, module
-        return shaped(values, rows), order
+        ctx.mark_non_differentiable(order, factors)
+        ctx.set_materialize_grads(False)  # those of the order would be zeros, written and never read
+        ctx.descending, ctx.k, ctx.module = descending, k, module
+        return values, order, factors
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _order_bar: Any) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None, *_others: None) -> tuple[Tensor | None, ...]:
         rows, tau, sorted_x, order, factors = ctx.saved_tensors
         _, need_x, need_tau = ctx.needs_input_grad[:3]
+        if g is None:
+            return (None,) * 6
         by_products = need_x and builds_graph(), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
-            return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending))
+            return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))
 
         x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
-            (flat_g, each_tau), flat_order = flat(g, tau), order.view(sorted_x.shape)
-            pulled = ctx.module.pull_values(flat_g, sorted_x, flat_order, factors, each_tau, ctx.descending)
-            x_bar = shaped(pulled, rows)
-        return None, x_bar, tau_bar, None, None
+            each_tau = tau.contiguous()
+            x_bar = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
+        return None, x_bar, tau_bar, None, None, None

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through, builds_graph, scan
 from laplex.soft._rows import (
     check_finite,
@@ -31,7 +32,6 @@ from laplex.soft._rows import (
     readable,
     restored,
     rows_along,
-    shaped,
     softness,
     symmetric,
 )
@@ -58,6 +58,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     rows = rows_along(where, x, dim)
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
+    flag(where, "hard", hard)
     module = fused(rows, tau, count)
     mask: Tensor
     if module is None:
@@ -86,18 +87,15 @@ def _hard_mask(rows: Tensor, count: Tensor) -> Tensor:
 
 
 class _FusedMask(torch.autograd.Function):
-    """Forward and backward in one piece each; backward of a backward by scans.
-
-    Rows (*batch, n) are made flat in here, so that autograd sees no reshaping.
-    """
+    """Forward and backward in one piece each; backward of a backward by scans."""
 
     @staticmethod
     def forward(ctx: Any, where: str, rows: Tensor, count: Tensor, tau: Tensor, module: ModuleType) -> Tensor:
-        x, each_tau = flat(rows, tau)
-        mask, threshold = module.mask(where, x, count.reshape(-1).contiguous(), each_tau)
+        mask: Tensor
+        mask, threshold = module.mask(where, rows.contiguous(), count.contiguous(), tau.contiguous())
         ctx.save_for_backward(rows, count, tau, threshold)
         ctx.module = module
-        return shaped(mask, rows)
+        return mask
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -105,9 +103,8 @@ class _FusedMask(torch.autograd.Function):
         if builds_graph():
             bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
             return None, *bars, None
-        (x, each_tau), flat_g = flat(rows, tau), flat(g, tau)[0]
-        x_bar, k_bar, tau_bar = ctx.module.pull_mask(flat_g, x, count.reshape(-1).contiguous(), each_tau, threshold)
-        return None, shaped(x_bar, rows), k_bar.view(tau.shape), tau_bar.view(tau.shape), None
+        each = (part.contiguous() for part in (g, rows, count, tau))
+        return None, *ctx.module.pull_mask(*each, threshold), None
 
 
 def quantile(x: Tensor, q: Any, dim: int = -1, *, tau: Any, weights: Tensor | None = None) -> Tensor:
@@ -151,16 +148,22 @@ def _threshold(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tenso
 
     The closed form has no derivatives; two steps of Newton's method give those of the first and the second order, and
     remove its rounding errors. Both terms of a step have the factor e^(distance to the nearest x). Where that makes
-    rounding errors of k large, the sum is flat, and b stays where it is.
+    rounding errors of k large, the sum is flat, and b stays where it is. Where tau is larger than the range of x, F is
+    measured from 1/2, which sums of F lose: for a huge tau the median is the mean.
     """
     anchor, b = _closed_form(x.detach(), mass.detach(), (sides[0].detach(), sides[1].detach()), tau.detach())
-    moved, k = x - anchor[:, None], sides[0]
+    moved, (k, rest) = x - anchor[:, None], sides
+    is_wide = x.detach().amax(-1) - x.detach().amin(-1) < tau.detach()
     for _ in range(2):
         u = (moved - b[:, None]) / tau[:, None]
         nearest = u.detach().abs().masked_fill(mass.detach() == 0, math.inf).amin(-1)
         density = mass * torch.exp(torch.clamp(nearest[:, None] + _minus_distance(u), max=0.0))
         above = torch.where(u < 0, 0.0, mass).sum(-1)
-        excess = (above - k) * nearest.clamp(max=700.0).exp() + torch.where(u < 0, density, -density).sum(-1) / 2
+        scale = nearest.clamp(max=700.0).exp()
+        excess = (above - k) * scale + torch.where(u < 0, density, -density).sum(-1) / 2
+        from_half = torch.expm1(_minus_distance(u))
+        odd = (mass * torch.where(u < 0, from_half, -from_half)).sum(-1)
+        excess = torch.where(is_wide, ((rest - k) + odd) / 2 * scale, excess)
         noise = torch.where(excess.abs() < 0.05 * density.sum(-1), 0.0, excess).detach()
         b = b + 2 * tau * (excess - noise) / density.sum(-1)
     return anchor, b

@@ -99,7 +99,9 @@ def _score(sorting: Sorting, y: Tensor | None, w: Tensor | None, kind: str) -> C
 def _bounds(where: str, s: Tensor, bounds: tuple[float, float] | None) -> tuple[Tensor, Tensor]:
     """The logarithms of the least and the largest tau, (h,) each."""
     if bounds is not None:
-        if not 0 < bounds[0] < bounds[1] < math.inf:
+        pair = isinstance(bounds, tuple | list) and len(bounds) == 2
+        pair = pair and all(isinstance(bound, int | float) for bound in bounds)
+        if not pair or not 0 < bounds[0] < bounds[1] < math.inf:
             raise ValueError(f"{where}: `bounds` must be two positive numbers, the smaller one first, got {bounds!r}")
         return tuple(torch.full_like(s[:, 0], math.log(bound)) for bound in bounds)  # type: ignore[return-value]
     n = s.shape[-1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex.stats._estimation import Find, estimation
 from laplex.stats._line import Line, cumulative, one_sided, read, take
@@ -80,6 +81,7 @@ def kde_sample(
     w = masses(where, "weights", weights, x)
     tau = length_scale(where, tau, x)
     count = integer(where, "count", count, 0)
+    generator = counts.generator(where, generator, x.device)
     batch = batch_shape(where, tau, x=x, weights=w)
     n, h = x.shape[-1], math.prod(batch)
     uniform = torch.rand(2, h, count, generator=generator, device=x.device, dtype=torch.float64)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex.stats._mmd import gaps, spreads_in_order, squared_norms_in_order
 from laplex.stats._order import sort
@@ -79,7 +80,7 @@ def permutation_test(
     with torch.no_grad():
         data = merged(where, x, y, None, None, unbiased, 1.0 if tau is None else tau)
         values = _of_function(where, statistic, data) if callable(statistic) else _of_name(statistic, data, unbiased)
-        blocks = _labels(data, permutations, generator)
+        blocks = _labels(data, permutations, counts.generator(where, generator, data.z.device))
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)
         reached = null >= (observed - ROUNDING * observed.abs())[:, None]
         p = (1 + reached.sum(-1)).double() / (1 + permutations)

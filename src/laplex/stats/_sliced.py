@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks import counts
 from laplex._checks.counts import integer
 from laplex.stats._energy import energy_distance
 from laplex.stats._mmd import mmd
@@ -133,9 +134,8 @@ def _directions(
                 f"{tuple(given.shape)}"
             )
         return given.to(device=device, dtype=torch.float64)
-    drawn = torch.randn(
-        integer(where, "projections", projections), d, generator=generator, device=device, dtype=torch.float64
-    )
+    p, generator = integer(where, "projections", projections), counts.generator(where, generator, device)
+    drawn = torch.randn(p, d, generator=generator, device=device, dtype=torch.float64)
     unit: Tensor = drawn / torch.linalg.vector_norm(drawn, dim=-1, keepdim=True)
     return unit
 

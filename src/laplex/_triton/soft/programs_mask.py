@@ -176,48 +176,66 @@ def mask_program(
 
 
 @program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
-def reduce_mask_program(g, x, tau, k_wanted, threshold, parts, n, tiles, EXACT: tl.constexpr, TILE: tl.constexpr):
-    """A tile's share of the sums of f, f g, f u and f g u: parts (h, 4, tiles)."""
-    tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
+def reduce_mask_program(
+    g, x, tau, k_wanted, threshold, parts, n, count, steps, EXACT: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """A part's share of the sums of f, f g, f u and f g u: parts (h, 4, count). A part is ``steps`` tiles."""
+    own, batch = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64)
     base, length = batch * n, tl.load(tau + batch)
-    place, inside, _start, _end = places_of(tile, n, TILE)
-    b = threshold + 3 * batch
-    numbers = tl.load(x + base + place, mask=inside, other=0.0)
-    u, f = _density(numbers, tl.load(b), tl.load(b + 1), tl.load(b + 2), length, rate_of(length), EXACT)
-    f = tl.where(inside, f, 0.0)
-    fg = f * tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
-    part = parts + batch * 4 * tiles + tile
-    tl.store(part, tl.sum(f, 0))
-    tl.store(part + tiles, tl.sum(fg, 0))
-    tl.store(part + 2 * tiles, tl.sum(f * u, 0))
-    tl.store(part + 3 * tiles, tl.sum(fg * u, 0))
+    rate, b = rate_of(length), threshold + 3 * batch
+    anchor, offset, nearest = tl.load(b), tl.load(b + 1), tl.load(b + 2)
+    one, of_g = tl.zeros([TILE], tl.float64), tl.zeros([TILE], tl.float64)
+    of_u, of_both = tl.zeros([TILE], tl.float64), tl.zeros([TILE], tl.float64)
+    for turn in range(0, steps):
+        place, inside, _start, _end = places_of(own.to(tl.int64) * steps + turn, n, TILE)
+        numbers = tl.load(x + base + place, mask=inside, other=0.0)
+        u, f = _density(numbers, anchor, offset, nearest, length, rate, EXACT)
+        f = tl.where(inside, f, 0.0)
+        fg = f * tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
+        one, of_g, of_u, of_both = one + f, of_g + fg, of_u + f * u, of_both + fg * u
+    part = parts + batch * 4 * count + own
+    tl.store(part, tl.sum(one, 0))
+    tl.store(part + count, tl.sum(of_g, 0))
+    tl.store(part + 2 * count, tl.sum(of_u, 0))
+    tl.store(part + 3 * count, tl.sum(of_both, 0))
+
+
+@triton.jit
+def _added_up(parts, count, PARTS: tl.constexpr):
+    lane = tl.arange(0, PARTS)
+    return tl.sum(tl.load(parts + lane, mask=lane < count, other=0.0), 0)
 
 
 @program(numbers="n", callers=("g", "x", "tau", "k_wanted"))
 def pull_mask_program(
-    g, x, tau, k_wanted, threshold, sums, x_bar, k_bar, tau_bar, n, tiles,
-    EXACT: tl.constexpr, ALONE: tl.constexpr, TILE: tl.constexpr,
+    g, x, tau, k_wanted, threshold, parts, x_bar, k_bar, tau_bar, n, count, steps,
+    EXACT: tl.constexpr, ALONE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of a tile's numbers; the first tile of a row writes those of k and tau. ``sums`` is (h, 4), unless
-    ALONE: then they are of this tile."""
-    tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
-    base, length, count = batch * n, tl.load(tau + batch), tl.load(k_wanted + batch)
-    rate = rate_of(length)
-    place, inside, _start, _end = places_of(tile, n, TILE)
-    b = threshold + 3 * batch
-    nearest = tl.load(b + 2)
-    numbers = tl.load(x + base + place, mask=inside, other=0.0)
-    u, f = _density(numbers, tl.load(b), tl.load(b + 1), nearest, length, rate, EXACT)
-    v = tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
+    """The gradients of a part's numbers; the first part of a row writes those of k and tau. Every program adds up
+    ``parts`` again: there are few. ALONE: the row is one tile, and its sums are made here."""
+    own, batch = tl.program_id(0) % count, (tl.program_id(0) // count).to(tl.int64)
+    base, length, wanted = batch * n, tl.load(tau + batch), tl.load(k_wanted + batch)
+    rate, b = rate_of(length), threshold + 3 * batch
+    anchor, offset, nearest = tl.load(b), tl.load(b + 1), tl.load(b + 2)
     if ALONE:
+        place, inside, _start, _end = places_of(own, n, TILE)
+        numbers = tl.load(x + base + place, mask=inside, other=0.0)
+        u, f = _density(numbers, anchor, offset, nearest, length, rate, EXACT)
+        v = tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
         f = tl.where(inside, f, 0.0)
         one, of_g = tl.sum(f, 0), tl.sum(f * v, 0)
         of_u, of_both = tl.sum(f * u, 0), tl.sum(f * v * u, 0)
     else:
-        one, of_g = tl.load(sums + 4 * batch), tl.load(sums + 4 * batch + 1)
-        of_u, of_both = tl.load(sums + 4 * batch + 2), tl.load(sums + 4 * batch + 3)
-    soft = (count > 0.0) & (count < n.to(tl.float64))
+        row = parts + batch * 4 * count
+        one, of_g = _added_up(row, count, PARTS), _added_up(row + count, count, PARTS)
+        of_u, of_both = _added_up(row + 2 * count, count, PARTS), _added_up(row + 3 * count, count, PARTS)
+    soft = (wanted > 0.0) & (wanted < n.to(tl.float64))
     mean, scale = of_g / one, decay_over(nearest * length, rate, EXACT) * 0.5 / length
-    tl.store(x_bar + base + place, tl.where(soft, scale * f * (v - mean), 0.0), mask=inside)
-    tl.store(k_bar + batch, tl.where(soft, mean, 0.0), mask=tile == 0)
-    tl.store(tau_bar + batch, tl.where(soft, scale * (mean * of_u - of_both), 0.0), mask=tile == 0)
+    for turn in range(0, steps):
+        place, inside, _start, _end = places_of(own.to(tl.int64) * steps + turn, n, TILE)
+        numbers = tl.load(x + base + place, mask=inside, other=0.0)
+        _u, f = _density(numbers, anchor, offset, nearest, length, rate, EXACT)
+        v = tl.load(g + base + place, mask=inside, other=0.0).to(tl.float64)
+        tl.store(x_bar + base + place, tl.where(soft, scale * f * (v - mean), 0.0), mask=inside)
+    tl.store(k_bar + batch, tl.where(soft, mean, 0.0), mask=own == 0)
+    tl.store(tau_bar + batch, tl.where(soft, scale * (mean * of_u - of_both), 0.0), mask=own == 0)

@@ -21,12 +21,19 @@ from laplex._triton.soft.tiles import (
 )
 
 
+@triton.jit
+def _cotangents(g, place, inside, n, wanted, DESCENDING: tl.constexpr):
+    """g at ascending places; 0 for values that were not wanted."""
+    index = (n - 1 - place) if DESCENDING else place
+    return tl.load(g + index, mask=inside & (index < wanted), other=0.0).to(tl.float64)
+
+
 @program(numbers="n", callers=("tau", "g"))
 def reduce_sort_program(
-    position, tau, g, factors, scratch, n, tiles,
+    position, tau, g, factors, scratch, n, tiles, wanted,
     PULL: tl.constexpr, DESCENDING: tl.constexpr, EXACT: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Write a tile's totals: of ones; to PULL, of w = g / E and z = w D / E."""
+    """Write a tile's totals: of ones; to PULL, of w = g / E and z = w D / E. Only the first ``wanted`` have a g."""
     tile, batch = tl.program_id(0) % tiles, (tl.program_id(0) // tiles).to(tl.int64)
     row, base = scratch + batch * ROOM * tiles, batch * n
     rate = rate_of(tl.load(tau + batch))
@@ -36,7 +43,7 @@ def reduce_sort_program(
     store_ends(row, tile, tiles, first, last)
     to_last, to_first = decay_over(last - p, rate, EXACT), decay_over(p - first, rate, EXACT)
     if PULL:
-        v = tl.load(g + base + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
+        v = _cotangents(g + batch * wanted, place, inside, n, wanted, DESCENDING)
         v *= tl.load(factors + 3 * base + place, mask=inside, other=0.0).to(tl.float64)
         z = v * tl.load(factors + 3 * base + n + place, mask=inside, other=0.0).to(tl.float64)
         store_totals(row, tile, tiles, 2, z, to_last, to_first)
@@ -51,11 +58,12 @@ def reduce_sort_program(
 
 @program(numbers="n", callers=("x", "tau"))
 def values_program(
-    x, position, order, tau, scratch, values, factors, n, tiles,
+    x, position, order, tau, scratch, values, factors, n, tiles, wanted,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SORT: tl.constexpr, SPANS: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """The softly sorted values of a tile, and 1 / E, D / E and C for the gradient.
+    """The softly sorted values of a tile, of which the first ``wanted`` are stored, and 1 / E, D / E and C for the
+    gradient.
 
     SORT: the row is sorted here, and position and order are written.
     """
@@ -70,8 +78,8 @@ def values_program(
         first, last = at_ends(number.to(tl.float64), n)
         fault = fault_of(first, last, rate)
         _values(
-            number, row, values + base, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
-            DESCENDING, EXACT, ALONE, SPANS,
+            number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
+            wanted, DESCENDING, EXACT, ALONE, SPANS,
         )  # fmt: skip
     else:
         first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
@@ -79,14 +87,14 @@ def values_program(
             number = tl.load(position + base + tl.minimum(place, n - 1))
             fault = fault_of(tl.load(position + base), tl.load(position + base + n - 1), rate)
             _values(
-                number, row, values + base, factors + 3 * base, tile, tiles, first, last, fault, length, rate, n,
-                DESCENDING, EXACT, ALONE, SPANS,
+                number, row, values + batch * wanted, factors + 3 * base, tile, tiles, first, last, fault, length, rate,
+                n, wanted, DESCENDING, EXACT, ALONE, SPANS,
             )  # fmt: skip
 
 
 @triton.jit
 def _values(
-    number, row, values, factors, tile, tiles, first, last, fault, tau, rate, n,
+    number, row, values, factors, tile, tiles, first, last, fault, tau, rate, n, wanted,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SPANS: tl.constexpr,
 ):  # fmt: skip
     p = number.to(tl.float64)
@@ -108,7 +116,8 @@ def _values(
     weight = 1.0 / (left + right - 1.0)
     shift = (right_p - left_p) * (LN_2 * weight)
     odd = (right - tied_right) - (left - tied_left)
-    tl.store(values + ((n - 1 - place) if DESCENDING else place), fault + p + tau * shift, mask=inside)
+    index = (n - 1 - place) if DESCENDING else place
+    tl.store(values + index, fault + p + tau * shift, mask=inside & (index < wanted))
     tl.store(factors + place, weight, mask=inside)
     tl.store(factors + n + place, shift, mask=inside)
     tl.store(factors + 2 * n + place, ((left_p + right_p) * LN_2 - shift * odd) * weight, mask=inside)
@@ -116,7 +125,7 @@ def _values(
 
 @program(numbers="n", callers=("tau", "g"))
 def pull_sort_program(
-    position, order, tau, g, factors, scratch, x_bar, n, tiles,
+    position, order, tau, g, factors, scratch, x_bar, n, tiles, wanted,
     DESCENDING: tl.constexpr, EXACT: tl.constexpr, ALONE: tl.constexpr, SPANS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile's numbers."""
@@ -127,7 +136,7 @@ def pull_sort_program(
     first, last = tl.load(position + base + start).to(tl.float64), tl.load(position + base + end).to(tl.float64)
     if has_turn(first, last, rate, SPANS, EXACT):
         p = tl.load(position + base + tl.minimum(place, n - 1)).to(tl.float64)
-        own = tl.load(g + base + ((n - 1 - place) if DESCENDING else place), mask=inside, other=0.0).to(tl.float64)
+        own = _cotangents(g + batch * wanted, place, inside, n, wanted, DESCENDING)
         w = own * tl.load(factors + 3 * base + place, mask=inside, other=0.0).to(tl.float64)
         z = w * tl.load(factors + 3 * base + n + place, mask=inside, other=0.0).to(tl.float64)
         result = own * tl.load(factors + 3 * base + 2 * n + place, mask=inside, other=0.0).to(tl.float64) - w
