@@ -1,12 +1,17 @@
 """Gaussian processes with few states on the GPU, under Triton's interpreter, against the C++ core: chunks are tiny."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from laplex import gp
 from laplex._states import chain, cpp, likelihood, walk
 from laplex._triton import tuning
-from laplex._triton.states import launch
+from laplex._triton.launch import Launch, state
+from laplex._triton.recording import recorded
+from laplex._triton.repetition import replay_of
+from laplex._triton.states import carry, launch
 from laplex.gp import _process
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
@@ -182,3 +187,29 @@ def test_scans_of_columns(size, n, reverse, on):
         launch.scan_matrices(steps, both_ways, reverse), cpp.scan_matrices(steps, both_ways, reverse)
     )
     assert launch.scan(steps, source[..., :0], reverse).shape == (2, n, size, 0)
+
+
+def only_noted(program, grid, tensors, *_):
+    state.recorder.launched(Launch(SimpleNamespace(), grid, tensors, ()))
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "sum"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_all_launches_can_be_replayed(name, in_order, on, monkeypatch):
+    """Between the launches of a likelihood, and of its pullback, torch computes nothing that a replay would leave out."""
+    on(launch)
+    for module in (launch, carry):
+        monkeypatch.setattr(module, "launch", only_noted)
+    t, y, noise = drawn(37)
+    blocks = KERNELS[name](1.0).components()
+    rates, squares = (torch.tensor([[getattr(one, part) for one in blocks]] * 2).double() for part in ("rate", "square"))
+    g, kinds = torch.tensor([[x for one in blocks for x in one.g]] * 2).double(), tuple(one.size for one in blocks)
+    given = [torch.ones_like(t), rates, squares, g, noise, y], kinds, None if in_order else t.argsort(-1), None
+    with recorded((), None) as forward:
+        totals, *saved = launch._filter(*given, keep=True)
+    bars = totals[0].clone(), totals[1].clone()
+    with recorded((), None) as backward:
+        gradients = launch._pull(*given, *saved, *bars)
+    for recording, results, more in ((forward, (totals, *saved), ()), (backward, gradients, (*saved, *bars))):
+        assert not recording.failed
+        assert replay_of(recording, launch._inputs(*given, *more)[0], results) is not None

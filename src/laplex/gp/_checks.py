@@ -137,6 +137,8 @@ def number_or_tensor(where: str, name: str, value: Any, t: Tensor) -> Tensor:
     """A number, an array or a tensor, in float64, on the device of the times."""
     if isinstance(value, Tensor):
         same_device(where, name, value, t)
+        if value.dtype == torch.float64 and value.device == t.device:
+            return value
     try:
         if isinstance(value, bool):
             raise TypeError

@@ -71,9 +71,9 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        own = [value.shape for value in (getattr(self, name) for name in self.names) if isinstance(value, Tensor)]
-        inner = [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
-        shapes = [shape for shape in (*own, *inner) if shape]
+        values = [self._held(name) for name in self.names]
+        shapes = [value.shape for value in values if isinstance(value, Tensor) and value.dim()]
+        shapes += [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
         return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
 
     def __add__(self, other: object) -> Kernel:
@@ -100,19 +100,24 @@ class Kernel(nn.Module, ABC):
 
     def _hold(self, name: str, value: Any) -> None:
         """Keep a parameter: tensors move with the module, and are in its state."""
-        if isinstance(value, nn.Parameter):
+        if type(value) is not Tensor and isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Tensor):
             self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
             setattr(self, name, value)
 
+    def _held(self, name: str) -> Any:
+        """A parameter. Tensors are found here at once, and otherwise only after everything else."""
+        value = self._buffers.get(name)
+        return getattr(self, name) if value is None else value
+
     def _positive(self, **values: Any) -> None:
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
             for one in _extremes(value):
-                if not 0 < one < float("inf"):
+                if not 0 < one < math.inf:
                     text = f"`{name}` must be positive and finite, got {one:g}"
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
             self._hold(name, value)
@@ -137,7 +142,7 @@ class Kernel(nn.Module, ABC):
 
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
-        value = getattr(self, name)
+        value = self._held(name)
         if not isinstance(value, Tensor):
             return float(value)
         return value.double() if _reading.read is None else _reading.read(value)
@@ -226,7 +231,7 @@ def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
         return [float(value)]
-    if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
+    if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():
         return []
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
 

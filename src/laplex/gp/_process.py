@@ -129,8 +129,9 @@ class GaussianProcess:
                 checks.finite_observations(where, residual)
             self._check_pivots(where, failed)
             warn_of_lost_digits(where, max(loss))
-        value: Tensor = density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
-        return value
+        if dtype == torch.float64:
+            return density.value
+        return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     def _density(self, y: Tensor) -> Density:
         """Of observations minus the mean, y (*batch, n)."""
@@ -203,7 +204,7 @@ class GaussianProcess:
             self._check_pivots(where, *checks.read(failed))
         return factored, line
 
-    def _check_pivots(self, where: str, failed: list[float]) -> None:
+    def _check_pivots(self, where: str, failed: Sequence[float]) -> None:
         """Raise if K + diag is not positive definite: if a series has a point without a positive pivot."""
         if max(failed) >= 0:
             series = next(i for i, point in enumerate(failed) if point >= 0)
@@ -358,7 +359,7 @@ class GaussianProcess:
 
 def _read(density: Density) -> list[list[float]]:
     """The values, the points without a positive pivot and the losses, of all series; on a GPU with one wait."""
-    values = density.value.reshape(-1)
     if isinstance(density.failed, Tensor) and isinstance(density.loss, Tensor):
-        return checks.read(values, density.failed, density.loss)
-    return [values.tolist(), list(map(float, density.failed)), list(density.loss)]
+        return checks.read(density.value.reshape(-1), density.failed, density.loss)
+    values = [density.value.item()] if density.value.numel() == 1 else density.value.reshape(-1).tolist()
+    return [values, density.failed.tolist(), density.loss.tolist()]

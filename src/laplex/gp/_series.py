@@ -37,10 +37,7 @@ class Series:
 
     def _sort(self) -> None:
         with normal_mode():  # later calls may differentiate
-            self._sort_now()
-
-    def _sort_now(self) -> None:
-        self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts)
+            self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts)
         self._line: Line | None = None
         self._version: int | None = 0  # how often the times were changed in place; None if that is not known
         if plainly_eager():
@@ -91,10 +88,11 @@ class Series:
 
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
-        m = values.shape[-1]
-        if values.shape != (*self.batch, m):
-            values = values.expand(*self.batch, m)
-        return values.double().reshape(self.batch.numel(), m)
+        values = values.double()
+        if values.dim() == 1 and not self.batch:
+            return values[None]
+        values = values.expand(*self.batch, values.shape[-1])
+        return values.reshape(self.batch.numel(), values.shape[-1])
 
     def shaped(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`flat`, of (h, ...)."""
