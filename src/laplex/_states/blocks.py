@@ -90,6 +90,12 @@ class Blocks(NamedTuple):
         return list(parts)
 
 
+def blocks_only(components: Sequence[Component]) -> list[Block] | None:
+    """The components, if all of them are blocks."""
+    blocks = [one for one in components if isinstance(one, Block)]
+    return blocks if len(blocks) == len(components) else None
+
+
 def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:
     """All blocks as tensors."""
     kinds = tuple(block.size for block in blocks)

@@ -12,7 +12,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._checks.solves import warn_of_lost_digits
 from laplex._eager import normal_mode
-from laplex._states.blocks import Block, stacked
+from laplex._states.arithmetic import blocks_of_numbers
+from laplex._states.blocks import blocks_only, stacked
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
 from laplex._states.exposures import Events
@@ -141,7 +142,12 @@ class GaussianProcess:
             if read is not None:
                 inputs = [series.complete(part) for part in (self.t, self.diag, y)]
                 return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
-        result = self._likelihood(self.kernel.components(), self._line(), self._flat_diag(), series.flat(y))
+        kernel, h, line = self.kernel, series.batch.numel(), self._line()
+        blocks = blocks_of_numbers(kernel.components_by, self.t, h) if isinstance(line, Line) else None
+        if blocks is not None:
+            result = block_likelihood(line, blocks, self._flat_diag(), series.flat(y))
+        else:
+            result = self._likelihood(kernel.components(), line, self._flat_diag(), series.flat(y))
         return Density(series.shaped(self._value(result)), result.loss, result.failed)
 
     def _numbers(self) -> Numbers | None:
@@ -166,8 +172,8 @@ class GaussianProcess:
 
     def _likelihood(self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor) -> Result:
         """As a chain of states; diag and y (h, n) in the caller's order."""
-        blocks = [one for one in components if isinstance(one, Block)]
-        if len(blocks) == len(components) and isinstance(line, Line):
+        blocks = blocks_only(components)
+        if blocks is not None and isinstance(line, Line):
             return block_likelihood(line, stacked(blocks, self.series.spread), diag, y)
         return chain_likelihood(line, self._chain(components, line), line.take(y))
 
