@@ -111,7 +111,8 @@ def test_the_arithmetic_of_a_kernel_is_one_node(on):
     on(launch)
     t, one = torch.zeros(3, dtype=torch.float64), torch.ones((), dtype=torch.float64, requires_grad=True)
     for kernel in (gp.SHO(one, 0.05 * one, one) + gp.Matern52(one), 2.0 * gp.Exponential(one) * gp.Exponential(3.0)):
-        blocks = arithmetic.blocks_of_numbers(kernel.components_by, t, 2)
+        blocks, variance = arithmetic.blocks_of_numbers(kernel.components_by, t, 2)
+        assert variance == pytest.approx(float(kernel(t[:1])))
         assert type(blocks.rates.grad_fn.next_functions[0][0]).__name__ == "_ArithmeticBackward"
         want = stacked(kernel.components(), lambda value: torch.as_tensor(value, dtype=torch.float64).expand(2))
         torch.testing.assert_close(tuple(blocks), tuple(want))
@@ -226,15 +227,15 @@ def only_noted(program, grid, tensors, *_):
 @pytest.mark.parametrize("name", ["exponential", "underdamped", "sum"])
 @pytest.mark.parametrize("in_order", [True, False])
 def test_all_launches_can_be_replayed(name, in_order, on, monkeypatch):
-    """Between the launches of a likelihood, and of its pullback, torch computes nothing that a replay would leave out."""
+    """Between the launches of a likelihood and of its pullback torch computes nothing that a replay would leave out."""
     on(launch)
     for module in (launch, carry):
         monkeypatch.setattr(module, "launch", only_noted)
     t, y, noise = drawn(37)
     blocks = KERNELS[name](1.0).components()
-    rates, squares = (torch.tensor([[getattr(one, part) for one in blocks]] * 2).double() for part in ("rate", "square"))
-    g, kinds = torch.tensor([[x for one in blocks for x in one.g]] * 2).double(), tuple(one.size for one in blocks)
-    given = [torch.ones_like(t), rates, squares, g, noise, y], kinds, None if in_order else t.argsort(-1), None
+    kernel = stacked(blocks, lambda value: torch.full((2,), value, dtype=torch.float64))
+    numbers = [part.contiguous() for part in kernel[1:]]
+    given = [torch.ones_like(t), *numbers, noise, y], kernel.kinds, None if in_order else t.argsort(-1), None
     with recorded((), None) as forward:
         totals, *saved = launch._filter(*given, keep=True)
     bars = totals[0].clone(), totals[1].clone()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from laplex._eager import apart, plain
 from laplex._scan.autograd import bars_through
-from laplex._states.blocks import Blocks, blocks_only, stacked
+from laplex._states.blocks import Blocks, blocks_only, numbers_of, stacked, variance_of
 from laplex._states.components import Component
 from laplex._states.fast import module_for
 from laplex._states.numbers import Number
@@ -23,8 +23,11 @@ from laplex._states.numbers import Number
 Components = Callable[[Callable[[Tensor], Any]], Sequence[Component]]  # read -> the components of a kernel
 
 
-def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> Blocks | None:
-    """The blocks of a kernel for h series whose parameters are numbers on the device of ``sample``; None for others."""
+def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[Blocks, float] | None:
+    """The blocks of a kernel for h series whose parameters are numbers on the device of ``sample``, and k(0).
+
+    None for other kernels.
+    """
     if module_for(sample) is None:
         return None
     parameters: list[Tensor] = []
@@ -45,12 +48,11 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> Blocks 
         return None  # tensors, which the kernel is then given, divide by 0, and more
     if blocks is None:
         return None
-    kinds = tuple(block.size for block in blocks)
-    columns = [*(b.rate for b in blocks), *(b.square for b in blocks), *(g for b in blocks for g in b.g)]
+    kinds, columns = numbers_of(blocks)
     if any(isinstance(one, Tensor) for one in columns):
         return None
     parts = _Arithmetic.apply(_rows(columns, len(parameters), sample), kinds, components, *parameters)
-    return Blocks(kinds, *(part.expand(h, -1) for part in parts))
+    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
 
 
 def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
@@ -88,7 +90,9 @@ def _differentiable(
     def numbers(*given: Tensor) -> Tensor:
         rest = iter(given)
         blocks = blocks_only(components(lambda _: next(rest).double().reshape(())))
-        made = stacked(blocks, lambda value: torch.as_tensor(value, dtype=bar.dtype, device=bar.device).reshape(1))
+        made = stacked(
+            blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype, device=bar.device).reshape(1)
+        )
         return torch.cat(made[1:], -1)[0]
 
     return bars_through(numbers, tuple(apart(parameters)), bar, needed)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laplex._compiled import core
 from laplex._eager import apart, plain, plainly_eager
-from laplex._states.blocks import Block
+from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
 from laplex._states.numbers import Number, Real
 
@@ -66,6 +66,7 @@ class Numbers(NamedTuple):
     values: list[Any]  # (2 B + s,): the rates, the squares, and g; each a number or a Number
     batch: torch.Size
     parameters: list[Tensor]  # what the values depend on
+    variance: Real  # k(0)
 
     def matrix(self) -> array[float]:
         """(h, 2 B + s). (An ``array`` tells its address faster than NumPy's arrays do.)"""
@@ -97,18 +98,14 @@ class Numbers(NamedTuple):
 
 def numbers(components: Sequence[Component], reader: Reader) -> Numbers | None:
     """The numbers of components that are blocks of numbers; None for others, and for more states than C++ takes."""
-    rates, squares, g, kinds = [], [], list[Any](), list[int]()
-    for block in components:
-        if not isinstance(block, Block):
-            return None
-        rates.append(block.rate)
-        squares.append(block.square)
-        g += block.g
-        kinds.append(block.size)
-    values, size = [*rates, *squares, *g], sum(kinds)
+    blocks = blocks_only(components)
+    if blocks is None:
+        return None
+    kinds, values = numbers_of(blocks)
+    size = sum(kinds)
     if size > core.MAX_STATES or any([isinstance(one, Tensor) for one in values]):
         return None
-    return Numbers(tuple(kinds), size, values, reader.batch, reader.tensors)
+    return Numbers(kinds, size, values, reader.batch, reader.tensors, variance_of(blocks))
 
 
 # --- The node ---------------------------------------------------------------------------------------------------------

@@ -133,12 +133,15 @@ class Kernel(nn.Module, ABC):
             self._hold(name, value)
 
     def _check_number(self, name: str, value: Any) -> None:
-        numeric = isinstance(value, Tensor) and value.is_floating_point()
+        numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
         if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
             got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            got += ", which is sparse" if isinstance(value, Tensor) and value.layout != torch.strided else ""
             raise TypeError(
                 f"laplex.gp.{type(self).__name__}: `{name}` must be a number or a floating-point tensor, got {got}"
             )
+        if isinstance(value, Tensor) and not value.numel():
+            raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must have a number, got an empty tensor")
 
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
@@ -155,6 +158,11 @@ class Kernel(nn.Module, ABC):
                 value = value.to(torch.promote_types(value.dtype, distance.dtype))
             values.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
         return values
+
+    def is_finite(self) -> bool:
+        """Whether all parameters are, as far as they can be read without a wait."""
+        parts = [part for part in self.modules() if isinstance(part, Kernel)]
+        return all(math.isfinite(one) for part in parts for name in part.names for one in _extremes(part._held(name)))
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
