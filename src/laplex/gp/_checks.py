@@ -12,7 +12,8 @@ from torch import Tensor
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.order import extremes, survey
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import WHERE, check_noise, check_observations
+from laplex.gp._range import WHERE as WHERE
+from laplex.gp._range import check_noise, check_observations
 
 
 def readable(x: Tensor) -> bool:

@@ -160,9 +160,9 @@ class Kernel(nn.Module, ABC):
         return values
 
     def is_finite(self) -> bool:
-        """Whether all parameters are, as far as they can be read without a wait."""
-        parts = [part for part in self.modules() if isinstance(part, Kernel)]
-        return all(math.isfinite(one) for part in parts for name in part.names for one in _extremes(part._held(name)))
+        """Whether all parameters are; on a GPU with a wait for each."""
+        values = [part._held(name) for part in self.modules() if isinstance(part, Kernel) for name in part.names]
+        return all(bool(torch.as_tensor(value).isfinite().all()) for value in values)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)

@@ -233,7 +233,7 @@ class GaussianProcess:
 
     def _check_variance(self, variance: Any) -> None:
         """Raise if k(0), a number or one for each series, is too large, or with the noise too small."""
-        check_variance(variance, lambda: self.diag)
+        check_variance(variance, self.kernel, lambda: self.diag)
 
     def _check_pivots(self, where: str, failed: Sequence[float]) -> None:
         """Raise if K + diag is not positive definite: if a series has a point without a positive pivot."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -12,17 +13,19 @@ from laplex._states.order import extremes
 from laplex.gp._kernel import Kernel
 
 WHERE = "laplex.gp.GaussianProcess"
-SMALLEST = 1e-150  # of a variance, and the inverse of the largest: products of two are finite, and not 0
-LARGEST = 1 / SMALLEST
+SMALLEST, LARGEST = 1e-150, 1e150  # variances: products of two are finite, and not 0; and the largest deviation
+LARGEST_NOISE = 1e300  # a variance whose inverse is a normal number
 
 
-def check_variance(variance: Any, diag: Callable[[], Tensor]) -> None:
+def check_variance(variance: Any, kernel: Kernel, diag: Callable[[], Tensor]) -> None:
     """Raise if squares of variances leave float64; given is k(0), a number or one for each series, and the noise."""
     if isinstance(variance, Tensor):
         if not (plainly_eager() and plain(variance)):
             return
         variance = variance.detach().cpu().numpy()
     smallest, largest = (variance, variance) if isinstance(variance, float) else (variance.min(), variance.max())
+    if math.isnan(largest) and kernel.is_finite():
+        refuse_numbers(kernel)
     if smallest < SMALLEST and plainly_eager() and plain(noise := diag()):
         smallest = max(smallest, extremes(noise)[1])  # where there is noise, the rest may be small
     if smallest < SMALLEST or largest > LARGEST:
@@ -34,7 +37,7 @@ def check_variance(variance: Any, diag: Callable[[], Tensor]) -> None:
 
 def check_noise(name: str, largest: float) -> None:
     """Raise if a variance, or the square of a deviation, has no inverse."""
-    most = LARGEST if name == "yerr" else LARGEST**2
+    most = LARGEST if name == "yerr" else LARGEST_NOISE
     if largest > most:
         raise ValueError(f"{WHERE}: `{name}` must be at most {most:g}, got {largest:g}; leave such observations out")
 
