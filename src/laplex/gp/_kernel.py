@@ -160,9 +160,13 @@ class Kernel(nn.Module, ABC):
         return values
 
     def is_finite(self) -> bool:
-        """Whether all parameters are; on a GPU with a wait for each."""
-        values = [part._held(name) for part in self.modules() if isinstance(part, Kernel) for name in part.names]
-        return all(bool(torch.as_tensor(value).isfinite().all()) for value in values)
+        """Whether all parameters are, and of the sign that they must have; on a GPU with a wait for each."""
+        for part in self.modules():
+            for name in part.names if isinstance(part, Kernel) else ():
+                value = torch.as_tensor(part._held(name))
+                if not bool((value.isfinite() & ((value > 0) | (name in part.signed))).all()):
+                    return False
+        return True
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
