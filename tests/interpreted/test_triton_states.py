@@ -1,12 +1,18 @@
 """Gaussian processes with few states on the GPU, under Triton's interpreter, against the C++ core: chunks are tiny."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from laplex import gp
-from laplex._states import chain, cpp, likelihood, walk
+from laplex._states import arithmetic, chain, cpp, likelihood, walk
+from laplex._states.blocks import stacked
 from laplex._triton import tuning
-from laplex._triton.states import launch
+from laplex._triton.launch import Launch, state
+from laplex._triton.recording import recorded
+from laplex._triton.repetition import replay_of
+from laplex._triton.states import carry, launch
 from laplex.gp import _process
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
@@ -40,7 +46,7 @@ def on(monkeypatch):
 
     def choose(module):
         monkeypatch.setattr(_process, "walkable", walk.walkable if module is cpp else lambda *tensors: False)
-        for user in (likelihood, chain):
+        for user in (likelihood, chain, arithmetic):
             monkeypatch.setattr(user, "module_for", lambda *tensors: module)
 
     return choose
@@ -82,6 +88,36 @@ def test_second_derivatives(on):
     t[:, 4] += 0.01  # no equal times, at which first derivatives jump
     for got, want in both(on, second_derivatives, t, y, noise):
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+
+
+def derivatives_of_parameters(t, y, noise):
+    """First and second ones of parameters in several precisions and shapes, one of which is there twice."""
+    one, other = torch.tensor(1.3, dtype=torch.float64, requires_grad=True), torch.tensor([2.1], requires_grad=True)
+    kernel = gp.Exponential(one, other) + gp.SHO(other, 0.7 * one, one)
+    value = gp.GaussianProcess(kernel, t, diag=noise).log_likelihood(y).sum()
+    first = torch.autograd.grad(value, (one, other), create_graph=True)
+    second = torch.autograd.grad(sum(bar.square().sum() for bar in first), (one, other))
+    assert [bar.dtype for bar in first] == [torch.float64, torch.float32]
+    return value.detach(), *(bar.detach() for bar in first), *second
+
+
+def test_derivatives_of_parameters(on):
+    for got, want in both(on, derivatives_of_parameters, *drawn(9)):
+        torch.testing.assert_close(got, want, rtol=1e-6 if got.dtype == torch.float32 else 1e-8, atol=1e-8)
+
+
+def test_the_arithmetic_of_a_kernel_is_one_node(on):
+    """A GPU launches every operation with a tensor; parameters of a batch and zeros are left to tensors."""
+    on(launch)
+    t, one = torch.zeros(3, dtype=torch.float64), torch.ones((), dtype=torch.float64, requires_grad=True)
+    for kernel in (gp.SHO(one, 0.05 * one, one) + gp.Matern52(one), 2.0 * gp.Exponential(one) * gp.Exponential(3.0)):
+        blocks, variance = arithmetic.blocks_of_numbers(kernel.components_by, t, 2)
+        assert variance == pytest.approx(float(kernel(t[:1])))
+        assert type(blocks.rates.grad_fn.next_functions[0][0]).__name__ == "_ArithmeticBackward"
+        want = stacked(kernel.components(), lambda value: torch.as_tensor(value, dtype=torch.float64).expand(2))
+        torch.testing.assert_close(tuple(blocks), tuple(want))
+    for kernel in (gp.Exponential(torch.ones(2)), gp.Exponential(1.0), gp.Exponential(one) + gp.Linear(one)):
+        assert arithmetic.blocks_of_numbers(kernel.components_by, t, 2) is None
 
 
 @pytest.mark.parametrize("name", ["exponential", "underdamped", "matern52"])
@@ -182,3 +218,29 @@ def test_scans_of_columns(size, n, reverse, on):
         launch.scan_matrices(steps, both_ways, reverse), cpp.scan_matrices(steps, both_ways, reverse)
     )
     assert launch.scan(steps, source[..., :0], reverse).shape == (2, n, size, 0)
+
+
+def only_noted(program, grid, tensors, *_):
+    state.recorder.launched(Launch(SimpleNamespace(), grid, tensors, ()))
+
+
+@pytest.mark.parametrize("name", ["exponential", "underdamped", "sum"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_all_launches_can_be_replayed(name, in_order, on, monkeypatch):
+    """Between the launches of a likelihood and of its pullback torch computes nothing that a replay would leave out."""
+    on(launch)
+    for module in (launch, carry):
+        monkeypatch.setattr(module, "launch", only_noted)
+    t, y, noise = drawn(37)
+    blocks = KERNELS[name](1.0).components()
+    kernel = stacked(blocks, lambda value: torch.full((2,), value, dtype=torch.float64))
+    numbers = [part.contiguous() for part in kernel[1:]]
+    given = [torch.ones_like(t), *numbers, noise, y], kernel.kinds, None if in_order else t.argsort(-1), None
+    with recorded((), None) as forward:
+        totals, *saved = launch._filter(*given, keep=True)
+    bars = totals[0].clone(), totals[1].clone()
+    with recorded((), None) as backward:
+        gradients = launch._pull(*given, *saved, *bars)
+    for recording, results, more in ((forward, (totals, *saved), ()), (backward, gradients, (*saved, *bars))):
+        assert not recording.failed
+        assert replay_of(recording, launch._inputs(*given, *more)[0], results) is not None

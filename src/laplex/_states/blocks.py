@@ -12,6 +12,7 @@ from torch import Tensor
 
 from laplex._eager import plainly_eager
 from laplex._states.components import Component, Reading, Spread, Value
+from laplex._states.numbers import Number
 
 SMALL = 1.0  # of |b D^2|: below, C and S are power series
 TERMS = 10
@@ -88,6 +89,24 @@ class Blocks(NamedTuple):
             parts.append(Block(kind, self.rates[:, i], self.squares[:, i], g, smooth=False))
             first += kind
         return list(parts)
+
+
+def blocks_only(components: Sequence[Component]) -> list[Block] | None:
+    """The components, if all of them are blocks."""
+    blocks = [one for one in components if isinstance(one, Block)]
+    return blocks if len(blocks) == len(components) else None
+
+
+def numbers_of(blocks: Sequence[Block]) -> tuple[tuple[int, ...], list[Any]]:
+    """The number of states of every block, and the rates, the squares, and g."""
+    kinds = tuple([block.size for block in blocks])
+    return kinds, [*[b.rate for b in blocks], *[b.square for b in blocks], *[one for b in blocks for one in b.g]]
+
+
+def variance_of(blocks: Sequence[Block]) -> Any:
+    """k(0), a number, or one for each series."""
+    firsts: list[Any] = [block.g[0] for block in blocks]
+    return sum([one.value if isinstance(one, Number) else one for one in firsts], 0.0)
 
 
 def stacked(blocks: Sequence[Block], spread: Spread) -> Blocks:

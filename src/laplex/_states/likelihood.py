@@ -103,11 +103,15 @@ class _Likelihood(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *(one for one in (order, counts) if one is not None), *saved)
         ctx.kinds, ctx.given, ctx.walker = kinds, (order is not None, counts is not None), walker
         ctx.mark_non_differentiable(loss, failed)
+        ctx.set_materialize_grads(False)  # of loss and failed; each would be a launch on a GPU
         return quad, logdet, loss, failed
 
     @staticmethod
     def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
         tensors, others = ctx.saved_tensors[:6], iter(ctx.saved_tensors[6:])
+        quad_bar, logdet_bar = (
+            tensors[0].new_zeros(len(tensors[0])) if g is None else g for g in (quad_bar, logdet_bar)
+        )
         order, counts = (next(others) if given else None for given in ctx.given)
         if torch.is_grad_enabled():
             return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None, None
@@ -155,7 +159,10 @@ class _Gaps(torch.autograd.Function):
     def forward(ctx: Any, t: Tensor, order: Tensor | None) -> Tensor:
         ctx.order = order
         ordered = t if order is None else t.gather(1, order)
-        return torch.nn.functional.pad(ordered.diff(dim=1), (1, 0))
+        gaps = torch.empty_like(ordered)
+        gaps[:, 0] = 0.0
+        torch.sub(ordered[:, 1:], ordered[:, :-1], out=gaps[:, 1:])
+        return gaps
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:

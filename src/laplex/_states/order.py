@@ -14,22 +14,22 @@ def readable(t: Tensor) -> bool:
     return core is not None and plainly_eager() and plain(t) and t.device.type == "cpu" and t.dtype == torch.float64
 
 
-def sort_times(t: Tensor, counts: Tensor | None) -> tuple[Tensor | None, Tensor]:
+def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) -> tuple[Tensor | None, Tensor]:
     """The order of times (h, n), None if they are in order, and the times in order, infinite beyond the counts.
 
-    Equal times stay in the caller's order.
+    Equal times stay in the caller's order. ``ordered``: whether they are in order, if that is known.
     """
     if readable(t):
         t = t.contiguous()
         numbers = 0 if counts is None else counts.data_ptr()
         if core.times_in_order(t.data_ptr(), numbers, *t.shape):
             return None, _cut(t, counts)
-        order, ordered = torch.empty(t.shape, dtype=torch.int64), torch.empty_like(t)
-        places = order.data_ptr(), ordered.data_ptr()
+        order, times = torch.empty(t.shape, dtype=torch.int64), torch.empty_like(t)
+        places = order.data_ptr(), times.data_ptr()
         if not core.sort_times(t.data_ptr(), numbers, *places, *t.shape, torch.get_num_threads()):
-            return order, ordered
+            return order, times
     t = _cut(t, counts)
-    if _in_order(t):
+    if _in_order(t) if ordered is None else ordered:
         return None, t
     # NaN is last.
     order = torch.argsort(t, dim=-1, stable=True).contiguous()
@@ -48,6 +48,19 @@ def _cut(t: Tensor, counts: Tensor | None) -> Tensor:
     if counts is None:
         return t
     return t.masked_fill(torch.arange(t.shape[-1], device=t.device) >= counts[:, None], torch.inf)
+
+
+def survey(t: Tensor, other: Tensor) -> tuple[list[float], bool | None]:
+    """The extremes of ordinary times and of another tensor, and whether the times are in order, None for unknown.
+
+    On a GPU all is read with one wait.
+    """
+    if t.is_cpu:
+        return [*extremes(t), *extremes(other)], None
+    later, before = t.detach()[..., 1:], t.detach()[..., :-1]
+    numbers = *t.detach().aminmax(), *other.detach().aminmax(), (later >= before).all().double()
+    *values, ordered = torch.stack(numbers).tolist()
+    return values, bool(ordered)
 
 
 def extremes(x: Tensor) -> tuple[float, float]:

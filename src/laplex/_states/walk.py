@@ -16,7 +16,7 @@ from torch import Tensor
 
 from laplex._compiled import core
 from laplex._eager import apart, plain, plainly_eager
-from laplex._states.blocks import Block
+from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
 from laplex._states.numbers import Number, Real
 
@@ -35,7 +35,7 @@ def walkable(*tensors: Tensor) -> bool:
     """Whether C++ may read these tensors."""
     if core is None or not plainly_eager() or torch.autograd.forward_ad._current_level >= 0:
         return False
-    return all(plain(one) and one.device.type == "cpu" for one in tensors)
+    return all([one.is_cpu and plain(one) for one in tensors])
 
 
 # --- Kernels ----------------------------------------------------------------------------------------------------------
@@ -48,7 +48,7 @@ class Reader:
         self.batch, self.tensors = batch, list[Tensor]()
 
     def __call__(self, tensor: Tensor) -> Number:
-        if not plain(tensor) or tensor.device.type != "cpu":
+        if not tensor.is_cpu or not plain(tensor):
             raise TypeError("a kernel has tensors that cannot be read here")
         position = len(self.tensors)
         self.tensors.append(tensor)
@@ -63,9 +63,10 @@ class Numbers(NamedTuple):
 
     kinds: tuple[int, ...]  # (B,): the number of states of every block
     size: int  # s
-    values: tuple[Any, ...]  # (2 B + s,): the rates, the squares, and g; each a number or a Number
+    values: list[Any]  # (2 B + s,): the rates, the squares, and g; each a number or a Number
     batch: torch.Size
-    parameters: tuple[Tensor, ...]  # what the values depend on
+    parameters: list[Tensor]  # what the values depend on
+    variance: Real  # k(0)
 
     def matrix(self) -> array[float]:
         """(h, 2 B + s). (An ``array`` tells its address faster than NumPy's arrays do.)"""
@@ -81,9 +82,10 @@ class Numbers(NamedTuple):
         if self.batch.numel() != 1:
             columns = list(numpy.array(bars).reshape(-1, len(self.values)).T)
         sums: list[Real] = [0.0] * len(self.parameters)
-        for value, bar in zip(self.values, columns, strict=True):
-            for i, slope in value.slopes.items() if isinstance(value, Number) else ():
-                sums[i] = sums[i] + slope * bar
+        for value, bar in zip(self.values, columns):
+            if isinstance(value, Number):
+                for i, slope in value.slopes.items():
+                    sums[i] = sums[i] + slope * bar
         return [self._shaped(total, one) for total, one in zip(sums, self.parameters, strict=True)]
 
     def _shaped(self, bar: Real, parameter: Tensor) -> Tensor:
@@ -96,15 +98,14 @@ class Numbers(NamedTuple):
 
 def numbers(components: Sequence[Component], reader: Reader) -> Numbers | None:
     """The numbers of components that are blocks of numbers; None for others, and for more states than C++ takes."""
-    blocks = [one for one in components if isinstance(one, Block)]
-    if len(blocks) < len(components):
+    blocks = blocks_only(components)
+    if blocks is None:
         return None
-    kinds = tuple(block.size for block in blocks)
-    values = (*(b.rate for b in blocks), *(b.square for b in blocks), *(g for b in blocks for g in b.g))
+    kinds, values = numbers_of(blocks)
     size = sum(kinds)
-    if size > core.MAX_STATES or any(isinstance(one, Tensor) for one in values):
+    if size > core.MAX_STATES or any([isinstance(one, Tensor) for one in values]):
         return None
-    return Numbers(kinds, size, values, reader.batch, tuple(reader.tensors))
+    return Numbers(kinds, size, values, reader.batch, reader.tensors, variance_of(blocks))
 
 
 # --- The node ---------------------------------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class Walk:
     def density(self, t: Tensor, diag: Tensor, y: Tensor) -> Density:
         """Of observations y (*batch, n) with noise; in t, diag and the parameters it is differentiable, too."""
         inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
-        if torch.is_grad_enabled() and any(one.requires_grad for one in inputs):
+        if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
             return Density(*_Walk.apply(self, *inputs))
         return Density(*self.run(*inputs[1:3], keep=False)[:3])
 
@@ -139,12 +140,12 @@ class Walk:
 
     def problem(self, diag: Tensor, y: Tensor) -> Any:
         """The points and the kernel."""
-        addresses = [0 if one is None else one.data_ptr() for one in (self.counts, self.order, diag, y)]
-        kernel = _address(_codes(self.numbers.kinds)), _address(self.matrix)
-        sizes = len(self.numbers.kinds), self.numbers.size, torch.get_num_threads()
+        kinds, size = self.numbers.kinds, self.numbers.size
         return core.state_problem(
-            self.times.data_ptr(), *kernel, *addresses, *self.times.shape, *_strides(diag), *sizes
-        )
+            self.times.data_ptr(), _address(_codes(kinds)), _address(self.matrix), _place(self.counts),
+            _place(self.order), diag.data_ptr(), y.data_ptr(), *self.times.shape, *_strides(diag), len(kinds), size,
+            torch.get_num_threads(),
+        )  # fmt: skip
 
 
 class _Walk(torch.autograd.Function):
@@ -166,7 +167,7 @@ class _Walk(torch.autograd.Function):
         bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
         matrix_bar = array("d", bytes(8 * len(walk.matrix)))
         value_bar = value_bar.contiguous()
-        addresses = [0 if one is None else one.data_ptr() for one in (saved, value_bar, *bars)]
+        addresses = saved.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
         raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
         return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
 
@@ -201,6 +202,10 @@ def raise_for(status: int) -> None:
 @functools.cache
 def _codes(kinds: tuple[int, ...]) -> array[int]:
     return array("i", kinds)
+
+
+def _place(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
 
 
 def _address(numbers: array[Any]) -> int:

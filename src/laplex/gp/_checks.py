@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from laplex._eager import normal_mode, plain, plainly_eager
-from laplex._states.order import extremes
+from laplex._states.order import extremes, survey
 from laplex.gp._kernel import Kernel
-
-WHERE = "laplex.gp.GaussianProcess"
+from laplex.gp._range import WHERE as WHERE
+from laplex.gp._range import check_noise, check_observations
 
 
 def readable(x: Tensor) -> bool:
@@ -45,12 +45,27 @@ def is_kernel(where: str, kernel: Any) -> None:
 
 def times(where: str, name: str, t: Any) -> Tensor:
     """Times (*batch, n) in float64; they must be finite where values can be read."""
+    checked = times_of_any_value(where, name, t)
+    if readable(checked):
+        finite_times(where, name, all_finite(checked))
+    return checked
+
+
+def finite_times(where: str, name: str, finite: bool) -> None:
+    """Raise unless they are."""
+    if not finite:
+        raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
+
+
+def times_of_any_value(where: str, name: str, t: Any) -> Tensor:
+    """Times (*batch, n) in float64."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         got = f"a tensor of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
         raise TypeError(
             f"{where}: `{name}` must be a tensor of floating-point times, got {got}; use "
             f"torch.as_tensor({name}).double()"
         )
+    dense_real(where, name, t)
     if t.dim() == 0 or t.numel() == 0:
         raise ValueError(f"{where}: `{name}` must have shape (n,) or (*batch, n) with n >= 1, got {tuple(t.shape)}")
     if t.dim() > 1 and t.shape[-1] == 1:
@@ -58,8 +73,6 @@ def times(where: str, name: str, t: Any) -> Tensor:
             f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
             f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
         )
-    if readable(t) and not all_finite(t):
-        raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
     return t.double()
 
 
@@ -101,8 +114,16 @@ def new_times(where: str, t: Any, observed: torch.Size) -> Tensor:
     return checked
 
 
-def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, bool]:
-    """The variance of the noise, or its standard deviation, with the shape of the times; whether it is the latter."""
+class Noise(NamedTuple):
+    """The noise as it was given."""
+
+    given: Tensor
+    spread: Tensor  # the same with the shape of the times
+    is_deviation: bool  # or variance
+
+
+def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Noise:
+    """The noise, whatever its values are."""
     if (diag is None) == (yerr is None):
         both = "neither" if diag is None else "both"
         raise ValueError(
@@ -111,13 +132,35 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> tuple[Tensor, b
         )
     name, value = ("yerr", yerr) if diag is None else ("diag", diag)
     given = number_or_tensor(WHERE, name, value, t)
-    spread = over_times(name, given, t, batch)
-    smallest, largest = extremes(given) if readable(given) else (0.0, 0.0)
+    return Noise(given, over_times(name, given, t, batch), diag is None)
+
+
+def values(t: Tensor, noise: Noise) -> bool | None:
+    """Raise unless times and noise can be such, where they can be read. Whether times are in order, if that is known.
+
+    Times and noise are of any shape; on a GPU both are read at once.
+    """
+    if not readable(noise.given):
+        if readable(t):
+            finite_times(WHERE, "t", all_finite(t))
+        return None
+    if not readable(t):
+        possible_noise(noise, *extremes(noise.given))
+        return None
+    (first, last, *of_noise), ordered = survey(t, noise.given)
+    finite_times(WHERE, "t", math.isfinite(first) and math.isfinite(last))
+    possible_noise(noise, *of_noise)
+    return ordered
+
+
+def possible_noise(noise: Noise, smallest: float, largest: float) -> None:
+    """Raise unless a noise can have these extremes."""
+    name = "yerr" if noise.is_deviation else "diag"
     if not smallest >= 0:
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {smallest:g}")
     if math.isinf(largest):
         raise ValueError(f"{WHERE}: `{name}` must be finite, got infinity; leave such observations out")
-    return spread, diag is None
+    check_noise(name, largest)
 
 
 def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor:
@@ -136,16 +179,39 @@ def over_times(name: str, value: Tensor, t: Tensor, batch: torch.Size) -> Tensor
 def number_or_tensor(where: str, name: str, value: Any, t: Tensor) -> Tensor:
     """A number, an array or a tensor, in float64, on the device of the times."""
     if isinstance(value, Tensor):
+        dense_real(where, name, value)
         same_device(where, name, value, t)
+        if value.dtype == torch.float64 and value.device == t.device:
+            return value
     try:
         if isinstance(value, bool):
             raise TypeError
         with normal_mode():
             return torch.as_tensor(value, dtype=torch.float64, device=t.device)
+    except OverflowError:
+        raise ValueError(f"{where}: `{name}` must be in the range of float64, got a larger integer") from None
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(
             f"{where}: `{name}` must be a number or a tensor of numbers, got {type(value).__name__}"
         ) from None
+
+
+def dense_real(where: str, name: str, value: Tensor) -> None:
+    """Raise if a tensor is sparse, or complex."""
+    if value.layout != torch.strided or value.is_complex():
+        raise TypeError(
+            f"{where}: `{name}` must be a dense tensor of real numbers, got one of {value.dtype}, {value.layout}"
+        )
+
+
+def generator(where: str, generator: Any, device: torch.device | None = None) -> None:
+    """Raise unless it is a random generator, on a device if one is given, or None."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"{where}: `generator` must be a torch.Generator or None, got {type(generator).__name__}")
+    if generator is not None and device is not None and generator.device.type != device.type:
+        raise ValueError(
+            f"{where}: `generator` must be on {device.type}, where the times are, got one on {generator.device}"
+        )
 
 
 def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
@@ -158,10 +224,13 @@ def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
 
 def finite_observations(where: str, y: Tensor) -> None:
     """Raise if a value is NaN or infinite, where values can be read."""
-    if readable(y) and not all_finite(y.double()):
+    if not readable(y):
+        return
+    if not all_finite(y.double()):
         raise ValueError(
             f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
         )
+    check_observations(where, y.double())
 
 
 def is_mean(where: str, mean: Any) -> None:
@@ -180,6 +249,7 @@ def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Te
         raise TypeError(
             f"{where}: `y` must be a tensor of floating-point numbers, got {got}; use torch.as_tensor(y).double()"
         )
+    dense_real(where, "y", y)
     if y.shape == (*batch, shape[-1]):
         return y
     fits = y.dim() > 0 and y.shape[-1] == shape[-1]
@@ -261,6 +331,7 @@ def computed_mean(where: str, mean: Any, t: Tensor, dims: int) -> Tensor:
     """A mean that broadcasts to the times, in at most so many dimensions."""
     if not isinstance(mean, Tensor):
         raise TypeError(f"{where}: `mean` must return a tensor of the shape of the times, got {type(mean).__name__}")
+    dense_real(where, "mean", mean)
     same_device(where, "mean", mean, t)
     try:
         fits = torch.broadcast_shapes(mean.shape, t.shape)[-1] == t.shape[-1] and mean.dim() <= dims

@@ -108,6 +108,7 @@ class Conditional:
         """
         where = "laplex.gp.Conditional.sample"
         draws = checks.draws(where, size)
+        checks.generator(where, generator, self.process.t.device)
         checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
         n, device = self.process.series.n, self.process.t.device

@@ -37,6 +37,11 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
         5
     """
     checks.is_kernel("laplex.gp.trainable", kernel)
+    if not isinstance(batch_shape, list | tuple) or not all(isinstance(one, int) and one > 0 for one in batch_shape):
+        raise TypeError(
+            f"laplex.gp.trainable: `batch_shape` must be a tuple of positive integers, got {batch_shape!r}; use (3,) "
+            "for 3 series"
+        )
     copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
     for part in _parts(copied):
         numbers = {name: float(part.__dict__[name]) for name in part.names if name in part.__dict__}
@@ -110,6 +115,7 @@ def fit(
         raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
     integer(WHERE, "restarts", restarts, 0)
     integer(WHERE, "max_iter", max_iter)
+    checks.generator(WHERE, generator)
     with normal_mode():
         return _best(
             _Search(process, y, None if noise is None else positive(WHERE, "noise", noise)),

@@ -71,9 +71,9 @@ class Kernel(nn.Module, ABC):
     @property
     def batch_shape(self) -> torch.Size:
         """The shape to which all parameters broadcast."""
-        own = [value.shape for value in (getattr(self, name) for name in self.names) if isinstance(value, Tensor)]
-        inner = [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
-        shapes = [shape for shape in (*own, *inner) if shape]
+        values = [self._held(name) for name in self.names]
+        shapes = [value.shape for value in values if isinstance(value, Tensor) and value.dim()]
+        shapes += [child.batch_shape for child in self._modules.values() if isinstance(child, Kernel)]
         return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
 
     def __add__(self, other: object) -> Kernel:
@@ -100,19 +100,24 @@ class Kernel(nn.Module, ABC):
 
     def _hold(self, name: str, value: Any) -> None:
         """Keep a parameter: tensors move with the module, and are in its state."""
-        if isinstance(value, nn.Parameter):
+        if type(value) is not Tensor and isinstance(value, nn.Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Tensor):
             self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
             setattr(self, name, value)
 
+    def _held(self, name: str) -> Any:
+        """A parameter. Tensors are found here at once, and otherwise only after everything else."""
+        value = self._buffers.get(name)
+        return getattr(self, name) if value is None else value
+
     def _positive(self, **values: Any) -> None:
         """Keep parameters that must be positive."""
         for name, value in values.items():
             self._check_number(name, value)
             for one in _extremes(value):
-                if not 0 < one < float("inf"):
+                if not 0 < one < math.inf:
                     text = f"`{name}` must be positive and finite, got {one:g}"
                     raise ValueError(f"laplex.gp.{type(self).__name__}: {text}")
             self._hold(name, value)
@@ -128,16 +133,19 @@ class Kernel(nn.Module, ABC):
             self._hold(name, value)
 
     def _check_number(self, name: str, value: Any) -> None:
-        numeric = isinstance(value, Tensor) and value.is_floating_point()
+        numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
         if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
             got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+            got += ", which is sparse" if isinstance(value, Tensor) and value.layout != torch.strided else ""
             raise TypeError(
                 f"laplex.gp.{type(self).__name__}: `{name}` must be a number or a floating-point tensor, got {got}"
             )
+        if isinstance(value, Tensor) and not value.numel():
+            raise ValueError(f"laplex.gp.{type(self).__name__}: `{name}` must have a number, got an empty tensor")
 
     def _value(self, name: str) -> Value:
         """A parameter in float64."""
-        value = getattr(self, name)
+        value = self._held(name)
         if not isinstance(value, Tensor):
             return float(value)
         return value.double() if _reading.read is None else _reading.read(value)
@@ -150,6 +158,15 @@ class Kernel(nn.Module, ABC):
                 value = value.to(torch.promote_types(value.dtype, distance.dtype))
             values.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
         return values
+
+    def is_finite(self) -> bool:
+        """Whether all parameters are, and of the sign that they must have; on a GPU with a wait for each."""
+        for part in self.modules():
+            for name in part.names if isinstance(part, Kernel) else ():
+                value = torch.as_tensor(part._held(name))
+                if not bool((value.isfinite() & ((value > 0) | (name in part.signed))).all()):
+                    return False
+        return True
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
@@ -226,7 +243,7 @@ def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
         return [float(value)]
-    if not plainly_eager() or not plain(value) or value.device.type != "cpu" or not value.numel():
+    if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():
         return []
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
 

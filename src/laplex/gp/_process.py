@@ -12,16 +12,19 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._checks.solves import warn_of_lost_digits
 from laplex._eager import normal_mode
-from laplex._states.blocks import Block, stacked
+from laplex._states.arithmetic import blocks_of_numbers
+from laplex._states.blocks import blocks_only, stacked, variance_of
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
 from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
+from laplex._states.order import extremes
 from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
 from laplex.gp._kernel import Kernel
+from laplex.gp._range import check_variance, refuse_numbers
 from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
@@ -85,16 +88,18 @@ class GaussianProcess:
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.times(checks.WHERE, "t", one) for one in checks.nonempty(t)])
+            t, sizes = padded([checks.times_of_any_value(checks.WHERE, "t", one) for one in checks.nonempty(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
-            self.t = checks.times(checks.WHERE, "t", t)
+            self.t = checks.times_of_any_value(checks.WHERE, "t", t)
         batch = checks.batch(self.t, kernel.batch_shape)
         noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
-        self._noise, self._is_deviation = noise
+        ordered = checks.values(self.t, noise)
+        self._noise, self._is_deviation = noise.spread, noise.is_deviation
         self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
-        self.series = Series(self.t, batch, None if sizes is None else sizes.expand(batch).reshape(-1).contiguous())
+        counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
+        self.series = Series(self.t, batch, counts, ordered=ordered)
 
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
 
@@ -114,7 +119,10 @@ class GaussianProcess:
 
     @diag.setter
     def diag(self, value: Any) -> None:
-        self._noise, self._is_deviation = checks.noise(value, None, self.t, self.series.batch)
+        noise = checks.noise(value, None, self.t, self.series.batch)
+        if checks.readable(noise.given):
+            checks.possible_noise(noise, *extremes(noise.given))
+        self._noise, self._is_deviation = noise.spread, False
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
 
@@ -128,9 +136,12 @@ class GaussianProcess:
             if not all(map(math.isfinite, values)):
                 checks.finite_observations(where, residual)
             self._check_pivots(where, failed)
+            if any(map(math.isnan, values)) and self.kernel.is_finite():
+                refuse_numbers(self.kernel)
             warn_of_lost_digits(where, max(loss))
-        value: Tensor = density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
-        return value
+        if dtype == torch.float64:
+            return density.value
+        return density.value.to(dtype if dtype.itemsize > 2 else torch.float32)  # half would overflow
 
     def _density(self, y: Tensor) -> Density:
         """Of observations minus the mean, y (*batch, n)."""
@@ -138,9 +149,17 @@ class GaussianProcess:
         if self.exposure is None and walkable(self.t, self._noise, y):
             read = self._numbers()
             if read is not None:
+                self._check_variance(read.variance)
                 inputs = [series.complete(part) for part in (self.t, self.diag, y)]
                 return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
-        result = self._likelihood(self.kernel.components(), self._line(), self._flat_diag(), series.flat(y))
+        line, h = self._line(), series.batch.numel()
+        read_blocks = blocks_of_numbers(self.kernel.components_by, self.t, h) if isinstance(line, Line) else None
+        if read_blocks is not None and isinstance(line, Line):
+            blocks, variance = read_blocks
+            self._check_variance(variance)
+            result = block_likelihood(line, blocks, self._flat_diag(), series.flat(y))
+        else:
+            result = self._likelihood(self._components(), line, self._flat_diag(), series.flat(y))
         return Density(series.shaped(self._value(result)), result.loss, result.failed)
 
     def _numbers(self) -> Numbers | None:
@@ -165,8 +184,9 @@ class GaussianProcess:
 
     def _likelihood(self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor) -> Result:
         """As a chain of states; diag and y (h, n) in the caller's order."""
-        blocks = [one for one in components if isinstance(one, Block)]
-        if len(blocks) == len(components) and isinstance(line, Line):
+        blocks = blocks_only(components)
+        if blocks is not None and isinstance(line, Line):
+            self._check_variance(variance_of(blocks))
             return block_likelihood(line, stacked(blocks, self.series.spread), diag, y)
         return chain_likelihood(line, self._chain(components, line), line.take(y))
 
@@ -194,16 +214,28 @@ class GaussianProcess:
         steps = joined_steps(components, line.gaps, series.spread)
         band = None if self.band is None else line.take(series.flat(self.band)).long()
         p, q = joined_readings(components, line.take(series.t), band, series.spread)
+        self._check_variance((p.detach() * q.detach()).sum(-1).amax(-1))
         return Chain(steps, p, q, line.masked(line.take(self._flat_diag())))
 
     def _factored(self, where: str) -> tuple[Factored, Line | Events]:
         line = self._line()
-        factored, failed = factorise(self._chain(self.kernel.components(), line))
+        factored, failed = factorise(self._chain(self._components(), line))
         if checks.readable(failed):  # else the results are NaN
             self._check_pivots(where, *checks.read(failed))
         return factored, line
 
-    def _check_pivots(self, where: str, failed: list[float]) -> None:
+    def _components(self) -> list[Component]:
+        """Of the kernel."""
+        try:
+            return self.kernel.components()
+        except ArithmeticError:
+            refuse_numbers(self.kernel)
+
+    def _check_variance(self, variance: Any) -> None:
+        """Raise if k(0), a number or one for each series, is too large, or with the noise too small."""
+        check_variance(variance, self.kernel, lambda: self.diag)
+
+    def _check_pivots(self, where: str, failed: Sequence[float]) -> None:
         """Raise if K + diag is not positive definite: if a series has a point without a positive pivot."""
         if max(failed) >= 0:
             series = next(i for i, point in enumerate(failed) if point >= 0)
@@ -288,6 +320,7 @@ class GaussianProcess:
         """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
         where = f"{checks.WHERE}.sample"
         draws = checks.draws(where, size)
+        checks.generator(where, generator, self.t.device)
         factored, line = self._factored(where)
         drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
         values = self.series.shaped(drawn).movedim(-1, 0)
@@ -358,7 +391,7 @@ class GaussianProcess:
 
 def _read(density: Density) -> list[list[float]]:
     """The values, the points without a positive pivot and the losses, of all series; on a GPU with one wait."""
-    values = density.value.reshape(-1)
     if isinstance(density.failed, Tensor) and isinstance(density.loss, Tensor):
-        return checks.read(values, density.failed, density.loss)
-    return [values.tolist(), list(map(float, density.failed)), list(density.loss)]
+        return checks.read(density.value.reshape(-1), density.failed, density.loss)
+    values = [density.value.item()] if density.value.numel() == 1 else density.value.reshape(-1).tolist()
+    return [values, list(density.failed), density.loss.tolist()]

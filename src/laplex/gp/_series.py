@@ -20,27 +20,26 @@ class Series:
     Arrays of the caller are (*batch, n); inside they are (h, n), h being the number of all series.
     """
 
-    def __init__(self, t: Tensor, batch: torch.Size, counts: Tensor | None, *, sort: bool = True) -> None:
+    def __init__(
+        self, t: Tensor, batch: torch.Size, counts: Tensor | None, *, sort: bool = True, ordered: bool | None = None
+    ) -> None:
         """``t`` (*any, n), which broadcasts to (*batch, n); counts (h,) if series are padded.
 
-        Without ``sort`` nobody will ask for the line.
+        Without ``sort`` nobody will ask for the line. ``ordered``: whether t is in order, if that is known.
         """
         self.batch, self.n, self.counts = batch, t.shape[-1], counts
         self._given = t
         if sort:
-            self._sort()
+            self._sort(ordered)
 
     @property
     def t(self) -> Tensor:
         """The times (h, n), in the caller's order."""
         return self.flat(self._given)
 
-    def _sort(self) -> None:
+    def _sort(self, ordered: bool | None = None) -> None:
         with normal_mode():  # later calls may differentiate
-            self._sort_now()
-
-    def _sort_now(self) -> None:
-        self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts)
+            self._order, self._sorted_times = sort_times(self.flat(self._given.detach()), self.counts, ordered)
         self._line: Line | None = None
         self._version: int | None = 0  # how often the times were changed in place; None if that is not known
         if plainly_eager():
@@ -91,10 +90,11 @@ class Series:
 
     def flat(self, values: Tensor) -> Tensor:
         """Values (*any, m) that broadcast to the batch, as (h, m) in float64."""
-        m = values.shape[-1]
-        if values.shape != (*self.batch, m):
-            values = values.expand(*self.batch, m)
-        return values.double().reshape(self.batch.numel(), m)
+        values = values.double()
+        if values.dim() == 1 and not self.batch:
+            return values[None]
+        values = values.expand(*self.batch, values.shape[-1])
+        return values.reshape(self.batch.numel(), values.shape[-1])
 
     def shaped(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`flat`, of (h, ...)."""

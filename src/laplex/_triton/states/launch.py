@@ -11,6 +11,8 @@ from torch import Tensor
 from laplex._triton import tuning
 from laplex._triton.launch import launch
 from laplex._triton.program import by_name
+from laplex._triton.recording import Results
+from laplex._triton.replay import replayed
 from laplex._triton.states import programs, programs_pull
 from laplex._triton.states.carry import ROUNDS, gather, launch_lanes, map_fields, spread, state_fields, total
 from laplex._triton.states.chain import factor as factor
@@ -84,6 +86,24 @@ def likelihood(
     tensors: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, list[Tensor]]:
     """quad, logdet, loss and failed, (h,) each, and if asked for what the pullback starts from."""
+    totals, *saved = _filter(tensors, kinds, order, counts, keep=keep)
+    quad, logdet, loss, failed = totals.unbind(0)
+    return quad, logdet, loss, failed, saved
+
+
+def _inputs(
+    tensors: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *more: Tensor
+) -> tuple[Results, Any]:
+    """The tensors among the operands of a likelihood or its pullback, and all that its launches depend on besides."""
+    given = [one for one in (order, counts) if one is not None]
+    return (*tensors, *given, *more), (kinds, order is None, counts is None)
+
+
+@replayed(_inputs)
+def _filter(
+    tensors: list[Tensor], kinds: tuple[int, ...], order: Tensor | None, counts: Tensor | None, *, keep: bool
+) -> Results:
+    """The totals (4, h), and if asked for what the pullback starts from."""
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
     staged = _stage(walk)
     size, h = walk.layout.SIZE, tensors[0].shape[0]
@@ -93,8 +113,8 @@ def likelihood(
         spread(maps, entries, size, h, add=True)
     sums = walk.empty(4, walk.lanes)
     _walk(walk, staged, entries, maps, sums, START=False, MAPS=keep, SUMS=True)
-    quad, logdet, loss, failed = total(sums, h, smallest=3).unbind(0)
-    return quad, logdet, loss, failed.long(), [entries, maps] if keep else []
+    totals = total(sums, h, smallest=3)
+    return (totals, entries, maps) if keep else (totals,)
 
 
 def pullback(
@@ -107,7 +127,24 @@ def pullback(
     logdet_bar: Tensor,
 ) -> list[Tensor]:
     """The gradients of all tensors."""
-    entries, maps = saved
+    *bars, sums = _pull(tensors, kinds, order, counts, *saved, quad_bar, logdet_bar)
+    layout = layout_of(kinds)
+    parts = sums.mT.split([layout.BLOCKS, layout.BLOCKS, layout.SIZE], -1)
+    return [bars[0], *parts, *bars[1:]]
+
+
+@replayed(_inputs)
+def _pull(
+    tensors: list[Tensor],
+    kinds: tuple[int, ...],
+    order: Tensor | None,
+    counts: Tensor | None,
+    entries: Tensor,
+    maps: Tensor,
+    quad_bar: Tensor,
+    logdet_bar: Tensor,
+) -> Results:
+    """The gradients of gaps, diag and y, and of all series those of rates, squares and g, (2 BLOCKS + SIZE, h)."""
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
     staged, layout, h = _stage(walk), walk.layout, tensors[0].shape[0]
     gaps, rates, squares, g, diag, y = tensors
@@ -120,8 +157,7 @@ def pullback(
     given = staged, gaps, _or(order, gaps), _or(counts, gaps), rates, squares, g, quad_bar, logdet_bar
     given = *given, entries, later, scratch, *bars, sums
     launch_lanes(programs_pull.pull_program, walk.lanes, given, **walk.values())
-    parts = total(sums, h).mT.split([layout.BLOCKS, layout.BLOCKS, layout.SIZE], -1)
-    return [bars[0], *parts, *bars[1:]]
+    return *bars, total(sums, h)
 
 
 def _stage(walk: Walk) -> Tensor:

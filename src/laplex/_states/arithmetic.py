@@ -1,0 +1,98 @@
+"""A kernel's arithmetic as one node of autograd's graph, for likelihoods that take the blocks as tensors.
+
+On a GPU every operation with a parameter is a launch, and so is each of its derivatives: together they take longer than
+the likelihood of 10^5 points. So all parameters are read at once, and ``numbers.py`` does the arithmetic on the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex._eager import apart, plain
+from laplex._scan.autograd import bars_through
+from laplex._states.blocks import Blocks, blocks_only, numbers_of, stacked, variance_of
+from laplex._states.components import Component
+from laplex._states.fast import module_for
+from laplex._states.numbers import Number
+
+Components = Callable[[Callable[[Tensor], Any]], Sequence[Component]]  # read -> the components of a kernel
+
+
+def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[Blocks, float] | None:
+    """The blocks of a kernel for h series whose parameters are numbers on the device of ``sample``, and k(0).
+
+    None for other kernels.
+    """
+    if module_for(sample) is None:
+        return None
+    parameters: list[Tensor] = []
+
+    def collect(tensor: Tensor) -> Number:
+        if tensor.numel() != 1 or tensor.device != sample.device or not plain(tensor):
+            raise TypeError("a kernel has tensors that cannot be read here")
+        parameters.append(tensor)
+        return Number(math.nan, {})
+
+    try:
+        if blocks_only(components(collect)) is None or not parameters:
+            return None
+        values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
+        numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
+        blocks = blocks_only(components(lambda _: next(numbers)))
+    except (ArithmeticError, TypeError, StopIteration):
+        return None  # tensors, which the kernel is then given, divide by 0, and more
+    if blocks is None:
+        return None
+    kinds, columns = numbers_of(blocks)
+    if any(isinstance(one, Tensor) for one in columns):
+        return None
+    parts = _Arithmetic.apply(_rows(columns, len(parameters), sample), kinds, components, *parameters)
+    return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+
+
+def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
+    """The numbers, and below them their derivatives in every parameter, (1 + count, 2 B + s)."""
+    known = [one if isinstance(one, Number) else Number(one, {}) for one in columns]
+    slopes = [[one.slopes.get(i, 0.0) for one in known] for i in range(count)]
+    return torch.tensor([[one.value for one in known], *slopes], dtype=torch.float64, device=sample.device)
+
+
+class _Arithmetic(torch.autograd.Function):
+    """Rates, squares and g, (1, size) each, of rows as above. Second derivatives are those of the tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, kinds: tuple[int, ...], components: Components, *parameters: Tensor) -> Any:
+        ctx.save_for_backward(rows, *parameters)
+        ctx.components = components
+        return rows[:1].split([len(kinds), len(kinds), sum(kinds)], -1)
+
+    @staticmethod
+    def backward(ctx: Any, *bars: Tensor) -> tuple[Any, ...]:
+        rows, *parameters = ctx.saved_tensors
+        joined, needed = torch.cat(bars, -1)[0], ctx.needs_input_grad[3:]
+        if torch.is_grad_enabled():
+            return None, None, None, *_differentiable(ctx.components, parameters, joined, needed)
+        sums = (rows[1:] @ joined).unbind()
+        shaped = [one.reshape(parameter.shape).to(parameter.dtype) for one, parameter in zip(sums, parameters)]
+        return None, None, None, *(one if need else None for one, need in zip(shaped, needed, strict=True))
+
+
+def _differentiable(
+    components: Components, parameters: list[Tensor], bar: Tensor, needed: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients, as differentiable functions of the parameters."""
+
+    def numbers(*given: Tensor) -> Tensor:
+        rest = iter(given)
+        blocks = blocks_only(components(lambda _: next(rest).double().reshape(())))
+        made = stacked(
+            blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype, device=bar.device).reshape(1)
+        )
+        return torch.cat(made[1:], -1)[0]
+
+    return bars_through(numbers, tuple(apart(parameters)), bar, needed)
