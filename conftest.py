@@ -33,6 +33,7 @@ NOT_POISONED = ("laplex.cli",)
 
 def pytest_addoption(parser):
     parser.addoption("--error-for-skips", action="store_true", help="a skipped test is a failure (for CI)")
+    parser.addoption("--part", default="1/1", metavar="I/N", help="run every N-th test, from the I-th on")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -53,6 +54,8 @@ def pytest_collection_modifyitems(config, items):
     if not torch.cuda.is_available():
         items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    first, step = map(int, config.getoption("--part").split("/"))
+    items[:] = items[first - 1 :: step]
 
 
 def pytest_terminal_summary(terminalreporter):
