@@ -26,6 +26,7 @@ Faults
 """
 
 from laplex.distributed._functional import linear
+from laplex.distributed._gram import gram
 from laplex.distributed._plan import Plan
 
-__all__ = ["Plan", "linear"]
+__all__ = ["Plan", "gram", "linear"]
