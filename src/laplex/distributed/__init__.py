@@ -28,5 +28,6 @@ Faults
 from laplex.distributed._functional import linear
 from laplex.distributed._gram import gram
 from laplex.distributed._plan import Plan
+from laplex.distributed._system import KernelSystem
 
-__all__ = ["Plan", "gram", "linear"]
+__all__ = ["KernelSystem", "Plan", "gram", "linear"]
