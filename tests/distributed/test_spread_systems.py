@@ -107,7 +107,7 @@ GRAMS = {
 
 
 def dense(a, tau, diag, phi=None):
-    matrix = reference.matrix(a, a, tau, *(() if phi is None else (phi, phi)))
+    matrix = reference.kernel(a, a, tau, phi=phi, psi=phi)
     return matrix + torch.diag(diag.expand(a.shape))
 
 
@@ -191,7 +191,7 @@ GRAM = {"a": A, "b": B, "weight": torch.ones(9).double(), "tau": 0.5}
 SYSTEM = {"a": A, "tau": 0.5, "diag": 0.1}
 STALE = laplex.Plan(A, B.flip(0))
 WRONG = {
-    "gram: another a": (GRAM, {"a": A + 1}, ValueError, r"`a` \(a digest of its values\) must be the same on all ranks"),
+    "gram: another a": (GRAM, {"a": A + 1}, ValueError, r"`a` \(a digest of its values\) must be the same on all"),
     "gram: a of another size": (GRAM, {"a": A[:3]}, ValueError, "the shape of `a` must be the same on all ranks"),
     "gram: a not finite": (GRAM, {"a": A / 0}, ValueError, "rank 1: laplex.distributed.gram: `a` must be finite"),
     "gram: b not finite": (GRAM, {"b": B / 0}, ValueError, "rank 1: laplex.distributed.gram: `b` must be finite"),
@@ -204,7 +204,7 @@ WRONG = {
     "gram: more weights": (
         GRAM, {"weight": torch.ones(2, 9).double()}, ValueError, "leading dimensions and dtype of `weight` must be",
     ),
-    "gram: no weight": (GRAM, {"weight": None}, ValueError, "leading dimensions and dtype of `weight` must be the same"),
+    "gram: no weight": (GRAM, {"weight": None}, ValueError, "leading dimensions and dtype of `weight` must be"),
     "gram: phi alone": (GRAM, {"phi": A}, ValueError, "`phi` and `psi` go together"),
     "gram: phases": (GRAM, {"phi": A, "psi": B}, ValueError, r"`phi` \(a digest of its values\) must be the same"),
     "gram: a plan on one rank": (GRAM, {"plan": laplex.Plan(A, B)}, ValueError, "the presence of a plan must be"),
@@ -223,8 +223,8 @@ WRONG = {
     "system: tau not positive": (SYSTEM, {"tau": 0.0}, ValueError, "`tau` must be positive"),
     "system: another diag": (SYSTEM, {"diag": 0.2}, ValueError, "`diag`, or that it is a shard, must be the same"),
     "system: diag not positive": (SYSTEM, {"diag": 0.0}, ValueError, "`diag` must be positive and finite"),
-    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "`diag`, or that it is a shard, must be the same"),
-    "system: diag of another size": (SYSTEM, {"diag": A[:2] + 1}, ValueError, "`diag` must be a number or broadcast to"),
+    "system: diag of a shard": (SYSTEM, {"diag": A + 1}, ValueError, "`diag`, or that it is a shard, must be"),
+    "system: diag of another size": (SYSTEM, {"diag": A[:2] + 1}, ValueError, "`diag` must be a number or broadcast"),
     "system: phases on one rank": (SYSTEM, {"phi": A}, ValueError, "the presence of phases must be the same"),
     "system: gradients on one rank": (
         SYSTEM, {"a": A.clone().requires_grad_()}, ValueError, "the choice of arguments that require gradients must be",

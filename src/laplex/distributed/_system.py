@@ -11,9 +11,9 @@ factors in the middle, whose diagonal blocks are 0,
     A = B + V H V^T,      S = I + H Q,      Q = V^T B^-1 V = blockdiag(Q_r)
     A^-1 y = B^-1 y - B^-1 V S^-1 H V^T B^-1 y,      log det A = sum of log det B_r + log det S
 
-(M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one device
-(``laplex._quasisep``), and all ranks have all Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has the factor
-e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two, and H the factor I.
+(M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one
+device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
+the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two, and H the factor I.
 
 No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
 the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
@@ -42,6 +42,7 @@ from laplex.distributed._sorting import shared
 class Block(NamedTuple):
     """What this rank owns, in order: its block of A, and how it meets the others."""
 
+    points: Tensor  # (n,)
     system: System
     ends: Tensor  # V_r (n, 2 c)
     solved: Tensor  # B_r^-1 V_r
@@ -71,6 +72,7 @@ class KernelSystem:
     _ranks: Ranks
     _share: Share
     _block: Block | None  # None where this rank owns nothing
+    _nothing: Tensor  # 0, as a function of all that is differentiated
     _coupling: Tensor  # H (2 c w, 2 c w)
     _small: Tensor  # S
     _logdet: Tensor
@@ -95,20 +97,24 @@ class KernelSystem:
 
         agree(where, ranks, factor)
         block = blocks[0] if blocks else None
+        nothing = _nothing(*columns, scale)
         channels = 1 if phi is None else 2
-        logdets, borders, ends = _everyone(block, columns[0], channels, ranks)
+        borders, ends = _everyone(block, nothing, channels, ranks)
         coupling = _coupling(borders, scale, channels)
         small = torch.eye(coupling.shape[0], dtype=torch.float64, device=a.device) + coupling @ torch.block_diag(*ends)
         sign, between = torch.linalg.slogdet(small)
         if not bool(sign > 0):  # the same on all ranks
             raise ValueError(f"{where}: the matrix is not positive definite in float64; raise `diag`")
+        # Exchanged apart from the rest: it is differentiable once, and solves are to any order.
+        logdet = total(nothing if block is None else block.system.logdet().reshape(()), ranks)
         self.__dict__.update(
             _ranks=ranks,
             _share=share,
             _block=block,
+            _nothing=nothing,
             _coupling=coupling,
             _small=small,
-            _logdet=logdets.sum() + between,
+            _logdet=logdet + between,
             _dtype=a.dtype,
         )
 
@@ -147,17 +153,18 @@ class KernelSystem:
 
     def _solved(self, y: Tensor) -> Tensor:
         """A^-1 y for y (m, owned), in order."""
-        m, count = y.shape
+        m = y.shape[0]
         size = self._small.shape[0] // self._ranks.size
-        own = y.new_zeros((size, m))
-        local = y.new_zeros((m, count))
-        if self._block is not None:
-            local = self._block.system.solve(y.mT).mT
-            own = self._block.ends.mT @ local.mT
+        block = self._block
+        if block is None:
+            own = y.new_zeros((size, m)) + _nothing(y, self._nothing)
+        else:
+            local = block.system.solve(y.mT).mT
+            own = block.ends.mT @ local.mT
         everyone = _gathered(own, self._ranks).flatten(0, 1)  # (2 c w, m)
         between = torch.linalg.solve(self._small, self._coupling @ everyone)
         mine = between[self._ranks.rank * size : (self._ranks.rank + 1) * size]
-        return local if self._block is None else local - (self._block.solved @ mine).mT
+        return y + _nothing(mine) if block is None else local - (block.solved @ mine).mT
 
     def _terms(self, where: str, y: Any) -> dict[str, Any]:
         _checks.is_tensor(where, "y", y)
@@ -223,21 +230,27 @@ def _block(t: Tensor, diag: Tensor, phi: Tensor | None, tau: Tensor) -> Block:
     decays = torch.stack([torch.exp(-(t - t[0]) / tau), torch.exp(-(t[-1] - t) / tau)], -1)  # (n, 2)
     if phi is not None:
         decays = (decays[..., None] * torch.stack([phi.cos(), phi.sin()], -1)[:, None]).flatten(1)
-    return Block(system, decays, system.solve(decays))
+    return Block(t, system, decays, system.solve(decays))
 
 
-def _everyone(block: Block | None, t: Tensor, channels: int, ranks: Ranks) -> tuple[Tensor, Tensor, Tensor]:
-    """Of all ranks: log det B_r (w,); first, last, and 1 where there are points (w, 3); Q_r (w, 2 c, 2 c)."""
+def _nothing(*tensors: Tensor | None) -> Tensor:
+    """0, as a function of tensors: what backward exchanges, it must exchange on ranks that own nothing, too."""
+    return 0 * torch.stack([tensor.sum() for tensor in tensors if tensor is not None]).sum()
+
+
+def _everyone(block: Block | None, nothing: Tensor, channels: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """Of all ranks: first, last, and 1 where there are points (w, 3); Q_r (w, 2 c, 2 c)."""
     size = 2 * channels
     if block is None:
-        numbers = t.new_zeros(4 + size * size)
+        numbers = nothing.expand(3 + size * size)
     else:
+        t = block.points
         inner = block.ends.mT @ block.solved
         inner = (inner + inner.mT) / 2
         border = torch.stack([t[0], t[-1], torch.ones_like(t[0])])
-        numbers = torch.cat([block.system.logdet().reshape(1), border, inner.flatten()])
+        numbers = torch.cat([border, inner.flatten()])
     everyone = _gathered(numbers, ranks)
-    return everyone[:, 0], everyone[:, 1:4], everyone[:, 4:].unflatten(-1, (size, size))
+    return everyone[:, :3], everyone[:, 3:].unflatten(-1, (size, size))
 
 
 def _coupling(borders: Tensor, tau: Tensor, channels: int) -> Tensor:
