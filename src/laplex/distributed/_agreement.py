@@ -83,6 +83,12 @@ def trained(given: dict[str, Any]) -> list[str]:
     return [name for name, value in given.items() if isinstance(value, Tensor) and value.requires_grad]
 
 
+def digest(values: Tensor) -> str:
+    """What tells values from others, for a message."""
+    data = values.detach().cpu().contiguous().numpy()
+    return hashlib.blake2b(data.tobytes(), digest_size=6).hexdigest()
+
+
 def _digest(terms: dict[str, str]) -> int:
     return int.from_bytes(hashlib.blake2b(repr(terms).encode(), digest_size=7).digest(), "little")
 

@@ -6,7 +6,6 @@ columns. Each is exact and in float64; one all-reduce of n x n numbers adds them
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from laplex import _checks
 from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
-from laplex.distributed._agreement import agree, plain_arguments, ranks_in, trained
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, trained
 from laplex.distributed._moves import same, total
 from laplex.distributed._ranks import Ranks
 
@@ -110,9 +109,3 @@ def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
         "the presence of a plan": plan is not None,
         "the choice of arguments that require gradients": trained(given),
     }
-
-
-def digest(values: Tensor) -> str:
-    """What tells values from others, for a message."""
-    data = values.detach().cpu().contiguous().numpy()
-    return hashlib.blake2b(data.tobytes(), digest_size=6).hexdigest()
