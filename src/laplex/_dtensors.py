@@ -56,9 +56,9 @@ def _local(name: str, value: Any, x: Any, batch: int) -> Any:
         raise ValueError(f"{WHERE}: `{name}` must be on the mesh of `x`, {x.device_mesh}, got {value.device_mesh}")
     wanted, bars = [], []
     for placement, matrices in zip(x.placements, over_matrices, strict=True):
-        alike = matrices and (name in SIDES or value.dim() == batch)
-        wanted.append(placement if alike else Replicate())
-        bars.append(placement if alike else Partial() if placement.is_shard() else Replicate())
+        along = matrices and (name in SIDES or value.dim() == batch)
+        wanted.append(placement if along else Replicate())
+        bars.append(placement if along else Partial() if placement.is_shard() else Replicate())
     if tuple(value.placements) != tuple(wanted):
         raise ValueError(
             f"{WHERE}: `{name}` must be placed as {wanted} where `x` is placed as {list(x.placements)}, got "

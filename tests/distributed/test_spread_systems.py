@@ -146,12 +146,12 @@ def density(*, phased=False, kind="uneven", spread=1.0, number=False, points=33)
     system = distributed.KernelSystem(**given)
     assert system.size == points
     given = dict(leaves)
-    at = given.pop("y")
+    observed = given.pop("y")
     matrix = dense(**given)
     normal = torch.distributions.MultivariateNormal(torch.zeros(points).double(), matrix)
     with torch.no_grad():
         assert error(system.logdet(), torch.logdet(matrix)) <= 1e-12
-    return compare(system.log_density(y), normal.log_prob(at), leaves, shards, mine, once=True)
+    return compare(system.log_density(y), normal.log_prob(observed), leaves, shards, mine, once=True)
 
 
 def tight_clusters():
