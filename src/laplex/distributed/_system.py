@@ -198,7 +198,9 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     return {
         "the dtype of `a`": a.dtype,
         "`tau`": tau.detach().flatten().tolist() if isinstance(tau, Tensor) else [float(tau)],
-        "`diag`, or that it is a shard,": "a shard" if _sharded(diag) else float(diag),
+        "`diag`, or that it is a shard,": "a shard"
+        if _sharded(diag)
+        else float(diag.detach() if isinstance(diag, Tensor) else diag),
         "the presence of phases": phi is not None,
         "the choice of arguments that require gradients": trained(given),
     }
