@@ -45,7 +45,10 @@ struct Scan {
     void* odd;                    // (h, m, n) T, or null if not wanted
     const void* weights;          // (h, m, n) T, or null; in degree 0 only
     void* pull;                   // (h, n) T: the sum over rows of weights * odd / tau; null without weights
+    const void* tail;             // (h, m, pads) T: x of the last sources; null without pads
     int64_t h, m, n, k;
+    int64_t pads;  // The last `pads` targets and sources have no place in x, even, odd, weights and pull, whose rows
+                   // have n - pads or k - pads numbers. 0 unless both sides are sorted.
     int target_channels, source_channels;
     int degree;  // 0 or 1
     int threads;
@@ -379,6 +382,7 @@ struct SoftMaskPullback {
     template <class T> Status order(const Order&);                \
     template <class T> Status row_dot(const RowDot&);             \
     template <class T> Status reduce(const Reduce&);              \
+    void large_pages(void* data, int64_t bytes);                  \
     void factor(const Factor&);                                   \
     void factor_pullback(const FactorPullback&);                  \
     void sweep(const Sweep&);                                     \

@@ -26,6 +26,7 @@ bool gather_sorted(const T* anchors, const int32_t* order, int64_t size, T* out,
 template <class T>
 bool anchors_unchanged(const Problem<T>& p, int64_t part, int64_t parts) {
     const auto same = [=](const T* anchors, const T* built_from, int64_t size) {
+        if (anchors == built_from) return true;
         const int64_t from = size * part / parts, to = size * (part + 1) / parts;
         return std::memcmp(anchors + from, built_from + from, sizeof(T) * (to - from)) == 0;
     };
@@ -77,13 +78,14 @@ int64_t make_tasks(const Problem<T>& p, Task* tasks) {
 template <class T, int ROWS, bool ODD>
 struct Output {
     static constexpr int WIDTH = ROWS * (ODD ? 2 : 1);
-    T* sorted;  // (n, WIDTH): even, then odd; not used if WIDTH is 1
-    T* even;    // (n,), used if WIDTH is 1
+    T* sorted;     // (n, WIDTH): even, then odd; not used if WIDTH is 1
+    T* even;       // (size,), used if WIDTH is 1
+    int64_t size;  // n - pads
 
     // Store the sums of target i in order, which has index `caller` in the caller's order.
     void put(int64_t i, int64_t caller, const double* left, const double* right) const {
         if (WIDTH == 1) {
-            even[caller] = T(left[0] + right[0]);
+            if (caller < size) even[caller] = T(left[0] + right[0]);
             return;
         }
         T* out = sorted + i * WIDTH;
@@ -99,20 +101,21 @@ template <class T, int ROWS, bool ODD>
 void unsort_rows(const Problem<T>& p, const T* sorted, int64_t row, int64_t rows, int threads) {
     constexpr int WIDTH = Output<T, ROWS, ODD>::WIDTH;
     if (WIDTH == 1) return;
-    parallel_for(threads, block_count(p.n, BLOCK), [&](int64_t block, int) {
-        const int64_t from = block * BLOCK, size = smaller(BLOCK, p.n - from);
+    const int64_t length = p.n - p.pads;
+    parallel_for(threads, block_count(length, BLOCK), [&](int64_t block, int) {
+        const int64_t from = block * BLOCK, size = smaller(BLOCK, length - from);
         T tile[BLOCK][WIDTH];
         for (int64_t i = 0; i < size; ++i)
             std::memcpy(tile[i], sorted + int64_t(p.target_rank[from + i]) * WIDTH, sizeof(T) * WIDTH);
         for (int64_t q = 0; q < rows; ++q) {
-            T* even = p.even + (row + q) * p.n + from;
+            T* even = p.even + (row + q) * length + from;
             for (int64_t i = 0; i < size; ++i) even[i] = tile[i][q];
             if (ODD && p.odd) {
-                T* odd = p.odd + (row + q) * p.n + from;
+                T* odd = p.odd + (row + q) * length + from;
                 for (int64_t i = 0; i < size; ++i) odd[i] = tile[i][ROWS + q];
             }
             if (ODD && p.pull) {
-                const T* weight = p.weights + (row + q) * p.n + from;
+                const T* weight = p.weights + (row + q) * length + from;
                 for (int64_t i = 0; i < size; ++i) p.pull[from + i] += double(tile[i][ROWS + q]) * double(weight[i]);
             }
         }
@@ -210,7 +213,7 @@ public:
         : p(problem), s(sources), t(targets), check(compare), groups(block_count(p.m, ROWS)), chunks(Src::chunks(p.k)),
           outer(groups >= threads ? threads : 1), inner(threads / outer), x_size(p.k * ROWS),
           out_size(Out::WIDTH > 1 ? p.n * Out::WIDTH : 0), carry_size((chunks + 1) * Src::STATE),
-          pull_size(p.pull ? p.n : 0), rows_memory(outer * (x_size + out_size)),
+          pull_size(p.pull ? p.n - p.pads : 0), rows_memory(outer * (x_size + out_size)),
           sums_memory(outer * 2 * carry_size + (outer - 1) * pull_size), tasks(chunks + p.n / MAX_TASK + 1) {}
 
     Status run() {
@@ -239,7 +242,7 @@ private:
         double* carries = sums_memory.get() + thread * 2 * carry_size;
         const int64_t row = group * ROWS, rows = smaller<int64_t>(ROWS, p.m - row);
         const Src src{s, p.k, p.rate, x, carries, carries + carry_size};
-        const Out output{x + x_size, p.even + row * p.n};
+        const Out output{x + x_size, p.even + row * (p.n - p.pads), p.n - p.pads};
         if (!reduce_chunks(src, row, rows, check && inner > 1 && group == 0)) return !(changed = true);
         carry(src);
         const bool valid =
@@ -251,11 +254,16 @@ private:
     // Copy the rows of x into the order of the sources and reduce every chunk. Returns false if `compare` is set and
     // the anchors have changed.
     bool reduce_chunks(const Src& src, int64_t row, int64_t rows, bool compare) {
-        const T* x = p.x + row * p.k;
-        if (ROWS > 1) sort_rows<T, ROWS>(x, rows, p.k, p.source_rank, src.x, inner);
+        const int64_t length = p.k - p.pads;
+        const T *x = p.x + row * length, *tail = p.tail + row * p.pads;
+        if (ROWS > 1) sort_rows<T, ROWS>(x, rows, length, p.source_rank, src.x, inner);
+        if (ROWS > 1 && p.pads) sort_rows<T, ROWS>(tail, rows, p.pads, p.source_rank + length, src.x, 1);
         return parallel_for(inner, chunks, [&](int64_t c, int) {
             if (ROWS == 1)  // gathered here, while the chunk is in the cache
-                for (int64_t j = src.first(c); j <= src.last(c); ++j) src.x[j] = x[p.source_order[j]];
+                for (int64_t j = src.first(c); j <= src.last(c); ++j) {
+                    const int64_t i = p.source_order[j];
+                    src.x[j] = i < length ? x[i] : tail[i - length];
+                }
             chunk_total(src, c);
             return !compare || anchors_unchanged(p, c, chunks);
         });
@@ -271,7 +279,7 @@ private:
     Buffer<double> sums_memory;  // for each outer thread: the states that enter the chunks; then `pulls`
     Buffer<Task> tasks;
     int64_t task_count = 0;
-    double* pulls = nullptr;  // (outer - 1, n): the pulls of all threads but the first
+    double* pulls = nullptr;  // (outer - 1, n - pads): the pulls of all threads but the first
     bool changed = false;     // the first group found changed anchors; only with outer = 1, where groups run in turn
 };
 

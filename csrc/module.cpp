@@ -48,12 +48,13 @@ P* address(uintptr_t value) {
 
 int scan(uintptr_t x, uintptr_t target, uintptr_t source, uintptr_t tau, uintptr_t target_index, uintptr_t source_index,
          uintptr_t target_values, uintptr_t source_values, uintptr_t even, uintptr_t odd, uintptr_t weights,
-         uintptr_t pull, int64_t h, int64_t m, int64_t n, int64_t k, int target_channels, int source_channels,
-         int degree, bool is_double, int threads) {
+         uintptr_t pull, uintptr_t tail, int64_t h, int64_t m, int64_t n, int64_t k, int64_t pads, int target_channels,
+         int source_channels, int degree, bool is_double, int threads) {
     const Scan args{address<void>(x), address<void>(target), address<void>(source), address<double>(tau),
                     address<int32_t>(target_index), address<int32_t>(source_index), address<void>(target_values),
                     address<void>(source_values), address<void>(even), address<void>(odd), address<void>(weights),
-                    address<void>(pull), h, m, n, k, target_channels, source_channels, degree, threads};
+                    address<void>(pull), address<void>(tail), h, m, n, k, pads, target_channels, source_channels,
+                    degree, threads};
     nb::gil_scoped_release release;
     return is_double ? LAPLEX_BEST(scan<double>, args) : LAPLEX_BEST(scan<float>, args);
 }
@@ -299,6 +300,7 @@ NB_MODULE(_core, m) {
     m.def("order", &order);
     m.def("row_dot", &row_dot);
     m.def("reduce", &reduce);
+    m.def("use_large_pages", [](uintptr_t data, int64_t bytes) { baseline::large_pages(address<void>(data), bytes); });
     m.def("factor", &factor);
     m.def("factor_pullback", &factor_pullback);
     m.def("sweep", &sweep);

@@ -37,15 +37,16 @@ constexpr int64_t CHUNK = 512;
 // invalid and is not read.
 template <class T>
 struct Problem {
-    const T *x, *target, *source;                                            // (m, k), (n,), (k,)
+    const T *x, *target, *source;                                            // (m, k - pads), (n,), (k,)
     const int32_t *target_order, *target_rank, *target_below, *target_upto;  // (n,) each
     const int32_t *source_order, *source_rank, *source_below, *source_upto;  // (k,) each
     const T *target_values, *source_values;                                  // (2, n), (2, k), or null
-    T *even, *odd;                                                           // (m, n); odd may be null
-    const T* weights;                                                        // (m, n), or null
-    double* pull;                                                            // (n,), or null: weights * odd, summed
-                                                                             // over rows, is added to it
-    int64_t m, n, k;
+    T *even, *odd;                                                           // (m, n - pads); odd may be null
+    const T* weights;                                                        // (m, n - pads), or null
+    double* pull;                                                            // (n - pads,), or null: weights * odd,
+                                                                             // summed over rows, is added to it
+    const T* tail;                                                           // (m, pads): x of the last sources
+    int64_t m, n, k, pads;
     int degree;
     double rate;  // 1 / tau
     bool wants_odd() const { return odd || pull; }

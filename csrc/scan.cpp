@@ -14,8 +14,8 @@ Problem<T> problem(const Scan& scan, int64_t batch) {
     const int32_t* source_index = scan.source_index + batch * scan.source_channels * scan.k;
     const int32_t* target_counts = target_index + (scan.target_channels - 2) * scan.n;
     const int32_t* source_counts = source_index + (scan.source_channels - 2) * scan.k;
-    const int64_t out = batch * scan.m * scan.n;
-    return {static_cast<const T*>(scan.x) + batch * scan.m * scan.k,
+    const int64_t out = batch * scan.m * (scan.n - scan.pads);
+    return {static_cast<const T*>(scan.x) + batch * scan.m * (scan.k - scan.pads),
             static_cast<const T*>(scan.target) + batch * scan.n,
             static_cast<const T*>(scan.source) + batch * scan.k,
             target_index, target_index + scan.n, target_counts, target_counts + scan.n,
@@ -26,7 +26,8 @@ Problem<T> problem(const Scan& scan, int64_t batch) {
             scan.odd ? static_cast<T*>(scan.odd) + out : nullptr,
             scan.weights ? static_cast<const T*>(scan.weights) + out : nullptr,
             nullptr,
-            scan.m, scan.n, scan.k, scan.degree,
+            scan.tail ? static_cast<const T*>(scan.tail) + batch * scan.m * scan.pads : nullptr,
+            scan.m, scan.n, scan.k, scan.pads, scan.degree,
             1.0 / scan.tau[batch]};
 }
 
@@ -34,25 +35,26 @@ template <class T>
 Status scan_batch(const Scan& scan, int64_t batch, int threads) {
     if (!(scan.tau[batch] >= SMALLEST_TAU) || !is_finite(scan.tau[batch])) return BAD_TAU;
     Problem<T> p = problem<T>(scan, batch);
-    Buffer<double> pull(scan.pull ? scan.n : 0);
+    const int64_t size = scan.n - scan.pads;
+    Buffer<double> pull(scan.pull ? size : 0);
     if (!pull) return OUT_OF_MEMORY;
     if (scan.pull) {
         p.pull = pull.get();
-        std::memset(p.pull, 0, sizeof(double) * scan.n);
+        std::memset(p.pull, 0, sizeof(double) * size);
     }
     const Status status = scan.source_channels == 2   ? collect(p, threads)
                           : scan.target_channels == 2 ? spread(p, threads)
                                                       : merged(p, threads);
     if (scan.pull) {
-        T* out = static_cast<T*>(scan.pull) + batch * scan.n;
-        for (int64_t i = 0; i < scan.n; ++i) out[i] = T(pull[i] * p.rate);
+        T* out = static_cast<T*>(scan.pull) + batch * size;
+        for (int64_t i = 0; i < size; ++i) out[i] = T(pull[i] * p.rate);
     }
     return status;
 }
 
 template <class T>
 Status scan(const Scan& scan) {
-    const int64_t bytes = sizeof(T) * scan.h * scan.m * scan.n;
+    const int64_t bytes = sizeof(T) * scan.h * scan.m * (scan.n - scan.pads);
     use_large_pages(scan.even, bytes);
     use_large_pages(scan.odd, bytes);
     Buffer<Status> status(scan.h);
@@ -81,6 +83,9 @@ Status row_dot(const RowDot& dot) {
     });
     return OK;
 }
+
+// For memory that Python allocates: torch uses small pages.
+void large_pages(void* data, int64_t bytes) { use_large_pages(data, bytes); }
 
 template Status row_dot<float>(const RowDot&);
 template Status row_dot<double>(const RowDot&);

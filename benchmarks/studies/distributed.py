@@ -41,6 +41,7 @@ def main() -> None:
     ratios = {name: round(single[name] / double[name], 3) for name in single}
     fits = {f"{ranks} ranks": processes(measure_fit, ranks, 1 << (8 if quick else 14)) for ranks in (1, 2, 4)}
     errors = {f"{ranks} ranks": processes(measure_errors, ranks, 1 << (10 if quick else 16)) for ranks in ERROR_RANKS}
+    sums = {f"{ranks} ranks": processes(measure_sums, ranks, 1 << (12 if quick else 21)) for ranks in (1, 2)}
     report = {
         **conditions("cpu"),
         "n": n,
@@ -51,6 +52,7 @@ def main() -> None:
         "one process over two": ratios,
     }
     report |= {"EM, ms a round and log-likelihood": fits}
+    report |= {"Gram matrices, systems and layers, ms": sums}
     report |= {"error of the sum of sizes, largest of 256 rows": errors}
     print(json.dumps(report, indent=1))
     if not quick:
@@ -135,6 +137,34 @@ def in_order(n: int) -> tuple[Tensor, Tensor, Tensor]:
         return a.sort().values, b.sort().values, x
     plan = laplex.distributed.Plan(a, b)
     return plan.arrange_rows(a), plan.arrange_columns(b), plan.arrange_columns(x)
+
+
+# --- Gram matrices, systems, layers -----------------------------------------------------------------------------------
+
+
+def measure_sums(n: int) -> dict[str, float]:
+    """Of n columns, points or features in all; plans are not kept. One rank alone is a group, too."""
+    a, b, weight = torch.linspace(-3, 3, min(n // 4, 1000)), *any_order(n)[:2]
+    b, weight = b.requires_grad_(), weight.abs()
+    points, noise = in_order(n)[0].double().requires_grad_(), 0.1
+    y = torch.randn_like(points)
+    features = min(n, 150_000)
+    torch.manual_seed(0)
+    head = laplex.nn.SpreadLinear(laplex.nn.LaplexLinear(features, 200, kernels=4))
+    x = torch.randn(64, features)[:, head.features]
+
+    def density() -> Tensor:
+        return laplex.distributed.KernelSystem(points, TAU, noise).log_density(y)
+
+    return {
+        "Gram matrix": _median(lambda: laplex.distributed.gram(a, b, weight, TAU)),
+        "Gram matrix and gradient of b": _median(
+            lambda: torch.autograd.grad(laplex.distributed.gram(a, b, weight, TAU).sum(), b)
+        ),
+        "density": _median(density),
+        "density and gradient of points": _median(lambda: torch.autograd.grad(density(), points)),
+        "layer of 150 000 features, a step": _median(lambda: head(x).square().mean().backward()),
+    }
 
 
 # --- fits -------------------------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +39,19 @@ def plain(x: Tensor) -> bool:
     if type(x) is not Tensor and type(x) is not Parameter:
         return False
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
+
+
+def is_dtensor(x: object) -> bool:
+    """Whether x is a DTensor. What they need is not imported for this: it takes a second."""
+    if torch.compiler.is_compiling() or "torch.distributed.tensor" not in sys.modules:
+        return False
+    return isinstance(x, sys.modules["torch.distributed.tensor"].DTensor)
+
+
+def dtensor_product(function: Callable[..., Tensor], x: Tensor, arguments: dict[str, Any]) -> Tensor:
+    """A product of local tensors (``_dtensors``)."""
+    product: Tensor = importlib.import_module("laplex._dtensors").product(function, x, arguments)
+    return product
 
 
 def normal_mode() -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from laplex import _autocast, _backends, _checks
+from laplex._eager import dtensor_product, is_dtensor
 from laplex._gram import autograd as gram_autograd
 from laplex._plan import Plan, check_plan, planned_matrix
 from laplex._product import formed_product, scanned_product
@@ -43,7 +44,8 @@ def linear(
 
     Args:
         x (..., k): the input, in float16, bfloat16, float32, float64 or complex. With batched anchors and no weight
-            it is (*H, m, k), or anything that broadcasts to that.
+            it is (*H, m, k), or anything that broadcasts to that. It may be a DTensor that is sharded over leading
+            dimensions: then the anchors are replicated DTensors (over H: sharded alike), and y is placed like x.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are a batch of matrices.
         b (*H, k): column anchors, same dtype.
         tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H, one per matrix.
@@ -74,6 +76,9 @@ def linear(
         >>> laplex.linear(x, a, b, tau=0.5, weight=weight).shape
         torch.Size([8, 1000])
     """
+    if type(x) is not Tensor and is_dtensor(x):
+        options = {"tau": tau, "weight": weight, "phi": phi, "psi": psi, "plan": plan, "backend": backend}
+        return dtensor_product(linear, x, {"a": a, "b": b, **options})
     arguments = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
     route = find_route(arguments)  # checks the arguments and chooses the backend, once for every form of them
     check_plan("laplex.linear", plan, (a, b), route.batch)

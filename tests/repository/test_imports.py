@@ -130,7 +130,7 @@ def test_public_names_of_objects():
 def test_public_names_of_modules():
     assert shown(laplex.backends) == ["available", "warm_up", "which"]
     assert shown(laplex.reference) == ["gram", "kernel", "linear"]
-    layers = ["LaplaceAttention", "LaplexLinear", "LaplexProjection", "Replacement", "Replacements"]
+    layers = ["LaplaceAttention", "LaplexLinear", "LaplexProjection", "Replacement", "Replacements", "SpreadLinear"]
     functions = ["laplace_attention", "parameter_groups", "parametrize", "replace_linear", "reseat_step", "routing"]
     assert shown(laplex.nn) == [*layers, *functions]
     models = [

@@ -27,30 +27,38 @@ def update(a: Tensor, b: Tensor, old: Order) -> Order:
     return order
 
 
-def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
-    """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``."""
+def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0, tail: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(E x, S x): x (*X, k) -> (*X, n), and the second (*X, 0) unless ``odd``.
+
+    With a tail (*X, p) the last p targets and sources are pads: x is (*X, k - p), and the tail is the rest of it; the
+    results are (*X, n - p). For merged orders.
+    """
     if x.dtype != matrix.target.dtype:  # the core takes one dtype: the wider, so that nothing is lost
-        even, odd_part = scan(x.double(), matrix.widened(), odd=odd, degree=degree)
+        wide = None if tail is None else tail.double()
+        even, odd_part = scan(x.double(), matrix.widened(), odd=odd, degree=degree, tail=wide)
         return even.to(x.dtype), odd_part.to(x.dtype)
-    lead, n = x.shape[:-1], matrix.target.shape[-1]
+    lead, n = x.shape[:-1], matrix.target.shape[-1] - _pads(tail)
     even, odd_part = x.new_empty((*lead, n)), x.new_empty((*lead, n if odd else 0))
-    _run(x, matrix, even, odd=odd_part, degree=degree)
+    _run(x, matrix, even, odd=odd_part, degree=degree, tail=tail)
     return even, odd_part
 
 
 def pullback(
-    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool
+    g: Tensor, x: Tensor, odd_x: Tensor, matrix: Matrix, *, to_tau: bool, tail: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar, tau_bar for the cotangent g of E x: a transposed scan, and for tau one of degree 1.
 
-    t_bar is (*H, 0) without ``odd_x``, tau_bar (0,) without ``to_tau``.
+    t_bar is (*H, 0) without ``odd_x``, tau_bar (0,) without ``to_tau``. A tail is the rest of g, as in ``scan``; then
+    nothing has pads, and there is no tau_bar.
     """
     if g.dtype != matrix.target.dtype:
-        bars = pullback(g.double(), x.double(), odd_x.double(), matrix.widened(), to_tau=to_tau)
+        wide = None if tail is None else tail.double()
+        bars = pullback(g.double(), x.double(), odd_x.double(), matrix.widened(), to_tau=to_tau, tail=wide)
         return bars[0].to(x.dtype), bars[1].to(matrix.target.dtype), bars[2].to(matrix.source.dtype), bars[3]
     g, x, odd_x, tau = g.contiguous(), x.contiguous(), odd_x.contiguous(), matrix.tau.contiguous()
     x_bar, t_bar, s_bar, tau_bar = results.gradients_like(x, odd_x, matrix, to_tau)
-    _run(g, matrix.mT, x_bar, weights=x, pull=s_bar)
+    s_bar = s_bar[..., : s_bar.shape[-1] - _pads(tail)].contiguous()
+    _run(g, matrix.mT, x_bar, weights=x, pull=s_bar, tail=tail)
     if odd_x.shape[-1] > 0:
         _row_dot(g, odd_x, tau, t_bar)
     return x_bar, t_bar, s_bar, _tau_bar(g.double(), x.double(), matrix.widened()) if to_tau else tau_bar
@@ -81,6 +89,7 @@ def _run(
     weights: Tensor | None = None,
     pull: Tensor | None = None,
     degree: int = 0,
+    tail: Tensor | None = None,
 ) -> None:
     """Fill even, odd and pull. The core takes addresses: 0 for what is not needed, as for a tensor without elements."""
     target, source, tau, (_, target_side, source_side), _ = matrix
@@ -93,13 +102,18 @@ def _run(
     addresses = [array.data_ptr() for array in arrays]
     if target_side.values.dtype != target.dtype:  # the order of anchors in another dtype: its values are not these
         addresses[-2:] = 0, 0
-    addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull)]
+    tail = None if tail is None else tail.contiguous()
+    addresses += [0 if array is None else array.data_ptr() for array in (even, odd, weights, pull, tail)]
     h, n, k = tau.numel(), target.shape[-1], source.shape[-1]
     channels = target_side.indices.shape[-2], source_side.indices.shape[-2]
-    sizes = h, x.numel() // (h * k), n, k, *channels, degree
+    sizes = h, x.numel() // (h * x.shape[-1]), n, k, _pads(tail), *channels, degree
     status = core.scan(*addresses, *sizes, x.dtype == torch.float64, torch.get_num_threads())
     if status:
         core_fault("laplex.linear", status, tau)
+
+
+def _pads(tail: Tensor | None) -> int:
+    return 0 if tail is None else tail.shape[-1]
 
 
 def _sort(a: Tensor, b: Tensor, order: Order, from_old: bool) -> None:

@@ -7,12 +7,14 @@ minutes. So arguments are checked, and the outcome is exchanged, before anything
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from laplex._eager import plain, plainly_eager
 from laplex._errors import StalePlanError
 from laplex.distributed._ranks import Ranks, ranks_of
 
@@ -63,6 +65,28 @@ def agree(
     if bool((digests != digests[0]).any()):
         raise ValueError(_difference(ranks.objects(terms)))
     return bool(flags.any())
+
+
+def plain_arguments(where: str, values: Iterable[Any]) -> None:
+    """Raise where something traces or transforms the call: collectives run here and now."""
+    if not plainly_eager() or not all(plain(value) for value in values if isinstance(value, Tensor)):
+        raise RuntimeError(
+            f"{where}: it runs eagerly, on plain tensors; call it outside of torch.compile, torch.func and dispatch "
+            "modes, and pass local tensors of DTensors and other subclasses"
+        )
+
+
+def trained(given: dict[str, Any]) -> list[str]:
+    """The names of the arguments that require gradients."""
+    if not torch.is_grad_enabled():
+        return []
+    return [name for name, value in given.items() if isinstance(value, Tensor) and value.requires_grad]
+
+
+def digest(values: Tensor) -> str:
+    """What tells values from others, for a message."""
+    data = values.detach().cpu().contiguous().numpy()
+    return hashlib.blake2b(data.tobytes(), digest_size=6).hexdigest()
 
 
 def _digest(terms: dict[str, str]) -> int:

@@ -25,6 +25,7 @@ In degree 1 a state also has p, the sum weighted by distance (``laplex._scan``):
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,19 +35,26 @@ from laplex import _compiled
 from laplex._checks.core import core_fault
 from laplex.distributed._ranks import Ranks
 
-GHOSTS = 4  # the first pads of a side: left, left tied, right, right tied
+GHOSTS = 4  # left, left tied, right, right tied
 BEYOND = 1e3  # for u >= 1e3, exp(-u) and u exp(-u) are 0 in float64
 AHEAD, BEHIND = [0, 4], [2, 5]  # places of v and p among a rank's numbers; top and bottom are 1 and 3
 # Sources that are reduced at a time in plain torch: what is computed for them stays in the cache, or keeps a GPU busy.
 BLOCK = {"cpu": 1 << 15, "cuda": 1 << 22}
 
 
+class Run(NamedTuple):
+    """Sources [begin, end) that are in order."""
+
+    begin: int
+    bottom: int  # behind those equal to the first source of all runs
+    top: int  # the first of those equal to the last source of all runs
+    end: int
+
+
 class Edges(NamedTuple):
     """The ends of one side on this rank, of each matrix."""
 
-    counts: tuple[int, ...]  # of sources
-    bottoms: tuple[int, ...]  # of sources equal to the first
-    tops: tuple[int, ...]  # of sources below the last
+    runs: tuple[tuple[Run, ...], ...]  # of each matrix
     positions: Tensor  # (h, 4) float64: first, next, previous, last; those that do not exist are NaN
 
 
@@ -58,23 +66,50 @@ class Ghosts(NamedTuple):
     tied: Tensor  # (2, ranks, h) float64: 1 where top (bottom) is tied with the first (last) target here
 
 
-def edges(values: Tensor, counts: tuple[int, ...]) -> Edges:
-    """The ends of anchors (h, width), of which the first counts[h] are owned, in order.
+def edges(values: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Edges:
+    """The ends of anchors (h, width), which are in order in the spans (begin, end) of each matrix.
 
     Those of a stale plan may be in any order; their ends are of no use, but all ranks get as far as to the error.
     """
-    positions = torch.full((len(counts), 4), torch.nan, dtype=torch.float64, device=values.device)
-    bottoms, tops = [0] * len(counts), [0] * len(counts)
-    for i, count in enumerate(counts):
-        if count == 0:
-            continue
-        owned = values[i, :count]
-        bottoms[i] = int(torch.searchsorted(owned, owned[:1], right=True))
-        tops[i] = int(torch.searchsorted(owned, owned[-1:]))
-        positions[i, 0], positions[i, 3] = owned[0], owned[-1]
-        if tops[i] > 0 and bottoms[i] < count:
-            positions[i, 1], positions[i, 2] = owned[bottoms[i]], owned[tops[i] - 1]
-    return Edges(counts, tuple(bottoms), tuple(tops), positions)
+    positions = torch.full((len(spans), 4), torch.nan, dtype=torch.float64, device=values.device)
+    for i, parts in enumerate(spans):
+        pieces = [values[i, begin:end] for begin, end in parts if end > begin]
+        if pieces:
+            first, last = (
+                torch.stack([piece[place] for piece in pieces]).aminmax()[j] for j, place in enumerate((0, -1))
+            )
+            following, previous = _neighbours(pieces, first, last)
+            apart = bool(first < last)
+            positions[i, 0], positions[i, 3] = first, last
+            if apart:
+                positions[i, 1], positions[i, 2] = following, previous
+    runs = tuple(
+        tuple(_run(values[i], part, positions[i]) for part in parts if part[1] > part[0])
+        for i, parts in enumerate(spans)
+    )
+    return Edges(runs, positions)
+
+
+def _neighbours(pieces: list[Tensor], first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest anchor above the first, and the largest below the last; infinite where all are equal."""
+    above, below = last.new_full((), torch.inf), last.new_full((), -torch.inf)
+    for piece in pieces:
+        bottom, top = _bounds(piece, first, last)
+        above = torch.minimum(above, piece[bottom]) if bottom < piece.numel() else above
+        below = torch.maximum(below, piece[top - 1]) if top > 0 else below
+    return above, below
+
+
+def _bounds(piece: Tensor, first: Tensor, last: Tensor) -> tuple[int, int]:
+    """How many anchors of a piece in order are equal to the first, and how many are below the last."""
+    return int(torch.searchsorted(piece, first, right=True)), int(torch.searchsorted(piece, last))
+
+
+def _run(values: Tensor, part: tuple[int, int], positions: Tensor) -> Run:
+    begin, end = part
+    piece = values[begin:end]
+    bottom, top = _bounds(piece, *positions[::3].to(piece.dtype).unbind())
+    return Run(begin, begin + bottom, begin + top, end)
 
 
 def ghosts(targets: Tensor, sources: Tensor, rank: int) -> Ghosts:
@@ -109,15 +144,18 @@ def reduced(x: Tensor, sources: Tensor, tau: Tensor, own: Edges, ranks: Ranks, d
     others, so nobody needs what it has for those on its left; nor what the last has for those on its right.
     """
     numbers = x.new_zeros((*x.shape[:2], 4 + 2 * degree), dtype=torch.float64)
-    for i, (count, bottom, top) in enumerate(zip(*own[:3], strict=True)):
-        rows, s = x[i, :, :count], sources[i, :count]
+    for i, runs in enumerate(own.runs):
+        rows, s = x[i], sources[i]
         _, following, previous, _ = own.positions[i]
-        if ranks.rank < ranks.size - 1:
-            numbers[i, :, AHEAD[: degree + 1]] = _decayed(rows[:, :top], s[:top], previous, tau[i], degree)
-            numbers[i, :, 1] = rows[:, top:].sum(-1, dtype=torch.float64)
-        if ranks.rank > 0:
-            numbers[i, :, BEHIND[: degree + 1]] = _decayed(rows[:, bottom:], s[bottom:], following, tau[i], degree)
-            numbers[i, :, 3] = rows[:, :bottom].sum(-1, dtype=torch.float64)
+        for begin, bottom, top, end in runs:
+            if ranks.rank < ranks.size - 1:
+                ahead = _decayed(rows[:, begin:top], s[begin:top], previous, tau[i], degree)
+                numbers[i, :, AHEAD[: degree + 1]] += ahead
+                numbers[i, :, 1] += rows[:, top:end].sum(-1, dtype=torch.float64)
+            if ranks.rank > 0:
+                behind = _decayed(rows[:, bottom:end], s[bottom:end], following, tau[i], degree)
+                numbers[i, :, BEHIND[: degree + 1]] += behind
+                numbers[i, :, 3] += rows[:, begin:bottom].sum(-1, dtype=torch.float64)
     return numbers
 
 

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from laplex import _autocast, _checks
-from laplex._eager import plain, plainly_eager
 from laplex._phase.composition import channels, joined_channels
 from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import mixed
 from laplex._shapes import flat_tau, fold, unfold
-from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, trained
 from laplex.distributed._moves import moved, moved_back, same
 from laplex.distributed._plan import Plan, anchor_terms, as_matrices, dtensor_parts, planned
 from laplex.distributed._ranks import Ranks
@@ -152,9 +151,7 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
         if plan._ranks.group is not ranks.group:
             raise ValueError(f"{where}: `plan` was built for another group than `group`; leave `group` out")
         plan._check_shape(where, a, b, batch)
-    _eager(where, operands)
-    tensors = {name: value for name, value in zip(operands._fields, operands, strict=True) if isinstance(value, Tensor)}
-    trained = [name for name, value in tensors.items() if value.requires_grad] if torch.is_grad_enabled() else []
+    plain_arguments(where, operands)
     return terms | {
         "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
         "the dtype of `x`": x.dtype,
@@ -162,7 +159,7 @@ def _terms(where: str, operands: _Operands, ranks: Ranks) -> dict[str, Any]:
         "`weight`": None if weight is None else weight.detach().tolist(),
         "the presence of phases": phi is not None,
         "the presence of a plan": plan is not None,
-        "the choice of arguments that require gradients": trained,
+        "the choice of arguments that require gradients": trained(operands._asdict()),
     }
 
 
@@ -170,15 +167,6 @@ def _values(where: str, tau: float | Tensor) -> None:
     """Raise unless tau is a length scale. Waits for the device: a rank must not go on alone."""
     if isinstance(tau, Tensor) and not bool(_checks.is_length(tau.detach()).all()):
         raise ValueError(_checks.bad_tau(where, tau.detach()))
-
-
-def _eager(where: str, operands: _Operands) -> None:
-    """Raise where something traces or transforms the call: collectives run here and now."""
-    if not plainly_eager() or not all(plain(value) for value in operands if isinstance(value, Tensor)):
-        raise RuntimeError(
-            f"{where}: it runs eagerly, on plain tensors; call it outside of torch.compile, torch.func and dispatch "
-            "modes, and pass local tensors of DTensors and other subclasses"
-        )
 
 
 def _changed(operands: _Operands) -> bool:

@@ -1,79 +1,130 @@
 """Values of anchors, moved from the ranks that hold them to the ranks that own them, and back.
 
-The caller's shards are in any order. Every rank owns an interval of the line, and holds what it owns in order, padded
-to one width for all matrices of a batch. Pads are the last places; the first of them are for sources of other ranks
-(``_ends``). A move fills pads with zeros, and the move back ignores them, so each is the transpose of the other.
+The caller's shards are in any order. Every rank owns an interval of the line. Of one matrix it holds what it owns as it
+arrives: rank by rank, each rank's part in order. The matrices of a batch it holds in order, padded to one width. A move
+fills pads with zeros, and the move back ignores them, so each is the transpose of the other.
+
+Large operands: the first write to a new page of memory takes longer than all that is done with it, so new memory has
+large pages where the compiled core can ask for them.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from laplex.distributed._ranks import Ranks
+from laplex.distributed._ranks import Ranks, new_memory
 
 
 class Share(NamedTuple):
     """The anchors of one side that this rank holds, h matrices of `size` each, and those that it owns."""
 
     given: Tensor  # (held,) int64: places in the caller's (h * size), in the order in which they are sent
-    slots: Tensor  # (owned,) int64: places in the owner's (h * width), in the order in which they arrive
+    slots: Tensor  # (owned,) int64: places in (h * width), each matrix in order, of what arrives
     sent: tuple[int, ...]  # to each rank
     received: tuple[int, ...]
     size: int
     counts: tuple[int, ...]  # owned, of each matrix
-    width: int  # the largest count, and the pads
+    width: int  # the largest count, and at least 1: all ranks must get as far as to the exchange
     stays: bool  # on all ranks: every rank owns what it holds, and nothing is exchanged
-    ordered: bool  # on this rank: and holds it in order
+    ordered: bool  # on this rank: and holds it in order, so that nothing moves at all
+
+    @property
+    def spans(self) -> Sequence[Sequence[tuple[int, int]]]:
+        """The parts of what is owned, of each matrix, that are in order."""
+        if len(self.counts) > 1:
+            return [[(0, count)] for count in self.counts]
+        return [list(itertools.pairwise(itertools.accumulate(self.received, initial=0)))]
 
 
 def moved(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners, always a new tensor."""
-    return _Move.apply(x, share, ranks, False)  # type: ignore[no-any-return]
+    """Differentiable: x (h, m, size) of the caller to (h, m, width) of the owners."""
+    return x if share.ordered else _Move.apply(x, share, ranks, False)
 
 
 def moved_back(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """Differentiable: y (h, m, width) of the owners, which nobody needs any more, to (h, m, size) of the caller."""
-    return _Move.apply(y, share, ranks, True)  # type: ignore[no-any-return]
+    """Differentiable: y (h, m, width) of the owners to (h, m, size) of the caller."""
+    return y if share.ordered else _Move.apply(y, share, ranks, True)
 
 
 def to_owners(x: Tensor, share: Share, ranks: Ranks) -> Tensor:
     """x (h, m, size) to (h, m, width)."""
     if share.ordered:
-        padded = x.new_empty((*x.shape[:-1], share.width))
-        padded[..., : share.size] = x
-        padded[..., share.size :] = 0
-        return padded
-    sent = _as_lines(x).index_select(0, share.given)
+        return x
+    sent = _picked(x, share.given)
     arrived = sent if share.stays else ranks.exchanged(sent, share.sent, share.received)
-    lines = arrived.new_zeros((len(share.counts) * share.width, arrived.shape[1]))
-    return _as_rows(lines.index_copy_(0, share.slots, arrived), len(share.counts))
+    h = len(share.counts)
+    if h == 1:
+        rows = _rows(arrived)[None]
+        return rows if rows.shape[-1] == share.width else torch.nn.functional.pad(rows, (0, share.width))
+    lines = arrived.new_zeros((h * share.width, arrived.shape[1]))
+    return _as_rows(lines.index_copy_(0, share.slots, arrived), h)
 
 
 def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
-    """y (h, m, width) to (h, m, size). Where nothing moves, the result is in the memory of y.
-
-    It is no view of y for autograd, which would refuse to let the caller write to it.
-    """
+    """y (h, m, width) to (h, m, size)."""
     if share.ordered:
-        shape = (*y.shape[:-1], share.size)
-        return y.new_empty(0).set_(y.untyped_storage(), y.storage_offset(), shape, y.stride())
-    sent = _as_lines(y).index_select(0, share.slots)
+        return y
+    h = len(share.counts)
+    sent = _lines(y[0, :, : share.counts[0]]) if h == 1 else _picked(y, share.slots)
     arrived = sent if share.stays else ranks.exchanged(sent, share.received, share.sent)
-    lines = arrived.new_empty((len(share.counts) * share.size, arrived.shape[1]))
-    return _as_rows(lines.index_copy_(0, share.given, arrived), len(share.counts))
+    return _placed(arrived, share.given, h, share.size)
 
 
-def _as_lines(x: Tensor) -> Tensor:
-    """(h, m, size) -> (h * size, m): what belongs to one anchor lies together, and moves together."""
+def in_order(values: Tensor, share: Share) -> Tensor:
+    """Differentiable: values (m, width) of one matrix, as its owner holds them, in order."""
+    return torch.empty_like(values).index_copy(-1, share.slots, values[..., : share.counts[0]])
+
+
+def as_held(values: Tensor, share: Share) -> Tensor:
+    """Differentiable: values (m, width) in order, as the owner of one matrix holds them."""
+    there = values.index_select(-1, share.slots)
+    return torch.nn.functional.pad(there, (0, share.width - there.shape[-1]))
+
+
+def _picked(x: Tensor, places: Tensor) -> Tensor:
+    """Lines (count, m) of x (h, m, size), at places among (h * size): what belongs to one anchor lies together."""
     h, m, size = x.shape
-    return x.mT.reshape(h * size, m)
+    lines = new_memory(x, (places.numel(), m))
+    if m == 1:
+        return torch.index_select(x.reshape(h * size), 0, places, out=lines.view(-1)).view(-1, 1)
+    return torch.index_select(_lines(x), 0, places, out=lines)
+
+
+def _placed(lines: Tensor, places: Tensor, h: int, size: int) -> Tensor:
+    """The inverse: lines (h * size, m), each put at its place, as rows (h, m, size)."""
+    m = lines.shape[1]
+    out = new_memory(lines, (h * size, m))
+    if m == 1:
+        return out.view(-1).scatter_(0, places, lines.view(-1)).view(h, 1, size)
+    return _as_rows(out.index_copy_(0, places, lines), h)
+
+
+def _lines(x: Tensor) -> Tensor:
+    """(h, m, size) or (m, size) -> (h * size, m)."""
+    m, size = x.shape[-2:]
+    if m == 1 and x.is_contiguous():
+        return x.reshape(-1, 1)
+    lines = new_memory(x, (*x.shape[:-2], size, m)).copy_(x.mT)
+    return lines.view(math.prod(x.shape[:-2]) * size, m)
+
+
+def _rows(lines: Tensor) -> Tensor:
+    """(size, m) -> (m, size)."""
+    if lines.shape[1] == 1:
+        return lines.view(1, -1)
+    return new_memory(lines, lines.shape[::-1]).copy_(lines.mT)
 
 
 def _as_rows(lines: Tensor, h: int) -> Tensor:
     """(h * size, m) -> (h, m, size)."""
+    if h == 1:
+        return _rows(lines)[None]
     return lines.reshape(h, lines.shape[0] // max(h, 1), lines.shape[1]).mT.contiguous()
 
 
@@ -88,8 +139,6 @@ class _Move(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
         share, ranks, back = ctx.settings
-        if not back and torch.is_grad_enabled():
-            g = g.clone()  # it is a part of the graph of this gradient
         return _Move.apply(g, share, ranks, not back), None, None, None
 
     @staticmethod
@@ -107,7 +156,6 @@ class _Owned(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
-        g = g.clone() if torch.is_grad_enabled() else g
         return moved_back(g[:, None], *ctx.settings)[:, 0], None, None, None
 
     @staticmethod
@@ -135,6 +183,11 @@ class _Same(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *others: Any) -> Tensor:
         return _Same.apply(tangent, *ctx.settings)  # type: ignore[no-any-return]
+
+
+def total(value: Tensor, ranks: Ranks) -> Tensor:
+    """Differentiable: the sum of the values of all ranks, on every rank; the gradient is that of all losses."""
+    return _Same.apply(value, ranks, True)  # type: ignore[no-any-return]
 
 
 def same(value: Tensor, ranks: Ranks) -> Tensor:

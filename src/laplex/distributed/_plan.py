@@ -17,8 +17,9 @@ from laplex._plan import Plan as LocalPlan
 from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
 from laplex.distributed._agreement import agree, ranks_in
-from laplex.distributed._ends import GHOSTS, edges, ghosts
-from laplex.distributed._moves import Share, moved, moved_back, owned, to_owners
+from laplex.distributed._ends import Ghosts, edges, ghosts
+from laplex.distributed._local import Here
+from laplex.distributed._moves import Share, as_held, in_order, moved, moved_back, owned, to_owners
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._scan import SPREAD, Half, SpreadOrder
 from laplex.distributed._sorting import shared
@@ -27,7 +28,7 @@ from laplex.distributed._sorting import shared
 class Settled(NamedTuple):
     """The anchors where they are owned, and their order."""
 
-    rows: Tensor  # (h, width), with the positions of ghosts
+    rows: Tensor  # (h, width)
     cols: Tensor
     plan: LocalPlan  # of these
     order: SpreadOrder
@@ -125,14 +126,14 @@ class Plan:
         share = self._shares[side]
         self._agree_on_values(where, values, share.size)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
-        there = moved(rows, share, self._ranks)[0, :, : share.counts[0]]
+        there = in_order(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
         return there.reshape(*values.shape[:-1], share.counts[0])
 
     def _restored(self, where: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
         self._agree_on_values(where, values, share.counts[0] if len(share.counts) == 1 else -1)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
-        there = torch.nn.functional.pad(rows, (0, share.width - share.counts[0]))
+        there = as_held(rows[0], share)[None]
         return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
     def _agree_on_values(self, where: str, values: Any, size: int) -> None:
@@ -248,27 +249,33 @@ def _settle(
 
     With the old plan of a time before they moved, all ranks raise if they moved past one another.
     """
-    rows, cols = (to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True))
-    own = [edges(side, share.counts) for side, share in zip((rows, cols), shares, strict=True)]
+    sides = [to_owners(side[:, None], share, ranks)[:, 0] for side, share in zip(anchors, shares, strict=True)]
+    own = [edges(side, share.spans) for side, share in zip(sides, shares, strict=True)]
     positions = ranks.gathered(torch.stack([side.positions for side in own]))  # (ranks, 2, h, 4)
     others = [ghosts(positions[:, 1 - i], positions[:, i], ranks.rank) for i in range(2)]
-    for side, share, ghost in zip((rows, cols), shares, others, strict=True):
-        for i, count in enumerate(share.counts):
-            side[i, count : count + GHOSTS] = ghost.positions[i]
-            side[i, count + GHOSTS :] = ghost.positions[i, 0]
+    rows, cols = (_with_ghosts(*side) for side in zip(sides, shares, others, strict=True))
 
     plans: list[LocalPlan] = []
 
     def check() -> dict[str, Any]:
-        if old is not None and not (_apart(positions) and _in_order(rows, shares[0]) and _in_order(cols, shares[1])):
+        if old is not None and not (_apart(positions) and all(map(_in_order, sides, shares))):
             raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
         plans.append(LocalPlan(rows, cols) if old is None else old.update(rows, cols))
         return {}
 
     agree(where, ranks, check)
-    halves = Half(own[0], others[0]), Half(own[1], others[1])
-    order = SpreadOrder(plans[0]._order, plans[0]._table, *halves, _middle(positions), ranks)
-    return Settled(rows, cols, plans[0], order)
+    here = Here.planned(rows, cols, plans[0])
+    halves = [Half(share.counts, *half) for share, half in zip(shares, zip(own, others, strict=True), strict=True)]
+    order = SpreadOrder(here, halves[0], halves[1], _middle(positions), ranks)
+    return Settled(here.target[:, : shares[0].width], here.source[:, : shares[1].width], plans[0], order)
+
+
+def _with_ghosts(side: Tensor, share: Share, others: Ghosts) -> Tensor:
+    """Anchors (h, width) and then the positions of ghosts. Pads are where the first of these is."""
+    anchors = torch.cat([side, others.positions.to(side.dtype)], -1)
+    for i, count in enumerate(share.counts):
+        anchors[i, count : share.width] = others.positions[i, 0]
+    return anchors
 
 
 def _apart(positions: Tensor) -> bool:
@@ -279,10 +286,12 @@ def _apart(positions: Tensor) -> bool:
 
 
 def _in_order(anchors: Tensor, share: Share) -> bool:
-    """Whether anchors (h, width) are in order where they are owned."""
-    return all(
-        bool((anchors[i, 1:count] >= anchors[i, : count - 1]).all()) for i, count in enumerate(share.counts) if count
-    )
+    """Whether anchors (h, width) are in the order that they had when they were sorted, where they are owned."""
+    if share.ordered or len(share.counts) > 1:
+        pieces = [anchors[i, :count] for i, count in enumerate(share.counts)]
+    else:
+        pieces = [in_order(anchors, share)[0, : share.counts[0]]]
+    return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
 
 
 def _middle(positions: Tensor) -> Tensor:

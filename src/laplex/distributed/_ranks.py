@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from laplex import _compiled
+
 
 class Ranks(NamedTuple):
     """The processes of a group, as one of them sees them."""
@@ -32,7 +34,7 @@ class Ranks(NamedTuple):
 
     def exchanged(self, values: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """(sum(received), ...): values (sum(sent), ...), cut into one part for every rank, and their parts for this."""
-        arrived = values.new_empty((sum(received), *values.shape[1:]))
+        arrived = new_memory(values, (sum(received), *values.shape[1:]))
         dist.all_to_all_single(arrived, values.contiguous(), list(received), list(sent), group=self.group)
         return arrived
 
@@ -54,6 +56,14 @@ class Ranks(NamedTuple):
         everyone: list[Any] = [None] * self.size
         dist.all_gather_object(everyone, value, group=self.group)
         return everyone
+
+
+def new_memory(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of this shape that is yet to be filled, in large pages."""
+    memory = like.new_empty(tuple(shape))
+    if memory.device.type == "cpu" and not _compiled.MISSING:
+        _compiled.core.use_large_pages(memory.data_ptr(), memory.nbytes)
+    return memory
 
 
 def ranks_of(group: Any) -> Ranks:

@@ -1,7 +1,8 @@
 """Products with a matrix whose rows and columns are spread over ranks, as a backend: ``laplex._scan.autograd`` uses it.
 
-A rank's own sources and four ghosts, which stand for all sources elsewhere (``_ends``), are the operand of an ordinary
-scan on this rank. So every derivative, of every order, is what it is on one device, with the exchange in its products.
+A rank's own sources and four ghosts, which stand for all sources elsewhere (``_ends``), are the sources of an ordinary
+scan on this rank (``_local``). So every derivative, of every order, is what it is on one device, with the exchange in
+its products.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.grad_mode import _unsafe_preserve_version_counter
 
-from laplex._backends import Backend
 from laplex._backends.tables import TORCH
-from laplex._scan.autograd import ties as local_ties
-from laplex._scan.order import Matrix, Order
+from laplex._scan.order import Matrix
 from laplex._shapes import flat_rows
-from laplex.distributed._ends import BEYOND, GHOSTS, Edges, Ghosts, exchanged
+from laplex.distributed import _local
+from laplex.distributed._ends import BEYOND, Edges, Ghosts, exchanged
+from laplex.distributed._local import Here
 from laplex.distributed._ranks import Ranks
 
 
 class Half(NamedTuple):
     """One side of a spread matrix on this rank."""
 
+    counts: tuple[int, ...]  # of anchors, in each matrix
     own: Edges
     others: Ghosts  # the sources of this side on other ranks, as the targets of the other side see them
 
@@ -31,8 +32,7 @@ class Half(NamedTuple):
 class SpreadOrder(NamedTuple):
     """The order of a matrix over ranks: that of the part here, and what is needed of the others."""
 
-    local: Order
-    table: Backend  # that multiplies by the part here
+    here: Here
     target: Half
     source: Half
     middle: Tensor  # (h, 1) float64: a point among all anchors
@@ -41,14 +41,14 @@ class SpreadOrder(NamedTuple):
     @property
     def mT(self) -> SpreadOrder:
         """The order for the transposed matrix."""
-        return self._replace(local=self.local.mT, target=self.source, source=self.target)
+        return self._replace(here=self.here.mT, target=self.source, source=self.target)
 
 
 def scan(x: Tensor, matrix: Matrix, *, odd: bool, degree: int = 0) -> tuple[Tensor, Tensor]:
     """(A x, B x) of a degree: x (h, m, width of the sources) -> (h, m, width of the targets) twice."""
     order: Any = matrix.order
-    operand, slopes = _with_ghosts(x, matrix, degree)
-    even, difference = order.table.scan(operand, _local(matrix), odd=odd, degree=degree)
+    tail, slopes = _from_others(x, matrix, degree)
+    even, difference = _local.scan(x, tail, order.here, matrix.tau, odd=odd, degree=degree)
     if degree:
         left, right = _slopes_at_targets(slopes, matrix)
         even = (even + left + right).to(even.dtype)
@@ -61,8 +61,8 @@ def pullback(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """This rank's part of x_bar, t_bar, s_bar and tau_bar for the cotangent g of A x, given odd_x = B x."""
     order: Any = matrix.order
-    cotangent, _ = _with_ghosts(g, matrix.mT, 0)
-    x_bar, t_bar, s_bar, tau_bar = order.table.pullback(cotangent, x, odd_x, _local(matrix), to_tau=False)
+    tail, _ = _from_others(g, matrix.mT, 0)
+    x_bar, t_bar, s_bar, tau_bar = _local.pullback(g, tail, x, odd_x, order.here, matrix.tau)
     if to_tau:
         stretch, _ = scan(g.double(), matrix.mT, odd=False, degree=1)
         tau_bar = flat_rows(x.double() * stretch, matrix.tau).sum((1, 2)) / matrix.tau
@@ -80,8 +80,9 @@ class _Ties(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *fields: Any) -> Tensor:
         ctx.matrix = Matrix(*fields)
-        operand, _ = _with_ghosts(x, ctx.matrix, 0)
-        return _blank(local_ties(operand, *ctx.matrix[:2]), ctx.matrix.order.target)
+        tail, _ = _from_others(x, ctx.matrix, 0)
+        order: Any = ctx.matrix.order
+        return _blank(_local.ties(x, tail, order.here), order.target)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -103,24 +104,12 @@ SPREAD = TORCH._replace(
 )
 
 
-def _local(matrix: Matrix) -> Matrix:
-    """The part of the matrix on this rank."""
+def _from_others(x: Tensor, matrix: Matrix, degree: int) -> tuple[Tensor, Tensor]:
+    """The ghosts' values for x (h, m, width): (h, m, GHOSTS), and in degree 1 their p, (h, m, 2) in float64."""
     order: Any = matrix.order
-    return matrix._replace(order=order.local, backend=order.table)
-
-
-def _with_ghosts(x: Tensor, matrix: Matrix, degree: int) -> tuple[Tensor, Tensor]:
-    """x (h, m, width) with the ghosts' values in its pads, and in degree 1 their p, (h, m, 2) in float64."""
-    order: Any = matrix.order
-    own, others = order.source
+    _, own, others = order.source
     values, slopes = exchanged(x, matrix.source, matrix.tau, own, others, order.ranks, degree)
-    operand = x.contiguous()
-    # Written in place, where autograd may have saved x: pads belong to the scan, and nothing else reads them.
-    with _unsafe_preserve_version_counter(operand):
-        for i, count in enumerate(own.counts):
-            operand[i, :, count : count + GHOSTS] = values[i]
-            operand[i, :, count + GHOSTS :] = 0
-    return operand, slopes
+    return values.to(x.dtype), slopes
 
 
 def _slopes_at_targets(slopes: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
@@ -135,7 +124,8 @@ def _slopes_at_targets(slopes: Tensor, matrix: Matrix) -> tuple[Tensor, Tensor]:
 
 def _blank(values: Tensor, half: Half) -> Tensor:
     """Zeros in the pads of values (h, ..., width), in place."""
-    if values.shape[-1] > 0:
-        for i, count in enumerate(half.own.counts):
+    width = values.shape[-1]
+    for i, count in enumerate(half.counts):
+        if count < width:
             values[i, ..., count:] = 0
     return values

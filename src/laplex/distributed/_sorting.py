@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from laplex.distributed._ends import GHOSTS
 from laplex.distributed._moves import Share
 from laplex.distributed._ranks import Ranks
 
@@ -133,9 +132,9 @@ def _share(anchors: Tensor, index: Tensor, cuts: Tensor, ranks: Ranks, stays: bo
     if not stays:
         arrived = ranks.exchanged(arrived, sent, received)
     counts = tuple(incoming.sum(0).tolist())
-    width = max(counts) + GHOSTS
+    width = max(*counts, 1)
     slots = _slots(arrived, incoming, width)
-    ordered = stays and torch.equal(given, torch.arange(h * size, device=given.device))
+    ordered = stays and size > 0 and torch.equal(given, torch.arange(h * size, device=given.device))
     return Share(given, slots, sent, received, size, counts, width, stays, ordered)
 
 

@@ -22,6 +22,7 @@ from laplex.nn._replace import Replacement as Replacement
 from laplex.nn._replace import Replacements as Replacements
 from laplex.nn._replace import replace_linear as replace_linear
 from laplex.nn._reseat_step import reseat_step as reseat_step
+from laplex.nn._spread import SpreadLinear as SpreadLinear
 
 __all__ = [
     "LaplaceAttention",

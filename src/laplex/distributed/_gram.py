@@ -1,0 +1,111 @@
+"""Gram matrices over ranks: few rows that all ranks have, many columns that are spread.
+
+M = sum over columns of weight_l K[:, l] K[:, l]^T, so the Gram matrix of all columns is the sum of those of the ranks'
+columns. Each is exact and in float64; one all-reduce of n x n numbers adds them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._functional import gram as local_gram
+from laplex._plan import Plan as LocalPlan
+from laplex._shapes import flat_tau
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, trained
+from laplex.distributed._moves import same, total
+from laplex.distributed._ranks import Ranks
+
+
+def gram(
+    a: Tensor,
+    b: Tensor,
+    weight: Tensor | None = None,
+    tau: float | Tensor = 1.0,
+    *,
+    phi: Tensor | None = None,
+    psi: Tensor | None = None,
+    plan: LocalPlan | None = None,
+    group: Any = None,
+) -> Tensor:
+    r"""M = K diag(weight) K^T of K(a, b) with its columns spread over ranks: :func:`laplex.gram` of shards of b.
+
+    All ranks pass the same a, which is short, and each its own shard of b, with the weights and phases that belong to
+    it. Shards may have any sizes, 0 included, and any order; nothing of them is sent. All ranks must call together, and
+    where one calls backward all must.
+
+    Args:
+        a (*H, n): row anchors, the same on all ranks.
+        b (*H, k of this rank): the shard of the column anchors, same dtype.
+        weight (..., k of this rank): the shard of the weights, as in :func:`laplex.gram`; None for ones.
+        tau: positive length scale, the same on all ranks.
+        phi (*H, n): phases of the rows, the same on all ranks. psi (*H, k of this rank): the shard of those of columns.
+        plan: a :class:`laplex.Plan` of a and of this rank's b, on all ranks or on none.
+        group: a torch.distributed.ProcessGroup; None for all processes.
+
+    Returns:
+        M, of the shape and dtype that :func:`laplex.gram` has, the same on all ranks.
+
+        Gradients, of any order, are those of the sum of the losses of all ranks: for b, weight and psi of this rank's
+        shard, for a, tau and phi the whole gradient. Where all ranks compute one loss of M, divide it by their number.
+
+        Errors raise on all ranks, with the message of the rank at fault.
+    """
+    where = "laplex.distributed.gram"
+    given = {"a": a, "b": b, "weight": weight, "tau": tau, "phi": phi, "psi": psi}
+    ranks = ranks_in(where, group)
+    agree(where, ranks, lambda: _terms(where, given | {"plan": plan}))
+    results: list[Tensor] = []
+
+    def compute() -> dict[str, Any]:
+        results.append(_of_shard(where, ranks, plan, **given))
+        return {}
+
+    agree(where, ranks, compute)  # a plan may be stale, or memory short, on one rank
+    summed = total(results[0], ranks)
+    matrix = torch.triu(summed) + torch.triu(summed, 1).mT  # the ranks' parts may be added in any order: symmetric
+    return matrix.to(a.dtype if weight is None else weight.dtype)
+
+
+def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **given: Any) -> Tensor:
+    """The Gram matrix of this rank's columns, in float64."""
+    a, b, weight, tau, phi, psi = given.values()
+    batch = _checks.batch_shape(where, a, b, tau)
+    wide = a.new_ones(b.shape[-1], dtype=torch.float64) if weight is None else weight.double()
+    scale = flat_tau(tau, batch, a.device)
+    scale = same(scale, ranks) if scale.requires_grad else scale
+    rows = same(a, ranks) if a.requires_grad else a
+    turn = same(phi, ranks) if phi is not None and phi.requires_grad else phi
+    return local_gram(rows, b, wide, scale, phi=turn, psi=psi, plan=plan)
+
+
+def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    a, b, weight, tau, phi, psi, plan = given.values()
+    _checks.anchor_pair(where, a, b)
+    _checks.length_scale(where, tau, a, _checks.SMALLEST_TAU_OF_SQUARES)
+    batch = _checks.batch_shape(where, a, b, tau)
+    _checks.phases(where, a, b, phi, psi)
+    _checks.gram_weight(where, weight, b, batch)
+    _checks.positive_on_cpu(where, tau, batch, _checks.SMALLEST_TAU_OF_SQUARES)
+    for name, side in (("a", a), ("b", b)):
+        if not bool(torch.isfinite(side).all()):
+            raise ValueError(_checks.not_finite(where, name))
+    if plan is not None and not isinstance(plan, LocalPlan):
+        raise TypeError(_checks.not_a_plan(where, plan))
+    plain_arguments(where, given.values())
+    return {
+        "the shape of `a`": tuple(a.shape),
+        "the dtype of `a` and `b`": a.dtype,
+        "H, the leading dimensions of `b`,": tuple(b.shape[:-1]),
+        "`a` (a digest of its values)": digest(a),
+        "`phi` (a digest of its values)": None if phi is None else digest(phi),
+        "the leading dimensions and dtype of `weight`": None
+        if weight is None
+        else (tuple(weight.shape[:-1]), weight.dtype),
+        "`tau`": tau.detach().tolist() if isinstance(tau, Tensor) else float(tau),
+        "the presence of a plan": plan is not None,
+        "the choice of arguments that require gradients": trained(given),
+    }

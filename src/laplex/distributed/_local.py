@@ -1,0 +1,81 @@
+"""The part of a matrix on one rank: products of what the rank owns and of the ghosts (``_ends``), by any backend.
+
+Both sides have the positions of four ghosts after their own anchors. Operands and results have no numbers for them: the
+ghosts' values are passed apart, so that an operand need not be copied to make room for them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex._backends import Backend
+from laplex._plan import Plan
+from laplex._scan import cpp
+from laplex._scan.autograd import ties as dense_ties
+from laplex._scan.order import Matrix, Order, Side
+from laplex.distributed._ends import GHOSTS
+
+
+class Here(NamedTuple):
+    """The anchors here, with the positions of ghosts, their order, and the backend that multiplies."""
+
+    target: Tensor  # (h, n + GHOSTS)
+    source: Tensor  # (h, k + GHOSTS)
+    order: Order
+    table: Backend
+
+    @classmethod
+    def planned(cls, target: Tensor, source: Tensor, plan: Plan) -> Here:
+        """Of the anchors that a plan was made of. Where the plan has a copy of them, that is used."""
+        order = plan._order
+        return cls(_anchors(target, order.target), _anchors(source, order.source), order, plan._table)
+
+    @property
+    def mT(self) -> Here:
+        return Here(self.source, self.target, self.order.mT, self.table)
+
+    def matrix(self, tau: Tensor) -> Matrix:
+        return Matrix(self.target, self.source, tau, self.order, self.table)
+
+    @property
+    def takes_tails(self) -> bool:
+        """Whether the backend takes the ghosts' values apart."""
+        return self.table.name == "cpp" and self.order.layout == "merged"
+
+
+def _anchors(anchors: Tensor, side: Side) -> Tensor:
+    if side.kind != "sorted":
+        return anchors
+    copy = side.values[:, 0]
+    return copy if copy.is_contiguous() and copy.dtype == anchors.dtype else anchors
+
+
+def scan(x: Tensor, tail: Tensor, here: Here, tau: Tensor, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
+    """(A x, B x) for x (h, m, k) here and tail (h, m, GHOSTS), to (h, m, n)."""
+    if here.takes_tails:
+        return cpp.scan(x, here.matrix(tau), odd=odd, degree=degree, tail=tail)
+    even, difference = here.table.scan(torch.cat([x, tail], -1), here.matrix(tau), odd=odd, degree=degree)
+    return _without_ghosts(even), _without_ghosts(difference)
+
+
+def pullback(
+    g: Tensor, tail: Tensor, x: Tensor, odd_x: Tensor, here: Here, tau: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """x_bar, t_bar, s_bar, and an empty tau_bar for the cotangent g (h, m, n) of A x, with the ghosts' as its tail."""
+    if here.takes_tails:
+        return cpp.pullback(g, x, odd_x, here.matrix(tau), to_tau=False, tail=tail)
+    x, odd_x = (torch.nn.functional.pad(rows, (0, GHOSTS if rows.shape[-1] else 0)) for rows in (x, odd_x))
+    bars = here.table.pullback(torch.cat([g, tail], -1), x, odd_x, here.matrix(tau), to_tau=False)
+    return _without_ghosts(bars[0]), _without_ghosts(bars[1]), _without_ghosts(bars[2]), bars[3]
+
+
+def ties(x: Tensor, tail: Tensor, here: Here) -> Tensor:
+    """T x: the sums over the sources equal to each target."""
+    return _without_ghosts(dense_ties(torch.cat([x, tail], -1), here.target, here.source))
+
+
+def _without_ghosts(values: Tensor) -> Tensor:
+    return values[..., :-GHOSTS].contiguous() if values.shape[-1] else values

@@ -1,0 +1,273 @@
+r"""K(a, a) + diag over ranks: solves, log determinants and Gaussian densities, with one exchange of a few numbers.
+
+In order, rank r owns an interval with the points first_r .. last_r, and B_r is its own diagonal block of A = K + diag.
+Distances add up, so a block of K between two ranks r < s has rank one:
+
+    K_rs = exp(-(last_r - t_i) / tau) exp(-(first_s - last_r) / tau) exp(-(t_j - first_s) / tau)
+
+With V = blockdiag(V_r), V_r = [exp(-(t - first_r) / tau), exp(-(last_r - t) / tau)], and H the 2w x 2w matrix of the
+factors in the middle, whose diagonal blocks are 0,
+
+    A = B + V H V^T,      S = I + H Q,      Q = V^T B^-1 V = blockdiag(Q_r)
+    A^-1 y = B^-1 y - B^-1 V S^-1 H V^T B^-1 y,      log det A = sum of log det B_r + log det S
+
+(M. A. Woodbury, Inverting modified matrices, 1950). Each rank factors its B_r and solves for V_r and y as on one
+device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
+the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two, and H the factor I.
+
+No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
+the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
+smallest diag, where one device has fewer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from laplex import _checks
+from laplex._errors import frozen
+from laplex._operator import LaplaceOperator
+from laplex._quasisep.systems import System
+from laplex._shapes import flat_tau
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, trained
+from laplex.distributed._moves import Share, as_held, in_order, moved, moved_back, same, total
+from laplex.distributed._ranks import Ranks
+from laplex.distributed._sorting import shared
+
+
+class Block(NamedTuple):
+    """What this rank owns, in order: its block of A, and how it meets the others."""
+
+    points: Tensor  # (n,)
+    system: System
+    ends: Tensor  # V_r (n, 2 c)
+    solved: Tensor  # B_r^-1 V_r
+
+
+class KernelSystem:
+    """A = K(a, a) + diag with the points a spread over the ranks of a group, factored, in O(n / ranks) and O(ranks^3).
+
+    K[i, j] = exp(-|a_i - a_j| / tau) cos(phi_i - phi_j). It is the covariance of a Gaussian process with an exponential
+    kernel, observed with noise: :meth:`log_density` is its likelihood. Every rank passes its shards, of any sizes and
+    in any order. All ranks must make it, and use it, together.
+
+    Results are in float64 inside. Gradients are those of the sum of the losses of all ranks: for a, diag, phi and y of
+    this rank's shard, for tau (and a diag that is one number) the whole gradient. :meth:`logdet` and
+    :meth:`log_density` are the same on all ranks, so a loss made of them is to be divided by the number of ranks.
+
+    Args:
+        a (n of this rank): points, float32 or float64.
+        tau: positive length scale, a number or a tensor of one element, the same on all ranks.
+        diag: positive, one number that is the same on all ranks, or (n of this rank). Below about 1e-8, log
+            determinants lose digits where points of two ranks are close to each other.
+        phi (n of this rank): phases, or None.
+        group: a torch.distributed.ProcessGroup; None for all processes.
+    """
+
+    __setattr__ = frozen
+    _ranks: Ranks
+    _share: Share
+    _block: Block | None  # None where this rank owns nothing
+    _nothing: Tensor  # 0, as a function of all that is differentiated
+    _coupling: Tensor  # H (2 c w, 2 c w)
+    _small: Tensor  # S
+    _logdet: Tensor
+    _dtype: torch.dtype
+
+    def __init__(
+        self, a: Tensor, tau: float | Tensor, diag: float | Tensor, *, phi: Tensor | None = None, group: Any = None
+    ) -> None:
+        where = "laplex.distributed.KernelSystem"
+        ranks = ranks_in(where, group)
+        agree(where, ranks, lambda: _terms(where, a, tau, diag, phi))
+        share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks)
+        scale = flat_tau(tau, (), a.device).reshape(())
+        scale = same(scale, ranks) if scale.requires_grad else scale
+        columns = _in_order(a, diag, phi, share, ranks)
+        blocks: list[Block] = []
+
+        def factor() -> dict[str, Any]:
+            if columns[0].numel() > 0:
+                blocks.append(_block(*columns, scale))
+            return {}
+
+        agree(where, ranks, factor)
+        block = blocks[0] if blocks else None
+        nothing = _nothing(*columns, scale)
+        channels = 1 if phi is None else 2
+        borders, ends = _everyone(block, nothing, channels, ranks)
+        coupling = _coupling(borders, scale, channels)
+        small = torch.eye(coupling.shape[0], dtype=torch.float64, device=a.device) + coupling @ torch.block_diag(*ends)
+        sign, between = torch.linalg.slogdet(small)
+        if not bool(sign > 0):  # the same on all ranks
+            raise ValueError(f"{where}: the matrix is not positive definite in float64; raise `diag`")
+        # Exchanged apart from the rest: it is differentiable once, and solves are to any order.
+        logdet = total(nothing if block is None else block.system.logdet().reshape(()), ranks)
+        self.__dict__.update(
+            _ranks=ranks,
+            _share=share,
+            _block=block,
+            _nothing=nothing,
+            _coupling=coupling,
+            _small=small,
+            _logdet=logdet + between,
+            _dtype=a.dtype,
+        )
+
+    @property
+    def size(self) -> int:
+        """How many points there are on all ranks."""
+        return int(self._ranks.total(torch.tensor(self._share.size, device=self._ranks.device)))
+
+    def solve(self, y: Tensor) -> Tensor:
+        """A^-1 y for the shard y (..., n of this rank): a tensor like y. Differentiable to any order."""
+        where = "laplex.distributed.KernelSystem.solve"
+        agree(where, self._ranks, lambda: self._terms(where, y))
+        held = self._held(y)
+        solved = self._solved(held)
+        there = as_held(solved, self._share)[None]
+        return moved_back(there, self._share, self._ranks)[0].reshape(y.shape).to(y.dtype)
+
+    def logdet(self) -> Tensor:
+        """log det A, the same on all ranks, in the dtype of the points. Differentiable once."""
+        return self._logdet.to(self._dtype)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """log N(y; 0, A) for the shard y (..., n of this rank): (...), the same on all ranks. Differentiable once."""
+        where = "laplex.distributed.KernelSystem.log_density"
+        agree(where, self._ranks, lambda: self._terms(where, y))
+        held = self._held(y)
+        square = total((held * self._solved(held)).sum(-1), self._ranks)
+        density = -0.5 * (square + self._logdet + self.size * math.log(2 * math.pi))
+        return density.reshape(y.shape[:-1]).to(y.dtype)
+
+    def _held(self, y: Tensor) -> Tensor:
+        """y (..., n of this rank) as (m, owned), in order, in float64."""
+        rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
+        there = moved(rows, self._share, self._ranks)[0]
+        return in_order(there, self._share)[:, : self._share.counts[0]]
+
+    def _solved(self, y: Tensor) -> Tensor:
+        """A^-1 y for y (m, owned), in order."""
+        m = y.shape[0]
+        size = self._small.shape[0] // self._ranks.size
+        block = self._block
+        if block is None:
+            own = y.new_zeros((size, m)) + _nothing(y, self._nothing)
+        else:
+            local = block.system.solve(y.mT).mT
+            own = block.ends.mT @ local.mT
+        everyone = _gathered(own, self._ranks).flatten(0, 1)  # (2 c w, m)
+        between = torch.linalg.solve(self._small, self._coupling @ everyone)
+        mine = between[self._ranks.rank * size : (self._ranks.rank + 1) * size]
+        return y + _nothing(mine) if block is None else local - (block.solved @ mine).mT
+
+    def _terms(self, where: str, y: Any) -> dict[str, Any]:
+        _checks.is_tensor(where, "y", y)
+        if not y.is_floating_point() or y.dim() == 0 or y.shape[-1] != self._share.size:
+            raise ValueError(
+                f"{where}: `y` must be real and have size n = {self._share.size} in its last dimension, as the points "
+                f"of this rank, got {y.dtype} of shape {tuple(y.shape)}"
+            )
+        plain_arguments(where, [y])
+        return {
+            "the shape of `y` but for its last dimension": tuple(y.shape[:-1]),
+            "the dtype of `y`": y.dtype,
+            "the choice of arguments that require gradients": trained({"y": y}),
+        }
+
+
+def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
+    _checks.anchor_pair(where, a, a)
+    if a.dim() != 1:
+        raise ValueError(f"{where}: `a` must be (n,), the points of this rank, got shape {tuple(a.shape)}")
+    _checks.length_scale(where, tau, a)
+    _checks.batch_shape(where, a, a, tau)
+    _checks.positive_on_cpu(where, tau, ())
+    _checks.phases(where, a, a, phi, phi)
+    _checks.diagonal(where, diag, a, (), optional=False)
+    for name, value in (("a", a), ("phi", phi)):
+        if value is not None and not bool(torch.isfinite(value).all()):
+            raise ValueError(_checks.not_finite(where, name))
+    given = {"a": a, "tau": tau, "diag": diag, "phi": phi}
+    plain_arguments(where, given.values())
+    return {
+        "the dtype of `a`": a.dtype,
+        "`tau`": tau.detach().flatten().tolist() if isinstance(tau, Tensor) else [float(tau)],
+        "`diag`, or that it is a shard,": "a shard"
+        if _sharded(diag)
+        else float(diag.detach() if isinstance(diag, Tensor) else diag),
+        "the presence of phases": phi is not None,
+        "the choice of arguments that require gradients": trained(given),
+    }
+
+
+def _sharded(diag: float | Tensor) -> bool:
+    return isinstance(diag, Tensor) and diag.dim() > 0
+
+
+def _in_order(
+    a: Tensor, diag: float | Tensor, phi: Tensor | None, share: Share, ranks: Ranks
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Points, diag and phases (owned,) of this rank in order, in float64."""
+    shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
+    rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
+    there = in_order(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
+    points, *others = there.unbind(0)
+    turn = None if phi is None else others.pop()
+    if others:
+        return points, others[0], turn
+    noise = torch.as_tensor(diag, dtype=torch.float64, device=a.device)
+    return points, (same(noise, ranks) if noise.requires_grad else noise).expand(points.shape), turn
+
+
+def _block(t: Tensor, diag: Tensor, phi: Tensor | None, tau: Tensor) -> Block:
+    """The block of points t (n,), in order."""
+    where = "laplex.distributed.KernelSystem"
+    system = LaplaceOperator(t, tau=tau, phi=phi)._system(where, diag)
+    decays = torch.stack([torch.exp(-(t - t[0]) / tau), torch.exp(-(t[-1] - t) / tau)], -1)  # (n, 2)
+    if phi is not None:
+        decays = (decays[..., None] * torch.stack([phi.cos(), phi.sin()], -1)[:, None]).flatten(1)
+    return Block(t, system, decays, system.solve(decays))
+
+
+def _nothing(*tensors: Tensor | None) -> Tensor:
+    """0, as a function of tensors: what backward exchanges, it must exchange on ranks that own nothing, too."""
+    return 0 * torch.stack([tensor.sum() for tensor in tensors if tensor is not None]).sum()
+
+
+def _everyone(block: Block | None, nothing: Tensor, channels: int, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    """Of all ranks: first, last, and 1 where there are points (w, 3); Q_r (w, 2 c, 2 c)."""
+    size = 2 * channels
+    if block is None:
+        numbers = nothing.expand(3 + size * size)
+    else:
+        t = block.points
+        inner = block.ends.mT @ block.solved
+        inner = (inner + inner.mT) / 2
+        border = torch.stack([t[0], t[-1], torch.ones_like(t[0])])
+        numbers = torch.cat([border, inner.flatten()])
+    everyone = _gathered(numbers, ranks)
+    return everyone[:, :3], everyone[:, 3:].unflatten(-1, (size, size))
+
+
+def _coupling(borders: Tensor, tau: Tensor, channels: int) -> Tensor:
+    """H: (first, last) of every rank with those of every other."""
+    first, last, present = borders.unbind(-1)
+    before = torch.ones_like(borders[:, :1] * borders[:, 0]).triu(1) * (present[:, None] * present)
+    gap = torch.where(before > 0, first - last[:, None], 0.0)
+    across = before * torch.exp(-gap / tau)  # (r, s): last of r with first of s
+    nothing = torch.zeros_like(across)
+    coupling = torch.stack([torch.stack([nothing, across.mT], -1), torch.stack([across, nothing], -1)], 1)
+    flat = coupling.flatten(2).flatten(0, 1)  # (w, 2) x (w, 2)
+    return torch.kron(flat, torch.eye(channels, dtype=flat.dtype, device=flat.device))
+
+
+def _gathered(numbers: Tensor, ranks: Ranks) -> Tensor:
+    """Differentiable: (ranks, *shape), the numbers of all ranks."""
+    mine = torch.arange(ranks.size, device=numbers.device) == ranks.rank
+    return total(mine.view(-1, *(1,) * numbers.dim()) * numbers, ranks)

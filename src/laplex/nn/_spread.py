@@ -1,0 +1,119 @@
+"""A layer whose input features are spread over processes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in
+from laplex.distributed._moves import same, total
+from laplex.distributed._ranks import Ranks
+from laplex.nn._linear import LaplexLinear
+
+SPREAD = ("b", "psi")  # parameters of features; all others are on all ranks
+
+
+class SpreadLinear(nn.Module):
+    """A :class:`LaplexLinear` with its features spread over the ranks of a group: each has a part of x, b and psi.
+
+    The other parameters are on all ranks, and are the same. Every rank multiplies its own features, and one all-reduce
+    of the results adds them; no anchor moves. For many features and few results: a head over 150 000 of them.
+
+    Gradients are those of the mean of the losses of all ranks, as DistributedDataParallel and ``fully_shard`` have them
+    for the rest of a model: the parameters of a, mix, bias, phi and tau get the same on every rank, so that optimizers
+    stay in step. Do not wrap this layer itself: they would average features of different ranks.
+
+    All ranks must call it together, with the same number of rows, and where one calls backward all must. It runs
+    eagerly.
+
+    Args:
+        layer: the whole layer, the same on all ranks. It is copied.
+        group: a torch.distributed.ProcessGroup; None for all processes.
+
+    Attributes:
+        features: the slice of the whole layer's features that this rank has.
+        part: the layer of these features.
+
+    Example (in a script started by torchrun):
+        head = laplex.nn.SpreadLinear(laplex.nn.LaplexLinear(150_000, 200, kernels=8))
+        y = head(x[:, head.features])
+    """
+
+    __module__ = "laplex.nn"
+    features: slice
+    part: LaplexLinear
+    _ranks: Ranks
+
+    def __init__(self, layer: LaplexLinear, *, group: Any = None) -> None:
+        super().__init__()
+        where = "laplex.nn.SpreadLinear"
+        ranks = ranks_in(where, group)
+        agree(where, ranks, lambda: _terms(where, layer))
+        size = -(-layer.in_features // ranks.size)  # as torch.chunk, and DTensors, cut
+        first = min(size * ranks.rank, layer.in_features)
+        self.features = slice(first, min(first + size, layer.in_features))
+        self.part = _cut(layer, self.features)
+        self._ranks = ranks
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The results y (..., out_features), the same on all ranks, for x (..., features of this rank)."""
+        where, ranks = "laplex.nn.SpreadLinear", self._ranks
+        agree(where, ranks, lambda: self._check(where, x))
+        parameters = {
+            name: same(value, ranks) if value.requires_grad else value
+            for name, value in self.part.named_parameters()
+            if name not in SPREAD
+        }
+        if "bias" in parameters:  # once in the sum
+            parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
+        y = total(functional_call(self.part, parameters, (x,)), ranks)
+        if y.requires_grad:
+            y.register_hook(lambda g: g / ranks.size)
+        return y
+
+    def _check(self, where: str, x: Any) -> dict[str, Any]:
+        size = self.features.stop - self.features.start
+        if not isinstance(x, Tensor) or x.dim() == 0 or x.shape[-1] != size:
+            got = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise ValueError(
+                f"{where}: `x` must be a tensor of size {size} in its last dimension, features {self.features.start} "
+                f"to {self.features.stop} of the whole, got {got}; use x[..., layer.features]"
+            )
+        plain_arguments(where, [x])
+        given = {"x": x, **dict(self.part.named_parameters())}
+        trained = [name for name, value in given.items() if value.requires_grad] if torch.is_grad_enabled() else []
+        return {
+            "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
+            "the dtype of `x`": x.dtype,
+            "the choice of what requires gradients": trained,
+        }
+
+    def extra_repr(self) -> str:
+        return f"features {self.features.start} to {self.features.stop}, rank {self._ranks.rank} of {self._ranks.size}"
+
+
+def _terms(where: str, layer: Any) -> dict[str, Any]:
+    if not isinstance(layer, LaplexLinear):
+        raise TypeError(f"{where}: `layer` must be a laplex.nn.LaplexLinear, got {type(layer).__name__}")
+    state = {**dict(layer.named_parameters()), **dict(layer.named_buffers())}
+    if any(value.is_meta for value in state.values()):
+        raise ValueError(f"{where}: `layer` must have its values, got a layer on the meta device; use to_empty first")
+    return {
+        "the shapes of `layer`": {name: tuple(value.shape) for name, value in state.items()},
+        "the values of `layer`, digested,": {name: digest(value) for name, value in state.items()},
+    }
+
+
+def _cut(layer: LaplexLinear, features: slice) -> LaplexLinear:
+    """A copy of the layer with a part of its features. Factors of gradients stay those of the whole."""
+    part = copy.deepcopy(layer)
+    part.in_features = features.stop - features.start
+    for name in SPREAD:
+        uncut = getattr(layer, name)
+        if uncut is not None:
+            setattr(part, name, nn.Parameter(uncut.detach()[:, features].clone(), requires_grad=uncut.requires_grad))
+    return part

@@ -1,0 +1,233 @@
+"""laplex.linear of DTensors that are sharded over leading dimensions, and layers whose long side is spread."""
+
+import copy
+import re
+import time
+
+import gloo_processes
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+import laplex
+from helpers import error
+from laplex.nn import LaplexLinear, SpreadLinear
+
+RANKS = 2
+COPIED, FIRST, SECOND = Replicate(), Shard(0), Shard(1)
+
+
+def mesh():
+    return DeviceMesh("cpu", list(range(RANKS)))
+
+
+def random(*shape):
+    return torch.randn(shape).double()
+
+
+def compare(values, placements, **options):
+    """The product of DTensors and all its gradients, against those of one process."""
+    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+    want = laplex.linear(**leaves, **options)
+    want.square().sum().backward()
+    where = mesh()
+    tensors = {
+        name: distribute_tensor(value, where, [placements.get(name, COPIED)]).requires_grad_()
+        for name, value in values.items()
+    }
+    y = laplex.linear(**tensors, **options)
+    assert y.placements == (placements["x"],)
+    assert error(y.full_tensor(), want) <= 1e-14
+    y.square().sum().backward()
+    for name, value in tensors.items():
+        assert error(value.grad.full_tensor(), leaves[name].grad) <= 1e-12, name
+
+
+def single(x_shape=(5, 8), **more):
+    return {"x": random(*x_shape), "a": random(10), "b": random(8), "tau": torch.tensor(0.6).double()} | more
+
+
+def batched():
+    sides = {"a": random(3, 10), "b": random(3, 8), "tau": torch.rand(3).double() + 0.3}
+    return {"x": random(3, 4, 8), **sides, "phi": random(3, 10), "psi": random(3, 8)}
+
+
+PRODUCTS = {
+    "rows": lambda: compare(single(), {"x": FIRST}),
+    "rows, scanned": lambda: compare(single(), {"x": FIRST}, backend="cpp"),
+    "rows, in torch": lambda: compare(single(), {"x": FIRST}, backend="torch"),
+    "one row for two ranks": lambda: compare(single((1, 8)), {"x": FIRST}),
+    "second dimension": lambda: compare(single((2, 5, 8)), {"x": SECOND}),
+    "phases": lambda: compare(single(phi=random(10), psi=random(8)), {"x": FIRST}),
+    "replicated": lambda: compare(single(), {"x": COPIED}),
+    "rows of a batch": lambda: compare(batched(), {"x": SECOND}),
+    "matrices of a batch": lambda: compare(batched(), dict.fromkeys(("x", "a", "b", "tau", "phi", "psi"), FIRST)),
+    "weighted": lambda: compare(
+        {"x": random(5, 8), "a": random(3, 10), "b": random(3, 8), "weight": random(3)}, {"x": FIRST}
+    ),
+}
+
+
+def plain_anchors():
+    """Anchors that are ordinary tensors: each rank has the gradient of its own rows."""
+    values = single()
+    b = values["b"].clone().requires_grad_()
+    x = distribute_tensor(values["x"], mesh(), [FIRST])
+    laplex.linear(x, values["a"], b, 0.6).to_local().sum().backward()
+    dist.all_reduce(b.grad)
+    alone = values["b"].clone().requires_grad_()
+    laplex.linear(values["x"], values["a"], alone, 0.6).sum().backward()
+    assert error(b.grad, alone.grad) <= 1e-13
+
+
+def placed(values, placements):
+    return {name: distribute_tensor(v, mesh(), [placements.get(name, COPIED)]) for name, v in values.items()}
+
+
+REFUSED = {
+    "columns sharded": (lambda: placed(single(), {"x": SECOND}), ValueError, "use laplex.distributed.linear"),
+    "anchors sharded": (lambda: placed(single(), {"x": FIRST, "a": FIRST}), ValueError, "`a` must be placed as"),
+    "matrices of x alone": (lambda: placed(batched(), {"x": FIRST}), ValueError, "`a` must be placed as"),
+    "plain matrices": (
+        lambda: batched() | {"x": distribute_tensor(batched()["x"], mesh(), [FIRST])}, TypeError,
+        "`a` must be a DTensor where `x` is sharded over matrices",
+    ),
+    "fewer dimensions": (
+        lambda: placed(batched() | {"x": random(4, 8)}, {"x": FIRST}), ValueError, "must have all dimensions",
+    ),
+}  # fmt: skip
+
+
+def refused(name):
+    make, kind, text = REFUSED[name]
+    with pytest.raises(kind, match=re.escape(text)):
+        laplex.linear(**make())
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+class Head(torch.nn.Module):
+    """A spread layer from many features, and an ordinary one behind it."""
+
+    def __init__(self, spread, last):
+        super().__init__()
+        self.spread, self.last = spread, last
+
+    def forward(self, x):
+        return self.last(self.spread(x).relu())
+
+
+def made_layers(**options):
+    torch.manual_seed(0)
+    return LaplexLinear(31, 6, kernels=3, **options).double(), torch.nn.Linear(6, 4).double()
+
+
+def trained_with(way, **options):
+    """Two steps on rows of which each rank counts half in its loss: parameters are those of one process."""
+    layer, last = made_layers(**options)
+    alone = Head(*copy.deepcopy((layer, last)))
+    spread = SpreadLinear(layer)
+    if way == "ddp":
+        ours = Head(spread, DistributedDataParallel(last))
+    else:
+        fully_shard(last, mesh=mesh())
+        ours = Head(spread, last)
+    x = torch.randn(8, 31).double()
+    for model, rows, mine in ((alone, slice(None), x), (ours, slice(dist.get_rank(), None, 2), x[:, spread.features])):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(mine)[rows].square().mean().backward()
+            optimizer.step()
+    want = dict(alone.spread.named_parameters())
+    for name, value in spread.part.named_parameters():
+        truth = want[name][:, spread.features] if name in ("b", "psi") else want[name]
+        assert error(value, truth) <= 1e-12, name
+    values = [getattr(v, "full_tensor", lambda v=v: v)() for v in ours.last.parameters()]
+    assert all(error(v, w) <= 1e-12 for v, w in zip(values, alone.last.parameters(), strict=True))
+    assert error(ours(x[:, spread.features]), alone(x)) <= 1e-12
+    assert "rank" in repr(spread)
+
+
+LAYERS = {
+    "ddp": lambda: trained_with("ddp"),
+    "fsdp": lambda: trained_with("fsdp"),
+    "ddp, phases and tau": lambda: trained_with("ddp", phase=True, train_tau=True),
+    "fsdp, no bias": lambda: trained_with("fsdp", bias=False),
+}
+
+
+def wrong_layer(change):
+    layer, _ = made_layers()
+    return lambda: SpreadLinear(change(layer) if dist.get_rank() == 1 else layer)
+
+
+def wrong_input(change):
+    spread = SpreadLinear(made_layers()[0])
+    x = torch.randn(5, 31).double()[:, spread.features]
+    return lambda: spread(change(x) if dist.get_rank() == 1 else x)
+
+
+def shifted(layer):
+    with torch.no_grad():
+        layer.a += 1
+    return layer
+
+
+FAULTS = {
+    "no layer": (lambda: wrong_layer(lambda layer: layer.a), TypeError, "rank 1: .* `layer` must be a laplex.nn.Lap"),
+    "another layer": (lambda: wrong_layer(shifted), ValueError, "the values of `layer`, digested, must be the same"),
+    "a smaller layer": (lambda: wrong_layer(lambda layer: LaplexLinear(30, 6)), ValueError, "the shapes of `layer`"),
+    "a layer without values": (
+        lambda: wrong_layer(lambda layer: layer.to("meta")), ValueError, "got a layer on the meta device",
+    ),
+    "fewer rows": (lambda: wrong_input(lambda x: x[:4]), ValueError, "the shape of `x` but for its last dimension"),
+    "fewer features": (lambda: wrong_input(lambda x: x[:, 1:]), ValueError, "rank 1: .* features 16 to 31 of the"),
+    "no tensor": (lambda: wrong_input(lambda x: [1.0]), ValueError, "`x` must be a tensor of size 15 .* got list"),
+    "float32": (lambda: wrong_input(lambda x: x.float()), ValueError, "the dtype of `x` must be the same"),
+    "gradients": (lambda: wrong_input(lambda x: x.requires_grad_()), ValueError, "the choice of what requires"),
+}  # fmt: skip
+
+
+def caught(name):
+    call = FAULTS[name][0]()
+    dist.barrier()
+    begin = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(error), time.monotonic() - begin
+    return None, "nothing was raised", 0.0
+
+
+def checks():
+    table = PRODUCTS | {name: lambda name=name: refused(name) for name in REFUSED}
+    return table | LAYERS | {"plain_anchors": plain_anchors}
+
+
+def all_checks():
+    return checks() | {name: lambda name=name: caught(name) for name in FAULTS}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return gloo_processes.start(all_checks, RANKS, tmp_path_factory.mktemp("rows"))
+
+
+@pytest.mark.parametrize("name", checks())
+def test_rows_over_ranks(name, results):
+    assert gloo_processes.failures(results, name) == {}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_on_one_rank_raises_on_both(name, results):
+    assert gloo_processes.failures(results, name) == {}
+    _, kind, text = FAULTS[name]
+    assert {mine[name][:2] for mine in results} == {(kind, results[0][name][1])}
+    assert re.search(text, results[0][name][1])
+    assert max(mine[name][2] for mine in results) <= 2.0
