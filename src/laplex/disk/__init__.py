@@ -1,0 +1,3 @@
+from laplex.disk._linear import linear
+
+__all__ = ["linear"]

@@ -1,0 +1,112 @@
+"""Borders that cut the line into buckets of which each fits into memory.
+
+With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
+whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the value
+to the next one that the dtype has; such a bucket may have any size, because its rows differ in nothing but phases.
+
+Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
+counted: a bucket that is too large gets more borders then, from a sample of that bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from laplex import _checks
+from laplex.disk._arrays import Stored
+
+PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
+FILL = 0.6  # of the capacity, which a bucket should have; a bucket's count in the sample is off by a few percent
+HEAVY = 0.2  # of the capacity: a value with more than that in the sample gets a bucket of its own
+CELLS = 20  # bits of the table that finds buckets
+CHUNK = 1 << 16  # anchors whose buckets are found at a time: their bits stay in the cache
+MOST_BUCKETS = (1 << 16) - 1  # labels are uint16, and one label is that of cells with a border inside
+
+
+def sample(anchors: Stored, name: str, where: str) -> np.ndarray[Any, Any]:
+    """Anchors at evenly spaced places; all, if there are few."""
+    if anchors.size <= PLACES * RUN:
+        values = anchors.read(0, anchors.size)[0]
+    else:
+        starts = np.linspace(0, anchors.size - RUN, PLACES).astype(np.int64)
+        values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
+    if not np.isfinite(values).all():
+        raise ValueError(_checks.not_finite(where, name))
+    return values + values.dtype.type(0)  # -0 becomes 0
+
+
+def chosen(
+    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], weights: tuple[float, float], capacity: float
+) -> np.ndarray[Any, Any]:
+    """Borders for samples of rows and columns whose numbers stand for so many bytes each: sorted, without repeats."""
+    both = np.concatenate(samples)
+    masses = np.concatenate([np.full(len(one), weight) for one, weight in zip(samples, weights, strict=True)])
+    values, inverse = np.unique(both, return_inverse=True)
+    mass = np.bincount(inverse.reshape(-1), masses, len(values))
+    total = mass.cumsum()
+    if len(values) == 0 or total[-1] <= capacity:
+        return values[:0]
+    buckets = int(np.ceil(total[-1] / (FILL * capacity)))
+    cuts = values[np.searchsorted(total, total[-1] * np.arange(1, buckets) / buckets)]
+    heavy = values[mass > HEAVY * capacity]
+    above = np.nextafter(heavy, values.dtype.type(np.inf))
+    borders = np.unique(np.concatenate([cuts, heavy, above]))
+    return borders[np.isfinite(borders)]
+
+
+class Borders:
+    """Borders (buckets - 1,), sorted and without repeats, and the table that finds the bucket of an anchor.
+
+    The bits of a number, seen as an integer, are in order. So its leading bits name a cell of the line, and a table
+    has the bucket of each cell; only where a border is inside a cell are its anchors compared with the borders.
+    """
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values, self.buckets = values, len(values) + 1
+        self.label_dtype = np.dtype(np.uint8 if self.buckets < 256 else np.uint16)
+        self._mixed = np.iinfo(self.label_dtype).max  # in the table: cells with a border inside
+        width = 8 * values.itemsize
+        self._bits = np.dtype(f"int{width}")
+        self._shift, self._half = width - CELLS, 1 << (CELLS - 1)
+        keys = self._keys(values)
+        starts = np.arange(-self._half, self._half, dtype=self._bits) << self._shift
+        table = np.searchsorted(keys, starts, side="right").astype(self.label_dtype)
+        cells = keys >> self._shift
+        table[(cells + self._half)[keys != cells << self._shift]] = self._mixed
+        self._table = table
+
+    def _keys(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Integers in the order of finite values without -0."""
+        bits: np.ndarray[Any, Any] = values.view(self._bits)
+        return bits ^ ((bits >> (8 * values.itemsize - 1)) & np.iinfo(self._bits).max)
+
+    def labels(self, anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+        """The buckets of anchors (size,)."""
+        labels = np.empty(len(anchors), self.label_dtype)
+        for first in range(0, len(anchors), CHUNK):
+            values = anchors[first : first + CHUNK] + anchors.dtype.type(0)  # -0 becomes 0
+            if not np.isfinite(values).all():
+                raise ValueError(_checks.not_finite(where, name))
+            part = labels[first : first + CHUNK]
+            cells = (self._keys(values) >> self._shift) + self._half
+            np.take(self._table, cells, out=part, mode="clip")
+            mixed = np.flatnonzero(part == self._mixed)
+            if len(mixed):
+                part[mixed] = np.searchsorted(self.values, values[mixed], side="right")
+        return labels
+
+    def left(self, bucket: int) -> float | None:
+        """The border left of a bucket; None if it has none."""
+        return float(self.values[bucket - 1]) if bucket > 0 else None
+
+    def right(self, bucket: int) -> float | None:
+        return float(self.values[bucket]) if bucket < self.buckets - 1 else None
+
+    @property
+    def single(self) -> np.ndarray[Any, Any]:
+        """Whether each bucket has one value only, its left border."""
+        single = np.zeros(self.buckets, bool)
+        single[1:-1] = np.nextafter(self.values[:-1], self.values.dtype.type(np.inf)) == self.values[1:]
+        return single
