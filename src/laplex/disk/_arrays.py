@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import zlib
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,23 +46,20 @@ class Stored:
         traffic: counts the bytes that are read.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], region: Region | None, array: np.ndarray[Any, Any] | None, traffic: Traffic
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any, traffic: Traffic) -> None:
         self.shape, self.size, self.m = shape, shape[-1], math.prod(shape[:-1])
-        self.region, self._array, self._traffic = region, array, traffic
-        self.dtype: np.dtype[Any] = region.dtype if region is not None else array.dtype  # type: ignore[union-attr]
-        self._file = -1 if region is None else os.open(region.path, os.O_RDONLY)
+        self.region, self._numbers, self._traffic = region, array, traffic
+        self.dtype: np.dtype[Any] = array.dtype if region is None else region.dtype
+        self._file = None if region is None else FileIO(region.path)
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._file is not None:
+            self._file.close()
 
     def read(self, first: int, last: int, *, ahead: int = 0) -> np.ndarray[Any, Any]:
         """Columns [first, last) of all rows, (m, last - first); as many as ``ahead`` are read next."""
-        if self._array is not None:
-            block = np.array(self._array[:, first:last])
+        if self._file is None:
+            block = np.array(self._numbers[:, first:last])
             self._traffic.read += block.nbytes
             return block
         block = np.empty((self.m, last - first), self.dtype)
@@ -82,8 +80,8 @@ class Stored:
         for start in starts if self.m else ():
             digest = zlib.crc32(self.read(int(start), min(int(start) + PROBE, self.size)).tobytes(), digest)
         known: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype.name, "digest": digest}
-        if self._file >= 0:
-            status = os.fstat(self._file)
+        if self._file is not None:
+            status = os.fstat(self._file.fileno())
             known |= {"file size": status.st_size, "file time": status.st_mtime_ns}
         return known
 
@@ -113,6 +111,8 @@ def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
             raise TypeError(
                 f"{where}: `{name}` must be a dense tensor on the CPU, got {value.layout} on {value.device}"
             )
+        if value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .float()")
         region = _tensor_region(value)
         return region, None if region is not None else value.detach().numpy()
     if isinstance(value, np.ndarray):
@@ -162,19 +162,19 @@ def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Regio
     try:
         with path.open("rb") as file:
             (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length)) if length <= MOST_HEADER else None
-            header.pop("__metadata__", None)
+            header = json.loads(file.read(min(length, MOST_HEADER)))
+            entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+            places = {key: (entry["dtype"], entry["data_offsets"][0], entry["shape"]) for key, entry in entries.items()}
     except OSError as error:
         raise ValueError(f"{required}, which cannot be read ({error.strerror or error})") from None
-    except (ValueError, AttributeError, struct.error):
+    except (ValueError, AttributeError, LookupError, TypeError, struct.error):
         raise ValueError(f"{required}, which is not a safetensors file, or is damaged") from None
-    if tensor not in header:
-        raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(header)) or 'none'}")
-    entry = header[tensor]
-    if entry["dtype"] not in SAFETENSORS:
-        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {entry['dtype']} in {path}")
-    dtype = np.dtype(SAFETENSORS[entry["dtype"]])
-    return _complete(required, Region(path, 8 + length + entry["data_offsets"][0], dtype, tuple(entry["shape"])))
+    if tensor not in places:
+        raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(places)) or 'none'}")
+    kind, offset, shape = places[tensor]
+    if kind not in SAFETENSORS:
+        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {kind} in {path}")
+    return _complete(required, Region(path, 8 + length + offset, np.dtype(SAFETENSORS[kind]), tuple(shape)))
 
 
 def _complete(required: str, region: Region) -> Region:
@@ -207,7 +207,7 @@ def _tensor_region(value: torch.Tensor) -> Region | None:
     path = value.untyped_storage().filename
     if path is None or not value.is_contiguous() or value.numel() == 0:
         return None
-    offset = value.storage_offset() * value.element_size()
+    offset = int(value.storage_offset()) * value.element_size()
     array = value.detach().numpy()
     return _still_there(Region(Path(path), offset, array.dtype, tuple(value.shape)), array)
 

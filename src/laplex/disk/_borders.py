@@ -1,8 +1,8 @@
 """Borders that cut the line into buckets of which each fits into memory.
 
 With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
-whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the value
-to the next one that the dtype has; such a bucket may have any size, because its rows differ in nothing but phases.
+whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the
+value to the next one that the dtype has; such a bucket may have any size: its rows differ in nothing but phases.
 
 Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
 counted: a bucket that is too large gets more borders then, from a sample of that bucket.
@@ -18,6 +18,7 @@ from laplex import _checks
 from laplex.disk._arrays import Stored
 
 PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
+SAMPLED = 400  # bytes of memory for each number of a sample, of which finding borders takes about 100
 FILL = 0.6  # of the capacity, which a bucket should have; a bucket's count in the sample is off by a few percent
 HEAVY = 0.2  # of the capacity: a value with more than that in the sample gets a bucket of its own
 CELLS = 20  # bits of the table that finds buckets
@@ -25,16 +26,27 @@ CHUNK = 1 << 16  # anchors whose buckets are found at a time: their bits stay in
 MOST_BUCKETS = (1 << 16) - 1  # labels are uint16, and one label is that of cells with a border inside
 
 
-def sample(anchors: Stored, name: str, where: str) -> np.ndarray[Any, Any]:
+class NotFiniteError(ValueError):
+    """Anchors are not finite: what was done so far is of no use."""
+
+
+def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+    """Anchors that are finite, with 0 for -0."""
+    if not np.isfinite(anchors).all():
+        raise NotFiniteError(_checks.not_finite(where, name))
+    positive: np.ndarray[Any, Any] = anchors + anchors.dtype.type(0)
+    return positive
+
+
+def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[Any, Any]:
     """Anchors at evenly spaced places; all, if there are few."""
-    if anchors.size <= PLACES * RUN:
+    places = max(2, min(PLACES, memory // (RUN * SAMPLED)))
+    if anchors.size <= places * RUN:
         values = anchors.read(0, anchors.size)[0]
     else:
-        starts = np.linspace(0, anchors.size - RUN, PLACES).astype(np.int64)
+        starts = np.linspace(0, anchors.size - RUN, places).astype(np.int64)
         values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
-    if not np.isfinite(values).all():
-        raise ValueError(_checks.not_finite(where, name))
-    return values + values.dtype.type(0)  # -0 becomes 0
+    return finite(values, where, name)
 
 
 def chosen(
@@ -53,7 +65,8 @@ def chosen(
     heavy = values[mass > HEAVY * capacity]
     above = np.nextafter(heavy, values.dtype.type(np.inf))
     borders = np.unique(np.concatenate([cuts, heavy, above]))
-    return borders[np.isfinite(borders)]
+    usable: np.ndarray[Any, Any] = borders[np.isfinite(borders)]
+    return usable
 
 
 class Borders:
@@ -66,9 +79,10 @@ class Borders:
     def __init__(self, values: np.ndarray[Any, Any]) -> None:
         self.values, self.buckets = values, len(values) + 1
         self.label_dtype = np.dtype(np.uint8 if self.buckets < 256 else np.uint16)
-        self._mixed = np.iinfo(self.label_dtype).max  # in the table: cells with a border inside
+        self._mixed = (1 << 8 * self.label_dtype.itemsize) - 1  # in the table: cells with a border inside
         width = 8 * values.itemsize
         self._bits = np.dtype(f"int{width}")
+        self._magnitude = self._bits.type((1 << (width - 1)) - 1)
         self._shift, self._half = width - CELLS, 1 << (CELLS - 1)
         keys = self._keys(values)
         starts = np.arange(-self._half, self._half, dtype=self._bits) << self._shift
@@ -80,15 +94,14 @@ class Borders:
     def _keys(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Integers in the order of finite values without -0."""
         bits: np.ndarray[Any, Any] = values.view(self._bits)
-        return bits ^ ((bits >> (8 * values.itemsize - 1)) & np.iinfo(self._bits).max)
+        keys: np.ndarray[Any, Any] = bits ^ ((bits >> (8 * values.itemsize - 1)) & self._magnitude)
+        return keys
 
     def labels(self, anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
         """The buckets of anchors (size,)."""
         labels = np.empty(len(anchors), self.label_dtype)
         for first in range(0, len(anchors), CHUNK):
-            values = anchors[first : first + CHUNK] + anchors.dtype.type(0)  # -0 becomes 0
-            if not np.isfinite(values).all():
-                raise ValueError(_checks.not_finite(where, name))
+            values = finite(anchors[first : first + CHUNK], where, name)
             part = labels[first : first + CHUNK]
             cells = (self._keys(values) >> self._shift) + self._half
             np.take(self._table, cells, out=part, mode="clip")

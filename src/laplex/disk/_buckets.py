@@ -33,13 +33,8 @@ def begin(problem: Problem, samples: tuple[np.ndarray[Any, Any], np.ndarray[Any,
     """Choose the first borders."""
     sides = (problem.a.size, problem.b.size)
     weights = [size / max(len(one), 1) for one, size in zip(samples, sides, strict=True)]
-    borders = _borders.chosen(samples, (weights[0], weights[1]), capacity(problem))
+    borders = _borders.chosen(samples, (weights[0], weights[1]), problem.capacity)
     _restart(problem, borders, workspace)
-
-
-def capacity(problem: Problem) -> float:
-    """How many anchors a bucket may have, on both sides together."""
-    return problem.memory / problem.anchor_bytes
 
 
 def run(problem: Problem, workspace: Workspace, output: Output, progress: Progress) -> None:
@@ -79,13 +74,13 @@ def _split(
     sizes = sum(side.counts.sum(0) for side in sides)
     samples: tuple[list[Any], list[Any]] = ([], [])
     chosen = [borders.values]
-    for bucket in np.flatnonzero(sizes > capacity(problem)):
+    for bucket in np.flatnonzero((sizes > problem.capacity) & ~borders.single).tolist():
         for part, side, name in zip(samples, sides, ("a", "b"), strict=False):
             part[:] = _sampled(side, workspace.scratch(name, problem.a.dtype), bucket, problem.a.dtype)
         values = tuple(np.concatenate(part) if part else borders.values[:0] for part in samples)
         counts = [int(side.counts[:, bucket].sum()) for side in sides] + [0]
         weights = [count / max(len(one), 1) for count, one in zip(counts, values, strict=False)]
-        chosen.append(_borders.chosen((values[0], values[1]), (weights[0], weights[1]), capacity(problem)))
+        chosen.append(_borders.chosen((values[0], values[1]), (weights[0], weights[1]), problem.capacity))
     return np.unique(np.concatenate(chosen)) if len(chosen) > 1 else None
 
 
@@ -141,9 +136,8 @@ def _multiply_buckets(
         elif count:
             a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
             operand = _operand(problem, borders, workspace, columns, bucket, (left[bucket], right[bucket]))
-            _write_rows(
-                results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where), place
-            )
+            y = multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where)
+            _write_rows(results, y, place)
 
 
 def _bucket_numbers(workspace: Workspace, name: str, side: Any, runs: Runs, bucket: int) -> Any:

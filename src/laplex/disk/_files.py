@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,12 @@ class Traffic:
 
 
 class Scratch:
-    """A file of the workspace that is written and read at places, in numbers of one type."""
+    """A file that is written and read at places, which count numbers of one type."""
 
     def __init__(self, path: Path, dtype: Any, traffic: Traffic) -> None:
         self.path, self.dtype, self._traffic = path, np.dtype(dtype), traffic
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.touch()
+        self._file = FileIO(path, "r+")
 
     def read(self, out: np.ndarray[Any, Any], place: int) -> None:
         """Fill an array with the numbers that begin at a place."""
@@ -43,40 +45,54 @@ class Scratch:
     @property
     def size(self) -> int:
         """How many numbers the file has."""
-        return os.fstat(self._file).st_size // self.dtype.itemsize
+        size: int = self.path.stat().st_size // self.dtype.itemsize
+        return size
 
     def sync(self) -> None:
         """Wait until the disk has what was written."""
-        os.fsync(self._file)
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
 
-def read_into(file: int, out: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
     """Fill a contiguous array from a file."""
-    view = memoryview(out.reshape(-1)).cast("B") if out.size else memoryview(b"")
+    view = _bytes(out)
     done = 0
+    file.seek(offset)
     while done < len(view):
-        count = os.preadv(file, [view[done : done + MOST]], offset + done)
-        if count == 0:
-            raise OSError(f"laplex.disk: a file ends at byte {offset + done}, where numbers were expected")
+        count = file.readinto(view[done : done + MOST])
+        if not count:
+            raise OSError(f"laplex.disk: {file.name!r} ends at byte {offset + done}, where numbers were expected")
         done += count
     traffic.read += done
 
 
-def write_from(file: int, values: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
     """Write a contiguous array into a file."""
-    view = memoryview(values.reshape(-1)).cast("B") if values.size else memoryview(b"")
+    view = _bytes(values)
     done = 0
+    file.seek(offset)
     while done < len(view):
-        done += os.pwrite(file, view[done : done + MOST], offset + done)
+        done += file.write(view[done : done + MOST])
     traffic.written += done
 
 
-def advise(file: int, offset: int, length: int) -> None:
+def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
+    return values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
+
+
+def advise(file: FileIO, offset: int, length: int) -> None:
     """Let the system read a part of a file while something else is computed."""
     if length > 0 and hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(file, offset, length, os.POSIX_FADV_WILLNEED)
+        os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def bytes_on_disk(path: Path) -> int:
+    """What a file takes; one with holes takes less than its size."""
+    if not path.exists():
+        return 0
+    status = path.stat()
+    blocks = getattr(status, "st_blocks", None)  # not on Windows
+    return status.st_size if blocks is None else blocks * 512

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ class Output:
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], traffic: Traffic) -> None:
         self.path, self.unfinished = path, path.with_name(f".{path.name}.unfinished")
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
-        self._traffic, self._file = traffic, -1
+        self._traffic = traffic
+        self._file: FileIO | None = None
         header = io.BytesIO()
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(header, about)
@@ -43,32 +45,39 @@ class Output:
                 f"{where}: the unfinished result {self.unfinished} is missing or was changed; delete the workspace to "
                 "start over"
             )
-        self._file = os.open(self.unfinished, os.O_RDWR | os.O_CREAT, 0o666)
-        os.ftruncate(self._file, self.bytes)
-        os.pwrite(self._file, self._header, 0)
+        self.unfinished.touch()
+        self._file = FileIO(self.unfinished, "r+")
+        self._file.truncate(self.bytes)
+        self._file.write(self._header)
 
     def write(self, block: np.ndarray[Any, Any], first: int) -> None:
         """Write columns (m, count) that begin with ``first``."""
+        assert self._file is not None
         for row in range(self.m):
             offset = len(self._header) + (row * self.n + first) * self.dtype.itemsize
             write_from(self._file, np.ascontiguousarray(block[row]), offset, self._traffic)
 
     def sync(self) -> None:
-        os.fsync(self._file)
+        if self._file is not None:
+            os.fsync(self._file.fileno())
 
     def finish(self) -> None:
         """Give the complete file its name; again, if that was done before."""
-        if self._file >= 0:
-            self.sync()
+        self.sync()
         self.close()
         if self.unfinished.exists():
             os.replace(self.unfinished, self.path)
             _sync_folder(self.path.parent)
 
+    def discard(self) -> None:
+        """Delete the unfinished file."""
+        self.close()
+        self.unfinished.unlink(missing_ok=True)
+
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 def _sync_folder(folder: Path) -> None:

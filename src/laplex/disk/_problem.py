@@ -10,6 +10,7 @@ from laplex.disk._arrays import Stored
 
 ORDER = 11  # numbers of an anchor's size that a product has for each anchor: the anchor, its plan, and copies in order
 CHANNELS = 3  # numbers of x's size for each channel of an anchor: x or y, and copies in order
+CACHES = 96 << 20  # bytes that the compiled core and the allocator hold for later; at most half of the memory
 MOST_BLOCK = 1 << 24  # anchors that are read at a time, if there is memory for them
 
 
@@ -36,9 +37,14 @@ class Problem(NamedTuple):
         return ORDER * self.a.dtype.itemsize + CHANNELS * self.x.dtype.itemsize * self.channels
 
     @property
+    def capacity(self) -> int:
+        """Anchors of both sides together that can be multiplied in memory."""
+        return (self.memory - min(self.memory // 2, CACHES)) // self.anchor_bytes
+
+    @property
     def block(self) -> int:
         """Anchors that are read at a time, so that they fit with all that is made of them."""
-        return max(1, min(MOST_BLOCK, int(self.memory / 2 / self.anchor_bytes)))
+        return min(MOST_BLOCK, self.capacity // 2)
 
     def identity(self) -> dict[str, Any]:
         """What the product is, as a dictionary for JSON."""

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from laplex._progress import Progress
+from laplex.disk._borders import finite
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
-from laplex.disk._problem import MOST_BLOCK, Problem, blocks, span
+from laplex.disk._problem import CHANNELS, MOST_BLOCK, Problem, blocks, span
 from laplex.disk._workspace import Workspace
 
 STEPS = {"by rows": ("output",), "by columns": ("columns", "output")}
@@ -23,28 +24,27 @@ SAVED = 8  # the sums are saved after so many times their size was read, so that
 
 def fits(problem: Problem) -> str | None:
     """The way in which one side stays in memory, or None."""
-    most = problem.memory / SHARE
-    if problem.b.size * problem.anchor_bytes <= most:
+    if problem.b.size <= problem.capacity // SHARE:
         return "by rows"
-    return "by columns" if problem.a.size * _wide_bytes(problem) <= most else None
+    return "by columns" if problem.a.size <= _wide_capacity(problem) // SHARE else None
 
 
 def run_by_rows(problem: Problem, workspace: Workspace, output: Output, progress: Progress) -> None:
-    b, x = problem.b.read(0, problem.b.size)[0], problem.x.read(0, problem.x.size)
+    b, x = finite(problem.b.read(0, problem.b.size)[0], problem.where, "b"), problem.x.read(0, problem.x.size)
     psi = problem.psi.read(0, problem.psi.size)[0] if problem.psi else None
-    block = min(MOST_BLOCK, int(problem.memory / problem.anchor_bytes) - problem.b.size)
+    block = min(MOST_BLOCK, problem.capacity - problem.b.size)
     number = blocks(problem.a.size, block)
     for item in workspace.items("output", {"output": number}, (output,), progress):
         first, last = span(block, item, problem.a.size)
-        a = problem.a.read(first, last, ahead=block)[0]
+        a = finite(problem.a.read(first, last, ahead=block)[0], problem.where, "a")
         phi = problem.phi.read(first, last, ahead=block)[0] if problem.phi else None
         output.write(multiply(x, a, b, problem.tau, (phi, psi), problem.where), first)
 
 
 def run_by_columns(problem: Problem, workspace: Workspace, output: Output, progress: Progress) -> None:
-    a = problem.a.read(0, problem.a.size)[0]
+    a = finite(problem.a.read(0, problem.a.size)[0], problem.where, "a")
     phi = problem.phi.read(0, problem.phi.size)[0] if problem.phi else None
-    block = min(MOST_BLOCK, int(problem.memory / _wide_bytes(problem)) - len(a))
+    block = min(MOST_BLOCK, _wide_capacity(problem) - len(a))
     sums = workspace.scratch("sums", np.float64)
     total: np.ndarray[Any, Any] = np.zeros((problem.x.m, len(a)))
     parts = _parts(problem, block)
@@ -64,7 +64,8 @@ def run_by_columns(problem: Problem, workspace: Workspace, output: Output, progr
 def _part(problem: Problem, a: np.ndarray[Any, Any], phi: Any, columns: tuple[int, int]) -> np.ndarray[Any, Any]:
     """The product with one block of columns, in float64."""
     ahead = columns[1] - columns[0]
-    b, x = problem.b.read(*columns, ahead=ahead)[0], problem.x.read(*columns, ahead=ahead)
+    b = finite(problem.b.read(*columns, ahead=ahead)[0], problem.where, "b")
+    x = problem.x.read(*columns, ahead=ahead)
     psi = problem.psi.read(*columns, ahead=ahead)[0] if problem.psi else None
     return multiply(x.astype(np.float64), a, b, problem.tau, (phi, psi), problem.where)
 
@@ -76,6 +77,7 @@ def _parts(problem: Problem, block: int) -> list[tuple[int, int]]:
     return [span(each, item, problem.b.size) for item in range(blocks(problem.b.size, each))]
 
 
-def _wide_bytes(problem: Problem) -> int:
-    """Memory for every anchor where x and y are float64."""
-    return problem.anchor_bytes + problem.channels * 3 * (8 - problem.x.dtype.itemsize)
+def _wide_capacity(problem: Problem) -> int:
+    """The capacity where x and y are float64."""
+    wide = problem.anchor_bytes + problem.channels * CHANNELS * (8 - problem.x.dtype.itemsize)
+    return problem.capacity * problem.anchor_bytes // wide

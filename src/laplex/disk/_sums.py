@@ -1,7 +1,7 @@
 """What buckets have to know of the sources of all others: two numbers for every channel.
 
-Seen from bucket j, all sources of lower buckets lie left of its left border, and those of higher ones at or right of its
-right border. So they act as two more sources, at the borders. Each bucket reduces its own sources to
+Seen from bucket j, all sources of lower buckets lie left of its left border, and those of higher ones at its right
+border or beyond. So they act as two more sources, at the borders. Each bucket reduces its own sources to
 
     ahead     sum over its sources of exp(-(right border - s) / tau) x
     behind    sum over its sources of exp(-(s - left border) / tau) x

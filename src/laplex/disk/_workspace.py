@@ -21,9 +21,10 @@ from typing import Any, Protocol
 
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
-from laplex.disk._files import Scratch, Traffic
+from laplex.disk._files import Scratch, Traffic, bytes_on_disk
 
 MANIFEST = "manifest.json"
+UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
 FORMAT = 1  # of the workspace; another one is refused
 
 
@@ -67,7 +68,7 @@ class Workspace:
     def _restored(self, identity: dict[str, Any]) -> dict[str, Any]:
         path = self.folder / MANIFEST
         if not path.exists():
-            if any(self.folder.iterdir()):
+            if any(not path.match(UNFINISHED) for path in self.folder.iterdir()):
                 raise ValueError(
                     f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
@@ -172,7 +173,7 @@ class Workspace:
     @property
     def present(self) -> int:
         """The bytes that the folder takes."""
-        return sum(path.stat().st_blocks * 512 for path in self.folder.iterdir())
+        return sum(bytes_on_disk(path) for path in self.folder.iterdir())
 
     def close(self) -> None:
         """Stop, so that the product can be resumed."""
@@ -184,11 +185,11 @@ class Workspace:
             self._lock = None
 
     def remove(self) -> None:
-        """Delete the folder: the product is complete. The manifest goes last, so that a kill leaves no nameless files."""
+        """Delete the folder. The manifest goes last, so that a kill leaves no files that nothing explains."""
         self.close()
         for path in self.folder.glob("*.bin"):
             path.unlink()
-        for path in self.folder.glob(f".{MANIFEST}.*.tmp"):
+        for path in self.folder.glob(UNFINISHED):
             path.unlink()
         (self.folder / MANIFEST).unlink(missing_ok=True)
         self.folder.rmdir()
@@ -198,13 +199,8 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     """The names of entries that differ between two nested dictionaries."""
     if not (isinstance(before, dict) and isinstance(now, dict)):
         return [] if before == now else [name]
-    keys = [*before, *(key for key in now if key not in before)]
-    missing = object()
-    parts = (
-        differences(before.get(key, missing), now.get(key, missing), f"{key} of {name}" if name else key)
-        for key in keys
-    )
-    return [each for part in parts for each in part]
+    names = {key: f"{key} of {name}" if name else key for key in before | now}
+    return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
 
 
 def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
