@@ -18,6 +18,7 @@ from laplex import _checks
 from laplex.disk._arrays import Stored
 
 PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
+LEAST_PLACES = 64  # also where there is little memory
 SAMPLED = 400  # bytes of memory for each number of a sample, of which finding borders takes about 100
 FILL = 0.6  # of the capacity, which a bucket should have; a bucket's count in the sample is off by a few percent
 HEAVY = 0.2  # of the capacity: a value with more than that in the sample gets a bucket of its own
@@ -40,7 +41,7 @@ def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[A
 
 def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[Any, Any]:
     """Anchors at evenly spaced places; all, if there are few."""
-    places = max(2, min(PLACES, memory // (RUN * SAMPLED)))
+    places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
     if anchors.size <= places * RUN:
         values = anchors.read(0, anchors.size)[0]
     else:

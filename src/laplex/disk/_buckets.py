@@ -134,10 +134,12 @@ def _multiply_buckets(
             there = left[bucket] + behind[bucket] + at_border(right[bucket], borders, bucket, problem.tau)
             _write_single(results, there, phi, (count, problem.x.m), place)
         elif count:
-            a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
             operand = _operand(problem, borders, workspace, columns, bucket, (left[bucket], right[bucket]))
-            y = multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where)
-            _write_rows(results, y, place)
+            a = _bucket_numbers(workspace, "a", problem.a, rows, bucket)
+            _write_rows(
+                results, multiply(operand[0], a, operand[1], problem.tau, (phi, operand[2]), problem.where), place
+            )
+            del operand, a  # before the next bucket is read
 
 
 def _bucket_numbers(workspace: Workspace, name: str, side: Any, runs: Runs, bucket: int) -> Any:

@@ -19,7 +19,7 @@ from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
 from laplex.disk._files import Traffic, bytes_on_disk
 from laplex.disk._output import Output
-from laplex.disk._problem import Problem
+from laplex.disk._problem import Problem, span
 from laplex.disk._workspace import Workspace, require_space
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
 LEAST_ANCHORS = 64  # that must fit into memory
+ENDS = 512  # rows at either end that show how large anchors are
 
 
 def linear(
@@ -122,14 +123,14 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
 
 def _begin(problem: Problem, room: Workspace, way: str) -> None:
     """Divide the work, and write down how."""
-    rows, columns = (
-        _borders.sample(side, name, WHERE, problem.memory) for side, name in ((problem.a, "a"), (problem.b, "b"))
-    )
-    _checks.resolution(WHERE, problem.tau, torch.from_numpy(rows), shifted=True)
-    if way == "buckets":
-        _buckets.begin(problem, (rows, columns), room)
-    else:
+    ends = (problem.a.read(*span(ENDS, item, problem.a.size)) for item in {0, max(problem.a.size - 1, 0) // ENDS})
+    _checks.resolution(WHERE, problem.tau, torch.from_numpy(np.concatenate([*ends], -1)), shifted=True)
+    if way != "buckets":
         room.begin({})
+        return
+    rows = _borders.sample(problem.a, "a", WHERE, problem.memory)
+    columns = _borders.sample(problem.b, "b", WHERE, problem.memory)
+    _buckets.begin(problem, (rows, columns), room)
 
 
 def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
@@ -176,9 +177,7 @@ def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic
     problem = Problem(x, a, b, float(tau), phi, psi, int(memory), WHERE)  # type: ignore[arg-type]
     if problem.capacity < LEAST_ANCHORS:
         least = 2 * LEAST_ANCHORS * problem.anchor_bytes
-        raise ValueError(
-            f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of {problem.x.dtype}, got {memory}"
-        )
+        raise ValueError(f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of x, got {memory}")
     return problem
 
 
