@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-SIZE, MEMORY = 400_000, 600_000
+SIZE, MEMORY = 60_000, 600_000
 WORK = """
 import sys, laplex
 from pathlib import Path

@@ -75,14 +75,13 @@ def test_interrupted_within_writes(multiply, monkeypatch, way):
 
     for module in (_files, _output):
         monkeypatch.setattr(module, "write_from", torn)
-    for runs in range(1000):
+    for _ in range(1000):
         left[0] = next(ends)
         try:
             y = multiply(given)
             break
         except Interruption:
             continue
-    assert runs >= 7
     assert np.array_equal(y, want)
 
 
