@@ -169,7 +169,7 @@ def test_a_manifest_that_was_half_written(multiply, tmp_path):
 
 def test_killed_at_random_moments():
     """`python tests/disk/killed.py 50` does it fifty times."""
-    same, seen = kill_and_resume(3)
+    same, seen = kill_and_resume(3, "quick")
     assert same
     assert len(seen) == 3
 
