@@ -3,8 +3,9 @@
     python -m benchmarks.studies.disk                 10^9 points: writes benchmarks/results/disk-cpu.json
     python -m benchmarks.studies.disk --points 1e7    prints only
 
-Half of the points are rows and half columns, normal draws in float32; tau = 0.1. The arguments are written to --folder,
-which needs 12 bytes for each point, 15 while it is measured, and dropped from the system's cache. The product runs in a process of its own.
+Half of the points are rows and half columns, normal draws in float32; tau = 0.1. Everything is written into a new folder
+in --folder, 15 bytes for each point, and deleted at the end. The arguments are dropped from the system's cache. The
+product runs in a process of its own.
 
 What the disk alone would take is the time in which it writes and reads as many bytes in sequence, uncached. Bytes that
 the system still had in its cache are read faster than that; "from the disk" says how many were not.
@@ -41,7 +42,7 @@ laplex.disk.linear(*(f"{folder}/{name}.npy" for name in "xab"), tau, out=f"{fold
 seconds = time.perf_counter() - begin
 values = dict(line.split(":") for file in ("io", "status") for line in open(f"/proc/self/{file}"))
 print(json.dumps({
-    "seconds": round(seconds, 1),
+    "seconds": round(seconds, 3),
     "GB read": round(int(values["rchar"]) / 1e9, 2),
     "GB written": round(int(values["wchar"]) / 1e9, 2),
     "GB read from the disk": round(int(values["read_bytes"]) / 1e9, 2),
@@ -82,7 +83,7 @@ def measure(points: int, folder: Path) -> dict[str, Any]:
         "points per second": round(points / product["seconds"]),
         "disk, GB per second, before": before,
         "disk, GB per second, after": after,
-        "seconds of the disk alone": round(alone, 1),
+        "seconds of the disk alone": round(alone, 3),
         "rate over that of the disk": round(alone / product["seconds"], 3),
         "error of the sum of sizes, largest of 8 rows": largest_error(folder),
         "load": [round(value, 1) for value in os.getloadavg()],
