@@ -3,8 +3,8 @@
     python -m benchmarks.studies.disk                 10^9 points: writes benchmarks/results/disk-cpu.json
     python -m benchmarks.studies.disk --points 1e7    prints only
 
-Half of the points are rows and half columns, normal draws in float32; tau = 0.1. Everything is written into a new folder
-in --folder, 15 bytes for each point, and deleted at the end. The arguments are dropped from the system's cache. The
+Half of the points are rows and half columns, normal draws in float32; tau = 0.1. All of it is in a new folder of
+--folder, 15 bytes for each point, and deleted at the end. The arguments are dropped from the system's cache. The
 product runs in a process of its own.
 
 What the disk alone would take is the time in which it writes and reads as many bytes in sequence, uncached. Bytes that
