@@ -231,6 +231,25 @@ def _s(seconds: float) -> str:
     return scaled(seconds, "s")
 
 
+def power_of_ten(number: int) -> str:
+    return f"10^{len(str(number)) - 1}" if str(number).strip("0") == "1" else str(number)
+
+
+def from_disk() -> str:
+    """One product of points that do not fit into memory, and what its disk alone would take."""
+    file = "disk-cpu.json"
+    one = content(file)
+    rows = [
+        ("time", f"{one['seconds']:.0f} s"),
+        ("largest resident memory, all of the process", f"{one['peak resident GB']:.2f} GB"),
+        ("read, and written", f"{one['GB read']:.1f} GB, {one['GB written']:.1f} GB"),
+        ("time in which the disk alone moves as much, in sequence", f"{one['seconds of the disk alone']:.0f} s"),
+        ("largest error of the sum of sizes", f"{one['error of the sum of sizes, largest of 8 rows']:.1e}"),
+    ]
+    busy = f"Two cores with a load of {one['load'][0]:.0f} when it ended: other work took most of both."
+    return table((f"{power_of_ten(one['points'])} points, float32", "measured"), rows, busy, source(file))
+
+
 TRAINING, INFERENCE = "training step", "forward alone, plan kept"
 CONTENT: dict[str, Callable[[], str]] = {
     "cpu results": partial(claims, "cpu"),
@@ -272,4 +291,5 @@ CONTENT: dict[str, Callable[[], str]] = {
     "plans": plans,
     "first calls": first_calls,
     "density steps": density_steps,
+    "disk": from_disk,
 }

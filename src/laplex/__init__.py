@@ -45,6 +45,7 @@ with which every result is tested.
 
 from laplex import backends as backends
 from laplex import density as density
+from laplex import disk as disk
 from laplex import distributed as distributed
 from laplex import gp as gp
 from laplex import nn as nn
@@ -82,6 +83,7 @@ __all__ = [
     "__version__",
     "backends",
     "density",
+    "disk",
     "distributed",
     "gp",
     "gram",

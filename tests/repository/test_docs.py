@@ -137,6 +137,7 @@ PACKAGES = [
     laplex.density,
     laplex.soft,
     laplex.stats,
+    laplex.disk,
     laplex.reference,
     laplex.backends,
     laplex.testing,

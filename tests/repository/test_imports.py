@@ -90,6 +90,7 @@ def test_public_names():
         "__version__",
         "backends",
         "density",
+        "disk",
         "distributed",
         "gp",
         "gram",

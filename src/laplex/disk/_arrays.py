@@ -1,0 +1,224 @@
+"""The arguments, wherever they are: files of numbers that are read in blocks, or arrays that are in memory anyway.
+
+What a memory map points to is read from its file, not through the map: pages of a map that were read count as memory of
+the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import zlib
+from io import FileIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from laplex.disk._files import Traffic, advise, read_into
+
+DTYPES = {np.dtype("float32"), np.dtype("float64")}
+SAFETENSORS = {"F32": "float32", "F64": "float64"}
+MOST_HEADER = 100 << 20  # bytes of a safetensors header, as the format has it
+PROBES, PROBE = 16, 1024  # places of an array, and numbers at each, that tell arrays apart
+
+
+class Region(NamedTuple):
+    """Numbers in a file, in the order of C."""
+
+    path: Path
+    offset: int  # in bytes, of the first
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class Stored:
+    """One argument as rows (m, size), of which blocks of columns are read.
+
+    Args:
+        shape: that of the argument, (..., size).
+        region: the numbers, if they are in a file.
+        array: the numbers (m, size), if they are in memory.
+        traffic: counts the bytes that are read.
+    """
+
+    def __init__(self, shape: tuple[int, ...], region: Region | None, array: Any, traffic: Traffic) -> None:
+        self.shape, self.size, self.m = shape, shape[-1], math.prod(shape[:-1])
+        self.region, self._numbers, self._traffic = region, array, traffic
+        self.dtype: np.dtype[Any] = array.dtype if region is None else region.dtype
+        self._file = None if region is None else FileIO(region.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def read(self, first: int, last: int, *, ahead: int = 0) -> np.ndarray[Any, Any]:
+        """Columns [first, last) of all rows, (m, last - first); as many as ``ahead`` are read next."""
+        if self._file is None:
+            block = np.array(self._numbers[:, first:last])
+            self._traffic.read += block.nbytes
+            return block
+        block = np.empty((self.m, last - first), self.dtype)
+        for row in range(self.m):
+            read_into(self._file, block[row], self._place(row, first), self._traffic)
+        for row in range(self.m if ahead else 0):
+            advise(self._file, self._place(row, last), min(ahead, self.size - last) * self.dtype.itemsize)
+        return block
+
+    def _place(self, row: int, column: int) -> int:
+        assert self.region is not None
+        return self.region.offset + (row * self.size + column) * self.dtype.itemsize
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this argument from another of the same name; most of it without reading it."""
+        starts = np.linspace(0, max(self.size - PROBE, 0), PROBES).astype(np.int64)
+        digest = 0
+        for start in starts if self.m else ():
+            digest = zlib.crc32(self.read(int(start), min(int(start) + PROBE, self.size)).tobytes(), digest)
+        known: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype.name, "digest": digest}
+        if self._file is not None:
+            status = os.fstat(self._file.fileno())
+            known |= {"file size": status.st_size, "file time": status.st_mtime_ns}
+        return known
+
+
+def stored(where: str, name: str, value: Any, traffic: Traffic) -> Stored:
+    """The argument ``name``, from anything that has numbers: see :func:`laplex.disk.linear`."""
+    region, array = _located(where, name, value)
+    shape = region.shape if region is not None else array.shape
+    dtype = region.dtype if region is not None else array.dtype
+    if dtype not in DTYPES:
+        raise TypeError(f"{where}: `{name}` must be float32 or float64 of this machine's byte order, got {dtype}")
+    if not shape:
+        raise ValueError(f"{where}: `{name}` must have at least one dimension, got a scalar; use a shape of (1,)")
+    if region is None:
+        array = _rows(where, name, array)
+    return Stored(shape, region, array, traffic)
+
+
+def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
+    """Where the numbers are: a region of a file, or an array in memory."""
+    if isinstance(value, tuple) and len(value) == 2 and all(isinstance(one, str | os.PathLike) for one in value):
+        return _safetensors_region(where, name, Path(value[0]), str(value[1])), None
+    if isinstance(value, str | os.PathLike):
+        return _npy_region(where, name, Path(value)), None
+    if isinstance(value, torch.Tensor):
+        if value.layout is not torch.strided or value.device.type != "cpu":
+            raise TypeError(
+                f"{where}: `{name}` must be a dense tensor on the CPU, got {value.layout} on {value.device}"
+            )
+        if value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .float()")
+        region = _tensor_region(value)
+        return region, None if region is not None else value.detach().numpy()
+    if isinstance(value, np.ndarray):
+        region = _memmap_region(value)
+        return region, None if region is not None else np.asarray(value)
+    raise TypeError(
+        f"{where}: `{name}` must be the path of a .npy file, a pair (path of a .safetensors file, name of a tensor), a "
+        f"NumPy array or memory map, or a torch.Tensor, got {type(value).__name__}"
+    )
+
+
+def _rows(where: str, name: str, array: Any) -> Any:
+    """An array in memory as (m, size), which is a view of it."""
+    if array.ndim > 2 and not array.flags.c_contiguous:
+        raise ValueError(
+            f"{where}: `{name}` with more than two dimensions must be contiguous, got strides {array.strides}"
+        )
+    return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _npy_region(where: str, name: str, path: Path) -> Region:
+    required = f"{where}: `{name}` must be a .npy file, got {path}"
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read_header = (
+                np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            )
+            shape, fortran, dtype = read_header(file)
+            region = Region(path, file.tell(), dtype, shape)
+    except OSError as error:
+        raise ValueError(f"{required}, which cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        hint = "; for a tensor of a safetensors file pass (path, name)" if path.suffix == ".safetensors" else ""
+        raise ValueError(f"{required}, which is not one ({error}){hint}") from None
+    if fortran and sum(size > 1 for size in shape) > 1:
+        raise ValueError(f"{required}, which is in Fortran order; save numpy.ascontiguousarray of it")
+    return _complete(required, region)
+
+
+def _safetensors_region(where: str, name: str, path: Path, tensor: str) -> Region:
+    """A tensor of a safetensors file: eight bytes with the length of a JSON header, the header, and the numbers."""
+    required = f"{where}: `{name}` must be a tensor of a .safetensors file, got {path}"
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(length, MOST_HEADER)))
+            entries = {key: entry for key, entry in header.items() if key != "__metadata__"}
+            places = {key: (entry["dtype"], entry["data_offsets"][0], entry["shape"]) for key, entry in entries.items()}
+    except OSError as error:
+        raise ValueError(f"{required}, which cannot be read ({error.strerror or error})") from None
+    except (ValueError, AttributeError, LookupError, TypeError, struct.error):
+        raise ValueError(f"{required}, which is not a safetensors file, or is damaged") from None
+    if tensor not in places:
+        raise ValueError(f"{required}, which has no tensor {tensor!r}; it has {', '.join(sorted(places)) or 'none'}")
+    kind, offset, shape = places[tensor]
+    if kind not in SAFETENSORS:
+        raise TypeError(f"{where}: `{name}` must be float32 or float64, got {kind} in {path}")
+    return _complete(required, Region(path, 8 + length + offset, np.dtype(SAFETENSORS[kind]), tuple(shape)))
+
+
+def _complete(required: str, region: Region) -> Region:
+    size = math.prod(region.shape) * region.dtype.itemsize
+    if region.path.stat().st_size < region.offset + size:
+        raise ValueError(f"{required}, which is cut short: {region.shape} of {region.dtype} do not fit into its size")
+    return region
+
+
+# --- memory maps ------------------------------------------------------------------------------------------------------
+
+
+def _memmap_region(array: np.ndarray[Any, Any]) -> Region | None:
+    """The file behind a memory map or a part of one; None if the numbers may differ from those of the file."""
+    mapped = getattr(array, "_mmap", None)
+    path = getattr(array, "filename", None)
+    if not isinstance(array, np.memmap) or mapped is None or path is None or array.mode == "c":
+        return None
+    if not array.flags.c_contiguous or array.size == 0:
+        return None
+    if array.mode in ("r+", "w+"):
+        array.flush()
+    begin = np.frombuffer(mapped, np.uint8).ctypes.data
+    start = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # of the map within the file
+    return _still_there(Region(Path(path), start + array.ctypes.data - begin, array.dtype, array.shape), array)
+
+
+def _tensor_region(value: torch.Tensor) -> Region | None:
+    """The file behind a tensor of ``torch.from_file(..., shared=True)`` or a part of one."""
+    path = value.untyped_storage().filename
+    if path is None or not value.is_contiguous() or value.numel() == 0:
+        return None
+    offset = int(value.storage_offset()) * value.element_size()
+    array = value.detach().numpy()
+    return _still_there(Region(Path(path), offset, array.dtype, tuple(value.shape)), array)
+
+
+def _still_there(region: Region, array: np.ndarray[Any, Any]) -> Region | None:
+    """The region, unless its path now names other numbers than those that were mapped: a file may be replaced."""
+    if not region.path.is_file() or region.path.stat().st_size < region.offset + array.nbytes:
+        return None
+    first, last = (
+        np.fromfile(region.path, region.dtype, 1, offset=region.offset + place)
+        for place in (0, array.nbytes - array.itemsize)
+    )
+    same = first.tobytes() == array.flat[:1].tobytes() and last.tobytes() == array.flat[-1:].tobytes()
+    return region if same else None

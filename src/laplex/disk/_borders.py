@@ -1,0 +1,126 @@
+"""Borders that cut the line into buckets of which each fits into memory.
+
+With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
+whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the
+value to the next one that the dtype has; such a bucket may have any size: its rows differ in nothing but phases.
+
+Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
+counted: a bucket that is too large gets more borders then, from a sample of that bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from laplex import _checks
+from laplex.disk._arrays import Stored
+
+PLACES, RUN = 4096, 64  # a sample has this many places, and this many numbers at each
+LEAST_PLACES = 64  # also where there is little memory
+SAMPLED = 400  # bytes of memory for each number of a sample, of which finding borders takes about 100
+FILL = 0.6  # of the capacity, which a bucket should have; a bucket's count in the sample is off by a few percent
+HEAVY = 0.2  # of the capacity: a value with more than that in the sample gets a bucket of its own
+CELLS = 20  # bits of the table that finds buckets
+CHUNK = 1 << 16  # anchors whose buckets are found at a time: their bits stay in the cache
+MOST_BUCKETS = (1 << 16) - 1  # labels are uint16, and one label is that of cells with a border inside
+
+
+class NotFiniteError(ValueError):
+    """Anchors are not finite: what was done so far is of no use."""
+
+
+def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+    """Anchors that are finite, with 0 for -0."""
+    if not np.isfinite(anchors).all():
+        raise NotFiniteError(_checks.not_finite(where, name))
+    positive: np.ndarray[Any, Any] = anchors + anchors.dtype.type(0)
+    return positive
+
+
+def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[Any, Any]:
+    """Anchors at evenly spaced places; all, if there are few."""
+    places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
+    if anchors.size <= places * RUN:
+        values = anchors.read(0, anchors.size)[0]
+    else:
+        starts = np.linspace(0, anchors.size - RUN, places).astype(np.int64)
+        values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
+    return finite(values, where, name)
+
+
+def chosen(
+    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], weights: tuple[float, float], capacity: float
+) -> np.ndarray[Any, Any]:
+    """Borders for samples of rows and columns whose numbers stand for so many bytes each: sorted, without repeats."""
+    both = np.concatenate(samples)
+    masses = np.concatenate([np.full(len(one), weight) for one, weight in zip(samples, weights, strict=True)])
+    values, inverse = np.unique(both, return_inverse=True)
+    mass = np.bincount(inverse.reshape(-1), masses, len(values))
+    total = mass.cumsum()
+    if len(values) == 0 or total[-1] <= capacity:
+        return values[:0]
+    buckets = int(np.ceil(total[-1] / (FILL * capacity)))
+    cuts = values[np.searchsorted(total, total[-1] * np.arange(1, buckets) / buckets)]
+    heavy = values[mass > HEAVY * capacity]
+    above = np.nextafter(heavy, values.dtype.type(np.inf))
+    borders = np.unique(np.concatenate([cuts, heavy, above]))
+    usable: np.ndarray[Any, Any] = borders[np.isfinite(borders)]
+    return usable
+
+
+class Borders:
+    """Borders (buckets - 1,), sorted and without repeats, and the table that finds the bucket of an anchor.
+
+    The bits of a number, seen as an integer, are in order. So its leading bits name a cell of the line, and a table
+    has the bucket of each cell; only where a border is inside a cell are its anchors compared with the borders.
+    """
+
+    def __init__(self, values: np.ndarray[Any, Any]) -> None:
+        self.values, self.buckets = values, len(values) + 1
+        self.label_dtype = np.dtype(np.uint8 if self.buckets < 256 else np.uint16)
+        self._mixed = (1 << 8 * self.label_dtype.itemsize) - 1  # in the table: cells with a border inside
+        width = 8 * values.itemsize
+        self._bits = np.dtype(f"int{width}")
+        self._magnitude = self._bits.type((1 << (width - 1)) - 1)
+        self._shift, self._half = width - CELLS, 1 << (CELLS - 1)
+        keys = self._keys(values)
+        starts = np.arange(-self._half, self._half, dtype=self._bits) << self._shift
+        table = np.searchsorted(keys, starts, side="right").astype(self.label_dtype)
+        cells = keys >> self._shift
+        table[(cells + self._half)[keys != cells << self._shift]] = self._mixed
+        self._table = table
+
+    def _keys(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Integers in the order of finite values without -0."""
+        bits: np.ndarray[Any, Any] = values.view(self._bits)
+        keys: np.ndarray[Any, Any] = bits ^ ((bits >> (8 * values.itemsize - 1)) & self._magnitude)
+        return keys
+
+    def labels(self, anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[Any, Any]:
+        """The buckets of anchors (size,)."""
+        labels = np.empty(len(anchors), self.label_dtype)
+        for first in range(0, len(anchors), CHUNK):
+            values = finite(anchors[first : first + CHUNK], where, name)
+            part = labels[first : first + CHUNK]
+            cells = (self._keys(values) >> self._shift) + self._half
+            np.take(self._table, cells, out=part, mode="clip")
+            mixed = np.flatnonzero(part == self._mixed)
+            if len(mixed):
+                part[mixed] = np.searchsorted(self.values, values[mixed], side="right")
+        return labels
+
+    def left(self, bucket: int) -> float | None:
+        """The border left of a bucket; None if it has none."""
+        return float(self.values[bucket - 1]) if bucket > 0 else None
+
+    def right(self, bucket: int) -> float | None:
+        return float(self.values[bucket]) if bucket < self.buckets - 1 else None
+
+    @property
+    def single(self) -> np.ndarray[Any, Any]:
+        """Whether each bucket has one value only, its left border."""
+        single = np.zeros(self.buckets, bool)
+        single[1:-1] = np.nextafter(self.values[:-1], self.values.dtype.type(np.inf)) == self.values[1:]
+        return single

@@ -1,0 +1,98 @@
+"""Reads and writes at places of a file: complete ones, counted."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MOST = 1 << 30  # bytes of one system call; Linux takes less than 2^31
+
+
+@dataclass
+class Traffic:
+    """Bytes that were read and written."""
+
+    read: int = 0
+    written: int = 0
+
+
+class Scratch:
+    """A file that is written and read at places, which count numbers of one type."""
+
+    def __init__(self, path: Path, dtype: Any, traffic: Traffic) -> None:
+        self.path, self.dtype, self._traffic = path, np.dtype(dtype), traffic
+        path.touch()
+        self._file = FileIO(path, "r+")
+
+    def read(self, out: np.ndarray[Any, Any], place: int) -> None:
+        """Fill an array with the numbers that begin at a place."""
+        read_into(self._file, out, place * self.dtype.itemsize, self._traffic)
+
+    def advise(self, place: int, count: int) -> None:
+        """Say that these numbers are read next."""
+        advise(self._file, place * self.dtype.itemsize, count * self.dtype.itemsize)
+
+    def write(self, values: np.ndarray[Any, Any], place: int) -> None:
+        """Write an array, whose numbers then begin at a place."""
+        array = np.ascontiguousarray(values, self.dtype)
+        write_from(self._file, array, place * self.dtype.itemsize, self._traffic)
+
+    @property
+    def size(self) -> int:
+        """How many numbers the file has."""
+        size: int = self.path.stat().st_size // self.dtype.itemsize
+        return size
+
+    def sync(self) -> None:
+        """Wait until the disk has what was written."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+    """Fill a contiguous array from a file."""
+    view = _bytes(out)
+    done = 0
+    file.seek(offset)
+    while done < len(view):
+        count = file.readinto(view[done : done + MOST])
+        if not count:
+            raise OSError(f"laplex.disk: {file.name!r} ends at byte {offset + done}, where numbers were expected")
+        done += count
+    traffic.read += done
+
+
+def write_from(file: FileIO, values: np.ndarray[Any, Any], offset: int, traffic: Traffic) -> None:
+    """Write a contiguous array into a file."""
+    view = _bytes(values)
+    done = 0
+    file.seek(offset)
+    while done < len(view):
+        done += file.write(view[done : done + MOST])
+    traffic.written += done
+
+
+def _bytes(values: np.ndarray[Any, Any]) -> memoryview:
+    return values.reshape(-1).view(np.uint8).data if values.size else memoryview(b"")
+
+
+def advise(file: FileIO, offset: int, length: int) -> None:
+    """Let the system read a part of a file while something else is computed."""
+    if length > 0 and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def bytes_on_disk(path: Path) -> int:
+    """What a file takes; one with holes takes less than its size."""
+    if not path.exists():
+        return 0
+    status = path.stat()
+    blocks = getattr(status, "st_blocks", None)  # not on Windows
+    return status.st_size if blocks is None else blocks * 512

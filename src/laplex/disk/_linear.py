@@ -1,0 +1,220 @@
+"""The public function ``linear``: it checks, chooses a way, and sees to what an interruption leaves."""
+
+from __future__ import annotations
+
+import numbers
+import os
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from laplex import _checks
+from laplex._progress import bar
+from laplex.disk import _borders, _buckets, _streams
+from laplex.disk._arrays import Stored, stored
+from laplex.disk._borders import NotFiniteError
+from laplex.disk._files import Traffic, bytes_on_disk
+from laplex.disk._output import Output
+from laplex.disk._problem import Problem, span
+from laplex.disk._workspace import Workspace, require_space
+
+if TYPE_CHECKING:
+    from laplex._progress import Progress
+
+WHERE = "laplex.disk.linear"
+MEMORY = 1 << 30  # bytes
+LEAST_ANCHORS = 64  # that must fit into memory
+ENDS = 512  # rows at either end that show how large anchors are
+
+
+def linear(
+    x: Any,
+    a: Any,
+    b: Any,
+    tau: float = 1.0,
+    *,
+    out: str | os.PathLike[str],
+    phi: Any = None,
+    psi: Any = None,
+    memory: int = MEMORY,
+    workspace: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray[Any, Any]:
+    r"""y = x K(a, b)^T into a .npy file: :func:`laplex.linear` for arguments that do not fit into memory.
+
+        K[i, j] = exp(-|a_i - b_j| / tau) * cos(phi_i - psi_j)
+
+    The product with the transpose, which is also the gradient of x for a cotangent g (..., n), is
+    ``laplex.disk.linear(g, b, a, tau, phi=psi, psi=phi, out=...)``. Other gradients are not computed.
+
+    A call that was ended, by Ctrl-C, a kill or a power cut, goes on where it was when it is repeated with the same
+    arguments, and its result has the same bits. ``out`` has its name only when it is complete.
+
+    An argument is the path of a .npy file; a pair (path of a .safetensors file, name of a tensor); a NumPy memory map
+    or a tensor of ``torch.from_file(..., shared=True)``, whose file is then read; or any array or tensor in memory.
+
+    Args:
+        x (..., k): the input, float32 or float64.
+        a (n,): row anchors, float32 or float64, in any order.
+        b (k,): column anchors, same dtype.
+        tau: positive length scale.
+        out: the path of the .npy file that is written; an older one is replaced at the end.
+        phi (n,), psi (k,): phases, both or neither.
+        memory: bytes that the call may take, besides what Python and torch have taken before.
+        workspace: the folder for what is not complete, which a finished call deletes; None for one next to ``out``,
+            with its name and ".work". A fast disk is worth more here than for the arguments.
+        progress: called as progress(done, total); None shows a bar.
+
+    Returns:
+        y (..., n) as a memory map of ``out``, in the dtype of x, as accurate as that of :func:`laplex.linear`.
+
+    Bytes: with v bytes for a number of x, w for an anchor and m rows of x, each of the n rows takes 2 w + 1 + m v of
+    reading and w + 1 + 2 m v of writing, and each of the k columns 2 (w + m v) and w + m v (labels of more than 254
+    buckets take one byte more). In float32 with one row of x that is 13 and 13 for a row, 16 and 8 for a column. The
+    workspace takes w + 1 + m v for a row and w + m v for a column. If one side takes at most half of the memory, the
+    arguments are read once and nothing but the result is written.
+
+    Example:
+        >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
+    """
+    traffic = Traffic()
+    with ExitStack() as stack:
+        problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
+        output = Output(_output_path(out, problem), (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic)
+        stack.callback(output.close)
+        folder = output.path.with_name(f"{output.path.name}.work") if workspace is None else Path(workspace)
+        way = _streams.fits(problem) or "buckets"
+        about = problem.identity() | {"out": str(output.path.absolute())}
+        room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
+        if room.step != "done":
+            _complete(problem, output, room, way, progress)
+            room.enter("done")
+        output.finish()
+        room.remove()
+    return np.load(output.path, mmap_mode="r")  # type: ignore[no-any-return]
+
+
+RUN: dict[str, Callable[..., None]] = {
+    "buckets": _buckets.run,
+    "by rows": _streams.run_by_rows,
+    "by columns": _streams.run_by_columns,
+}
+STEPS = {"buckets": _buckets.STEPS, **_streams.STEPS}
+
+
+def _complete(problem: Problem, output: Output, room: Workspace, way: str, progress: Progress | None) -> None:
+    """Write the unfinished output, from where the workspace is."""
+    _require_space(problem, output, room, way)
+    try:
+        if room.layout is None:
+            _begin(problem, room, way)
+        output.open(resumed=room.step == "output" and room.done("output", 1) > 0, where=WHERE)
+        with bar(WHERE, progress) as show:
+            RUN[way](problem, room, output, show)
+    except NotFiniteError:
+        output.discard()
+        room.remove()
+        raise
+
+
+def _begin(problem: Problem, room: Workspace, way: str) -> None:
+    """Divide the work, and write down how."""
+    ends = (problem.a.read(*span(ENDS, item, problem.a.size)) for item in {0, max(problem.a.size - 1, 0) // ENDS})
+    _checks.resolution(WHERE, problem.tau, torch.from_numpy(np.concatenate([*ends], -1)), shifted=True)
+    if way != "buckets":
+        room.begin({})
+        return
+    rows = _borders.sample(problem.a, "a", WHERE, problem.memory)
+    columns = _borders.sample(problem.b, "b", WHERE, problem.memory)
+    _buckets.begin(problem, (rows, columns), room)
+
+
+def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
+    """Raise unless what is still to be written has room, on one disk or on two."""
+    during, after = space(problem, way)
+    left = output.bytes - bytes_on_disk(output.unfinished)
+    if room.folder.stat().st_dev == output.path.parent.stat().st_dev:
+        require_space(WHERE, "workspace", room.folder, max(during, after + left) - room.present)
+    else:
+        require_space(WHERE, "workspace", room.folder, max(during, after) - room.present)
+        require_space(WHERE, "out", output.path.parent, left)
+
+
+def space(problem: Problem, way: str) -> tuple[int, int]:
+    """The bytes that the workspace has when all products are made, and while the output is written."""
+    n, k, m = problem.a.size, problem.b.size, problem.x.m
+    anchor, value = problem.a.dtype.itemsize, problem.x.dtype.itemsize
+    if way != "buckets":
+        sums = 16 * n * m if way == "by columns" else 0
+        return sums, sums
+    results = n * (np.dtype(np.uint16).itemsize + value * m)
+    phases = n * problem.phi.dtype.itemsize + k * problem.psi.dtype.itemsize if problem.phi and problem.psi else 0
+    return results + n * anchor + k * (anchor + value * m) + phases, results
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _checked(arguments: tuple[Any, ...], tau: Any, memory: Any, traffic: Traffic, stack: ExitStack) -> Problem:
+    """The arguments, whose shapes, dtypes and settings are right. The values of anchors are seen as they are read."""
+    sides: dict[str, Stored | None] = {}
+    for name, value in zip(("x", "a", "b", "phi", "psi"), arguments, strict=True):
+        sides[name] = None if value is None and name in ("phi", "psi") else stored(WHERE, name, value, traffic)
+        if sides[name] is not None:
+            stack.callback(sides[name].close)  # type: ignore[union-attr]
+    x, a, b, phi, psi = sides.values()
+    _check_shapes(x, a, b)
+    _check_phases(a, b, phi, psi)
+    if isinstance(memory, bool) or not isinstance(memory, numbers.Integral):
+        raise TypeError(f"{WHERE}: `memory` must be a whole number of bytes, got {type(memory).__name__}")
+    if isinstance(tau, torch.Tensor | bool) or not isinstance(tau, numbers.Real):
+        raise TypeError(f"{WHERE}: `tau` must be a positive number, got {type(tau).__name__}")
+    _checks.length_scale(WHERE, float(tau), torch.empty(0))
+    problem = Problem(x, a, b, float(tau), phi, psi, int(memory), WHERE)  # type: ignore[arg-type]
+    if problem.capacity < LEAST_ANCHORS:
+        least = 2 * LEAST_ANCHORS * problem.anchor_bytes
+        raise ValueError(f"{WHERE}: `memory` must be at least {least} bytes for {problem.x.m} rows of x, got {memory}")
+    return problem
+
+
+def _check_shapes(x: Any, a: Any, b: Any) -> None:
+    for name, side in (("a", a), ("b", b)):
+        if len(side.shape) != 1:
+            raise ValueError(
+                f"{WHERE}: `{name}` must have one dimension, got shape {side.shape}; call once for each matrix"
+            )
+    if a.dtype != b.dtype:
+        raise TypeError(f"{WHERE}: `a` and `b` must have one dtype, got {a.dtype} and {b.dtype}; cast one of them")
+    if x.size != b.size:
+        raise ValueError(
+            f"{WHERE}: `x` must have size k = {b.size} in its last dimension to match `b`, got shape {x.shape}"
+        )
+
+
+def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
+    if (phi is None) != (psi is None):
+        given, missing = ("phi", "psi") if psi is None else ("psi", "phi")
+        raise ValueError(
+            f"{WHERE}: `phi` and `psi` go together, got `{given}` without `{missing}`; pass zeros for `{missing}` if "
+            "only one side has phases"
+        )
+    for name, phase, side, anchors in (("phi", phi, "a", a), ("psi", psi, "b", b)):
+        if phase is not None and phase.shape != anchors.shape:
+            raise ValueError(f"{WHERE}: `{name}` must have the shape of `{side}`, {anchors.shape}, got {phase.shape}")
+
+
+def _output_path(out: Any, problem: Problem) -> Path:
+    if not isinstance(out, str | os.PathLike) or Path(out).suffix != ".npy":
+        raise ValueError(f"{WHERE}: `out` must be the path of a .npy file, got {out!r}")
+    path = Path(out)
+    if not path.parent.is_dir():
+        raise ValueError(f"{WHERE}: `out` must be in a folder that exists, got {path}; make {path.parent}")
+    sides = {"x": problem.x, "a": problem.a, "b": problem.b, "phi": problem.phi, "psi": problem.psi}
+    for name, side in sides.items():
+        if side is not None and side.region is not None and path.exists() and path.samefile(side.region.path):
+            raise ValueError(f"{WHERE}: `out` must be another file than `{name}`, got {path} for both")
+    return path

@@ -1,0 +1,214 @@
+"""The folder of a product: what is done so far, so that a product that was ended in any way goes on from there.
+
+    manifest.json    what is computed, from what; the step, and how many of its items are complete; bytes so far
+    *.bin            numbers of the steps
+
+An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places of files that depend on
+nothing else. So items may be repeated, and the manifest need not know what an unfinished one has written. It names an
+item only when the disk has all that the item wrote; a thread waits for that while the next item is computed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from laplex._progress import Progress
+from laplex._writing import locked, write_whole
+from laplex.disk._files import Scratch, Traffic, bytes_on_disk
+
+MANIFEST = "manifest.json"
+UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
+FORMAT = 1  # of the workspace; another one is refused
+
+
+class Lasting(Protocol):
+    """Something whose content can be made to last."""
+
+    def sync(self) -> None: ...
+
+
+class Workspace:
+    """A locked folder with its manifest.
+
+    Args:
+        folder: it must not exist, be empty, or be the workspace of this very product.
+        identity: what the product is, as a dictionary for JSON.
+        steps: the names of the steps, in order.
+        traffic: bytes, counted on from those of the manifest.
+        where: the name of what the user called.
+    """
+
+    def __init__(
+        self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic, where: str
+    ) -> None:
+        self.folder, self._where, self._steps, self.traffic = folder, where, steps, traffic
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock = locked(folder, wait=False)
+        except BlockingIOError:
+            raise ValueError(
+                f"{where}: `workspace` {folder} is in use by another process; wait for it, or give another folder"
+            ) from None
+        self._writer = ThreadPoolExecutor(1, "laplex.disk")
+        self._last: Future[None] | None = None
+        self._scratches: dict[str, Scratch] = {}
+        try:
+            self._state = self._restored(identity)
+        except BaseException:
+            self.close()
+            raise
+
+    def _restored(self, identity: dict[str, Any]) -> dict[str, Any]:
+        path = self.folder / MANIFEST
+        if not path.exists():
+            if any(not path.match(UNFINISHED) for path in self.folder.iterdir()):
+                raise ValueError(
+                    f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
+                    "files; give another folder"
+                )
+            return {"format": FORMAT, "identity": identity, "layout": None, "step": self._steps[0], "done": 0}
+        state: dict[str, Any] = json.loads(path.read_text())
+        differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
+        if differ:
+            raise ValueError(
+                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} differ; "
+                "give another folder, or delete it to start over"
+            )
+        self.traffic.read += state["read"]
+        self.traffic.written += state["written"]
+        return state
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> dict[str, Any] | None:
+        """How the work is divided, as :meth:`begin` was told; None before."""
+        layout: dict[str, Any] | None = self._state["layout"]
+        return layout
+
+    def begin(self, layout: dict[str, Any]) -> None:
+        """Start from the first step with a layout, a dictionary for JSON."""
+        self._state["layout"] = layout
+        self._commit(self._steps[0], 0, ())
+        self._wait()
+
+    @property
+    def step(self) -> str:
+        """The step that is under way."""
+        return str(self._state["step"])
+
+    def done(self, step: str, total: int) -> int:
+        """How many items of a step are complete, of so many."""
+        now, asked = self._steps.index(self._state["step"]), self._steps.index(step)
+        return total if now > asked else 0 if now < asked else int(self._state["done"])
+
+    def items(
+        self, step: str, totals: dict[str, int], lasting: tuple[Lasting, ...], progress: Progress
+    ) -> Iterator[int]:
+        """The items of a step that are left. When the next is asked for, the last one is complete.
+
+        Args:
+            step: its name.
+            totals: how many items every step has, in order.
+            lasting: the files that the items write.
+            progress: called after every item.
+        """
+        before = sum(totals[name] for name in self._steps[: self._steps.index(step)])
+        for item in range(self.done(step, totals[step]), totals[step]):
+            yield item
+            self._commit(step, item + 1, lasting)
+            progress(before + item + 1, sum(totals.values()))
+        self._wait()
+
+    def enter(self, step: str, obsolete: tuple[str, ...] = ()) -> None:
+        """Say that all steps before this one are complete, then delete files that only those needed."""
+        if self._steps.index(self._state["step"]) < self._steps.index(step):
+            self._commit(step, 0, ())
+            self._wait()
+        for name in obsolete:
+            scratch = self._scratches.pop(name, None)
+            if scratch is not None:
+                scratch.close()
+            (self.folder / f"{name}.bin").unlink(missing_ok=True)
+
+    def _commit(self, step: str, done: int, lasting: tuple[Lasting, ...]) -> None:
+        self._wait()
+        self._state |= {"step": step, "done": done, "read": self.traffic.read, "written": self.traffic.written}
+        text = json.dumps(self._state, indent=1)
+        self._last = self._writer.submit(self._save, text, lasting)
+
+    def _save(self, text: str, lasting: tuple[Lasting, ...]) -> None:
+        for each in lasting:
+            each.sync()
+        write_whole(self.folder / MANIFEST, text)
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+            self._last = None
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    def scratch(self, name: str, dtype: Any) -> Scratch:
+        """The file of this name, which is made if it is missing."""
+        if name not in self._scratches:
+            self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
+        return self._scratches[name]
+
+    def require(self, scratch: Scratch, size: int) -> None:
+        """Raise if a file has fewer numbers than complete steps have written: somebody else has changed it."""
+        if scratch.size < size:
+            raise ValueError(
+                f"{self._where}: `workspace` {self.folder} is damaged: {scratch.path.name} has {scratch.size} numbers "
+                f"and should have {size}; delete the folder to start over"
+            )
+
+    @property
+    def present(self) -> int:
+        """The bytes that the folder takes."""
+        return sum(bytes_on_disk(path) for path in self.folder.iterdir())
+
+    def close(self) -> None:
+        """Stop, so that the product can be resumed."""
+        self._writer.shutdown(wait=True)
+        for scratch in self._scratches.values():
+            scratch.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def remove(self) -> None:
+        """Delete the folder. The manifest goes last, so that a kill leaves no files that nothing explains."""
+        self.close()
+        for path in self.folder.glob("*.bin"):
+            path.unlink()
+        for path in self.folder.glob(UNFINISHED):
+            path.unlink()
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        self.folder.rmdir()
+
+
+def differences(before: Any, now: Any, name: str = "") -> list[str]:
+    """The names of entries that differ between two nested dictionaries."""
+    if not (isinstance(before, dict) and isinstance(now, dict)):
+        return [] if before == now else [name]
+    names = {key: f"{key} of {name}" if name else key for key in before | now}
+    return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+
+
+def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
+    """Raise if the disk of a folder has less room than so many bytes."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC,
+            f"{where}: `{argument}` needs {needed / 1e9:.2f} GB on the disk of {folder}, which has {free / 1e9:.2f} GB "
+            "left; make room, or choose a folder on another disk",
+        )

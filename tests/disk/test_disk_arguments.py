@@ -1,0 +1,245 @@
+"""Arguments of products on disk: from where they may come, and what is refused."""
+
+import json
+import shutil
+import struct
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from disk_cases import MEMORY, TAU, arguments
+
+import laplex
+from laplex import _writing
+from laplex.disk import _workspace
+from laplex.disk._arrays import stored
+from laplex.disk._files import Traffic
+
+pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
+N, K = 800, 700
+
+
+def quiet(done, total):
+    pass
+
+
+@pytest.fixture
+def given():
+    return dict(zip(("x", "a", "b"), arguments(N, K, m=2), strict=False))
+
+
+def safetensors(path, tensors):
+    """A file as the format describes it."""
+    header, place = {"__metadata__": {"by": "a test"}}, 0
+    for name, array in tensors.items():
+        kind = {"float32": "F32", "float64": "F64", "float16": "F16"}[array.dtype.name]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": [place, place + array.nbytes]}
+        place += array.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(array.tobytes() for array in tensors.values()))
+
+
+def as_path(folder, name, array):
+    np.save(folder / f"{name}.npy", array)
+    return folder / f"{name}.npy"
+
+
+def as_map(folder, name, array):
+    return np.load(as_path(folder, name, array), mmap_mode="r")
+
+
+def as_part_of_a_map(folder, name, array):
+    wide = np.zeros((len(np.atleast_2d(array)) + 3, array.shape[-1]), array.dtype)
+    wide[2:-1] = array
+    part = as_map(folder, name, wide)[2:-1]
+    return part if array.ndim > 1 else part[0]
+
+
+def as_tensor_of_a_file(folder, name, array):
+    np.concatenate([np.zeros(5, array.dtype), array.reshape(-1)]).tofile(folder / name)
+    flat = torch.from_file(str(folder / name), shared=True, size=array.size + 5, dtype=torch.float32)
+    return flat[5:].view(array.shape)
+
+
+def as_safetensors(folder, name, array):
+    safetensors(folder / f"{name}.safetensors", {"before": np.ones(3, np.float16), name: array})
+    return folder / f"{name}.safetensors", name
+
+
+FILES = (as_path, as_map, as_part_of_a_map, as_tensor_of_a_file, as_safetensors)
+IN_MEMORY = {
+    "array": lambda array: array,
+    "strided": lambda array: np.stack([array, array], -1)[..., 0],
+    "tensor": torch.from_numpy,
+    "leaf": lambda array: torch.from_numpy(array).requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_files_are_read_from_their_place(tmp_path, given, source):
+    for name, array in given.items():
+        side = stored("", name, source(tmp_path, name, array), Traffic())
+        assert side.region is not None, "pages of a map would count as memory"
+        assert side.shape == array.shape
+        assert np.array_equal(side.read(100, 300, ahead=100), np.atleast_2d(array)[:, 100:300])
+        side.close()
+
+
+@pytest.mark.parametrize("source", FILES)
+def test_files_give_the_same_bits(tmp_path, given, source):
+    want = laplex.disk.linear(**given, tau=TAU, out=tmp_path / "y.npy", memory=MEMORY, progress=quiet)
+    files = {name: source(tmp_path, name, array) for name, array in given.items()}
+    y = laplex.disk.linear(**files, tau=TAU, out=tmp_path / "z.npy", memory=MEMORY, progress=quiet)
+    assert isinstance(y, np.memmap)
+    assert np.array_equal(y, want)
+
+
+@pytest.mark.parametrize("kind", IN_MEMORY)
+def test_what_is_in_memory(given, kind):
+    for name, array in given.items():
+        side = stored("", name, IN_MEMORY[kind](array), Traffic())
+        assert side.region is None
+        assert np.array_equal(side.read(100, 300), np.atleast_2d(array)[:, 100:300])
+
+
+def test_changes_of_a_map_are_seen(tmp_path, given):
+    for mode, region in (("r+", True), ("c", False)):
+        changed = np.load(as_path(tmp_path, "b", given["b"]), mmap_mode=mode)
+        changed[5] = 3.5
+        side = stored("", "b", changed, Traffic())
+        assert (side.region is not None) == region
+        assert side.read(5, 6)[0, 0] == 3.5
+        side.close()
+
+
+def test_a_map_whose_file_was_replaced_is_read_as_it_is(tmp_path, given):
+    path = as_path(tmp_path, "b", given["b"])
+    array = np.load(path, mmap_mode="r")
+    path.unlink()
+    np.save(path, given["b"] + 1)
+    side = stored("", "b", array, Traffic())
+    assert np.array_equal(side.read(0, K)[0], given["b"])
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+SHAPE, KIND = ValueError, TypeError
+WRONG = {
+    "nothing": (KIND, {"a": [1.0]}, r"`a` must be the path of a .npy file, .* got list"),
+    "no file": (
+        SHAPE,
+        {"a": "none.npy"},
+        r"`a` must be a .npy file, got none.npy, which cannot be read \(No such file",
+    ),
+    "half": (KIND, {"x": torch.ones(K).half()}, r"`x` must be float32 or float64, got torch.float16; call .float\(\)"),
+    "whole numbers": (KIND, {"b": np.arange(K)}, r"`b` must be float32 or float64 of this machine's .*, got int64"),
+    "byte order": (
+        KIND,
+        {"b": np.zeros(K, ">f4")},
+        r"`b` must be float32 or float64 of this machine's byte order, got >f4",
+    ),
+    "device": (KIND, {"b": torch.ones(K, device="meta")}, r"`b` must be a dense tensor on the CPU, got .* on meta"),
+    "scalar": (SHAPE, {"a": np.ones((), "f4")}, r"`a` must have at least one dimension, got a scalar"),
+    "batch": (
+        SHAPE,
+        {"a": np.ones((2, 3), "f4")},
+        r"`a` must have one dimension, got shape \(2, 3\); call once for each",
+    ),
+    "dtypes": (KIND, {"a": np.ones(3)}, r"`a` and `b` must have one dtype, got float64 and float32; cast"),
+    "x": (
+        SHAPE,
+        {"x": np.ones(3, "f4")},
+        r"`x` must have size k = 700 in its last dimension to match `b`, got shape \(3,\)",
+    ),
+    "strides": (SHAPE, {"x": np.ones((K, 2, 2), "f4").T}, r"`x` with more than two dimensions must be contiguous"),
+    "one phase": (
+        SHAPE,
+        {"phi": np.ones(N, "f4")},
+        r"`phi` and `psi` go together, got `phi` without `psi`; pass zeros",
+    ),
+    "phases": (
+        SHAPE,
+        {"phi": np.ones(3, "f4"), "psi": np.ones(K, "f4")},
+        r"`phi` must have the shape of `a`, \(800,\), got \(3,\)",
+    ),
+    "tau": (SHAPE, {"tau": 0.0}, r"`tau` must be positive and finite, got 0.0"),
+    "tensor tau": (KIND, {"tau": torch.ones(())}, r"`tau` must be a positive number, got Tensor"),
+    "memory": (SHAPE, {"memory": 1000}, r"`memory` must be at least \d+ bytes for 2 rows of x, got 1000"),
+    "kind of memory": (KIND, {"memory": "1G"}, r"`memory` must be a whole number of bytes, got str"),
+    "name of out": (SHAPE, {"out": "y.bin"}, r"`out` must be the path of a .npy file, got 'y.bin'"),
+    "folder of out": (SHAPE, {"out": "no/y.npy"}, r"`out` must be in a folder that exists, got no/y.npy; make no"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_errors(tmp_path, monkeypatch, given, case):
+    monkeypatch.chdir(tmp_path)
+    kind, change, message = WRONG[case]
+    with pytest.raises(kind, match=f"^laplex.disk.linear: {message}"):
+        laplex.disk.linear(**({"out": "y.npy", "memory": MEMORY} | given | change), progress=quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("size", [(N, K), (N, 5), (5, K)], ids=["buckets", "by rows", "by columns"])
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_anchors_that_are_not_finite(tmp_path, size, name):
+    """They are found where they are read, which may be late; nothing is left of it."""
+    given = dict(zip(("x", "a", "b"), arguments(*size), strict=False))
+    given[name][-3] = np.nan
+    with pytest.raises(ValueError, match=f"^laplex.disk.linear: `{name}` must be finite, got NaN or infinity"):
+        laplex.disk.linear(**given, out=tmp_path / "y.npy", memory=MEMORY, progress=quiet)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_not_what_they_should_be(tmp_path, given):
+    def refused(value, message):
+        with pytest.raises((ValueError, TypeError), match=message):
+            stored("laplex.disk.linear", "a", value, Traffic())
+
+    path, text = as_path(tmp_path, "a", given["a"]), tmp_path / "text.safetensors"
+    text.write_text("these are no numbers")
+    refused(text, r"`a` must be a .npy file, got .*, which is not one .*; for a tensor of a safetensors file pass")
+    refused((text, "a"), r"`a` must be a tensor of a .safetensors file, got .*, which is not a safetensors file")
+    refused((tmp_path / "none", "a"), r"`a` must be a tensor .*, which cannot be read \(No such file")
+    safetensors(text, {"b": given["b"], "c": given["b"].astype(np.float16)})
+    refused((text, "a"), r"which has no tensor 'a'; it has b, c$")
+    refused((text, "c"), r"`a` must be float32 or float64, got F16 in ")
+    text.write_bytes(text.read_bytes()[:-2000])
+    refused((text, "b"), r"which is cut short: \(700,\) of float32 do not fit into its size")
+    path.write_bytes(path.read_bytes()[:-1])
+    refused(path, r"which is cut short: \(800,\) of float32")
+    np.save(path, np.asfortranarray(given["x"]))
+    refused(path, r"which is in Fortran order; save numpy.ascontiguousarray of it")
+
+
+def test_the_result_is_not_written_over_an_argument(tmp_path, given):
+    path = as_path(tmp_path, "a", given["a"])
+    with pytest.raises(ValueError, match=r"`out` must be another file than `a`, got .* for both"):
+        laplex.disk.linear(given["x"], path, given["b"], out=path, progress=quiet)
+
+
+def test_room_is_asked_for_first(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
+    with pytest.raises(
+        OSError, match=r"`workspace` needs 0.00 GB on the disk of .*, which has 0.00 GB left; make room"
+    ):
+        laplex.disk.linear(**given, out=tmp_path / "y.npy", memory=MEMORY, progress=quiet)
+
+
+def test_a_workspace_of_others_is_refused(tmp_path, given):
+    folder = tmp_path / "work"
+    folder.mkdir()
+
+    def refused(message, **change):
+        with pytest.raises(ValueError, match=message):
+            laplex.disk.linear(
+                **({"out": tmp_path / "y.npy", "memory": MEMORY} | given | change), workspace=folder, progress=quiet
+            )
+
+    lock = _writing.locked(folder, wait=False)
+    refused(r"`workspace` .* is in use by another process; wait for it, or give another folder")
+    _workspace.os.close(lock)
+    (folder / "letter.txt").write_text("dear reader")
+    refused(r"`workspace` .* must be empty or a workspace, got a folder with other files")
+    assert (folder / "letter.txt").exists()
