@@ -3,8 +3,8 @@
     python -m benchmarks.studies.faults            writes benchmarks/results/faults-cpu.json, in some ten minutes
     python -m benchmarks.studies.faults --quick    three faults of a kind, prints only
 
-Two gloo processes fit small images by EM, with a checkpoint every 0.2 seconds. Moments are uniform from the start of the
-processes until a few seconds after their first round: imports, the rendezvous, the fit, its report.
+Two gloo processes fit small images by EM, with a checkpoint every 0.2 seconds. Moments are uniform from the start of
+the processes until a few seconds after their first round: imports, the rendezvous, the fit, its report.
 SIGKILL goes to one of the two; SIGTERM to one of them, or to torchrun itself, and then the same command is given again.
 When a fit has ended its model is compared with that of a fit that nothing disturbed, and the next fit begins.
 """
