@@ -186,12 +186,12 @@ def _median(result: dict[str, Any]) -> float:
 
 
 def predictions(gpu: dict[str, float], call: float) -> dict[str, Any]:
-    """For every case and order what each number of GPUs would take, and from which on the exchange is most of it."""
+    """For every case and order what each number of GPUs would take, and from which on the exchange takes longer."""
     found: dict[str, Any] = {}
     for (case, (n, m)), order in itertools.product(CASES.items(), ORDERS):
         rows = [{"GPUs": w} | predicted(n, m, w, order, gpu, call) for w in GPUS]
-        most = [row["GPUs"] for row in rows if row["exchange"] > row["call"] + row["work"]]
-        found[f"{case}, {order}"] = {"rows": rows, "exchange is most from": most[0] if most else None}
+        first = next((row["GPUs"] for row in rows if row["exchange"] > row["work"]), None)
+        found[f"{case}, {order}"] = {"rows": rows, "exchange takes longer than the work from": first}
     return found
 
 

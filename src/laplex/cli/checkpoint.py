@@ -85,6 +85,7 @@ class Keeper:
             tensors, about = files.read(path, "checkpoint")
             settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
             settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
+            settings.setdefault("apart", False)  # before examples could be
             if "start" in settings:  # its older name
                 settings["places"] = settings.pop("start")
             point = Checkpoint(about["stage"], unpacked(about["tree"], tensors), settings)

@@ -67,7 +67,7 @@ def _resumed(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace, processes: team.Team) -> int:
-    data = density_data.for_fit(options, processes.device, quiet=not processes.leads)
+    data = density_data.for_fit(options, processes)
     settings = _settings(options, processes)
     _refuse_for(settings, data)
     known = asdict(settings) | {"laplex": __version__}
@@ -175,6 +175,7 @@ def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
         seed=options.seed,
         device=processes.device.type,
         processes=processes.size,
+        apart=options.apart and processes.size > 1,
     )
 
 
@@ -198,6 +199,8 @@ def refuse(options: argparse.Namespace) -> None:
     _refuse_model(options)
     if options.validation is not None and options.hold_out is not None:
         raise ValueError("--validation and --hold-out exclude each other: give one of them")
+    if options.apart and options.hold_out is not None:
+        raise ValueError("--apart excludes --hold-out: give the examples that are not fitted by --validation")
     if options.hold_out is not None and not 0 < options.hold_out < 1:
         raise ValueError(f"--hold-out must be between 0 and 1, got {options.hold_out:g}")
     refuse_device(options.device)
