@@ -2,15 +2,15 @@
 
     python -m benchmarks.studies.cost_model            writes benchmarks/results/cost-model.json and cost-model.png
     python -m benchmarks.studies.cost_model --quick    few sizes, prints only
-    python -m benchmarks.studies.cost_model --draw     the picture again, from the committed figures
+    python -m benchmarks.studies.cost_model --again    fits, predicts and draws again, from the committed times
 
 A product of N = n + k anchors and m rows with a plan that is kept, by w processes on p = min(w, cores) cores, takes
 
-    t = call + row m + scan N m / p                                   the work, which is of a core and not of a process
+    t = call + row m + (point + scan m) N / p                         the work, which is of a core and not of a process
         + message w (w - 1) / p + end m w (w - 1) / p                 every process hears the ends of all
         + order N m / p + move (1 - 1 / w) N m / p                    where the shards are not in the plan's order
 
-with coefficients that are not negative and fit the times here best, each error relative to its time. Four and eight
+with coefficients that are not negative and fit the logarithms of the times here best. Four and eight
 processes share the two cores: they say what messages cost, not how work spreads. The predictions for GPUs take none of
 these but `call`: see ``predicted``.
 """
@@ -19,7 +19,6 @@ import argparse
 import itertools
 import json
 import math
-import os
 import time
 from typing import Any
 
@@ -31,6 +30,7 @@ from matplotlib.figure import Figure
 import laplex
 from benchmarks.report import COMMITTED, conditions
 from benchmarks.studies.distributed import processes
+from laplex import testing
 
 OUT, PICTURE = COMMITTED / "cost-model.json", COMMITTED / "cost-model.png"
 GPU = COMMITTED / "gpu-nvidia-h200.json"
@@ -40,7 +40,7 @@ SIZES = (1 << 14, 1 << 17, 1 << 20)  # n = k
 ROWS = (1, 8, 64)
 MOST = 1 << 23  # numbers of x
 REPEATS = 9
-TERMS = ("call", "row", "scan", "message", "end", "order", "move")
+TERMS = ("call", "row", "point", "scan", "message", "end", "order", "move")
 BYTES = {"end": 32, "move": 4}  # of a row on one rank: four numbers of 8 bytes; of a number of x or y
 # Assumed, of one GPU in one direction: NVLink of the fourth generation has 900 GB/s in both, NDR InfiniBand 400 Gb/s.
 LINKS = {"NVLink": {"seconds": 10e-6, "bytes": 450e9}, "InfiniBand": {"seconds": 5e-6, "bytes": 50e9}}
@@ -53,20 +53,17 @@ ORDERS = ("in order", "any order")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="few sizes; nothing is written")
-    parser.add_argument("--draw", action="store_true", help="only draw the committed figures")
+    parser.add_argument("--again", action="store_true", help="fits, predicts and draws from the committed times")
     options = parser.parse_args()
-    if options.draw:
-        draw(json.loads(OUT.read_text())).savefig(PICTURE, dpi=110)
-        return
-    report = {
-        **conditions("cpu"),
-        "tau": TAU,
-        "unit": "s",
-        "measured": measured(SIZES[0] if options.quick else SIZES[-1]),
-    }
-    report |= {"fitted": fitted(report["measured"], os.cpu_count() or 1)}
-    report |= {"assumed": {"links": LINKS, "GPUs in a node": IN_A_NODE}, "one GPU": one_gpu()}
-    report |= {"predicted": predictions(report["one GPU"], report["fitted"]["seconds"]["call"])}
+    if options.again:
+        report = json.loads(OUT.read_text())
+    else:
+        times = measured(SIZES[0] if options.quick else SIZES[-1])
+        report = {**conditions("cpu"), "tau": TAU, "unit": "s", "load": testing.load(), "measured": times}
+    report["fitted"] = fitted(report["measured"], report["machine"]["cores"])
+    report["assumed"] = {"links": LINKS, "GPUs in a node": IN_A_NODE}
+    report["one GPU"] = one_gpu()
+    report["predicted"] = predictions(report["one GPU"], report["fitted"]["seconds"]["call"])
     print(json.dumps({name: value for name, value in report.items() if name != "measured"}, indent=1))
     if not options.quick:
         OUT.write_text(json.dumps(report, indent=1) + "\n")
@@ -129,14 +126,23 @@ def terms(row: dict[str, Any], cores: int) -> list[float]:
     p = min(w, cores)
     apart = row["order"] == "any order"
     messages = w * (w - 1) / p
-    return [1, m, numbers / p, messages, m * messages, apart * numbers / p, apart * (1 - 1 / w) * numbers / p]
+    return [
+        1,
+        m,
+        numbers / m / p,
+        numbers / p,
+        messages,
+        m * messages,
+        apart * numbers / p,
+        apart * (1 - 1 / w) * numbers / p,
+    ]
 
 
 def fitted(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
     """The coefficients, none negative, and how well they give the times."""
     matrix = np.array([terms(row, cores) for row in rows])
     seconds = np.array([row["seconds"] for row in rows])
-    coefficients = not_negative(matrix / seconds[:, None], np.ones(len(rows)))
+    coefficients = positive(matrix, seconds)
     ratios = matrix @ coefficients / seconds
     return {
         "cores": cores,
@@ -152,17 +158,21 @@ def fitted(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
     }
 
 
-def not_negative(matrix: Any, target: Any) -> Any:
-    """Least squares with coefficients that are not negative: of all choices of those that are 0, the best."""
-    best, least = np.zeros(matrix.shape[1]), math.inf
-    for chosen in itertools.product((False, True), repeat=matrix.shape[1]):
-        some = np.zeros(matrix.shape[1])
-        if any(chosen):
-            some[list(chosen)] = np.linalg.lstsq(matrix[:, list(chosen)], target, rcond=None)[0]
-        error = float(np.square(matrix @ some - target).sum())
-        if (some >= 0).all() and error < least:
-            best, least = some, error
-    return best
+def positive(matrix: Any, seconds: Any) -> Any:
+    """Coefficients, none negative, whose sums are nearest to the times in their logarithms."""
+    terms, wanted = torch.from_numpy(matrix), torch.from_numpy(seconds).log()
+    start = [float((wanted.exp()[column > 0] / column[column > 0]).min()) / len(TERMS) for column in terms.T]
+    logs = torch.tensor(start, dtype=torch.float64).log().requires_grad_()
+    solver = torch.optim.LBFGS([logs], max_iter=2000, line_search_fn="strong_wolfe")
+
+    def loss() -> torch.Tensor:
+        solver.zero_grad()
+        value = ((terms @ logs.exp()).log() - wanted).square().mean()
+        value.backward()
+        return value
+
+    solver.step(loss)
+    return logs.detach().exp().numpy()
 
 
 # --- predicted --------------------------------------------------------------------------------------------------------
@@ -198,11 +208,11 @@ def predictions(gpu: dict[str, float], call: float) -> dict[str, Any]:
 def predicted(n: int, m: int, w: int, order: str, gpu: dict[str, float], call: float) -> dict[str, float]:
     """Seconds, and messages and bytes that one GPU sends.
 
-    The work is that of one GPU with 1 / w of the anchors. The call is that of the host, as it was measured here, and
-    what a small product takes on a GPU. The ends are gathered in log2 w steps, of which those within a node go by
-    NVLink and the others by InfiniBand, as the bytes do. Before that the arguments are compared, in as many steps. In
-    any order x and y go once through all-to-all, a message to every other GPU; those of different GPUs overlap, so that
-    the latency is that of one for every step of log2 w, too.
+    The work is that of one GPU with 1 / w of the anchors, and of m rows m times that of one. The call is that of the
+    host, as it was measured here, and what a small product takes on a GPU. The ends are gathered in log2 w steps, of
+    which those within a node go by NVLink and the others by InfiniBand, as the bytes do. Before that the arguments are
+    compared, in as many steps. In any order x and y go once through all-to-all, a message to every other GPU; those of
+    different GPUs overlap, so that the latency is that of one for every step of log2 w, too.
     """
     inside = min(w, IN_A_NODE)
     steps = {"NVLink": math.log2(inside), "InfiniBand": math.log2(w / inside)}
@@ -237,7 +247,8 @@ def draw(report: dict[str, Any]) -> Figure:
         rows = found["rows"]
         gpus = [row["GPUs"] for row in rows]
         for part, color in {"work": "#1f5fbf", "exchange": "#c8382c", "call": "#555555"}.items():
-            panel.plot(gpus, [1e3 * row[part] for row in rows], color=color, marker="o", markersize=3, label=part)
+            values = [1e3 * row[part] or math.nan for row in rows]
+            panel.plot(gpus, values, color=color, marker="o", markersize=3, label=part)
         total = [1e3 * (row["call"] + row["work"] + row["exchange"]) for row in rows]
         panel.plot(gpus, total, color="black", linewidth=1, linestyle="--", label="together")
         panel.set(xscale="log", yscale="log", xlabel="GPUs", ylabel="ms", title=name, ylim=(1e-3, 2e2))
