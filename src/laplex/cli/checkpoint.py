@@ -26,6 +26,7 @@ CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
 PICTURES = ("likelihood.png", "spectrum.png", "samples.png", "reconstructions.png", "places.png")
 GROWING = ("rounds", "epochs")  # settings that a later command may raise
+LATER = {"apart": False}  # settings that older checkpoints do not have, and what they were
 FREE = {"schedule", "processes"}  # settings that may differ: the first is taken from the checkpoint
 
 
@@ -85,7 +86,6 @@ class Keeper:
             tensors, about = files.read(path, "checkpoint")
             settings, data, self._before, self.log = (about[name] for name in ("settings", "data", "seconds", "log"))
             settings.setdefault("schedule", settings["rounds"])  # before rounds could be added
-            settings.setdefault("apart", False)  # before examples could be
             if "start" in settings:  # its older name
                 settings["places"] = settings.pop("start")
             point = Checkpoint(about["stage"], unpacked(about["tree"], tensors), settings)
@@ -105,8 +105,8 @@ class Keeper:
     def _refuse_other(self, settings: dict[str, Any], data: str) -> None:
         differ = []
         for name in sorted((settings.keys() | self._settings.keys()) - FREE):
-            saved: Any = settings.get(name)
-            request: Any = self._settings.get(name)
+            saved: Any = settings.get(name, LATER.get(name))
+            request: Any = self._settings.get(name, LATER.get(name))
             if not (saved <= request if name in GROWING else saved == request):
                 differ.append(f"{name} {saved} there and {request} here")
         if not differ and data != self._data:
