@@ -28,10 +28,10 @@ def predicted_costs() -> str:
         ]
         sent = by_count[64]
         first = found["exchange takes longer than the work from"]
-        rows.append((name, *totals, str(first or "-"), f"{scaled(sent['bytes'], 'bytes')}, {sent['messages']}"))
+        rows.append((name, *totals, str(first or "-"), f"{scaled(sent['bytes'], 'bytes')}, {sent['messages']:.0f}"))
     header = (
         "",
-        *(f"{count} GPUs" for count in SHOWN),
+        *(f"{count} GPU{'s' if count > 1 else ''}" for count in SHOWN),
         "exchange longer than work from",
         "sent by each of 64: bytes, messages",
     )

@@ -14,8 +14,6 @@ from typing import Any
 import torch
 import torch.distributed
 from torch import nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from laplex.cli import signals
@@ -103,13 +101,20 @@ def joined(device: str) -> Iterator[Team]:
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
     with signals.ending_at_once():  # there is nothing to save, and a wait for others in compiled code hears no signal
-        store, rank, size = next(iter(rendezvous("env://")))
-        store = PrefixStore(_meeting(store, rank, size), store)
-        backend = "nccl" if device.startswith("cuda") else "gloo"
-        torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
-    yield Team(rank, size, torch.device(device))
+        _meet("nccl" if device.startswith("cuda") else "gloo")
+    yield Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), torch.device(device))
     torch.distributed.barrier()  # torchrun ends all processes if one that leaves early fails as it ends
     torch.distributed.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """Make the process group."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # some builds of torch have none
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(iter(rendezvous("env://")))
+    store = PrefixStore(_meeting(store, rank, size), store)
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
 def _meeting(store: Any, rank: int, size: int) -> str:
