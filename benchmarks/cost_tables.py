@@ -17,17 +17,24 @@ def fitted_costs() -> str:
     return table(("", "least", "median", "largest"), rows, "Fitted time over measured time.", source(COSTS))
 
 
+def assumed_links() -> str:
+    """What the predictions take for granted."""
+    links = content(COSTS)["assumed"]["links"]
+    rows = [(name, scaled(one["seconds"], "s"), f"{one['bytes'] / 1e9:g} GB/s") for name, one in links.items()]
+    return table(("", "a step", "of a GPU, in each direction"), rows, "Assumed, not measured.", source(COSTS))
+
+
 def predicted_costs() -> str:
     """Times on some numbers of GPUs, and from which number on the exchange takes longer than the work."""
     rows = []
-    for name, found in content(COSTS)["predicted"].items():
-        by_count = {row["GPUs"]: row for row in found["rows"]}
+    for name, prediction in content(COSTS)["predicted"].items():
+        by_count = {row["GPUs"]: row for row in prediction["rows"]}
         totals = [
             scaled(by_count[count]["call"] + by_count[count]["work"] + by_count[count]["exchange"], "s")
             for count in SHOWN
         ]
         sent = by_count[64]
-        first = found["exchange takes longer than the work from"]
+        first = prediction["exchange takes longer than the work from"]
         rows.append((name, *totals, str(first or "-"), f"{scaled(sent['bytes'], 'bytes')}, {sent['messages']:.0f}"))
     header = (
         "",
@@ -48,6 +55,7 @@ def faults() -> str:
 
 CONTENT: dict[str, Callable[[], str]] = {
     "fitted costs": fitted_costs,
+    "assumed links": assumed_links,
     "predicted costs": predicted_costs,
     "faults of fits": faults,
 }

@@ -197,12 +197,12 @@ def _median(result: dict[str, Any]) -> float:
 
 def predictions(gpu: dict[str, float], call: float) -> dict[str, Any]:
     """For every case and order what each number of GPUs would take, and from which on the exchange takes longer."""
-    found: dict[str, Any] = {}
+    cases: dict[str, Any] = {}
     for (case, (n, m)), order in itertools.product(CASES.items(), ORDERS):
         rows = [{"GPUs": w} | predicted(n, m, w, order, gpu, call) for w in GPUS]
         first = next((row["GPUs"] for row in rows if row["exchange"] > row["work"]), None)
-        found[f"{case}, {order}"] = {"rows": rows, "exchange takes longer than the work from": first}
-    return found
+        cases[f"{case}, {order}"] = {"rows": rows, "exchange takes longer than the work from": first}
+    return cases
 
 
 def predicted(n: int, m: int, w: int, order: str, gpu: dict[str, float], call: float) -> dict[str, float]:
@@ -243,8 +243,8 @@ def draw(report: dict[str, Any]) -> Figure:
     _draw_fit(panels[0, 0], report)
     panels[1, 0].axis("off")
     panels[1, 0].text(0.0, 0.95, _words(report), va="top", fontsize=9, linespacing=1.5)
-    for panel, (name, found) in zip(panels[:, 1:].flat, report["predicted"].items(), strict=True):
-        rows = found["rows"]
+    for panel, (name, prediction) in zip(panels[:, 1:].flat, report["predicted"].items(), strict=True):
+        rows = prediction["rows"]
         gpus = [row["GPUs"] for row in rows]
         for part, color in {"work": "#1f5fbf", "exchange": "#c8382c", "call": "#555555"}.items():
             values = [1e3 * row[part] or math.nan for row in rows]

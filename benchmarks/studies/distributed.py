@@ -149,7 +149,7 @@ def measure_fit(n: int) -> dict[str, float]:
     patterns = torch.randn(64, n, generator=generator).cumsum(-1) / n**0.5  # smooth along the features
     values = torch.randn(512, 64, generator=generator) @ patterns + 0.1 * torch.randn(512, n, generator=generator)
     own = values[dist.get_rank() :: dist.get_world_size()]
-    found: dict[str, float] = {}
+    figures: dict[str, float] = {}
     for name, examples, group in (
         ("", laplex.density.Examples(values), dist.group.WORLD),
         (", examples apart", laplex.density.Examples(own, group=dist.group.WORLD), None),
@@ -159,9 +159,9 @@ def measure_fit(n: int) -> dict[str, float]:
         history = list(laplex.density.EM(examples, state, 4, group=group))
         seconds = [done.seconds for done in history[1:]] + [time.perf_counter() - begin]
         rounds = sorted(later - earlier for earlier, later in itertools.pairwise(seconds))
-        found[f"round{name}"] = round(1e3 * rounds[len(rounds) // 2], 1)
-        found[f"log_likelihood{name}"] = history[-1].log_likelihood
-    return found
+        figures[f"round{name}"] = round(1e3 * rounds[len(rounds) // 2], 1)
+        figures[f"log_likelihood{name}"] = history[-1].log_likelihood
+    return figures
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

@@ -59,10 +59,10 @@ def ending_at_once() -> Iterator[None]:
 
 def _replace(handler: Any, other: Any) -> list[int]:
     """Which signals have the handler; from here on they have the other one."""
-    found = [number for number in NUMBERS if signal.getsignal(number) is handler]
-    for number in found:
+    numbers = [number for number in NUMBERS if signal.getsignal(number) is handler]
+    for number in numbers:
         signal.signal(number, other)
-    return found
+    return numbers
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

@@ -108,14 +108,15 @@ def em_round(
             f"laplex.density.EM: the likelihood before round {state.round} is {likelihood}; the state is that before "
             "the round; check the examples"
         )
-    line = Line(state.knots, state.tau, moments, len(state.weight))
+    knots = state.knots.double() if sharing.apart else state.knots  # as the sums of _joint_targets
+    line = Line(knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
     own = sharing.part(examples.dim, few)
     for piece, target in _targets(examples, means, few, sharing):
         c = target.reshape(-1, len(state.weight), len(state.knots))
-        at_knots = linear(c, state.knots, state.knots, state.tau)
-        a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
+        at_knots = linear(c, knots, knots, state.tau)
+        a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece].to(knots.dtype), jump)
         noise[piece] = examples.variance[piece] - gain
     a, noise, *functions = (sharing.joined(one[own], examples.dim, few) for one in (a, noise, *weight))
     weight = torch.stack(functions)
@@ -157,7 +158,7 @@ def _targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> I
 def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> Iterator[tuple[slice, Tensor]]:
     """The same where the examples are apart: in every step all processes sum what each of them will seat next.
 
-    In float64, so that it does not matter for a jump which process has which examples.
+    In float64, as all that follows from them, so that it does not matter for a jump which process has which examples.
     """
     ranks = sharing.ranks
     size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
@@ -165,8 +166,7 @@ def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing
     several = max(1, min(few, EXCHANGED // (size * means.shape[1])))
     for pieces in zip(*sharing.pieces(examples.dim, few, several), strict=True):
         sums = [examples.features(piece).double().mT @ wide for piece in pieces]
-        target = sharing.scattered(torch.cat(sums), [len(one) for one in sums]) / examples.count
-        yield pieces[rank], target.to(means.dtype)
+        yield pieces[rank], sharing.scattered(torch.cat(sums), [len(one) for one in sums]) / examples.count
 
 
 def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:
