@@ -9,9 +9,8 @@ equally well, the last bit of a float32 decides, and later rounds show it.)
 
 Where each has its own examples, their expectations stay with it. What belongs to a feature is a sum over all examples:
 every process sums its own, and sends each other one the sums of the features that this one seats. So nothing is
-gathered that grows with the number of examples. All processes have the same state here, too, and it is that of one
-process with all examples in the same group, but for the order of sums in float64. (A process without a group sums
-float32 in float32, so that some features may jump otherwise.)
+gathered that grows with the number of examples. All processes have the same state here, too. It is that of one process
+up to rounding, which in float32 may let a few features of many thousands jump otherwise.
 """
 
 from __future__ import annotations
