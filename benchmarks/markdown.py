@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     accuracies,
     attention_tables,
+    cost_tables,
     densities,
     docs_tables,
     figures,
@@ -55,6 +56,7 @@ CONTENT: dict[str, Callable[[], str]] = {
     **series_tables.CONTENT,
     **step_tables.CONTENT,
     **process_tables.CONTENT,
+    **cost_tables.CONTENT,
 }
 
 

@@ -182,6 +182,11 @@ REFUSED = {
     ("--components", 2, "--rounds", 0, "--epochs", 1, "--places", "tree"): "--components excludes --functions, and any",
     ("--hold-out", 1.5): "--hold-out must be between 0 and 1, got 1.5",
     ("--hold-out", 0.001): "--hold-out must leave and take at least one of the 50 examples, got 0.001",
+    (
+        "--hold-out",
+        0.1,
+        "--apart",
+    ): "--apart excludes --hold-out: give the examples that are not fitted by --validation",
     ("--hold-out", 0.1, "--validation", "x"): "--validation and --hold-out exclude each other: give one of them",
     ("--validation", "x"): "--validation must be a folder of images, an image, an .npz or an ",
     ("--out", ""): "--out must name a folder, got an empty name",

@@ -26,6 +26,8 @@ CHECKPOINT, LOG = "checkpoint.safetensors", "log.jsonl"
 MODEL, LAST_GOOD, SUMMARY = "model.safetensors", "last-good.safetensors", "summary.json"
 PICTURES = ("likelihood.png", "spectrum.png", "samples.png", "reconstructions.png", "places.png")
 GROWING = ("rounds", "epochs")  # settings that a later command may raise
+LATER = {"apart": False}  # settings that older checkpoints do not have, and what they were
+FREE = {"schedule", "processes"}  # settings that may differ: the first is taken from the checkpoint
 
 
 class Checkpoint(NamedTuple):
@@ -50,13 +52,23 @@ class Keeper:
     Args:
         folder: where they are. It must exist when something is written.
         settings: a dictionary of options, and ``data``: what a checkpoint must agree with to be resumed. Those in
-            GROWING may be smaller there, and "schedule" is taken from there.
+            GROWING may be smaller there, those in FREE may differ, and "schedule" is taken from there.
         every: seconds between checkpoints.
         writes: whether this process does; of several that fit together one does.
+        run: the run of `torchrun`, if there is one.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, Any], data: str, every: float, *, writes: bool = True) -> None:
-        self.folder, self._settings, self._data = folder, settings, data
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, Any],
+        data: str,
+        every: float,
+        *,
+        writes: bool = True,
+        run: str | None = None,
+    ) -> None:
+        self.folder, self._settings, self._data, self._run = folder, settings, data, run
         self._every, self._writes = every, writes
         self._start = self._last_save = time.monotonic()
         self._before = 0.0
@@ -83,11 +95,18 @@ class Keeper:
         self._settings = self._settings | {"schedule": settings["schedule"]}
         return point
 
+    def is_of(self, run: str | None) -> bool:
+        """Whether the checkpoint of the folder was written in this run of `torchrun`."""
+        try:
+            return run is not None and files.read(self.folder / CHECKPOINT, "checkpoint")[1].get("run") == run
+        except ValueError:
+            return False
+
     def _refuse_other(self, settings: dict[str, Any], data: str) -> None:
         differ = []
-        for name in sorted((settings.keys() | self._settings.keys()) - {"schedule"}):
-            saved: Any = settings.get(name)
-            request: Any = self._settings.get(name)
+        for name in sorted((settings.keys() | self._settings.keys()) - FREE):
+            saved: Any = settings.get(name, LATER.get(name))
+            request: Any = self._settings.get(name, LATER.get(name))
             if not (saved <= request if name in GROWING else saved == request):
                 differ.append(f"{name} {saved} there and {request} here")
         if not differ and data != self._data:
@@ -161,7 +180,7 @@ class Keeper:
         about = {"stage": stage, "tree": packed(tree, tensors), "seconds": self.seconds(), "log": list(self.log)}
         if copied:
             tensors = {name: one.detach().to("cpu", copy=True) for name, one in tensors.items()}
-        about |= {"settings": self._settings, "data": self._data}
+        about |= {"settings": self._settings, "data": self._data, "run": self._run}
         self._reached = Reached(about, tensors, progress)  # one step: an interruption finds the old state or the new
 
     def save(self) -> None:

@@ -86,6 +86,7 @@ def _add_fit(add: Any) -> None:
     add("--channels", type=int, choices=(1, 3), help="1 for grey, 3 for colour")
     add("--validation", metavar="DATA", help="examples that are evaluated and not fitted")
     add("--hold-out", type=float, metavar="FRACTION", help="take those from DATA, at random")
+    add("--apart", action="store_true", help="of several processes each holds a part of the examples")
     add("--seed", type=int, default=0, help="of everything random")
     add("--fresh", action="store_true", help="forget the checkpoint in FOLDER")
     add("--every", type=float, default=30.0, metavar="SECONDS", help="between checkpoints")

@@ -100,8 +100,8 @@ def evaluations(model: Model, examples: Mapping[str, Examples | None]) -> dict[s
     figures: dict[str, dict[str, Any]] = {}
     for name, values in examples.items():
         if values is not None:
-            figures[name] = {"count": len(values)} | evaluate(model, values)._asdict()
-            if len(values) == 1:
+            figures[name] = {"count": values.count} | evaluate(model, values)._asdict()
+            if values.count == 1:
                 figures[name]["standard_error"] = None
     return figures
 

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from laplex.cli.parsing import NAMES, as_command
+from laplex.cli.team import Team
 from laplex.density import Examples, images
 from laplex.density._examples import digest
 from laplex.density.files import Model
 from laplex.density.images import Pictures, Shape
+from laplex.distributed._ranks import Ranks, ranks_of
 
 BUNDLED = "bundled:"  # and "train" or "val": the set that comes with laplex
 
@@ -37,10 +39,10 @@ class FitData:
         return units_of(self.train.values)
 
 
-def for_fit(options: argparse.Namespace, device: torch.device, *, quiet: bool) -> FitData:
-    """The examples of DATA, and those that the fit does not see; ``quiet`` shows no progress."""
+def for_fit(options: argparse.Namespace, team: Team) -> FitData:
+    """The examples of DATA, and those that the fit does not see; one process of the team shows progress."""
     size: dict[str, Any] = {"side": options.side, "channels": options.channels}
-    if quiet:
+    if not team.leads:
         size["progress"] = lambda done, total: None
     pictures = _load("fit", options.data, size)
     train, held_out = pictures.values, None
@@ -50,9 +52,22 @@ def for_fit(options: argparse.Namespace, device: torch.device, *, quiet: bool) -
         held_out = others.values
     elif options.hold_out is not None:
         train, held_out = _split(train, options.hold_out, options.seed)
-    examples = Examples(_near(train, device), device)
+    device, group = team.device, team.group if options.apart else None
+    ranks = None if group is None else ranks_of(group)
+    known = digest(train, ranks)
+    if ranks is not None:
+        train = _own(train, ranks)
+    examples = Examples(_near(train, device), device, group=group)
     validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
-    return FitData(examples, validation, pictures.shape, digest(train), len(pictures.skipped))
+    return FitData(examples, validation, pictures.shape, known, len(pictures.skipped))
+
+
+def _own(values: Tensor, ranks: Ranks) -> Tensor:
+    """The part of this process; of an .npy file it alone is read."""
+    if len(values) < ranks.size:
+        raise ValueError(f"DATA must have an example for each of the {ranks.size} processes, got {len(values)}")
+    first, last = (len(values) * end // ranks.size for end in (ranks.rank, ranks.rank + 1))
+    return values[first:last]
 
 
 def _refuse_unlike(name: str, others: Pictures, data: str, pictures: Pictures) -> None:

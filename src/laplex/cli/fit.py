@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -26,6 +27,10 @@ from laplex.density import files
 LARGEST_RANK = 1 << 14  # its matrices in float64, of which EM has several, take 2 GB each
 
 
+class _Ended(Exception):
+    """The command ends with a status, and waits for no other process."""
+
+
 def run(options: argparse.Namespace) -> int:
     """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C, 143 after kill."""
     with signals.raised():
@@ -34,6 +39,8 @@ def run(options: argparse.Namespace) -> int:
             refuse(options)
             with team.joined(options.device) as processes:
                 return _run(options, processes)
+        except _Ended as ended:
+            return int(ended.args[0])
         except (ValueError, TypeError, ImportError) as error:
             return _say(as_command(error), 2)
         except torch.OutOfMemoryError:
@@ -42,6 +49,11 @@ def run(options: argparse.Namespace) -> int:
             raise
         except OSError as error:
             return _say(f"cannot continue ({error}){_resumed(options)}", 1)
+        except RuntimeError:
+            if not team.several():
+                raise
+            traceback.print_exc()  # that of an exchange, if another process has died
+            return _say(f"cannot continue (the error is above){_resumed(options)}", 1)
         except KeyboardInterrupt as error:
             return _say(f"interrupted{_resumed(options)}", _status(error))
 
@@ -55,32 +67,41 @@ def _resumed(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace, processes: team.Team) -> int:
-    data = density_data.for_fit(options, processes.device, quiet=not processes.leads)
+    data = density_data.for_fit(options, processes)
     settings = _settings(options, processes)
     _refuse_for(settings, data)
     known = asdict(settings) | {"laplex": __version__}
-    keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads)
-    point = None if options.fresh else keeper.restore()
+    keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads, run=processes.run)
+    fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not begin again
+    point = None if fresh else keeper.restore()
     if point is not None:
         settings = _continued(settings, point, options.out)
     processes.wait()  # all must have read the checkpoint before it is replaced
     keeper.folder.mkdir(parents=True, exist_ok=True)
     job = Job(data, settings, keeper, processes)
     try:
-        keeper.begin(fresh=options.fresh)
-        result = fitted(job, point)
-        if processes.leads:
-            report(job, result)
+        keeper.begin(fresh=fresh)
+        _fit(job, point)
     except DivergedError as error:
         return _diverged(job, error)
     except KeyboardInterrupt as error:
-        return _interrupted(options, job, error)
-    except BaseException:
-        keeper.save()
-        raise
+        raise _Ended(_interrupted(options, job, error)) from None
     finally:
         keeper.close()
     return 0
+
+
+def _fit(job: Job, point: Checkpoint | None) -> None:
+    """The fit, and its report. An error saves a checkpoint; a signal in the middle of that leaves it to the caller."""
+    try:
+        result = fitted(job, point)
+        if job.team.leads:
+            report(job, result)
+    except (DivergedError, KeyboardInterrupt):
+        raise
+    except BaseException:
+        job.keeper.save()
+        raise
 
 
 def _continued(settings: Settings, point: Checkpoint, folder: str) -> Settings:
@@ -102,11 +123,17 @@ def _continued(settings: Settings, point: Checkpoint, folder: str) -> Settings:
 
 
 def _interrupted(options: argparse.Namespace, job: Job, error: KeyboardInterrupt) -> int:
-    """Save what was reached. A second signal ends the process at once, and leaves the checkpoint as it was."""
-    signals.end_at_once()
+    """Save what was reached. A second signal ends the process at once, and leaves the checkpoint as it was.
+
+    Not under torchrun: there a second one comes by itself, to a process that has already heard of the first, and what
+    does not end within 30 seconds is killed.
+    """
+    alone = job.team.size == 1
+    (signals.end_at_once if alone else signals.ignore)()
     if job.keeper.progress is None:
         return _say(f"interrupted{_resumed(options)}", _status(error))
-    _say(f"interrupted after {job.keeper.progress}; saving a checkpoint (another Ctrl-C ends at once)", 0)
+    another = " (another Ctrl-C ends at once)" if alone else ""
+    _say(f"interrupted after {job.keeper.progress}; saving a checkpoint{another}", 0)
     job.keeper.save()
     return _say(f"saved{_resumed(options)}", _status(error))
 
@@ -148,6 +175,7 @@ def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
         seed=options.seed,
         device=processes.device.type,
         processes=processes.size,
+        apart=options.apart and processes.size > 1,
     )
 
 
@@ -171,6 +199,8 @@ def refuse(options: argparse.Namespace) -> None:
     _refuse_model(options)
     if options.validation is not None and options.hold_out is not None:
         raise ValueError("--validation and --hold-out exclude each other: give one of them")
+    if options.apart and options.hold_out is not None:
+        raise ValueError("--apart excludes --hold-out: give the examples that are not fitted by --validation")
     if options.hold_out is not None and not 0 < options.hold_out < 1:
         raise ValueError(f"--hold-out must be between 0 and 1, got {options.hold_out:g}")
     refuse_device(options.device)

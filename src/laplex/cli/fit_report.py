@@ -40,7 +40,7 @@ def _summary(job: Job, result: FitResult) -> dict[str, Any]:
     data, last = job.data, job.keeper.log[-1]
     return {
         "settings": asdict(job.settings),
-        "data": {"examples": len(data.train), "dim": data.train.dim, "shape": data.shape, "skipped": data.skipped},
+        "data": {"examples": data.train.count, "dim": data.train.dim, "shape": data.shape, "skipped": data.skipped},
         "model": type(result.model).__name__,
         "parameters": sum(one.numel() for one in result.model.parameters()),
         "seconds": last["seconds"],

@@ -41,6 +41,7 @@ class Settings:
     seed: int
     device: str
     processes: int
+    apart: bool = False  # whether each process has a part of the examples
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def _em(job: Job, tree: dict[str, Any] | None) -> FitResult:
         _hold(job, state, places)
     else:
         state, places = State(**tree["state"]).to(train.device), tree["before"]
-    more: dict[str, Any] = {"schedule": settings.schedule, "jump": settings.jump, "group": job.team.group}
+    more: dict[str, Any] = {"schedule": settings.schedule, "jump": settings.jump}
+    more["group"] = None if settings.apart else job.team.group  # else the examples know the group
     em = EM(train, state, settings.rounds, start_time=start_time, **more)
     with _progress_bar(job, "EM") as show:
         show(state.round, settings.rounds, "")
@@ -174,8 +176,9 @@ def _trainer(job: Job, model: Model, tree: dict[str, Any] | None) -> Trainer:
         if tree["order"] != _parameter_names(model):  # Adam knows parameters by their numbers
             raise ValueError("--out: the checkpoint is of a laplex with other parameters; --fresh starts over")
         model.load_state_dict(tree["model"])
-    share: dict[str, Any] = {"batch": settings.batch, "share": (team.rank, team.size)}
-    trainer = Trainer(team.together(model), job.data.train, lr=settings.lr, seed=settings.seed, **share)
+    share: dict[str, Any] = {} if settings.apart else {"share": (team.rank, team.size)}
+    options: dict[str, Any] = {"lr": settings.lr, "batch": settings.batch, "seed": settings.seed}
+    trainer = Trainer(team.together(model), job.data.train, **options, **share)
     if tree is not None:
         trainer.load_state_dict(tree["trainer"])
     return trainer
@@ -216,8 +219,9 @@ def _log(job: Job, entry: dict[str, Any], likelihood: float, **more: Any) -> str
 
 
 def _finish(job: Job, stage: str, count: int, model: Model) -> None:
-    """At the end of a stage evaluate the model."""
-    if job.team.leads:
+    """At the end of a stage evaluate the model; of examples that are apart every process has a part."""
+    if job.team.leads or job.settings.apart:
         seconds = job.keeper.seconds()
-        figures = evaluations(model, {"train": job.data.train, "validation": job.data.validation})
+        validation = job.data.validation if job.team.leads else None
+        figures = evaluations(model, {"train": job.data.train, "validation": validation})
         job.keeper.note(stage=stage, finished=count, seconds=seconds, **figures)

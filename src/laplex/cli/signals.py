@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
 NUMBERS = tuple(getattr(signal, name) for name in NAMES if hasattr(signal, name))  # Windows has no SIGHUP
@@ -37,9 +38,31 @@ def raised() -> Iterator[None]:
 
 def end_at_once() -> None:
     """From here to the end of the block a signal ends the process, even within a long call into compiled code."""
-    for number in NUMBERS:
-        if signal.getsignal(number) is _raise:
-            signal.signal(number, signal.SIG_DFL)
+    _replace(_raise, signal.SIG_DFL)
+
+
+def ignore() -> None:
+    """From here to the end of the block signals are ignored."""
+    _replace(_raise, signal.SIG_IGN)
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Within the block a signal ends the process, even within a long call into compiled code."""
+    changed = _replace(_raise, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, _raise)
+
+
+def _replace(handler: Any, other: Any) -> list[int]:
+    """Which signals have the handler; from here on they have the other one."""
+    numbers = [number for number in NUMBERS if signal.getsignal(number) is handler]
+    for number in numbers:
+        signal.signal(number, other)
+    return numbers
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

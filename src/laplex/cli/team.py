@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,10 @@ import torch
 import torch.distributed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from laplex.cli import signals
+
+POLL = 0.01  # seconds between two looks at a store: a look that waits would hear no signal
 
 
 @dataclass(frozen=True)
@@ -55,20 +61,81 @@ class Team:
         if self.size > 1:
             torch.distributed.barrier()
 
+    def largest(self, value: int) -> int:
+        """Over the values of all."""
+        if self.size == 1:
+            return value
+        most = torch.tensor(value, device=self.device)
+        torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+        return int(most)
+
+    def run_to_continue(self) -> str | None:
+        """The name of the run, if `torchrun` has restarted these processes after a fault; all must ask."""
+        restarts = self.largest(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")))  # a node counts only its own
+        return self.run if restarts else None
+
+    @property
+    def run(self) -> str | None:
+        """The name of the run of `torchrun`, the same after its restarts."""
+        name = os.environ.get("TORCHELASTIC_RUN_ID")
+        if name is not None and os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE"):
+            name += f" {os.getppid()}"  # where there is one torchrun, two runs of one name differ in this
+        return name
+
+
+def several() -> bool:
+    """Whether `torchrun` has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
 
 @contextmanager
 def joined(device: str) -> Iterator[Team]:
-    """The team, which can talk inside the block. With "cuda" every process takes the GPU of its own number."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))  # set by torchrun
-    if size == 1:
+    """The team, which can talk inside the block. With "cuda" every process takes the GPU of its own number.
+
+    After an error nobody waits for the others: the process must end soon, so that they hear of it.
+    """
+    if not several():
         yield Team(0, 1, torch.device(device))
         return
     if device == "cuda":
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         torch.cuda.set_device(device)
-    torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    try:
-        yield Team(torch.distributed.get_rank(), size, torch.device(device))
-        torch.distributed.barrier()  # torchrun ends all processes if one that leaves early fails as it ends
-    finally:
-        torch.distributed.destroy_process_group()
+    with signals.ending_at_once():  # there is nothing to save, and a wait for others in compiled code hears no signal
+        _meet("nccl" if device.startswith("cuda") else "gloo")
+    yield Team(torch.distributed.get_rank(), torch.distributed.get_world_size(), torch.device(device))
+    torch.distributed.barrier()  # torchrun ends all processes if one that leaves early fails as it ends
+    torch.distributed.destroy_process_group()
+
+
+def _meet(backend: str) -> None:
+    """Make the process group."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # some builds of torch have none
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, size = next(iter(rendezvous("env://")))
+    store = PrefixStore(_meeting(store, rank, size), store)
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
+
+
+def _meeting(store: Any, rank: int, size: int) -> str:
+    """A name that the processes that run now share, and none that ran before.
+
+    After a restart the store of `torchrun` still has what the dead have written (seen in torch 2.13), and a process
+    that read their addresses would wait for them. So the first process proposes a name, each other one answers with a
+    number drawn at random, and is in once the first, which must be alive for that, has confirmed that number.
+    """
+    drawn = uuid.uuid4().hex
+    if rank == 0:
+        store.set("laplex", drawn)
+        for other in range(1, size):
+            while not store.check([f"{drawn} {other}"]):
+                time.sleep(POLL)
+            store.set(f"{drawn} {store.get(f'{drawn} {other}').decode()}", "")
+        return drawn
+    proposed = ""
+    while not (proposed and store.check([f"{proposed} {drawn}"])):
+        if store.check(["laplex"]):
+            proposed = store.get("laplex").decode()
+            store.set(f"{proposed} {rank}", drawn)
+        time.sleep(POLL)
+    return proposed

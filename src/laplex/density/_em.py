@@ -24,6 +24,7 @@ then its noise is inflated.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +42,7 @@ from laplex.density._shrinkage import shrunk
 
 SCORED_AT_ONCE = {"cpu": 1 << 18, "cuda": 1 << 26}  # features x knots: what fits a cache, or keeps a GPU busy
 FEATURES_AT_ONCE = 1 << 16  # whose products with the latent means are held at a time
+EXCHANGED = 1 << 24  # numbers that processes with their own examples exchange at a time
 TOGETHER = 64  # examples, or columns, of a product in float64: in fixed pieces, how it is rounded does not change
 RIDGES = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # of the mean of a diagonal: the first with which it is definite
 
@@ -106,23 +108,20 @@ def em_round(
             f"laplex.density.EM: the likelihood before round {state.round} is {likelihood}; the state is that before "
             "the round; check the examples"
         )
-    line = Line(state.knots, state.tau, moments, len(state.weight))
+    knots = state.knots.double() if sharing.apart else state.knots  # as the sums of _joint_targets
+    line = Line(knots, state.tau, moments, len(state.weight))
     few = max(1, SCORED_AT_ONCE["cpu" if examples.device.type == "cpu" else "cuda"] // len(state.knots))
     a, weight, noise = (torch.empty_like(one) for one in (state.a, state.weight, state.noise))
     own = sharing.part(examples.dim, few)
-    for part in examples.feature_parts(FEATURES_AT_ONCE, own):
-        x = examples.features(part)
-        for first in range(0, x.shape[1], few):  # in the same pieces, however many processes there are: the same bits
-            piece = slice(part.start + first, min(part.start + first + few, part.stop))
-            target = x[:, first : first + few].mT @ means / len(examples)  # c_p
-            c = target.reshape(-1, len(state.weight), len(state.knots))
-            at_knots = linear(c, state.knots, state.knots, state.tau)
-            a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece], jump)
-            noise[piece] = examples.variance[piece] - gain
+    for piece, target in _targets(examples, means, few, sharing):
+        c = target.reshape(-1, len(state.weight), len(state.knots))
+        at_knots = linear(c, knots, knots, state.tau)
+        a[piece], weight[:, piece], gain = _seated(line, at_knots, state.a[piece].to(knots.dtype), jump)
+        noise[piece] = examples.variance[piece] - gain
     a, noise, *functions = (sharing.joined(one[own], examples.dim, few) for one in (a, noise, *weight))
     weight = torch.stack(functions)
     noise = examples.noise_at_least(torch.minimum(inflation * noise, examples.variance))
-    root = root_of(shrunk(moments, line.spread, state.knots, state.tau, part=shrinkage, count=len(examples)))
+    root = root_of(shrunk(moments, line.spread, state.knots, state.tau, part=shrinkage, count=examples.count))
     root = sharing.same(root)
     return State(a, weight, noise, root, state.knots, state.tau, state.round + 1), likelihood
 
@@ -142,6 +141,32 @@ def inflation(knots: int, functions: int, count: int) -> float:
     """
     free = max(count - functions - 1, 1)
     return float((knots ** (2 / count) * count / free) ** 2)
+
+
+def _targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> Iterator[tuple[slice, Tensor]]:
+    """The features of this process, a piece at a time, and their c_p (p, qK)."""
+    if sharing.apart:
+        yield from _joint_targets(examples, means, few, sharing)
+        return
+    for part in examples.feature_parts(FEATURES_AT_ONCE, sharing.part(examples.dim, few)):
+        x = examples.features(part)
+        for first in range(0, x.shape[1], few):  # in the same pieces, however many processes there are: the same bits
+            piece = slice(part.start + first, min(part.start + first + few, part.stop))
+            yield piece, x[:, first : first + few].mT @ means / len(examples)
+
+
+def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing) -> Iterator[tuple[slice, Tensor]]:
+    """The same where the examples are apart: in every step all processes sum what each of them will seat next.
+
+    In float64, as all that follows from them, so that it does not matter for a jump which process has which examples.
+    """
+    ranks = sharing.ranks
+    size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
+    wide = means.double()
+    several = max(1, min(few, EXCHANGED // (size * means.shape[1])))
+    for pieces in zip(*sharing.pieces(examples.dim, few, several), strict=True):
+        sums = [examples.features(piece).double().mT @ wide for piece in pieces]
+        yield pieces[rank], sharing.scattered(torch.cat(sums), [len(one) for one in sums]) / examples.count
 
 
 def _seated(line: Line, at_knots: Tensor, places: Tensor, jump: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -166,14 +191,16 @@ def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Te
     narrow = sharing.same(torch.linalg.solve_triangular(chol, root.mT, upper=False))  # V
     plan = Plan(state.knots, state.a)
     blocks = [narrow.new_empty((0, len(narrow)))]  # a process may have no examples
-    own = sharing.part(len(examples), TOGETHER)
+    own = sharing.rows(len(examples), TOGETHER)
     for first in range(own.start, own.stop, TOGETHER):
         x = examples.rows(slice(first, min(first + TOGETHER, own.stop)))
         pulled = [linear(x * w, state.knots, state.a, state.tau, plan=plan) for w in inverse]
         blocks.append(torch.cat(pulled, -1).double() @ narrow.mT)
-    means = sharing.joined(torch.cat([block @ narrow for block in blocks]), len(examples), TOGETHER)
-    moments = _moments(means, sharing) / len(examples) + narrow.mT @ narrow
-    explained = sharing.total(torch.stack([block.square().sum() for block in blocks]).sum()) / len(examples)
+    means = torch.cat([block @ narrow for block in blocks])
+    if not sharing.apart:
+        means = sharing.joined(means, len(examples), TOGETHER)
+    moments = _moments(means, sharing) / examples.count + narrow.mT @ narrow
+    explained = sharing.total(torch.stack([block.square().sum() for block in blocks]).sum()) / examples.count
     distance = (examples.variance.double() / state.noise).sum() - explained
     volume = state.noise.double().log().sum() + 2 * chol.diagonal().log().sum()
     likelihood = -0.5 * (distance + volume + examples.dim * math.log(2 * math.pi))
@@ -181,7 +208,9 @@ def _expectation(examples: Examples, state: State, sharing: Sharing) -> tuple[Te
 
 
 def _moments(means: Tensor, sharing: Sharing) -> Tensor:
-    """Y^T Y, of columns in pieces that do not depend on the number of processes."""
+    """Y^T Y, of columns in pieces that do not depend on the number of processes, unless the examples are apart."""
+    if sharing.apart:
+        return sharing.sums(means.mT @ means)
     size = means.shape[1]
     own = sharing.part(size, TOGETHER)
     pieces = [means[:, first : min(first + TOGETHER, own.stop)] for first in range(own.start, own.stop, TOGETHER)]

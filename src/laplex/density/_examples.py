@@ -6,11 +6,15 @@ import hashlib
 import math
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from laplex import _checks
+from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed._ranks import Ranks
 
 BLOCK = 1 << 26  # numbers that are float32 at a time
 WIDE = 1 << 22  # numbers that are float64 at a time
@@ -26,33 +30,39 @@ class Examples:
             is mapped into memory for instance, while the work is done on another device.
         device: where the work is done; that of the values if not given.
         mean (n,): subtracted; that of the examples if not given, which is what a fit wants.
+        group: a torch.distributed.ProcessGroup whose processes have a part of the examples each; ``values`` are those
+            of this process, at least one. All must make theirs together, and then fit and evaluate together. None:
+            ``values`` are all there are.
 
     Attributes:
         values: as given.
-        mean, variance (n,): float32, or float64 for such values. The variance is around the mean.
+        mean, variance (n,): float32, or float64 for such values. The variance is around the mean. Those of all
+            processes, where they have a part each.
+        count: N, of all processes; ``len`` counts those of this one.
+        ranks: the processes that have a part each, or None.
     """
 
-    def __init__(self, values: Tensor, device: torch.device | str | None = None, mean: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        values: Tensor,
+        device: torch.device | str | None = None,
+        mean: Tensor | None = None,
+        *,
+        group: Any = None,
+    ) -> None:
         where = "laplex.density.Examples"
-        _checks.is_tensor(where, "values", values)
-        if values.dim() != 2 or 0 in values.shape:
-            raise ValueError(
-                f"{where}: `values` must be (N, n), with at least one example and one feature, got shape "
-                f"{tuple(values.shape)}; use .flatten(1)"
-            )
-        if not values.is_floating_point() and values.dtype != torch.uint8:
-            raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
-        if mean is not None:
-            _checks.is_tensor(where, "mean", mean)
-        if mean is not None and tuple(mean.shape) != (values.shape[1],):
-            raise ValueError(
-                f"{where}: `mean` must be ({values.shape[1]},), one number per feature of `values`, got "
-                f"{tuple(mean.shape)}; examples of one model have the same features"
-            )
+        self.ranks = None if group is None else ranks_in(where, group)
+        if self.ranks is None:
+            _check(where, values, mean)
+        else:
+            agree(where, self.ranks, lambda: _check(where, values, mean))
         self.values = values
         self.device = values.device if device is None else torch.device(device)
         self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
+        self.count = len(values)
         own, variance = welford(self.some(part) for part in self.row_parts())
+        if self.ranks is not None:
+            own, variance = self._joined(self.ranks, own, variance)
         self.mean = own.to(self.dtype) if mean is None else mean.to(self.device, self.dtype)
         self.variance = (variance + (own - self.mean).square_()).to(self.dtype)  # around the mean that is subtracted
         _refuse_not_finite(where, own, self.mean, self.variance)
@@ -95,6 +105,23 @@ class Examples:
         """Slices of features that are read at a time, each of at most ``most``, of all or of those within a slice."""
         return _parts(within or slice(0, self.dim), max(1, min(most, BLOCK // len(self))))
 
+    def sample(self, most: int) -> Tensor:
+        """Up to about ``most`` values (few, n), evenly from those of all processes, the same on each."""
+        few = self.values[:: -(-self.count // most)].to(self.device)
+        if self.ranks is None:
+            return few
+        sizes = self.ranks.gathered(torch.tensor(len(few), device=self.device)).tolist()
+        everyone = self.ranks.gathered(pad(few, (0, 0, 0, max(sizes) - len(few))))
+        return torch.cat([theirs[:size] for theirs, size in zip(everyone, sizes, strict=True)])
+
+    def _joined(self, ranks: Ranks, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of all processes, from those of this one, as ``welford`` joins its parts."""
+        own = len(self)
+        self.count = int(ranks.total(torch.tensor(own, device=self.device)))
+        joint = ranks.total(mean * (own / self.count))
+        apart = (mean - joint).square_()
+        return joint, ranks.total((variance + apart) * (own / self.count))
+
     def _read(self, values: Tensor, is_view: bool) -> Tensor:
         """On the device, in floating point, and never the caller's own memory."""
         moved = values.to(self.device)
@@ -124,6 +151,29 @@ def welford(parts: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
                 squares += block_squares + apart.square_() * (count / total * len(block))
             count += len(block)
     return mean, squares / count
+
+
+def _check(where: str, values: Tensor, mean: Tensor | None) -> dict[str, Any]:
+    """What processes with a part each must have alike."""
+    _checks.is_tensor(where, "values", values)
+    if values.dim() != 2 or 0 in values.shape:
+        raise ValueError(
+            f"{where}: `values` must be (N, n), with at least one example and one feature, got shape "
+            f"{tuple(values.shape)}; use .flatten(1)"
+        )
+    if not values.is_floating_point() and values.dtype != torch.uint8:
+        raise TypeError(f"{where}: `values` must be floating point or uint8, got {values.dtype}; call .float()")
+    if mean is not None:
+        _checks.is_tensor(where, "mean", mean)
+    if mean is not None and tuple(mean.shape) != (values.shape[1],):
+        raise ValueError(
+            f"{where}: `mean` must be ({values.shape[1]},), one number per feature of `values`, got "
+            f"{tuple(mean.shape)}; examples of one model have the same features"
+        )
+    return {
+        "the number of features and the dtype of `values`": (values.shape[1], values.dtype),
+        "`mean`, summed,": None if mean is None else float(mean.double().sum()),
+    }
 
 
 def _refuse_not_finite(where: str, own: Tensor, mean: Tensor, variance: Tensor) -> None:
@@ -162,12 +212,17 @@ def check_examples(where: str, examples: object) -> None:
         )
 
 
-def digest(values: Tensor) -> str:
-    """A hash of examples (N, n)."""
+def digest(values: Tensor, ranks: Ranks | None = None) -> str:
+    """A hash of examples (N, n); several processes that all see them hash, and read, a part each."""
     rows = max(1, DIGESTED // max(1, values[:1].nbytes))
+    blocks = values.split(rows)
+    own = blocks if ranks is None else blocks[ranks.rank :: ranks.size]
     with ThreadPoolExecutor() as pool:  # hashing releases Python's lock
-        parts = pool.map(lambda part: hashlib.sha256(part.contiguous().numpy()).digest(), values.split(rows))
-        total = hashlib.sha256(b"".join(parts))
+        parts = list(pool.map(lambda part: hashlib.sha256(part.contiguous().numpy()).digest(), own))
+    if ranks is not None:
+        everyone = ranks.objects(parts)
+        parts = [everyone[number % ranks.size][number // ranks.size] for number in range(len(blocks))]
+    total = hashlib.sha256(b"".join(parts))
     total.update(f"{values.dtype} {tuple(values.shape)}".encode())
     return total.hexdigest()[:32]
 

@@ -54,6 +54,7 @@ def fit(
         jump: whether features may leave the places where they start.
         progress: called with the number of rounds that are done, and of all rounds; None shows a bar.
         group: a torch.distributed.ProcessGroup whose processes share the rounds, as :class:`laplex.density.EM` says.
+            Where ``examples`` are apart their processes do, without it.
 
     Example:
         >>> examples = laplex.density.Examples(images.flatten(1))
@@ -84,6 +85,8 @@ class Evaluation(NamedTuple):
 def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluation:
     """The likelihood of examples and the error of their reconstructions, read in parts.
 
+    Of examples that are apart, those of all processes, which must call this together.
+
     Args:
         density: a module of ``laplex.density``, or a distribution.
         examples: of as many features as the density has.
@@ -105,6 +108,17 @@ def evaluate(density: Density | FactorGaussian, examples: Examples) -> Evaluatio
         squares += float((gaussian.mean + gaussian.spread(z) - x).square_().sum(dtype=torch.float64))
     constant = gaussian.volume(capacitance) + examples.dim * math.log(2 * math.pi)
     likelihoods = -0.5 * (torch.cat(distances) + constant)
-    mean = float(likelihoods.mean())
-    error = float(likelihoods.std() / math.sqrt(len(examples))) if len(examples) > 1 else math.nan
-    return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / len(examples) / examples.dim))
+    mean, variance, squares = _over_ranks(examples, likelihoods.double(), squares)
+    count = examples.count
+    error = math.sqrt(variance / (count - 1)) if count > 1 else math.nan
+    return Evaluation(mean, error, examples.bits_per_dim(mean), math.sqrt(squares / count / examples.dim))
+
+
+def _over_ranks(examples: Examples, likelihoods: Tensor, squares: float) -> tuple[float, float, float]:
+    """The mean and the variance of the likelihoods, and the sum of squares, of all processes."""
+    ranks = examples.ranks
+    sums = torch.stack([likelihoods.sum(), likelihoods.new_tensor(squares)])
+    sums = sums if ranks is None else ranks.total(sums)
+    mean = sums[0] / examples.count
+    apart = (likelihoods - mean).square().sum()
+    return float(mean), float((apart if ranks is None else ranks.total(apart)) / examples.count), float(sums[1])

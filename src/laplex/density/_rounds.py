@@ -45,7 +45,8 @@ class EM:
         jump: whether features may leave the places where they start.
         start_time: when the fit began, by ``time.perf_counter()``; now if not given.
         group: a torch.distributed.ProcessGroup whose processes share the work of every round. All must have the same
-            examples, and iterate together; the state is that of the first. None: this process alone.
+            examples, and iterate together; the state is that of the first. None: this process alone, or those that
+            have a part of the examples each (``group=`` of :class:`laplex.density.Examples`).
 
     Attributes:
         state: after the last round.
@@ -75,17 +76,19 @@ class EM:
 
         def check() -> dict[str, Any]:
             check_examples(where, examples)
+            _refuse_two_groups(where, examples, group)
             _check_state(where, state, examples.dim)
             counts.integer(where, "rounds", rounds, 0)
             counts.integer(where, "schedule", rounds if schedule is None else schedule, 0)
             return _shared_terms(examples, state, (rounds, schedule, jump))
 
-        self._sharing = sharing(where, group, check)
+        parted = examples.ranks if isinstance(examples, Examples) else None
+        self._sharing = sharing(where, parted.group if parted else group, check, apart=parted is not None)
         self.rounds, self._schedule = rounds, rounds if schedule is None else schedule
         self.examples, self.state = examples, _from_first(state, self._sharing)
         self.entered: State | None = None
-        self.shrinkage = shrinkage(len(state.root), len(examples))
-        self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), len(examples))
+        self.shrinkage = shrinkage(len(state.root), examples.count)
+        self.inflation = inflation(len(state.knots) if jump else 1, len(state.weight), examples.count)
         self._jump = jump
         self._start_time = time.perf_counter() if start_time is None else start_time
 
@@ -115,12 +118,20 @@ def _shared_terms(examples: Examples, state: State, settings: tuple[Any, ...]) -
     """What must be the same where several processes share the work."""
     totals = [float(one.double().sum()) for one in (examples.mean, examples.variance)]
     return {
-        "the shape of the examples": tuple(examples.values.shape),
+        "the shape of the examples": (examples.count, examples.dim),
         "the mean and variance of the examples, summed,": ", ".join(f"{total:.6g}" for total in totals),
         "the shape of `state`": [tuple(one.shape) for one in (state.weight, state.knots, state.root)],
         "`state.round` and `state.tau`": (state.round, state.tau),
         "`rounds`, `schedule` and `jump`": settings,
     }
+
+
+def _refuse_two_groups(where: str, examples: Examples, group: Any) -> None:
+    if examples.ranks is not None and group is not None:
+        raise ValueError(
+            f"{where}: `group` must be None where `examples` have a group of their own, which works together; leave it "
+            "out"
+        )
 
 
 def _from_first(state: State, work: Sharing) -> State:

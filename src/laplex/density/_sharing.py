@@ -1,10 +1,16 @@
-"""The work of a round of EM, shared by processes that all have the same examples.
+"""The work of a round of EM, shared by processes.
 
+Where all have the same examples:
 Expectations are shared by examples, and what belongs to one feature by features, in pieces that do not depend on how
 many processes there are. What the others did is gathered, and what all compute alike, such as factors of the latent
 covariance, is taken from the first. So all processes have the same state after every round, to the bit, and it is that
 of one process but for the order of a few sums in float64. (Jumps need that: where two places explain a feature about
 equally well, the last bit of a float32 decides, and later rounds show it.)
+
+Where each has its own examples, their expectations stay with it. What belongs to a feature is a sum over all examples:
+every process sums its own, and sends each other one the sums of the features that this one seats. So nothing is
+gathered that grows with the number of examples. All processes have the same state here, too. It is that of one process
+up to rounding, which in float32 may let a few features of many thousands jump otherwise.
 """
 
 from __future__ import annotations
@@ -26,6 +32,11 @@ class Sharing(NamedTuple):
     """The processes that share the work; one alone if there are no ranks."""
 
     ranks: Ranks | None = None
+    apart: bool = False  # whether each has its own examples
+
+    def rows(self, count: int, piece: int) -> slice:
+        """Which of the ``count`` examples that are here this process works on."""
+        return slice(0, count) if self.apart else self.part(count, piece)
 
     def part(self, count: int, piece: int = 1) -> slice:
         """Which of so many examples or features are those of this process: whole pieces, if there are enough."""
@@ -48,6 +59,27 @@ class Sharing(NamedTuple):
         parts = [theirs[:few] for theirs, few in zip(everyone, sizes, strict=True)]
         return torch.cat(parts).reshape(count, *own.shape[1:])
 
+    def sums(self, own: Tensor) -> Tensor:
+        """The sum over processes that have their own examples; what all have computed from the same ones stays."""
+        return self.ranks.total(own) if self.apart and self.ranks is not None else own
+
+    def pieces(self, count: int, piece: int, few: int) -> list[list[slice]]:
+        """The :meth:`part` of every process (size, steps), cut into as many steps on each, of at most ``few``."""
+        parts = self._parts(count, piece)
+        steps = max(1, max(-(-(part.stop - part.start) // few) for part in parts))
+        return [
+            [slice(*(min(part.start + few * end, part.stop) for end in (step, step + 1))) for step in range(steps)]
+            for part in parts
+        ]
+
+    def scattered(self, sums: Tensor, sizes: list[int]) -> Tensor:
+        """(own, ...): of sums (sum(sizes), ...), a part for each process, those of this one, over all processes."""
+        if self.ranks is None:
+            return sums
+        own = sizes[self.ranks.rank]
+        arrived = self.ranks.exchanged(sums, sizes, [own] * self.ranks.size)
+        return arrived.reshape(self.ranks.size, own, *sums.shape[1:]).sum(0)
+
     def total(self, own: Tensor) -> Tensor:
         """The sum over all processes, the same bits on each."""
         return own if self.ranks is None else self.ranks.gathered(own).sum(0)
@@ -60,11 +92,11 @@ class Sharing(NamedTuple):
 ALONE = Sharing()
 
 
-def sharing(where: str, group: Any, check: Callable[[], dict[str, Any]]) -> Sharing:
+def sharing(where: str, group: Any, check: Callable[[], dict[str, Any]], *, apart: bool = False) -> Sharing:
     """The processes of a group, if there is one, which agree that the check is passed, and on what it returns."""
     if group is None:
         check()
         return ALONE
     ranks = ranks_in(where, group)
     agree(where, ranks, check)
-    return Sharing(ranks)
+    return Sharing(ranks, apart)

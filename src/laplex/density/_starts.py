@@ -30,7 +30,7 @@ def start(
     shape: tuple[int, ...] | None = None,
     seed: int = 0,
 ) -> State:
-    """The state of a fit before its first round.
+    """The state of a fit before its first round. Where examples are apart, all processes must call it.
 
     Args:
         examples: what is fitted.
@@ -84,8 +84,7 @@ def _places(
     if not (isinstance(places, str) and places in NAMED_PLACES):
         raise ValueError(f"{where}: `places` must be one of {', '.join(NAMED_PLACES)}, or a tensor, got {places!r}")
     if places == "tree":
-        step = -(-len(examples) // TREE_ROWS)
-        return seriate(examples.values[::step].to(examples.device)).to(**like)
+        return seriate(examples.sample(TREE_ROWS)).to(**like)
     if places == "random":
         return torch.rand(n, generator=generator).to(**like)
     return evenly(torch.arange(n) if places == "raster" else hilbert(where, shape, n)).to(**like)

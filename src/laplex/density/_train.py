@@ -12,6 +12,7 @@ from laplex import _autocast
 from laplex._checks import counts
 from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
+from laplex.distributed._ranks import Ranks
 
 LOOK = 16  # steps between two looks at whether all was finite: a look waits for the device
 
@@ -31,6 +32,8 @@ class Trainer:
         batch: examples in a step, over all processes.
         seed: of the order of examples.
         share: (index, count) of this process among those that train together; each takes its part of every batch.
+            Where ``examples`` are apart it is not given: each process takes as many of its own, and leaves out those
+            that it has more than others.
         start: whether a new model starts from the examples, if it can
             (:meth:`laplex.density.LaplexGaussian.start_from`). One that was trained, loaded or started before
             continues from where it is.
@@ -56,16 +59,19 @@ class Trainer:
         check_examples(where, examples)
         rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
         self.batch = counts.integer(where, "batch", batch)
+        share = _share(where, share, examples)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
         if batch % share[1]:
             raise ValueError(f"{where}: `batch` must be a multiple of the {share[1]} processes, got {batch}")
-        if len(examples) < share[1]:
+        if examples.count < share[1]:
             raise ValueError(
-                f"{where}: `examples` must be at least one per process, got {len(examples)} for {share[1]}"
+                f"{where}: `examples` must be at least one per process, got {examples.count} for {share[1]}"
             )
         self.model, self.examples, self.seed, self.epochs = model, examples, counts.seed(where, seed), 0
         self._share = share
+        # As many steps on all processes: so many of its own examples each of them has.
+        self._fewest = None if examples.ranks is None else _fewest(examples.ranks, len(examples))
         if start:
             _start(model, examples, self.seed)
         self._accepted = False  # whether the model has taken examples of this kind
@@ -140,10 +146,27 @@ class Trainer:
         generator = torch.Generator().manual_seed(((self.seed << 20) + self.epochs) % 2**63)
         order = torch.randperm(len(self.examples), generator=generator)
         index, count = self._share
-        size = min(self.batch, len(order) // count * count)  # so that all processes have as many
+        if self._fewest is not None:  # all of its own
+            order, index, count = order[: self._fewest], 0, 1
+        batch = self.batch if self._fewest is None else self.batch // self._share[1]
+        size = min(batch, len(order) // count * count)  # so that all processes have as many
         # Where the values are: an index on the host would make every step wait for the device.
         batches = order[: len(order) // size * size].to(self.examples.values.device).split(size)
         return [rows[index::count] for rows in batches]
+
+
+def _share(where: str, share: tuple[int, int], examples: Examples) -> tuple[int, int]:
+    """(index, count) of this process, which examples that are apart know."""
+    if examples.ranks is None:
+        return share
+    if share != (0, 1):
+        raise ValueError(f"{where}: `share` must be left out where `examples` have a group of their own, got {share}")
+    return examples.ranks.rank, examples.ranks.size
+
+
+def _fewest(ranks: Ranks, own: int) -> int:
+    """The examples of the process that has the fewest."""
+    return int(ranks.gathered(torch.tensor(own, device=ranks.device)).min())
 
 
 def _start(model: nn.Module, examples: Examples, seed: int) -> None:
