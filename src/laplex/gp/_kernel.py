@@ -161,12 +161,13 @@ class Kernel(nn.Module, ABC):
 
     def is_finite(self) -> bool:
         """Whether all parameters are, and of the sign that they must have; on a GPU with a wait for each."""
-        for part in self.modules():
-            for name in part.names if isinstance(part, Kernel) else ():
-                value = torch.as_tensor(part._held(name))
-                if not bool((value.isfinite() & ((value > 0) | (name in part.signed))).all()):
-                    return False
-        return True
+        kernels = [part for part in self.modules() if isinstance(part, Kernel)]
+        return all(kernel._is_finite(name) for kernel in kernels for name in kernel.names)
+
+    def _is_finite(self, name: str) -> bool:
+        value = torch.as_tensor(self._held(name))
+        right_sign = torch.ones_like(value, dtype=torch.bool) if name in self.signed else value > 0
+        return bool((value.isfinite() & right_sign).all())
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
