@@ -148,7 +148,7 @@ def fitted(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
         "cores": cores,
         "seconds": {name: float(f"{value:.4g}") for name, value in zip(TERMS, coefficients, strict=True)},
         "fitted over measured": {
-            f"{ranks} processes": [
+            _named(ranks): [
                 round(float(np.quantile(chosen, part)), 3)
                 for chosen in [ratios[[row["processes"] == ranks for row in rows]]]
                 for part in (0.0, 0.5, 1.0)
@@ -156,6 +156,10 @@ def fitted(rows: list[dict[str, Any]], cores: int) -> dict[str, Any]:
             for ranks in RANKS
         },
     }
+
+
+def _named(ranks: int) -> str:
+    return f"{ranks} process" + ("es" if ranks > 1 else "")
 
 
 def positive(matrix: Any, seconds: Any) -> Any:
@@ -266,7 +270,7 @@ def _draw_fit(panel: Any, report: dict[str, Any]) -> None:
         rows = [row for row in report["measured"] if row["processes"] == ranks]
         model = [1e3 * float(np.dot(terms(row, report["fitted"]["cores"]), coefficients)) for row in rows]
         panel.plot(
-            [1e3 * row["seconds"] for row in rows], model, "o", color=color, markersize=4, label=f"{ranks} processes"
+            [1e3 * row["seconds"] for row in rows], model, "o", color=color, markersize=4, label=_named(ranks)
         )
     reach = [1e3 * pick(row["seconds"] for row in report["measured"]) for pick in (min, max)]
     panel.plot(reach, reach, color="black", linewidth=0.8)
