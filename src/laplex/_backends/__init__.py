@@ -57,6 +57,7 @@ class Backend(NamedTuple):
     writes_columns: bool = False  # writes results with adjacent rows, as the operand has them
     raises: bool = True  # on faulty values; else the result is NaN
     joins: bool = False  # its orders join both sides in one sequence
+    takes_tail: bool = False  # scan and pullback take x of the last sources apart, as tail=, where sides are merged
 
 
 _loaded: dict[tuple[str, str], Backend] = {}

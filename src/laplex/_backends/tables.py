@@ -29,6 +29,7 @@ CPP = Backend(  # everything, on the CPU, in the compiled core
     solver=solver_cpp,
     sorted=sorted_cpp,
     dense_below=0,  # the compiled scan is never slower
+    takes_tail=True,
 )
 DENSE = Backend(  # products with every entry of the matrix, on any device; needs no order
     name="dense", scan=dense.scan, pullback=dense.pullback, gram=gram_torch

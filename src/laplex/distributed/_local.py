@@ -13,7 +13,6 @@ from torch import Tensor
 
 from laplex._backends import Backend
 from laplex._plan import Plan
-from laplex._scan import cpp
 from laplex._scan.autograd import ties as dense_ties
 from laplex._scan.order import Matrix, Order, Side
 from laplex.distributed._ends import GHOSTS
@@ -41,9 +40,9 @@ class Here(NamedTuple):
         return Matrix(self.target, self.source, tau, self.order, self.table)
 
     @property
-    def takes_tails(self) -> bool:
+    def takes_tail(self) -> bool:
         """Whether the backend takes the ghosts' values apart."""
-        return self.table.name == "cpp" and self.order.layout == "merged"
+        return self.table.takes_tail and self.order.layout == "merged"
 
 
 def _anchors(anchors: Tensor, side: Side) -> Tensor:
@@ -55,8 +54,8 @@ def _anchors(anchors: Tensor, side: Side) -> Tensor:
 
 def scan(x: Tensor, tail: Tensor, here: Here, tau: Tensor, *, odd: bool, degree: int) -> tuple[Tensor, Tensor]:
     """(A x, B x) for x (h, m, k) here and tail (h, m, GHOSTS), to (h, m, n)."""
-    if here.takes_tails:
-        return cpp.scan(x, here.matrix(tau), odd=odd, degree=degree, tail=tail)
+    if here.takes_tail:
+        return here.table.scan(x, here.matrix(tau), odd=odd, degree=degree, tail=tail)
     even, difference = here.table.scan(torch.cat([x, tail], -1), here.matrix(tau), odd=odd, degree=degree)
     return _without_ghosts(even), _without_ghosts(difference)
 
@@ -65,8 +64,8 @@ def pullback(
     g: Tensor, tail: Tensor, x: Tensor, odd_x: Tensor, here: Here, tau: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """x_bar, t_bar, s_bar, and an empty tau_bar for the cotangent g (h, m, n) of A x, with the ghosts' as its tail."""
-    if here.takes_tails:
-        return cpp.pullback(g, x, odd_x, here.matrix(tau), to_tau=False, tail=tail)
+    if here.takes_tail:
+        return here.table.pullback(g, x, odd_x, here.matrix(tau), to_tau=False, tail=tail)
     x, odd_x = (torch.nn.functional.pad(rows, (0, GHOSTS if rows.shape[-1] else 0)) for rows in (x, odd_x))
     bars = here.table.pullback(torch.cat([g, tail], -1), x, odd_x, here.matrix(tau), to_tau=False)
     return _without_ghosts(bars[0]), _without_ghosts(bars[1]), _without_ghosts(bars[2]), bars[3]
