@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._eager import plain, plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
@@ -27,6 +28,10 @@ class SoftPermutation:
     """P (*batch, m, n): row i says which of n numbers are at place i, as weights that add up to 1.
 
     ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
+
+    P is computed from the numbers and tau when it is used, and is that of the ones that were sorted. If they were
+    written to in place since, as an optimizer does, using P raises RuntimeError, as a backward would; ``P.order``
+    remains. (torch does not count the writes of fused optimizers and those through ``.data``: use P before them.)
     """
 
     __module__ = "laplex.soft"
@@ -51,6 +56,7 @@ class SoftPermutation:
         self._rows = scores.shape[-1] if rows is None else rows
         self._known: dict[str, Any] = {}  # what was computed once, and has no graph
         self._factors = factors
+        self._versions = self._count_writes()
 
     @property
     def shape(self) -> torch.Size:
@@ -68,12 +74,14 @@ class SoftPermutation:
     def targets(self) -> Tensor:
         """The sorted scores, (*batch, m). Like all that has a gradient it is computed anew, so that every product has a
         graph of its own, which a backward of another does not free."""
+        self._check_unwritten()
         return self.scores.gather(-1, self.order)
 
     @property
     def row_sums(self) -> Tensor:
         """K 1, (*batch, m); at least 1."""
-        if differentiates(self.scores, self.tau):
+        self._check_unwritten()
+        if not self._remembers():
             return self._row_sums()
         if "sums" not in self._known:
             self._known["sums"] = self._row_sums()
@@ -81,7 +89,7 @@ class SoftPermutation:
         return sums
 
     def _row_sums(self) -> Tensor:
-        if self._factors is not None and not differentiates(self.scores, self.tau):
+        if self._factors is not None and self._remembers():
             weights = self._factors[:, 0].reshape(self.scores.shape)
             return self._placed(self._first(weights)).reciprocal()
         return self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
@@ -90,7 +98,7 @@ class SoftPermutation:
         """P v for v (*batch, n), or for columns (*batch, n, c)."""
         columns, vector = self._columns("P @ v", v, self.scores.shape)
         rows = torch.take_along_dim(columns.mT, self._index[..., None, :], -1)
-        known = ("sums" in self._known or self._factors is not None) and not differentiates(self.scores, self.tau)
+        known = ("sums" in self._known or self._factors is not None) and self._remembers()
         if known or rows.dtype != self.scores.dtype:
             product, sums = self._product(rows), self.row_sums
         else:  # one product for both
@@ -144,9 +152,37 @@ class SoftPermutation:
         index: Tensor = self._known["index"]
         return index
 
+    def _count_writes(self) -> tuple[int | None, ...]:
+        """How often the scores and tau were written to in place; None where that is not known."""
+        if not plainly_eager():
+            return None, None
+        return tuple(t._version if plain(t) and not t.is_inference() else None for t in (self.scores, self.tau))
+
+    def _check_unwritten(self) -> None:
+        for name, before, now in zip(("x", "tau"), self._versions, self._count_writes(), strict=True):
+            if None not in (before, now) and before != now:
+                raise RuntimeError(
+                    f"laplex.soft: `{name}` was written to in place since the sort, so that the matrix of the sort is "
+                    f"lost; use the matrix before that, sort again, or sort with {name}.clone()"
+                )
+
+    def _remembers(self) -> bool:
+        """Whether what was computed from the numbers may be used again. It has no graph; and fused optimizers write to
+        their parameters without raising the counter."""
+        return not (differentiates(self.scores, self.tau) or _is_trained(self.scores) or _is_trained(self.tau))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_unwritten()
+        return {**self.__dict__, "_known": {}, "_versions": (None, None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._versions = self._count_writes()  # those of other tensors
+
     def _in_order(self) -> tuple[Tensor, Tensor]:
         """The targets and the scores, both ascending."""
-        if differentiates(self.scores, self.tau):
+        self._check_unwritten()
+        if not self._remembers():
             sources = self.scores.gather(-1, self._index)
             return self._first(sources), sources
         if "anchors" not in self._known:  # the same tensors for all products: a plan then knows them
@@ -227,3 +263,11 @@ class TransposedPermutation:
 
 def _sizes(shape: torch.Size) -> str:
     return " x ".join(map(str, shape))
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    """Whether it is a leaf that requires gradients, or a view of one."""
+    if not plainly_eager():
+        return False
+    base = tensor if tensor._base is None else tensor._base
+    return base.requires_grad and base.is_leaf
