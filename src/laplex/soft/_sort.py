@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import bars_through, builds_graph
+from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, restored, rows_along, softness
+from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness
 
 
 class Sorted(NamedTuple):
@@ -120,7 +120,8 @@ class _FusedSort(torch.autograd.Function):
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         if g is None:
             return (None,) * 6
-        by_products = need_x and builds_graph(), need_tau
+        g = g.resolve_neg()
+        by_products = need_x and not pulled_in_one_piece(g), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
             return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))
