@@ -116,7 +116,7 @@ class _FusedRanks(torch.autograd.Function):
         x_bar = tau_bar = None
         g = g.resolve_neg()
         if need_x and pulled_in_one_piece(g):
-            x_bar = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
+            (x_bar,) = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
         elif need_x:
             x_bar = _signed(_differences(flat(g.double(), tau)[0], *flat(rows, tau)), ctx.descending)
             x_bar = x_bar.to(rows.dtype).reshape(rows.shape)

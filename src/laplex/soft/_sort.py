@@ -129,5 +129,5 @@ class _FusedSort(torch.autograd.Function):
         x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
             each_tau = tau.contiguous()
-            x_bar = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
+            (x_bar,) = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
         return None, x_bar, tau_bar, None, None, None
