@@ -269,9 +269,7 @@ def _draw_fit(panel: Any, report: dict[str, Any]) -> None:
     for ranks, color in zip(RANKS, ("#555555", "#1f5fbf", "#2a9d5c", "#e07b00"), strict=True):
         rows = [row for row in report["measured"] if row["processes"] == ranks]
         model = [1e3 * float(np.dot(terms(row, report["fitted"]["cores"]), coefficients)) for row in rows]
-        panel.plot(
-            [1e3 * row["seconds"] for row in rows], model, "o", color=color, markersize=4, label=_named(ranks)
-        )
+        panel.plot([1e3 * row["seconds"] for row in rows], model, "o", color=color, markersize=4, label=_named(ranks))
     reach = [1e3 * pick(row["seconds"] for row in report["measured"]) for pick in (min, max)]
     panel.plot(reach, reach, color="black", linewidth=0.8)
     panel.set(xscale="log", yscale="log", xlabel="measured, ms", ylabel="fitted, ms", title="gloo, two cores")

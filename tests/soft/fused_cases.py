@@ -37,7 +37,7 @@ def assert_ranks(module, x, tau, descending):
     assert sorted_x.equal(x.sort(-1).values)
     assert order.long().equal(x.sort(dim=-1, stable=True).indices)
     g = torch.randn_like(x)
-    x_bar = module.pull_ranks(g, sorted_x, order, tau, descending)
+    (x_bar,) = module.pull_ranks(g, sorted_x, order, tau, descending)
     slopes = torch.exp(-dense_soft.differences(wide, wide).abs() / each) / (2 * each)
     terms = slopes * dense_soft.differences(g.double(), g.double())
     sign = -1 if descending else 1
@@ -55,7 +55,7 @@ def assert_values(module, x, tau, descending):
     assert_near("values", values, expected.detach(), x.abs().max())
     g = torch.randn_like(x)
     (bar,) = torch.autograd.grad(expected, wide, g.double())
-    x_bar = module.pull_values(g, sorted_x, order, factors, tau, descending)
+    (x_bar,) = module.pull_values(g, sorted_x, order, factors, tau, descending)
     rounding = 1 + x.double().abs().max() / tau.min() * (x.dtype == torch.float64)  # of the definition, in float64
     assert_near("values' x_bar", x_bar, bar, 4 * g.abs().max() * rounding)
 

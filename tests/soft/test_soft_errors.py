@@ -5,8 +5,10 @@ import re
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from laplex import soft
+from laplex.soft._rows import softness
 
 X = torch.tensor([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
 CALLS = {
@@ -155,3 +157,23 @@ def test_ranks_that_float16_does_not_have():
     assert soft.rank(x[:100], tau=1.0).equal(torch.full((100,), 50.5, dtype=torch.float16))
     with pytest.raises(ValueError, match="float16 ends at 65504, got 65505 numbers along `dim`"):
         soft.rank(x, tau=1.0)
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.__name__)
+        return function(*args, **kwargs or {})
+
+
+def test_a_tau_that_cannot_be_read_is_not_looked_at():
+    """Under a mode as on a GPU: nobody would read the answer."""
+    x, tau = torch.randn(3, 8), torch.rand(3, dtype=torch.float64)
+    with Operators() as seen:
+        softness("laplex.soft.rank", tau, x)
+    assert not {"gt.Scalar", "abs.default", "bitwise_and.Tensor"}.intersection(seen.names)

@@ -66,8 +66,8 @@ def test_threads_do_not_change_bits(h):
         values, _, _, factors = cpp.values(WHERE, x, tau, False, 150_000)
         mask, threshold = cpp.mask(WHERE, x, k, tau)
         bars = (
-            cpp.pull_ranks(g, sorted_x, order, tau, False),
-            cpp.pull_values(g, sorted_x, order, factors, tau, False),
+            *cpp.pull_ranks(g, sorted_x, order, tau, False),
+            *cpp.pull_values(g, sorted_x, order, factors, tau, False),
             *cpp.pull_mask(g, x, k, tau, threshold),
         )
         results.append((ranks, sorted_x, order, values, factors, mask, *bars))

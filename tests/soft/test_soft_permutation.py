@@ -1,5 +1,7 @@
 """The lazy matrix P: products, transposed products, entries, and the matrix itself."""
 
+import itertools
+
 import dense_soft
 import pytest
 import torch
@@ -78,6 +80,9 @@ def test_one_vector_for_a_batch():
 def test_repr():
     P, _ = both(torch.randn(3, 8, dtype=torch.float64))
     assert repr(P) == "SoftPermutation(3 x 8 x 8, torch.float64, device=cpu)"
+    few = soft.topk(torch.randn(3, 8), 2, tau=0.4).permutation
+    assert repr(few.mT) == "TransposedPermutation(3 x 8 x 2, torch.float32, device=cpu)"
+    assert repr(few.mT.mT) == "SoftPermutation(3 x 2 x 8, torch.float32, device=cpu)"
 
 
 def test_the_transpose_has_all_that_the_matrix_has(scores):
@@ -142,3 +147,34 @@ def test_two_backward_passes_through_one_sort(order):
         loss.backward()
     torch.testing.assert_close(x.grad, together)
     (P @ v).square().sum().backward()  # of a product made after its order's graph was freed
+
+
+@pytest.mark.parametrize("largest", [False, True])
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=str)
+def test_few_rows(batch, largest, monkeypatch):
+    """Few rows of many are multiplied by what is not brought into order."""
+    x, tau = torch.randn(*batch, 100, dtype=torch.float64), torch.rand(batch, dtype=torch.float64) + 0.3
+    v, u = torch.randn(*batch, 100, 2, dtype=torch.float64), torch.randn(*batch, 3, 2, dtype=torch.float64)
+    monkeypatch.setattr(torch, "take_along_dim", None)
+    results = []
+    for dense in (True, False):
+        inputs = [part.clone().requires_grad_() for part in (x, tau, v, u)]
+        P = soft.topk(inputs[0], 3, tau=inputs[1], largest=largest).permutation
+        assert P._is_short
+        P = P.to_dense() if dense else P
+        products = P @ inputs[2], P.mT @ inputs[3]
+        results.append((*products, *torch.autograd.grad(sum(part.sin().sum() for part in products), inputs)))
+    P = soft.topk(x, 3, tau=tau, largest=largest).permutation
+    results.append((P @ v, P.mT @ u))
+    for exact, ours, without_graph in itertools.zip_longest(*results):
+        torch.testing.assert_close(ours, exact)
+        if without_graph is not None:
+            torch.testing.assert_close(without_graph, exact)
+
+
+@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_no_columns(scores, rows, requires_grad):
+    P = soft.topk(scores.requires_grad_(requires_grad), rows, tau=0.4).permutation
+    assert (P @ scores.new_ones((*scores.shape, 0))).shape == (*P.shape[:-1], 0)
+    assert (P.mT @ scores.new_ones((*P.shape[:-1], 0))).shape == (*scores.shape, 0)

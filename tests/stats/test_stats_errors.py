@@ -215,7 +215,26 @@ def test_generators(name):
         GENERATORS[name](0)
 
 
-@pytest.mark.parametrize("bounds", [3.0, (1.0,), (1.0, 2.0, 3.0), ("a", "b"), (2.0, 1.0), (0.0, 1.0), (1.0, math.inf)])
+BOUNDS = {
+    "one number": 3.0,
+    "one in a tuple": (1.0,),
+    "three": (1.0, 2.0, 3.0),
+    "letters": ("a", "b"),
+    "digits": ("1", "2"),
+    "a text": "12",
+    "bytes": b"12",
+    "True": (True, 2.0),
+    "in descending order": (2.0, 1.0),
+    "zero": (0.0, 1.0),
+    "NaN": (math.nan, 1.0),
+    "infinity": (1.0, math.inf),
+    "a huge integer": (1, 10**400),
+    "one number in a tensor": torch.tensor(3.0),
+    "tensors of two": (torch.ones(2), torch.ones(2)),
+}
+
+
+@pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS)
 def test_bounds_of_bandwidths(bounds):
     with raises(ValueError, "bandwidth", "`bounds` must be two positive numbers, the smaller one first, got "):
         stats.bandwidth(X, bounds=bounds)

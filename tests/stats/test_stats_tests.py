@@ -3,6 +3,7 @@
 import math
 
 import dense_stats as dense
+import numpy as np
 import pytest
 import torch
 
@@ -115,6 +116,22 @@ def test_bandwidth_agrees_with_the_gradient():
 def test_bandwidth_of_repeated_samples_is_the_bound():
     x = torch.randn(50).double().repeat(2)
     assert float(stats.bandwidth(x, bounds=(1e-3, 10.0))) == pytest.approx(1e-3, rel=1e-2)
+
+
+TYPES = {
+    "integers": (1, 2),
+    "a list": [1.0, 2.0],
+    "NumPy's numbers": (np.float32(1), np.int64(2)),
+    "tensors": (torch.tensor(1.0), torch.tensor(2)),
+    "an array": np.array([1.0, 2.0]),
+    "a tensor": torch.tensor([1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize("bounds", TYPES.values(), ids=TYPES)
+def test_bounds_of_all_types(bounds):
+    x = torch.randn(50, generator=seeded())
+    assert stats.bandwidth(x, bounds=bounds).equal(stats.bandwidth(x, bounds=(1.0, 2.0)))
 
 
 def test_draws():

@@ -22,7 +22,7 @@ def integer(where: str, name: str, value: object, least: int = 1) -> int:
 
 
 def flag(where: str, name: str, value: object) -> bool:
-    """True or False; other numbers are arguments in a wrong place."""
+    """True or False. Any other number was most likely meant for another argument."""
     if not isinstance(value, bool):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}")
     return value

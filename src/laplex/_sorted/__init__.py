@@ -28,7 +28,7 @@ z = w D / E, A_1 for K weighted by u, and C_i = (p_i + q_i - O_i D_i / E_i) / E_
     k_bar = sum of q g        x_bar_i = f_i (g_i - k_bar)        tau_bar = sum of f g (sum of q u - u)
 
 A module of a backend has ``ranks``, ``pull_ranks``, ``values``, ``pull_values``, ``mask`` and ``pull_mask``. Rows are
-(*batch, n), contiguous, in float32 or float64, tau and k (*batch), contiguous, in float64; sums are float64. These have
-first derivatives only: ``laplex.soft`` composes the same functions of scans, which have all, and takes these where it
-can.
+(*batch, n), contiguous, in float32 or float64, tau and k (*batch), contiguous, in float64; sums are float64. A
+pull returns a tuple of gradients. These have first derivatives only: ``laplex.soft`` composes the same functions of
+scans, which have all, and takes these where it can.
 """

@@ -22,11 +22,11 @@ def ranks(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor,
     return result, sorted_x, order
 
 
-def pull_ranks(g: Tensor, sorted_x: Tensor, order: Tensor, tau: Tensor, descending: bool) -> Tensor:
+def pull_ranks(g: Tensor, sorted_x: Tensor, order: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor]:
     """x_bar for the cotangent g (*batch, n) of ranks."""
     x_bar = torch.empty_like(sorted_x)
     _run("laplex.soft", core.pull_rank, (g, sorted_x, order, tau, x_bar), sorted_x, tau, descending)
-    return x_bar
+    return (x_bar,)
 
 
 def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -38,13 +38,15 @@ def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) ->
     return result if wanted == x.shape[-1] else result[..., :wanted].clone(), sorted_x, order, factors
 
 
-def pull_values(g: Tensor, sorted_x: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool) -> Tensor:
+def pull_values(
+    g: Tensor, sorted_x: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool
+) -> tuple[Tensor]:
     """x_bar for the cotangent g (*batch, wanted) of values."""
     x_bar = torch.empty_like(sorted_x)
     if g.shape != x_bar.shape:
         g = torch.nn.functional.pad(g, (0, x_bar.shape[-1] - g.shape[-1]))
     _run("laplex.soft", core.pull_sort, (g, sorted_x, order, tau, factors, x_bar), sorted_x, tau, descending)
-    return x_bar
+    return (x_bar,)
 
 
 def mask(where: str, x: Tensor, k: Tensor, tau: Tensor) -> tuple[Tensor, Tensor]:

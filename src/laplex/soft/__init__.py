@@ -10,6 +10,7 @@ tau is in the units of x. Nothing of size n x n is made, and nothing is squashed
 
 from laplex.soft._losses import cross_entropy, ndcg, quantile_normalize, spearman
 from laplex.soft._permutation import SoftPermutation
+from laplex.soft._permutation import TransposedPermutation as TransposedPermutation  # pickled by this name
 from laplex.soft._rank import rank
 from laplex.soft._sort import Sorted, argsort, sort, topk
 from laplex.soft._threshold import median, quantile, topk_mask

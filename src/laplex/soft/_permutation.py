@@ -5,7 +5,7 @@ r"""SoftSort's matrix, which is a kernel matrix divided by its row sums, never f
 so that P v is two rows of one product, K v and K 1. A sum of row i is at least 1, because a_i is one of the x_j.
 
 The order of x is known: so v is brought into it, and K is that of sorted numbers with themselves, which nobody sorts
-again.
+again. With few rows that costs more than it saves on the CPU: there v stays as it is, and only the rows are sorted.
 
     S. Prillo, J. Eisenschlos, SoftSort: a continuous relaxation for the argsort operator, ICML (2020),
         arXiv:2006.16038.
@@ -18,15 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._eager import plain, plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
+from laplex._scan.order import layout_of_sides
 
 
 class SoftPermutation:
     """P (*batch, m, n): row i says which of n numbers are at place i, as weights that add up to 1.
 
     ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
+
+    P is computed from the numbers and tau when it is used, and is that of the ones that were sorted. If they were
+    written to in place since, as an optimizer does, using P raises RuntimeError, as a backward would; ``P.order``
+    remains. (torch does not count the writes of fused optimizers and those through ``.data``: use P before them.)
     """
 
     __module__ = "laplex.soft"
@@ -51,6 +57,8 @@ class SoftPermutation:
         self._rows = scores.shape[-1] if rows is None else rows
         self._known: dict[str, Any] = {}  # what was computed once, and has no graph
         self._factors = factors
+        self._is_short = scores.device.type == "cpu" and layout_of_sides(self._rows, scores.shape[-1]) == "short_rows"
+        self._versions = self._count_writes()
 
     @property
     def shape(self) -> torch.Size:
@@ -68,12 +76,14 @@ class SoftPermutation:
     def targets(self) -> Tensor:
         """The sorted scores, (*batch, m). Like all that has a gradient it is computed anew, so that every product has a
         graph of its own, which a backward of another does not free."""
+        self._check_unwritten()
         return self.scores.gather(-1, self.order)
 
     @property
     def row_sums(self) -> Tensor:
         """K 1, (*batch, m); at least 1."""
-        if differentiates(self.scores, self.tau):
+        self._check_unwritten()
+        if not self._remembers():
             return self._row_sums()
         if "sums" not in self._known:
             self._known["sums"] = self._row_sums()
@@ -81,7 +91,7 @@ class SoftPermutation:
         return sums
 
     def _row_sums(self) -> Tensor:
-        if self._factors is not None and not differentiates(self.scores, self.tau):
+        if self._factors is not None and self._remembers():
             weights = self._factors[:, 0].reshape(self.scores.shape)
             return self._placed(self._first(weights)).reciprocal()
         return self._product(torch.ones_like(self.scores)[..., None, :])[..., 0, :]
@@ -89,12 +99,13 @@ class SoftPermutation:
     def __matmul__(self, v: Tensor) -> Tensor:
         """P v for v (*batch, n), or for columns (*batch, n, c)."""
         columns, vector = self._columns("P @ v", v, self.scores.shape)
-        rows = torch.take_along_dim(columns.mT, self._index[..., None, :], -1)
-        known = ("sums" in self._known or self._factors is not None) and not differentiates(self.scores, self.tau)
+        rows = columns.mT if self._is_short else torch.take_along_dim(columns.mT, self._index[..., None, :], -1)
+        known = ("sums" in self._known or self._factors is not None) and self._remembers()
         if known or rows.dtype != self.scores.dtype:
             product, sums = self._product(rows), self.row_sums
         else:  # one product for both
-            both = self._product(torch.cat([rows, torch.ones_like(rows[..., :1, :])], -2))
+            ones = rows.new_ones((*rows.shape[:-2], 1, rows.shape[-1]))
+            both = self._product(torch.cat([rows, ones], -2))
             product, sums = both[..., :-1, :], both[..., -1, :]
         result = (product / sums[..., None, :]).mT
         return result[..., 0] if vector else result
@@ -128,10 +139,10 @@ class SoftPermutation:
         return (-distance / tau).to(distance.dtype) - self.row_sums[..., rows].log()
 
     @property
-    def plan(self) -> Plan:
-        """The plan of K(targets, scores) with both in ascending order, built at the first product, by no sort."""
+    def _plan(self) -> Plan:
+        """The plan of K between both sides, built at the first product, by no sort of all scores."""
         if "plan" not in self._known:
-            targets, sources = self._in_order()
+            targets, sources = self._sides()
             self._known["plan"] = Plan(targets.detach(), sources.detach())
         plan: Plan = self._known["plan"]
         return plan
@@ -144,34 +155,69 @@ class SoftPermutation:
         index: Tensor = self._known["index"]
         return index
 
-    def _in_order(self) -> tuple[Tensor, Tensor]:
-        """The targets and the scores, both ascending."""
-        if differentiates(self.scores, self.tau):
-            sources = self.scores.gather(-1, self._index)
-            return self._first(sources), sources
-        if "anchors" not in self._known:  # the same tensors for all products: a plan then knows them
-            sources = self.scores.detach().gather(-1, self._index)
-            self._known["anchors"] = self._first(sources).contiguous(), sources
-        anchors: tuple[Tensor, Tensor] = self._known["anchors"]
-        return anchors
+    def _count_writes(self) -> tuple[int | None, ...]:
+        """How often the scores and tau were written to in place; None where that is not known."""
+        if not plainly_eager():
+            return None, None
+        return tuple(t._version if plain(t) and not t.is_inference() else None for t in (self.scores, self.tau))
+
+    def _check_unwritten(self) -> None:
+        for name, before, now in zip(("x", "tau"), self._versions, self._count_writes(), strict=True):
+            if None not in (before, now) and before != now:
+                raise RuntimeError(
+                    f"laplex.soft: `{name}` was written to in place since the sort, so that the matrix of the sort is "
+                    f"lost; use the matrix before that, sort again, or sort with {name}.clone()"
+                )
+
+    def _remembers(self) -> bool:
+        """Whether what was computed from the numbers may be used again. It has no graph; and fused optimizers write to
+        their parameters without raising the counter."""
+        return not (differentiates(self.scores, self.tau) or _is_trained(self.scores) or _is_trained(self.tau))
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._check_unwritten()
+        return {**self.__dict__, "_known": {}, "_versions": (None, None)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._versions = self._count_writes()  # those of other tensors
+
+    def _sides(self) -> tuple[Tensor, Tensor]:
+        """The targets in ascending order, and the scores, in ascending order unless the rows are few."""
+        self._check_unwritten()
+        if not self._remembers():
+            return self._gathered(self.scores)
+        if "sides" not in self._known:  # the same tensors for all products: a plan then knows them
+            targets, sources = self._gathered(self.scores.detach())
+            self._known["sides"] = targets.contiguous(), sources
+        sides: tuple[Tensor, Tensor] = self._known["sides"]
+        return sides
+
+    def _gathered(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        if self._is_short:
+            return scores.gather(-1, self._first(self._index)), scores
+        sources = scores.gather(-1, self._index)
+        return self._first(sources), sources
 
     def _first(self, ascending: Tensor) -> Tensor:
-        """Of something in ascending order that of the first places, still ascending."""
+        """The part of an ascending tensor that belongs to the first ``rows`` places."""
         n, m = ascending.shape[-1], self._rows
         return ascending if m == n else ascending[..., n - m :] if self._descending else ascending[..., :m]
 
     def _placed(self, ascending: Tensor) -> Tensor:
-        """What is in ascending order by places, and the other way round."""
+        """From ascending order to places, or back: a flip if descending."""
         return ascending.flip(-1) if self._descending else ascending
 
     def _product(self, rows: Tensor) -> Tensor:
-        """K times rows whose columns are in ascending order."""
-        return self._placed(linear(rows, *self._in_order(), self.tau, plan=self.plan))
+        """K times rows whose columns are in the order of the sources."""
+        return self._placed(linear(rows, *self._sides(), self.tau, plan=self._plan))
 
     def _transposed_product(self, rows: Tensor) -> Tensor:
         """K^T times rows whose columns are places, for the scores as they are."""
-        targets, sources = self._in_order()
-        product = linear(self._placed(rows), sources, targets, self.tau, plan=self.plan.mT)
+        targets, sources = self._sides()
+        product = linear(self._placed(rows), sources, targets, self.tau, plan=self._plan.mT)
+        if self._is_short:
+            return product
         return torch.zeros_like(product).scatter(-1, self._index[..., None, :].expand(product.shape), product)
 
     def _columns(self, what: str, v: Any, side: torch.Size) -> tuple[Tensor, bool]:
@@ -186,7 +232,7 @@ class SoftPermutation:
         return columns, vector
 
     def __repr__(self) -> str:
-        return f"SoftPermutation({_sizes(self.shape)}, {self.scores.dtype}, device={self.scores.device})"
+        return f"SoftPermutation({_described(self.shape, self.scores)})"
 
 
 class TransposedPermutation:
@@ -222,8 +268,16 @@ class TransposedPermutation:
         return self.mT.to_dense().mT
 
     def __repr__(self) -> str:
-        return f"Transposed{self.mT!r}".replace(_sizes(self.mT.shape), _sizes(self.shape))
+        return f"TransposedPermutation({_described(self.shape, self.mT.scores)})"
 
 
-def _sizes(shape: torch.Size) -> str:
-    return " x ".join(map(str, shape))
+def _described(shape: torch.Size, scores: Tensor) -> str:
+    return f"{' x '.join(map(str, shape))}, {scores.dtype}, device={scores.device}"
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    """Whether it is a leaf that requires gradients, or a view of one."""
+    if not plainly_eager():
+        return False
+    base = tensor if tensor._base is None else tensor._base
+    return base.requires_grad and base.is_leaf

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import builds_graph, scan
+from laplex._scan.autograd import scan
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, flat, fused, restored, rows_along, softness, symmetric
+from laplex.soft._rows import check_finite, flat, fused, pulled_in_one_piece, restored, rows_along, softness, symmetric
 
 METHODS = "cdf", "softsort"
 FLOAT16_ENDS = 65504
@@ -114,8 +114,9 @@ class _FusedRanks(torch.autograd.Function):
         rows, tau, sorted_x, order = ctx.saved_tensors
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         x_bar = tau_bar = None
-        if need_x and not builds_graph():
-            x_bar = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
+        g = g.resolve_neg()
+        if need_x and pulled_in_one_piece(g):
+            (x_bar,) = ctx.module.pull_ranks(g.contiguous(), sorted_x, order, tau.contiguous(), ctx.descending)
         elif need_x:
             x_bar = _signed(_differences(flat(g.double(), tau)[0], *flat(rows, tau)), ctx.descending)
             x_bar = x_bar.to(rows.dtype).reshape(rows.shape)

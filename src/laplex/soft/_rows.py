@@ -13,6 +13,7 @@ from laplex import _backends
 from laplex._checks.messages import not_finite
 from laplex._eager import plain, plainly_eager
 from laplex._plan import planned_matrix
+from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
 from laplex._shapes import flat_tau
 
@@ -77,9 +78,10 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
             f"{where}: `tau` must be a number, or broadcast to {tuple(batch)}, the shape of `x` without `dim`, got "
             f"{tuple(value.shape)}"
         ) from None
-    right = (value > 0) & value.isfinite()
-    if readable(value) and not bool(right.all()):
-        raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
+    if readable(value):  # elsewhere nobody would read the answer
+        right = (value > 0) & value.isfinite()
+        if not bool(right.all()):
+            raise ValueError(f"{where}: `tau` must be positive and finite, got {float(value.detach()[~right][0]):g}")
     return value
 
 
@@ -130,6 +132,12 @@ def fused(x: Tensor, *others: Tensor) -> ModuleType | None:
     if x.shape[-1] >= 2**31 or x.numel() == 0:
         return None
     return _backends.load(_backends.planner(x.device), x.device.type).sorted
+
+
+def pulled_in_one_piece(g: Tensor) -> bool:
+    """Whether a backward for the cotangent g may run in one piece: nobody differentiates it, and g has memory, which
+    batches of cotangents (``is_grads_batched``) do not have."""
+    return plain(g) and not builds_graph()
 
 
 def symmetric(x: Tensor, tau: Tensor) -> Matrix:

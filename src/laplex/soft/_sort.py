@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import bars_through, builds_graph
+from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, restored, rows_along, softness
+from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness
 
 
 class Sorted(NamedTuple):
@@ -120,7 +120,8 @@ class _FusedSort(torch.autograd.Function):
         _, need_x, need_tau = ctx.needs_input_grad[:3]
         if g is None:
             return (None,) * 6
-        by_products = need_x and builds_graph(), need_tau
+        g = g.resolve_neg()
+        by_products = need_x and not pulled_in_one_piece(g), need_tau
 
         def mean(rows: Tensor, tau: Tensor) -> Tensor:
             return _mean(SoftPermutation(rows, order, tau, descending=ctx.descending, rows=ctx.k))
@@ -128,5 +129,5 @@ class _FusedSort(torch.autograd.Function):
         x_bar, tau_bar = bars_through(mean, (rows, tau), g, by_products) if any(by_products) else (None, None)
         if need_x and not by_products[0]:
             each_tau = tau.contiguous()
-            x_bar = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
+            (x_bar,) = ctx.module.pull_values(g.contiguous(), sorted_x, order, factors, each_tau, ctx.descending)
         return None, x_bar, tau_bar, None, None, None

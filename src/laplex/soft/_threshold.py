@@ -23,12 +23,13 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import bars_through, builds_graph, scan
+from laplex._scan.autograd import bars_through, scan
 from laplex.soft._rows import (
     check_finite,
     flat,
     fused,
     number_per_row,
+    pulled_in_one_piece,
     readable,
     restored,
     rows_along,
@@ -100,7 +101,8 @@ class _FusedMask(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         rows, count, tau, threshold = ctx.saved_tensors
-        if builds_graph():
+        g = g.resolve_neg()
+        if not pulled_in_one_piece(g):
             bars = bars_through(_mask, (rows, count, tau), g.double(), ctx.needs_input_grad[1:4])
             return None, *bars, None
         each = (part.contiguous() for part in (g, rows, count, tau))

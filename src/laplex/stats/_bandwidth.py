@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -99,17 +100,27 @@ def _score(sorting: Sorting, y: Tensor | None, w: Tensor | None, kind: str) -> C
 def _bounds(where: str, s: Tensor, bounds: tuple[float, float] | None) -> tuple[Tensor, Tensor]:
     """The logarithms of the least and the largest tau, (h,) each."""
     if bounds is not None:
-        pair = isinstance(bounds, tuple | list) and len(bounds) == 2
-        pair = pair and all(isinstance(bound, int | float) for bound in bounds)
-        if not pair or not 0 < bounds[0] < bounds[1] < math.inf:
+        least, most = _two_numbers(bounds)
+        if not 0 < least < most < math.inf:
             raise ValueError(f"{where}: `bounds` must be two positive numbers, the smaller one first, got {bounds!r}")
-        return tuple(torch.full_like(s[:, 0], math.log(bound)) for bound in bounds)  # type: ignore[return-value]
+        return torch.full_like(s[:, 0], math.log(least)), torch.full_like(s[:, 0], math.log(most))
     n = s.shape[-1]
     extent = s[:, -1] - s[:, 0]
     extent = torch.where(extent > 0, extent, 1.0)
     middle = s[:, (3 * n) // 4] - s[:, n // 4]
     middle = torch.where(middle > 0, middle, extent)
     return (middle / n).log(), extent.log()
+
+
+def _two_numbers(bounds: Any) -> tuple[float, float]:
+    """Two numbers of any type that float() takes, in anything that holds two; NaN if that is not what they are."""
+    try:
+        low, high = bounds
+        if not any(isinstance(bound, bool | str | bytes) for bound in (bounds, low, high)):
+            return float(low), float(high)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # the last two of tensors and of huge integers
+        pass
+    return math.nan, math.nan
 
 
 def _largest(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, rtol: float) -> Tensor:

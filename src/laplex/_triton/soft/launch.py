@@ -38,7 +38,8 @@ def ranks(where: str, x: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor,
 
 
 @replayed(lambda g, position, order, tau, descending: ((g, position, order, tau), descending))
-def _pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor]:
+def pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descending: bool) -> tuple[Tensor]:
+    """x_bar for the cotangent g (*batch, n) of ranks."""
     cut, x_bar = _Cut(position, tau), torch.empty_like(position)
     if not cut.alone:
         ordered_g = torch.empty_like(g)
@@ -52,16 +53,10 @@ def _pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descend
     return (x_bar,)
 
 
-def pull_ranks(g: Tensor, position: Tensor, order: Tensor, tau: Tensor, descending: bool) -> Tensor:
-    """x_bar for the cotangent g (*batch, n) of ranks."""
-    (x_bar,) = _pull_ranks(g, position, order, tau, descending)
-    return x_bar  # type: ignore[no-any-return]
-
-
 @replayed(lambda where, x, tau, descending, wanted: ((x, tau), (descending, wanted)))
 def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The first ``wanted`` of the softly sorted x (*batch, n), x in ascending order, the order, and what
-    ``pull_values`` needs."""
+    ``pull_values`` needs. Every ``wanted`` is a form of its own, which is recorded forward and backward."""
     cut = _Cut(x, tau)
     result, factors = x.new_empty((*x.shape[:-1], wanted)), x.new_empty((cut.h, 3, cut.n))
     position, order = cut.in_order(x)
@@ -77,9 +72,10 @@ def values(where: str, x: Tensor, tau: Tensor, descending: bool, wanted: int) ->
 
 
 @replayed(lambda g, position, order, factors, tau, descending: ((g, position, order, factors, tau), descending))
-def _pull_values(
+def pull_values(
     g: Tensor, position: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool
 ) -> tuple[Tensor]:
+    """x_bar for the cotangent g (*batch, wanted) of values."""
     cut, x_bar, more = _Cut(position, tau), torch.empty_like(position), (g.shape[-1],)
     tensors: tuple[Tensor, ...]
     if not cut.alone:
@@ -89,12 +85,6 @@ def _pull_values(
     tensors = position, order, tau, g, factors, cut.scratch, x_bar
     cut.scan(programs_sort.pull_sort_program, tensors, descending, cut.exact, cut.alone, more=more)
     return (x_bar,)
-
-
-def pull_values(g: Tensor, position: Tensor, order: Tensor, factors: Tensor, tau: Tensor, descending: bool) -> Tensor:
-    """x_bar for the cotangent g (*batch, wanted) of values."""
-    (x_bar,) = _pull_values(g, position, order, factors, tau, descending)
-    return x_bar  # type: ignore[no-any-return]
 
 
 @replayed(lambda where, x, k, tau: ((x, k, tau), None))
@@ -172,7 +162,7 @@ class _Cut:
         self.tiles = -(-self.n // self.tile)
         self.warps = _warps(self.tile)
         self.group = step(self.tiles, tuning.SOFT_CARRIED, 4, 16)
-        self.scratch = tau  # one tile needs none; the mask's carries are of float64 rows, too
+        self.scratch = tau  # a row of one tile needs none, except a mask's in float64
         if not self.alone or self.exact:
             self.scratch = x.new_empty((self.h, ROOM.value, self.tiles), dtype=torch.float64)
 
