@@ -13,7 +13,7 @@ from laplex._triton.launch import Launch, state
 from laplex._triton.recording import recorded
 from laplex._triton.repetition import replay_of
 from laplex._triton.states import carry, launch
-from laplex.gp import _process
+from laplex.gp import _kernel, _process
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
 SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
@@ -104,6 +104,35 @@ def derivatives_of_parameters(t, y, noise):
 def test_derivatives_of_parameters(on):
     for got, want in both(on, derivatives_of_parameters, *drawn(9)):
         torch.testing.assert_close(got, want, rtol=1e-6 if got.dtype == torch.float32 else 1e-8, atol=1e-8)
+
+
+def derivatives_of_an_overdamped_oscillator(t, y, noise):
+    quality = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    value = gp.GaussianProcess(gp.SHO(3.0, quality), t, diag=noise).log_likelihood(y).sum()
+    (first,) = torch.autograd.grad(value, quality, create_graph=True)
+    return value.detach(), first.detach(), *torch.autograd.grad(first, quality)
+
+
+def test_blocks_that_depend_on_a_parameter(on, monkeypatch):
+    """Parameters on a GPU are not looked at, but their copies on the host are, in both directions."""
+    given = drawn(9)
+    on(cpp)
+    want = derivatives_of_an_overdamped_oscillator(*given)
+    on(launch)
+    copies, extremes = [], _kernel._extremes
+
+    def copied(tensor):
+        copies.append(tensor.clone())
+        return copies[-1]
+
+    def seen(value):
+        known = not isinstance(value, torch.Tensor) or value.data_ptr() in [one.data_ptr() for one in copies]
+        return extremes(value) if known else []
+
+    monkeypatch.setattr(torch.Tensor, "cpu", copied)
+    monkeypatch.setattr(_kernel, "_extremes", seen)
+    got = derivatives_of_an_overdamped_oscillator(*given)
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
 def test_the_arithmetic_of_a_kernel_is_one_node(on):

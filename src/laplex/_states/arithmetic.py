@@ -88,11 +88,9 @@ def _differentiable(
     """The gradients, as differentiable functions of the parameters."""
 
     def numbers(*given: Tensor) -> Tensor:
-        rest = iter(given)
-        blocks = blocks_only(components(lambda _: next(rest).double().reshape(())))
-        made = stacked(
-            blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype, device=bar.device).reshape(1)
-        )
-        return torch.cat(made[1:], -1)[0]
+        rest = iter(given)  # on the host, too: a kernel may look at them to choose its blocks
+        blocks = blocks_only(components(lambda _: next(rest).cpu().double().reshape(())))
+        made = stacked(blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
+        return torch.cat(made[1:], -1)[0].to(bar.device)
 
     return bars_through(numbers, tuple(apart(parameters)), bar, needed)
