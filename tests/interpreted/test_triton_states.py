@@ -8,7 +8,7 @@ import torch
 from laplex import gp
 from laplex._states import arithmetic, chain, cpp, likelihood, walk
 from laplex._states.blocks import stacked
-from laplex._triton import tuning
+from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, state
 from laplex._triton.recording import recorded
 from laplex._triton.repetition import replay_of
@@ -273,3 +273,39 @@ def test_all_launches_can_be_replayed(name, in_order, on, monkeypatch):
     for recording, results, more in ((forward, (totals, *saved), ()), (backward, gradients, (*saved, *bars))):
         assert not recording.failed
         assert replay_of(recording, launch._inputs(*given, *more)[0], results) is not None
+
+
+REPLAYED = {
+    "no parameter": lambda: gp.Matern32(1.0),
+    "one": lambda one: gp.Exponential(one),
+    "two, one of them twice": lambda one, other: gp.SHO(one, other, one),
+    "a sum": lambda one, other: gp.Matern52(one) + gp.Exponential(other, one),
+}
+
+
+def drawn_value(make, shape, in_order, seed):
+    """A likelihood, again without gradients, and the gradients of all that it depends on, of numbers drawn anew."""
+    torch.manual_seed(seed)
+    t = 5 * torch.rand(shape, dtype=torch.float64)
+    t = t.sort(-1).values if in_order else t
+    y, noise, bar = torch.randn_like(t), torch.rand_like(t) + 0.1, torch.randn(shape[:-1], dtype=torch.float64)
+    parameters = [torch.rand((), dtype=torch.float64) + 0.7 for _ in range(make.__code__.co_argcount)]
+    inputs = [one.requires_grad_() for one in (t, y, noise, *parameters)]
+    process = gp.GaussianProcess(make(*parameters), t, diag=noise)
+    value = process.log_likelihood(y)
+    with torch.no_grad():
+        again = process.log_likelihood(y)
+    return value.detach(), again, *torch.autograd.grad(value, inputs, bar)
+
+
+@pytest.mark.parametrize("make", REPLAYED.values(), ids=REPLAYED)
+@pytest.mark.parametrize("shape", [(1,), (1, 2), (11,), (2, 11)], ids=str)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_replays(make, shape, in_order, on, operators, replayed, monkeypatch):
+    """The first call is recorded; the others launch its programs again on numbers of their own."""
+    monkeypatch.setattr(replay, "_in_one_piece", lambda inputs: all(one.is_contiguous() for one in inputs))
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    for seed in range(3):
+        for got, want in both(on, drawn_value, make, shape, in_order, seed):
+            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-9)
+    assert operators.used >= 4

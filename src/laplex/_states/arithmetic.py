@@ -44,7 +44,7 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
         numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
         blocks = blocks_only(components(lambda _: next(numbers)))
-    except (ArithmeticError, TypeError, StopIteration):
+    except (ArithmeticError, TypeError):
         return None  # tensors, which the kernel is then given, divide by 0, and more
     if blocks is None:
         return None

@@ -29,6 +29,7 @@ class Density(NamedTuple):
     value: Tensor  # (*batch): the logarithm of the density
     loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
     failed: Tensor | array[int]  # (h,): the first point without a positive pivot, or -1
+    variance: Real | Tensor  # k(0), a number or (h,)
 
 
 def walkable(*tensors: Tensor) -> bool:
@@ -125,8 +126,10 @@ class Walk:
         """Of observations y (*batch, n) with noise; in t, diag and the parameters it is differentiable, too."""
         inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
         if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
-            return Density(*_Walk.apply(self, *inputs))
-        return Density(*self.run(*inputs[1:3], keep=False)[:3])
+            value, loss, failed = _Walk.apply(self, *inputs)
+        else:
+            value, loss, failed, _ = self.run(*inputs[1:3], keep=False)
+        return Density(value, loss, failed, self.numbers.variance)
 
     def run(self, diag: Tensor, y: Tensor, *, keep: bool) -> tuple[Any, ...]:
         """The fields of a Density, and what the pullback starts from."""
