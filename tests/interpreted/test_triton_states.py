@@ -308,4 +308,4 @@ def test_replays(make, shape, in_order, on, operators, replayed, monkeypatch):
     for seed in range(3):
         for got, want in both(on, drawn_value, make, shape, in_order, seed):
             torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-9)
-    assert operators.used >= 4
+    assert operators.used >= 3  # of three draws two at least are both in order, or both not
