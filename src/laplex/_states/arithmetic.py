@@ -90,7 +90,7 @@ def _differentiable(
     def numbers(*given: Tensor) -> Tensor:
         rest = iter(given)  # on the host, too: a kernel may look at them to choose its blocks
         blocks = blocks_only(components(lambda _: next(rest).cpu().double().reshape(())))
-        made = stacked(blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
-        return torch.cat(made[1:], -1)[0].to(bar.device)
+        parts = stacked(blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
+        return torch.cat(parts[1:], -1)[0].to(bar.device)
 
     return bars_through(numbers, tuple(apart(parameters)), bar, needed)

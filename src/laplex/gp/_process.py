@@ -156,9 +156,9 @@ class GaussianProcess:
             return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
         line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
         if not walks and isinstance(line, Line):
-            made = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
-            if made is not None:
-                blocks, variance = made
+            known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
+            if known is not None:
+                blocks, variance = known
                 return self._density_of(block_likelihood(line, blocks, diag, flat), variance)
         return self._density_of(*self._likelihood(self._components(), line, diag, flat))
 
