@@ -21,14 +21,6 @@ def readable(x: Tensor) -> bool:
     return plainly_eager() and plain(x)
 
 
-def read(*numbers: Tensor) -> list[list[float]]:
-    """The values of tensors of one shape, (h,) each: on a GPU with one wait for all."""
-    if numbers[0].device.type == "cpu":
-        return [one.tolist() for one in numbers]
-    values: list[list[float]] = torch.stack([one.detach().double() for one in numbers]).tolist()
-    return values
-
-
 def all_finite(x: Tensor) -> bool:
     """Whether all values of an ordinary tensor are finite."""
     return math.isfinite(x.item()) if x.numel() == 1 else all(map(math.isfinite, extremes(x)))

@@ -20,7 +20,7 @@ from laplex._states.components import Component, joined_readings, joined_steps
 from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
 from laplex._states.order import extremes
-from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, walkable
+from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, read, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
@@ -101,7 +101,6 @@ class GaussianProcess:
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
         counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
         self.series = Series(self.t, batch, counts, ordered=ordered)
-
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
 
     def __repr__(self) -> str:
@@ -133,7 +132,7 @@ class GaussianProcess:
         residual, dtype = self._residual(where, y)
         density = self._density(residual)
         if checks.readable(density.value):  # else the results are NaN where something is wrong
-            values, failed, loss, variance = _read(density)
+            values, loss, failed, variance = density.read()
             self._check_variance(variance)
             if not all(map(math.isfinite, values)):
                 checks.finite_observations(where, residual)
@@ -150,10 +149,10 @@ class GaussianProcess:
         """Of observations minus the mean, y (*batch, n)."""
         series = self.series
         walks = self.exposure is None and walkable(self.t, self._noise, y)
-        read = self._numbers() if walks else None
-        if read is not None:
+        given = self._numbers() if walks else None
+        if given is not None:
             inputs = [series.complete(part) for part in (self.t, self.diag, y)]
-            return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
+            return Walk(given, *series.ordered(), series.counts, self._chain_value).density(*inputs)
         line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
         if not walks and isinstance(line, Line):
             known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
@@ -228,7 +227,7 @@ class GaussianProcess:
         chain = self._chain(self._components(), line)
         factored, failed = factorise(chain)
         if checks.readable(failed):  # else the results are NaN
-            points, variance = checks.read(failed, chain.variance())
+            points, variance = read(failed, chain.variance())
             self._check_variance(variance)
             if max(points) >= 0 and not chain.is_finite() and is_finite(self.kernel):
                 refuse_numbers(self.kernel)
@@ -398,17 +397,3 @@ class GaussianProcess:
     def _given_back(self, values: Tensor) -> Any:
         """Values (..., n) as the caller's times are: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
-
-
-def _read(density: Density) -> list[Any]:
-    """The fields of a density as numbers: lists with one for each series, but k(0) as it is if it is not a tensor.
-
-    On a GPU with one wait.
-    """
-    value, loss, failed, variance = density
-    if isinstance(failed, Tensor) and isinstance(loss, Tensor):
-        if isinstance(variance, Tensor):
-            return list(checks.read(value.reshape(-1), failed, loss, variance))
-        return [*checks.read(value.reshape(-1), failed, loss), variance]
-    values = [value.item()] if value.numel() == 1 else value.reshape(-1).tolist()
-    return [values, list(failed), loss.tolist(), variance]
