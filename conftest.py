@@ -246,7 +246,7 @@ def tensor_at(address, like):
 LAUNCHING = (  # modules of the GPU wing that launch programs
     "order.launch", "scan.launch", "scan.adjacent", "scan.steps", "scan.dense", "short.launch", "distance.launch",
     "formed.launch", "formed.multiply", "layer.formed", "layer.scanned", "gram.launch", "phase.stacks",
-    "phase.spread", "phase.collect", "soft.launch",
+    "phase.spread", "phase.collect", "soft.launch", "states.launch", "states.carry",
 )  # fmt: skip
 
 

@@ -57,3 +57,20 @@ def test_a_parameter_that_moved_out_of_its_range():
     with torch.no_grad():
         quality.fill_(-0.2)
     assert not process.log_likelihood(torch.ones(5)).isfinite()
+
+
+class Counted(gp.CARMA):
+    """A kernel that is not made of blocks, and counts how often its components are asked for."""
+
+    asked = 0
+
+    def components(self):
+        self.asked += 1
+        return super().components()
+
+
+def test_components_are_asked_for_once_as_numbers_and_once_as_tensors():
+    kernel = Counted(torch.tensor([1.0, 2.0]), torch.tensor([1.0]))
+    fresh_process = gp.GaussianProcess(kernel, torch.linspace(0, 1, 5).double(), diag=0.1)
+    fresh_process.log_likelihood(torch.ones(5))
+    assert kernel.asked == 2

@@ -3,8 +3,10 @@
 import math
 import re
 
+import numpy
 import pytest
 import torch
+from torch.linalg import LinAlgError
 
 from laplex import gp
 from processes import as_tensor
@@ -86,7 +88,11 @@ def test_noise_that_says_nothing_is_observed(make):
 T, Y = data()
 KERNEL = gp.Matern32(2.0)
 SPARSE = "must be a dense tensor of real numbers, got one of torch.float64, torch.sparse_coo"
-GENERATOR = "`generator` must be a torch.Generator or None, got int"
+GENERATOR = "`generator` must be None or a torch.Generator, got int"
+
+
+TWO = torch.stack([T, T])
+NOISE_OF_ONE = as_tensor([[0.0], [0.1]])
 
 
 def process(kernel=KERNEL, t=T, **options):
@@ -102,6 +108,35 @@ ERRORS = {
         "log_likelihood: `y`, less the mean, must be at most",
     ),
     "a scale": (lambda: process(gp.Matern52(1e-200)).log_likelihood(Y), "must have squares and inverses in float64"),
+    "a small number": (
+        lambda: process(gp.Matern52(1e-156)).log_likelihood(Y),
+        "squares and inverses in float64, got Ma",
+    ),
+    "a small number, given y": (
+        lambda: process(gp.SHO(1e-156)).condition(Y),
+        "squares and inverses in float64, got SHO",
+    ),
+    "a short wave": (lambda: process(gp.Cosine(1e-170)).log_likelihood(Y), "squares and inverses in float64, got Cos"),
+    "a short wave, given y": (
+        lambda: process(gp.Cosine(1e-170)).condition(Y),
+        "squares and inverses in float64, got C",
+    ),
+    "a variance below 1": (
+        lambda: process(gp.Matern32(2.0, 1e-100), diag=0.0).log_likelihood(Y),
+        "must be from 1e-150 to 1e+150, got 1e-200; use other units for y",
+    ),
+    "the first variance of two": (
+        lambda: process(gp.Matern32(2.0, as_tensor([1e-100, 10.0])), TWO, diag=0.0).log_likelihood(torch.stack([Y, Y])),
+        "must be from 1e-150 to 1e+150, got 1e-200; use other units for y",
+    ),
+    "noise of another series": (
+        lambda: process(gp.Matern32(2.0, 1e-100), TWO, diag=NOISE_OF_ONE).log_likelihood(torch.stack([Y, Y])),
+        "must be from 1e-150 to 1e+150, got 1e-200; use other units for y",
+    ),
+    "a negative batch_shape": (
+        lambda: gp.trainable(KERNEL, batch_shape=(-1,)),
+        "trainable: `batch_shape` must be at least 1, got -1",
+    ),
     "an empty scale": (lambda: gp.Matern32(torch.ones(0)), "Matern32: `scale` must have a number, got an empty tensor"),
 }
 TYPES = {
@@ -121,6 +156,10 @@ TYPES = {
     "generator of posterior draws": (lambda: process().condition(Y).sample(generator=3), f"sample: {GENERATOR}"),
     "generator of fit": (lambda: gp.fit(process(), Y, generator=3), f"laplex.gp.fit: {GENERATOR}"),
     "batch_shape": (lambda: gp.trainable(KERNEL, batch_shape=3), "`batch_shape` must be a tuple of positive integers"),
+    "a batch_shape of text": (
+        lambda: gp.trainable(KERNEL, batch_shape=("3",)),
+        "`batch_shape` must be a whole number, got '3'",
+    ),
 }
 
 
@@ -134,3 +173,43 @@ def test_values(call, message):
 def test_types(call, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         call()
+
+
+def test_sizes_of_a_batch_may_be_integers_of_numpy():
+    assert gp.trainable(KERNEL, batch_shape=(numpy.int64(3),)).batch_shape == (3,)
+
+
+@pytest.mark.parametrize("method", ["log_likelihood", "condition"])
+def test_a_variance_of_zero_is_not_positive_definite(method):
+    one = gp.GaussianProcess(gp.Linear(1.0, 0.0), torch.zeros(1, dtype=torch.float64), diag=0.0)
+    with pytest.raises(
+        LinAlgError, match="at time 0 of series 0 the variance, given the times before, is not positive"
+    ):
+        getattr(one, method)(torch.ones(1, dtype=torch.float64))
+
+
+NAN, ONE = as_tensor([math.nan]), as_tensor([1.0])
+NOT_FINITE = {
+    "states": lambda: gp.StateSpace(-ONE[:, None], NAN[:, None], ONE),
+    "coefficients": lambda: gp.CARMA(as_tensor([1.0, 2.0]), NAN),
+    "bands": lambda: gp.Bands(KERNEL, NAN),
+}
+
+
+@pytest.mark.parametrize("make", NOT_FINITE.values(), ids=NOT_FINITE)
+def test_tensors_that_are_not_finite_are_not_a_matter_of_units(make):
+    band = {"band": torch.zeros(N, dtype=torch.int64)} if make is NOT_FINITE["bands"] else {}
+    with pytest.raises(LinAlgError, match="check the kernel's parameters"):
+        process(make(), **band).log_likelihood(Y)
+
+
+def test_what_has_no_squares_of_variances_has_no_limit():
+    """Predictions are linear in y."""
+    variance = process(gp.Matern32(2.0, 1e-80), diag=0.0).distribution().variance
+    torch.testing.assert_close(variance, torch.full_like(T, 1e-160), rtol=1e-12, atol=0.0)
+    for got, want in ((process().predict(1e151 * Y), process().predict(Y)), (loo(1e151 * Y), loo(Y))):
+        torch.testing.assert_close(got / 1e151, want, rtol=1e-9, atol=1e-9)
+
+
+def loo(y):
+    return process().leave_one_out(y).mean

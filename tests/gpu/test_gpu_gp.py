@@ -79,6 +79,20 @@ def test_the_same_bits_again():
     assert process.log_likelihood(y) == process.log_likelihood(y)
 
 
+@pytest.mark.parametrize("quality", [0.05, 0.3, 3.0])
+def test_second_derivatives_of_a_quality(quality):
+    """Far below 1/2 an oscillator is two blocks; which it is must not depend on the direction."""
+    torch.manual_seed(0)
+    t, y = 10 * torch.rand(50).double(), torch.randn(50).double()
+    outcomes = []
+    for device in ("cuda", "cpu"):
+        one = torch.tensor(quality, dtype=torch.float64, device=device, requires_grad=True)
+        value = gp.GaussianProcess(gp.SHO(3.0, one), t.to(device), diag=0.1).log_likelihood(y.to(device))
+        (first,) = torch.autograd.grad(value, one, create_graph=True)
+        outcomes.append([part.detach().cpu() for part in (value, first, *torch.autograd.grad(first, one))])
+    torch.testing.assert_close(*outcomes, rtol=1e-8, atol=1e-8)
+
+
 def test_a_matrix_that_is_not_positive_definite():
     t = torch.tensor([0.0, 1.0, 2.0, 2.0, 3.0], dtype=torch.float64, device="cuda")
     process = gp.GaussianProcess(gp.Matern32(2.0), t, diag=0.0)

@@ -8,12 +8,12 @@ import torch
 from laplex import gp
 from laplex._states import arithmetic, chain, cpp, likelihood, walk
 from laplex._states.blocks import stacked
-from laplex._triton import tuning
+from laplex._triton import replay, tuning
 from laplex._triton.launch import Launch, state
 from laplex._triton.recording import recorded
 from laplex._triton.repetition import replay_of
 from laplex._triton.states import carry, launch
-from laplex.gp import _process
+from laplex.gp import _kernel, _process
 
 pytestmark = pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
 SMALL = {"STATE_CHUNK": 4, "STATE_LANES": (4, 1, 2), "STATE_GROUP": 2, "STATE_STAGED": 8, "STATE_SUMMED": 4}
@@ -104,6 +104,35 @@ def derivatives_of_parameters(t, y, noise):
 def test_derivatives_of_parameters(on):
     for got, want in both(on, derivatives_of_parameters, *drawn(9)):
         torch.testing.assert_close(got, want, rtol=1e-6 if got.dtype == torch.float32 else 1e-8, atol=1e-8)
+
+
+def derivatives_of_an_overdamped_oscillator(t, y, noise):
+    quality = torch.tensor(0.05, dtype=torch.float64, requires_grad=True)
+    value = gp.GaussianProcess(gp.SHO(3.0, quality), t, diag=noise).log_likelihood(y).sum()
+    (first,) = torch.autograd.grad(value, quality, create_graph=True)
+    return value.detach(), first.detach(), *torch.autograd.grad(first, quality)
+
+
+def test_blocks_that_depend_on_a_parameter(on, monkeypatch):
+    """Parameters on a GPU are not looked at, but their copies on the host are, in both directions."""
+    given = drawn(9)
+    on(cpp)
+    want = derivatives_of_an_overdamped_oscillator(*given)
+    on(launch)
+    copies, extremes = [], _kernel._extremes
+
+    def copied(tensor):
+        copies.append(tensor.clone())
+        return copies[-1]
+
+    def seen(value):
+        known = not isinstance(value, torch.Tensor) or value.data_ptr() in [one.data_ptr() for one in copies]
+        return extremes(value) if known else []
+
+    monkeypatch.setattr(torch.Tensor, "cpu", copied)
+    monkeypatch.setattr(_kernel, "_extremes", seen)
+    got = derivatives_of_an_overdamped_oscillator(*given)
+    torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-8)
 
 
 def test_the_arithmetic_of_a_kernel_is_one_node(on):
@@ -244,3 +273,39 @@ def test_all_launches_can_be_replayed(name, in_order, on, monkeypatch):
     for recording, results, more in ((forward, (totals, *saved), ()), (backward, gradients, (*saved, *bars))):
         assert not recording.failed
         assert replay_of(recording, launch._inputs(*given, *more)[0], results) is not None
+
+
+REPLAYED = {
+    "no parameter": lambda: gp.Matern32(1.0),
+    "one": lambda one: gp.Exponential(one),
+    "two, one of them twice": lambda one, other: gp.SHO(one, other, one),
+    "a sum": lambda one, other: gp.Matern52(one) + gp.Exponential(other, one),
+}
+
+
+def drawn_value(make, shape, in_order, seed):
+    """A likelihood, again without gradients, and the gradients of all that it depends on, of numbers drawn anew."""
+    torch.manual_seed(seed)
+    t = 5 * torch.rand(shape, dtype=torch.float64)
+    t = t.sort(-1).values if in_order else t
+    y, noise, bar = torch.randn_like(t), torch.rand_like(t) + 0.1, torch.randn(shape[:-1], dtype=torch.float64)
+    parameters = [torch.rand((), dtype=torch.float64) + 0.7 for _ in range(make.__code__.co_argcount)]
+    inputs = [one.requires_grad_() for one in (t, y, noise, *parameters)]
+    process = gp.GaussianProcess(make(*parameters), t, diag=noise)
+    value = process.log_likelihood(y)
+    with torch.no_grad():
+        again = process.log_likelihood(y)
+    return value.detach(), again, *torch.autograd.grad(value, inputs, bar)
+
+
+@pytest.mark.parametrize("make", REPLAYED.values(), ids=REPLAYED)
+@pytest.mark.parametrize("shape", [(1,), (1, 2), (11,), (2, 11)], ids=str)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_replays(make, shape, in_order, on, operators, replayed, monkeypatch):
+    """The first call is recorded; the others launch its programs again on numbers of their own."""
+    monkeypatch.setattr(replay, "_in_one_piece", lambda inputs: all(one.is_contiguous() for one in inputs))
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 0, raising=False)
+    for seed in range(3):
+        for got, want in both(on, drawn_value, make, shape, in_order, seed):
+            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-9)
+    assert operators.used >= 3  # of three draws two at least are both in order, or both not

@@ -44,7 +44,7 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
         numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
         blocks = blocks_only(components(lambda _: next(numbers)))
-    except (ArithmeticError, TypeError, StopIteration):
+    except (ArithmeticError, TypeError):
         return None  # tensors, which the kernel is then given, divide by 0, and more
     if blocks is None:
         return None
@@ -88,11 +88,9 @@ def _differentiable(
     """The gradients, as differentiable functions of the parameters."""
 
     def numbers(*given: Tensor) -> Tensor:
-        rest = iter(given)
-        blocks = blocks_only(components(lambda _: next(rest).double().reshape(())))
-        made = stacked(
-            blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype, device=bar.device).reshape(1)
-        )
-        return torch.cat(made[1:], -1)[0]
+        rest = iter(given)  # on the host, too: a kernel may look at them to choose its blocks
+        blocks = blocks_only(components(lambda _: next(rest).cpu().double().reshape(())))
+        parts = stacked(blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
+        return torch.cat(parts[1:], -1)[0].to(bar.device)
 
     return bars_through(numbers, tuple(apart(parameters)), bar, needed)

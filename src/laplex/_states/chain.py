@@ -26,6 +26,14 @@ class Chain(NamedTuple):
     q: Tensor  # (h, n, s)
     diag: Tensor  # (h, n): infinite where nothing is observed
 
+    def variance(self) -> Tensor:
+        """The largest of p^T q, (h,), without gradients."""
+        return (self.p.detach() * self.q.detach()).sum(-1).amax(-1)
+
+    def is_finite(self) -> bool:
+        """Whether all numbers are but those of diag."""
+        return all(bool(part.isfinite().all()) for part in (self.steps, self.p, self.q))
+
     def apply(self, x: Tensor) -> Tensor:
         """(A - diag) x for x (h, n, m)."""
         arriving = scan(self.steps, self.q[..., None] * x[..., None, :])  # with the point's own q x

@@ -107,7 +107,7 @@ class _Likelihood(torch.autograd.Function):
         return quad, logdet, loss, failed
 
     @staticmethod
-    def backward(ctx: Any, quad_bar: Tensor, logdet_bar: Tensor, *_: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, quad_bar: Tensor | None, logdet_bar: Tensor | None, *_: Any) -> tuple[Any, ...]:
         tensors, others = ctx.saved_tensors[:6], iter(ctx.saved_tensors[6:])
         quad_bar, logdet_bar = (
             tensors[0].new_zeros(len(tensors[0])) if g is None else g for g in (quad_bar, logdet_bar)

@@ -29,7 +29,9 @@ def sort_times(t: Tensor, counts: Tensor | None, ordered: bool | None = None) ->
         if not core.sort_times(t.data_ptr(), numbers, *places, *t.shape, torch.get_num_threads()):
             return order, times
     t = _cut(t, counts)
-    if _in_order(t) if ordered is None else ordered:
+    if ordered is None:
+        ordered = _in_order(t)
+    if ordered:
         return None, t
     # NaN is last.
     order = torch.argsort(t, dim=-1, stable=True).contiguous()

@@ -29,6 +29,25 @@ class Density(NamedTuple):
     value: Tensor  # (*batch): the logarithm of the density
     loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
     failed: Tensor | array[int]  # (h,): the first point without a positive pivot, or -1
+    variance: Real | Tensor  # k(0), a number or (h,)
+
+    def read(self) -> list[Any]:
+        """The values, losses, failures and k(0): lists, but k(0) as it is if it is not a tensor."""
+        value, loss, failed, variance = self
+        if isinstance(failed, Tensor) and isinstance(loss, Tensor):
+            if isinstance(variance, Tensor):
+                return list(read(value.reshape(-1), loss, failed, variance))
+            return [*read(value.reshape(-1), loss, failed), variance]
+        values = [value.item()] if value.numel() == 1 else value.reshape(-1).tolist()
+        return [values, loss.tolist(), list(failed), variance]
+
+
+def read(*values: Tensor) -> list[list[float]]:
+    """The numbers of tensors of one shape, (h,) each: on a GPU with one wait for all."""
+    if values[0].device.type == "cpu":
+        return [one.tolist() for one in values]
+    lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()
+    return lists
 
 
 def walkable(*tensors: Tensor) -> bool:
@@ -125,8 +144,10 @@ class Walk:
         """Of observations y (*batch, n) with noise; in t, diag and the parameters it is differentiable, too."""
         inputs = t, steady(diag), y.contiguous(), *self.numbers.parameters
         if torch.is_grad_enabled() and any([one.requires_grad for one in inputs]):
-            return Density(*_Walk.apply(self, *inputs))
-        return Density(*self.run(*inputs[1:3], keep=False)[:3])
+            value, loss, failed = _Walk.apply(self, *inputs)
+        else:
+            value, loss, failed, _ = self.run(*inputs[1:3], keep=False)
+        return Density(value, loss, failed, self.numbers.variance)
 
     def run(self, diag: Tensor, y: Tensor, *, keep: bool) -> tuple[Any, ...]:
         """The fields of a Density, and what the pullback starts from."""

@@ -13,20 +13,12 @@ from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.order import extremes, survey
 from laplex.gp._kernel import Kernel
 from laplex.gp._range import WHERE as WHERE
-from laplex.gp._range import check_noise, check_observations
+from laplex.gp._range import check_noise
 
 
 def readable(x: Tensor) -> bool:
     """Whether the values of a tensor can be read: not in a graph or under a transform."""
     return plainly_eager() and plain(x)
-
-
-def read(*numbers: Tensor) -> list[list[float]]:
-    """The values of tensors of one shape, (h,) each: on a GPU with one wait for all."""
-    if numbers[0].device.type == "cpu":
-        return [one.tolist() for one in numbers]
-    values: list[list[float]] = torch.stack([one.detach().double() for one in numbers]).tolist()
-    return values
 
 
 def all_finite(x: Tensor) -> bool:
@@ -45,7 +37,7 @@ def is_kernel(where: str, kernel: Any) -> None:
 
 def times(where: str, name: str, t: Any) -> Tensor:
     """Times (*batch, n) in float64; they must be finite where values can be read."""
-    checked = times_of_any_value(where, name, t)
+    checked = shaped_times(where, name, t)
     if readable(checked):
         finite_times(where, name, all_finite(checked))
     return checked
@@ -57,7 +49,7 @@ def finite_times(where: str, name: str, finite: bool) -> None:
         raise ValueError(f"{where}: `{name}` must be finite, got NaN or infinity; leave such times out")
 
 
-def times_of_any_value(where: str, name: str, t: Any) -> Tensor:
+def shaped_times(where: str, name: str, t: Any) -> Tensor:
     """Times (*batch, n) in float64."""
     if not isinstance(t, Tensor) or not t.is_floating_point():
         got = f"a tensor of {t.dtype}" if isinstance(t, Tensor) else type(t).__name__
@@ -135,8 +127,8 @@ def noise(diag: Any, yerr: Any, t: Tensor, batch: torch.Size) -> Noise:
     return Noise(given, over_times(name, given, t, batch), diag is None)
 
 
-def values(t: Tensor, noise: Noise) -> bool | None:
-    """Raise unless times and noise can be such, where they can be read. Whether times are in order, if that is known.
+def check_values(t: Tensor, noise: Noise) -> bool | None:
+    """Raise if times or noise have bad values, where they can be read. Whether times are in order, if that is known.
 
     Times and noise are of any shape; on a GPU both are read at once.
     """
@@ -145,16 +137,16 @@ def values(t: Tensor, noise: Noise) -> bool | None:
             finite_times(WHERE, "t", all_finite(t))
         return None
     if not readable(t):
-        possible_noise(noise, *extremes(noise.given))
+        check_noise_range(noise, *extremes(noise.given))
         return None
     (first, last, *of_noise), ordered = survey(t, noise.given)
     finite_times(WHERE, "t", math.isfinite(first) and math.isfinite(last))
-    possible_noise(noise, *of_noise)
+    check_noise_range(noise, *of_noise)
     return ordered
 
 
-def possible_noise(noise: Noise, smallest: float, largest: float) -> None:
-    """Raise unless a noise can have these extremes."""
+def check_noise_range(noise: Noise, smallest: float, largest: float) -> None:
+    """Raise if a noise is negative, infinite or too large; given are its extremes."""
     name = "yerr" if noise.is_deviation else "diag"
     if not smallest >= 0:
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {smallest:g}")
@@ -204,16 +196,6 @@ def dense_real(where: str, name: str, value: Tensor) -> None:
         )
 
 
-def generator(where: str, generator: Any, device: torch.device | None = None) -> None:
-    """Raise unless it is a random generator, on a device if one is given, or None."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise TypeError(f"{where}: `generator` must be a torch.Generator or None, got {type(generator).__name__}")
-    if generator is not None and device is not None and generator.device.type != device.type:
-        raise ValueError(
-            f"{where}: `generator` must be on {device.type}, where the times are, got one on {generator.device}"
-        )
-
-
 def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
     """Raise unless a tensor is where the times are; a single number may be on the CPU."""
     if value.device != t.device and not (value.dim() == 0 and value.device.type == "cpu"):
@@ -230,7 +212,6 @@ def finite_observations(where: str, y: Tensor) -> None:
         raise ValueError(
             f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
         )
-    check_observations(where, y.double())
 
 
 def is_mean(where: str, mean: Any) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from laplex._checks.counts import generator as generator_on
 from laplex._small import product, times
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Reading, joined_readings, joined_steps
@@ -108,7 +109,7 @@ class Conditional:
         """
         where = "laplex.gp.Conditional.sample"
         draws = checks.draws(where, size)
-        checks.generator(where, generator, self.process.t.device)
+        generator_on(where, generator, self.process.t.device)
         checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
         n, device = self.process.series.n, self.process.t.device

@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from laplex._checks.counts import generator as generator_on
 from laplex._checks.counts import integer, positive
 from laplex._eager import normal_mode
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._process import GaussianProcess
+from laplex.gp._range import check_observations
 
 WHERE = "laplex.gp.fit"
 SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
@@ -37,11 +39,12 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
         5
     """
     checks.is_kernel("laplex.gp.trainable", kernel)
-    if not isinstance(batch_shape, list | tuple) or not all(isinstance(one, int) and one > 0 for one in batch_shape):
+    if not isinstance(batch_shape, list | tuple):
         raise TypeError(
             f"laplex.gp.trainable: `batch_shape` must be a tuple of positive integers, got {batch_shape!r}; use (3,) "
             "for 3 series"
         )
+    shape = [integer("laplex.gp.trainable", "batch_shape", one) for one in batch_shape]
     copied = copy.deepcopy(kernel, {id(one): one for one in _tensors(kernel)})
     for part in _parts(copied):
         numbers = {name: float(part.__dict__[name]) for name in part.names if name in part.__dict__}
@@ -49,9 +52,9 @@ def trainable(kernel: Kernel, *, batch_shape: Sequence[int] = ()) -> Kernel:
         for name, number in numbers.items():
             delattr(part, name)
             if name in part.signed:
-                part.register_parameter(name, _parameter(batch_shape, number))
+                part.register_parameter(name, _parameter(shape, number))
             else:
-                logs[name] = _parameter(batch_shape, math.log(number))
+                logs[name] = _parameter(shape, math.log(number))
         if len(logs):
             part.logs = logs
     return copied
@@ -115,7 +118,7 @@ def fit(
         raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
     integer(WHERE, "restarts", restarts, 0)
     integer(WHERE, "max_iter", max_iter)
-    checks.generator(WHERE, generator)
+    generator_on(WHERE, generator, getattr(generator, "device", process.t.device))
     with normal_mode():
         return _best(
             _Search(process, y, None if noise is None else positive(WHERE, "noise", noise)),
@@ -150,7 +153,9 @@ class _Search:
         self.begin = self.values()
         residual = self.process._residual(WHERE, y)[0]
         checks.finite_observations(WHERE, residual.detach())
-        self.process._density(residual)  # raises what the search would take for a refusal
+        # Raises what the search would take for a refusal.
+        check_observations(WHERE, residual.detach())
+        self.process._check_variance(self.process._density(residual).variance)
 
     def parameters(self) -> list[Tensor]:
         mean = self.process.mean
@@ -191,6 +196,7 @@ class _Search:
             residual, _ = process._residual(WHERE, self.y)
             try:
                 density = process._density(residual)
+                process._check_variance(density.variance)
             except ValueError:  # of a kernel that refuses these parameters, such as CARMA where its states would grow
                 return self._refuse()
             series = self.process.series

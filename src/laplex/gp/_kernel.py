@@ -159,16 +159,6 @@ class Kernel(nn.Module, ABC):
             values.append(value[..., None, None] if isinstance(value, Tensor) and value.dim() else value)
         return values
 
-    def is_finite(self) -> bool:
-        """Whether all parameters are, and of the sign that they must have; on a GPU with a wait for each."""
-        kernels = [part for part in self.modules() if isinstance(part, Kernel)]
-        return all(kernel._is_finite(name) for kernel in kernels for name in kernel.names)
-
-    def _is_finite(self, name: str) -> bool:
-        value = torch.as_tensor(self._held(name))
-        right_sign = torch.ones_like(value, dtype=torch.bool) if name in self.signed else value > 0
-        return bool((value.isfinite() & right_sign).all())
-
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from laplex._checks.counts import generator as generator_on
 from laplex._checks.solves import warn_of_lost_digits
 from laplex._eager import normal_mode
 from laplex._states.arithmetic import blocks_of_numbers
@@ -19,12 +20,12 @@ from laplex._states.components import Component, joined_readings, joined_steps
 from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
 from laplex._states.order import extremes
-from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, walkable
+from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, read, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
 from laplex.gp._kernel import Kernel
-from laplex.gp._range import check_variance, refuse_numbers
+from laplex.gp._range import check_observations, check_variance, is_finite, refuse_numbers
 from laplex.gp._series import Series, padded, unpadded
 
 Mean = float | Tensor | Callable[[Tensor], Tensor]
@@ -88,19 +89,18 @@ class GaussianProcess:
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.times_of_any_value(checks.WHERE, "t", one) for one in checks.nonempty(t)])
+            t, sizes = padded([checks.shaped_times(checks.WHERE, "t", one) for one in checks.nonempty(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
-            self.t = checks.times_of_any_value(checks.WHERE, "t", t)
+            self.t = checks.shaped_times(checks.WHERE, "t", t)
         batch = checks.batch(self.t, kernel.batch_shape)
         noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
-        ordered = checks.values(self.t, noise)
+        ordered = checks.check_values(self.t, noise)
         self._noise, self._is_deviation = noise.spread, noise.is_deviation
         self.band = checks.bands(checks.WHERE, self._padded("band", band), self.t)
         self.exposure = checks.exposures(exposure, self.t, batch, self.counts, self.band)
         counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
         self.series = Series(self.t, batch, counts, ordered=ordered)
-
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
 
     def __repr__(self) -> str:
@@ -121,7 +121,7 @@ class GaussianProcess:
     def diag(self, value: Any) -> None:
         noise = checks.noise(value, None, self.t, self.series.batch)
         if checks.readable(noise.given):
-            checks.possible_noise(noise, *extremes(noise.given))
+            checks.check_noise_range(noise, *extremes(noise.given))
         self._noise, self._is_deviation = noise.spread, False
 
     # --- Likelihood --------------------------------------------------------------------------------------------------
@@ -132,11 +132,13 @@ class GaussianProcess:
         residual, dtype = self._residual(where, y)
         density = self._density(residual)
         if checks.readable(density.value):  # else the results are NaN where something is wrong
-            values, failed, loss = _read(density)
+            values, loss, failed, variance = density.read()
+            self._check_variance(variance)
             if not all(map(math.isfinite, values)):
                 checks.finite_observations(where, residual)
+                check_observations(where, residual)
             self._check_pivots(where, failed)
-            if any(map(math.isnan, values)) and self.kernel.is_finite():
+            if any(map(math.isnan, values)) and is_finite(self.kernel):
                 refuse_numbers(self.kernel)
             warn_of_lost_digits(where, max(loss))
         if dtype == torch.float64:
@@ -146,21 +148,21 @@ class GaussianProcess:
     def _density(self, y: Tensor) -> Density:
         """Of observations minus the mean, y (*batch, n)."""
         series = self.series
-        if self.exposure is None and walkable(self.t, self._noise, y):
-            read = self._numbers()
-            if read is not None:
-                self._check_variance(read.variance)
-                inputs = [series.complete(part) for part in (self.t, self.diag, y)]
-                return Walk(read, *series.ordered(), series.counts, self._chain_value).density(*inputs)
-        line, h = self._line(), series.batch.numel()
-        read_blocks = blocks_of_numbers(self.kernel.components_by, self.t, h) if isinstance(line, Line) else None
-        if read_blocks is not None and isinstance(line, Line):
-            blocks, variance = read_blocks
-            self._check_variance(variance)
-            result = block_likelihood(line, blocks, self._flat_diag(), series.flat(y))
-        else:
-            result = self._likelihood(self._components(), line, self._flat_diag(), series.flat(y))
-        return Density(series.shaped(self._value(result)), result.loss, result.failed)
+        walks = self.exposure is None and walkable(self.t, self._noise, y)
+        given = self._numbers() if walks else None
+        if given is not None:
+            inputs = [series.complete(part) for part in (self.t, self.diag, y)]
+            return Walk(given, *series.ordered(), series.counts, self._chain_value).density(*inputs)
+        line, diag, flat = self._line(), self._flat_diag(), series.flat(y)
+        if not walks and isinstance(line, Line):
+            known = blocks_of_numbers(self.kernel.components_by, self.t, series.batch.numel())
+            if known is not None:
+                blocks, variance = known
+                return self._density_of(block_likelihood(line, blocks, diag, flat), variance)
+        return self._density_of(*self._likelihood(self._components(), line, diag, flat))
+
+    def _density_of(self, result: Result, variance: float | Tensor) -> Density:
+        return Density(self.series.shaped(self._value(result)), result.loss, result.failed, variance)
 
     def _numbers(self) -> Numbers | None:
         """Those of the kernel, if it is made of blocks by arithmetic alone."""
@@ -176,19 +178,23 @@ class GaussianProcess:
         components = self.kernel.components_by(lambda _: next(rest).double())
         flat = [part.reshape(-1, series.n) for part in (t, diag, y)]
         line = line_between(flat[0], series.ordered()[1], series.counts)
-        return series.shaped(self._value(self._likelihood(components, line, *flat[1:])))
+        return series.shaped(self._value(self._likelihood(components, line, *flat[1:])[0]))
 
     def _value(self, result: Result) -> Tensor:
         n = self.series.n if self.series.counts is None else self.series.counts.double()
         return -0.5 * (result.quad + result.logdet + n * math.log(2 * math.pi))
 
-    def _likelihood(self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor) -> Result:
-        """As a chain of states; diag and y (h, n) in the caller's order."""
+    def _likelihood(
+        self, components: Sequence[Component], line: Line | Events, diag: Tensor, y: Tensor
+    ) -> tuple[Result, float | Tensor]:
+        """As a chain of states, and k(0); diag and y (h, n) in the caller's order."""
         blocks = blocks_only(components)
         if blocks is not None and isinstance(line, Line):
-            self._check_variance(variance_of(blocks))
-            return block_likelihood(line, stacked(blocks, self.series.spread), diag, y)
-        return chain_likelihood(line, self._chain(components, line), line.take(y))
+            variance = variance_of(blocks)
+            variance = self.series.spread(variance.detach()) if isinstance(variance, Tensor) else variance
+            return block_likelihood(line, stacked(blocks, self.series.spread), diag, y), variance
+        chain = self._chain(components, line)
+        return chain_likelihood(line, chain, line.take(y)), chain.variance()
 
     def _flat_diag(self) -> Tensor:
         """(h, n); held in one piece where nobody asks for its gradient."""
@@ -214,14 +220,18 @@ class GaussianProcess:
         steps = joined_steps(components, line.gaps, series.spread)
         band = None if self.band is None else line.take(series.flat(self.band)).long()
         p, q = joined_readings(components, line.take(series.t), band, series.spread)
-        self._check_variance((p.detach() * q.detach()).sum(-1).amax(-1))
         return Chain(steps, p, q, line.masked(line.take(self._flat_diag())))
 
     def _factored(self, where: str) -> tuple[Factored, Line | Events]:
         line = self._line()
-        factored, failed = factorise(self._chain(self._components(), line))
+        chain = self._chain(self._components(), line)
+        factored, failed = factorise(chain)
         if checks.readable(failed):  # else the results are NaN
-            self._check_pivots(where, *checks.read(failed))
+            points, variance = read(failed, chain.variance())
+            self._check_variance(variance)
+            if max(points) >= 0 and not chain.is_finite() and is_finite(self.kernel):
+                refuse_numbers(self.kernel)
+            self._check_pivots(where, points)
         return factored, line
 
     def _components(self) -> list[Component]:
@@ -320,7 +330,7 @@ class GaussianProcess:
         """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
         where = f"{checks.WHERE}.sample"
         draws = checks.draws(where, size)
-        checks.generator(where, generator, self.t.device)
+        generator_on(where, generator, self.t.device)
         factored, line = self._factored(where)
         drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
         values = self.series.shaped(drawn).movedim(-1, 0)
@@ -387,11 +397,3 @@ class GaussianProcess:
     def _given_back(self, values: Tensor) -> Any:
         """Values (..., n) as the caller's times are: one tensor, or one for each series."""
         return values if self.counts is None else unpadded(values, self.counts)
-
-
-def _read(density: Density) -> list[list[float]]:
-    """The values, the points without a positive pivot and the losses, of all series; on a GPU with one wait."""
-    if isinstance(density.failed, Tensor) and isinstance(density.loss, Tensor):
-        return checks.read(density.value.reshape(-1), density.failed, density.loss)
-    values = [density.value.item()] if density.value.numel() == 1 else density.value.reshape(-1).tolist()
-    return [values, list(density.failed), density.loss.tolist()]

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+import numpy
+import torch
 from torch import Tensor
 
-from laplex._eager import plain, plainly_eager
+from laplex._eager import plain
 from laplex._states.order import extremes
 from laplex.gp._kernel import Kernel
 
@@ -18,20 +20,21 @@ LARGEST_NOISE = 1e300  # a variance whose inverse is a normal number
 
 
 def check_variance(variance: Any, kernel: Kernel, diag: Callable[[], Tensor]) -> None:
-    """Raise if squares of variances leave float64; given is k(0), a number or one for each series, and the noise."""
-    if isinstance(variance, Tensor):
-        if not (plainly_eager() and plain(variance)):
-            return
-        variance = variance.detach().cpu().numpy()
-    smallest, largest = (variance, variance) if isinstance(variance, float) else (variance.min(), variance.max())
-    if math.isnan(largest) and kernel.is_finite():
+    """Raise if squares of variances leave float64; given is k(0), a number or one for each series, and the noise.
+
+    Where there is noise, the rest may be small. Where all is 0, the matrix is not positive definite, which shows later.
+    """
+    each = variance.detach().cpu().numpy() if isinstance(variance, Tensor) else variance
+    smallest, largest = (each, each) if isinstance(each, float) else (numpy.min(each), numpy.max(each))
+    if math.isnan(largest) and is_finite(kernel):
         refuse_numbers(kernel)
-    if smallest < SMALLEST and plainly_eager() and plain(noise := diag()):
-        smallest = max(smallest, extremes(noise)[1])  # where there is noise, the rest may be small
+    if smallest < SMALLEST and plain(noise := diag()):
+        each = numpy.maximum(each, noise.detach().amax(-1).reshape(-1).cpu().numpy())
+        smallest = numpy.min(each[each > 0], initial=math.inf)
     if smallest < SMALLEST or largest > LARGEST:
         raise ValueError(
             f"{WHERE}: the variance of the process, with its noise, must be from {SMALLEST:g} to {LARGEST:g}, got "
-            f"{largest if largest > 1 else smallest:g}; use other units for y"
+            f"{smallest if smallest < SMALLEST else largest:g}; use other units for y"
         )
 
 
@@ -56,3 +59,17 @@ def refuse_numbers(kernel: Kernel) -> NoReturn:
     raise ValueError(
         f"{WHERE}: the numbers of `kernel` must have squares and inverses in float64, got {kernel}; use other units"
     )
+
+
+def is_finite(kernel: Kernel) -> bool:
+    """Whether all numbers of a kernel are, and of the sign that they must have; on a GPU with a wait for each."""
+    parts = [part for part in kernel.modules() if isinstance(part, Kernel)]
+    named = [(part, name) for part in parts for name in part.names]
+    tensors = [*kernel.parameters(), *kernel.buffers()]
+    return all(bool(one.isfinite().all()) for one in tensors) and all(_is_possible(*one) for one in named)
+
+
+def _is_possible(kernel: Kernel, name: str) -> bool:
+    value = torch.as_tensor(getattr(kernel, name), dtype=torch.float64)
+    right_sign = torch.ones_like(value, dtype=torch.bool) if name in kernel.signed else value > 0
+    return bool((value.isfinite() & right_sign).all())
