@@ -139,12 +139,13 @@ def _pull(
     kinds: tuple[int, ...],
     order: Tensor | None,
     counts: Tensor | None,
-    entries: Tensor,
-    maps: Tensor,
-    quad_bar: Tensor,
-    logdet_bar: Tensor,
+    *others: Tensor,
 ) -> Results:
-    """The gradients of gaps, diag and y, and of all series those of rates, squares and g, (2 BLOCKS + SIZE, h)."""
+    """The gradients of gaps, diag and y, and of all series those of rates, squares and g, (2 BLOCKS + SIZE, h).
+
+    The others are what the likelihood saved, entries and maps, and the cotangents of quad and logdet.
+    """
+    entries, maps, quad_bar, logdet_bar = others
     walk = Walk(tuple(tensors), order, counts, layout_of(kinds), tuning.STATE_CHUNK)
     staged, layout, h = _stage(walk), walk.layout, tensors[0].shape[0]
     gaps, rates, squares, g, diag, y = tensors
