@@ -61,13 +61,18 @@ def chosen(
     total = mass.cumsum()
     if len(values) == 0 or total[-1] <= capacity:
         return values[:0]
-    buckets = int(np.ceil(total[-1] / (FILL * capacity)))
+    buckets = expected_buckets(total[-1], capacity)
     cuts = values[np.searchsorted(total, total[-1] * np.arange(1, buckets) / buckets)]
     heavy = values[mass > HEAVY * capacity]
     above = np.nextafter(heavy, values.dtype.type(np.inf))
     borders = np.unique(np.concatenate([cuts, heavy, above]))
     usable: np.ndarray[Any, Any] = borders[np.isfinite(borders)]
     return usable
+
+
+def expected_buckets(total: float, capacity: float) -> int:
+    """How many buckets so many anchors get, besides those of one value."""
+    return int(np.ceil(total / (FILL * capacity)))
 
 
 class Borders:

@@ -17,7 +17,7 @@ from laplex._progress import Progress
 from laplex.disk import _borders
 from laplex.disk._borders import Borders
 from laplex.disk._files import Scratch
-from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, total_sums, totals
+from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, sums_of_columns, totals
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
 from laplex.disk._problem import Problem, blocks, span
@@ -121,7 +121,7 @@ def _multiply_buckets(
 ) -> None:
     """Write the results of every bucket, one bucket after the other."""
     row_counts, rows, columns = tables
-    ahead, behind = total_sums(problem, borders, workspace)
+    ahead, behind = sums_of_columns(problem, borders, workspace).values
     left, right = ghosts(ahead, behind, borders, problem.tau)
     results = workspace.scratch("y", problem.x.dtype)
     every_row = Runs(row_counts, np.ones(borders.buckets, bool))

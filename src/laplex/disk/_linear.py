@@ -19,7 +19,8 @@ from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
 from laplex.disk._files import Traffic, bytes_on_disk
 from laplex.disk._output import Output
-from laplex.disk._problem import Problem, span
+from laplex.disk._problem import Problem, blocks, span
+from laplex.disk._running import PLACES
 from laplex.disk._workspace import Workspace, require_space
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
 LEAST_ANCHORS = 64  # that must fit into memory
+RUNNING_SUMS = 8 * PLACES  # bytes for each number of a running sum
 ENDS = 512  # rows at either end that show how large anchors are
 
 
@@ -75,8 +77,12 @@ def linear(
     Bytes: with v bytes for a number of x, w for an anchor and m rows of x, each of the n rows takes 2 w + 1 + m v of
     reading and w + 1 + 2 m v of writing, and each of the k columns 2 (w + m v) and w + m v (labels of more than 254
     buckets take one byte more). In float32 with one row of x that is 13 and 13 for a row, 16 and 8 for a column. The
-    workspace takes w + 1 + m v for a row and w + m v for a column. If one side takes at most half of the memory, the
-    arguments are read once and nothing but the result is written.
+    workspace takes w + 1 + m v for a row and w + m v for a column, and with phases theirs. If one side takes at most
+    half of the memory, the arguments are read once, and nothing is written but the result and sums of its size.
+
+    Besides, with c buckets, about 1.7 (n + k) over the anchors that fit into memory, the workspace takes 48 c m bytes
+    for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each block of a and of b. That is
+    little, unless there are many rows of x and little memory. With phases the sums take twice as much.
 
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
@@ -149,11 +155,14 @@ def space(problem: Problem, way: str) -> tuple[int, int]:
     n, k, m = problem.a.size, problem.b.size, problem.x.m
     anchor, value = problem.a.dtype.itemsize, problem.x.dtype.itemsize
     if way != "buckets":
-        sums = 16 * n * m if way == "by columns" else 0
+        sums = RUNNING_SUMS * n * m if way == "by columns" else 0
         return sums, sums
+    buckets = _borders.expected_buckets(n + k, problem.capacity)
+    tables = 8 * buckets * (blocks(n, problem.block) + blocks(k, problem.block))
+    sums = RUNNING_SUMS * 2 * buckets * problem.channels
     results = n * (np.dtype(np.uint16).itemsize + value * m)
     phases = n * problem.phi.dtype.itemsize + k * problem.psi.dtype.itemsize if problem.phi and problem.psi else 0
-    return results + n * anchor + k * (anchor + value * m) + phases, results
+    return results + n * anchor + k * (anchor + value * m) + phases + tables + sums, results + tables
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
