@@ -92,7 +92,7 @@ def test_interrupted_at_the_very_end(multiply, tmp_path, monkeypatch):
     for owner, name in ((_linear.Output, "finish"), (_workspace.Workspace, "remove")):
         with monkeypatch.context() as patched:
 
-            def stop(self):
+            def stop(self, *others):
                 raise Interruption
 
             patched.setattr(owner, name, stop)
@@ -155,7 +155,8 @@ def test_a_damaged_workspace_is_refused(multiply, tmp_path, name):
 def test_an_unfinished_result_that_is_gone(multiply, tmp_path):
     given = given_for("by rows")
     interrupted(multiply, given)
-    (tmp_path / ".y.npy.unfinished").unlink()
+    (unfinished,) = tmp_path.glob(".y.npy.*.unfinished")
+    unfinished.unlink()
     with pytest.raises(ValueError, match=r"the unfinished result .* is missing or was changed; delete the workspace"):
         multiply(given)
 

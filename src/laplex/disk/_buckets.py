@@ -101,7 +101,7 @@ def _restart(problem: Problem, borders: np.ndarray[Any, Any], workspace: Workspa
             f"{problem.where}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
             f"{len(borders) + 1} buckets, and there are at most {_borders.MOST_BUCKETS}"
         )
-    workspace.begin({"way": "buckets", "borders": base64.b64encode(borders.tobytes()).decode()})
+    workspace.begin({"borders": base64.b64encode(borders.tobytes()).decode()})
 
 
 def _borders_of(problem: Problem, workspace: Workspace) -> Borders:

@@ -90,16 +90,18 @@ def linear(
     traffic = Traffic()
     with ExitStack() as stack:
         problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
-        output = Output(_output_path(out, problem), (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic)
+        path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
+        folder = path.with_name(f"{path.name}.work") if workspace is None else Path(workspace)
+        about = problem.identity() | {"way": way, "out": str(path)}
+        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
         stack.callback(output.close)
-        folder = output.path.with_name(f"{output.path.name}.work") if workspace is None else Path(workspace)
-        way = _streams.fits(problem) or "buckets"
-        about = problem.identity() | {"out": str(output.path.absolute())}
         room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
+        if room.step == "done" and not output.is_complete(room.result):
+            room.reset()
         if room.step != "done":
             _complete(problem, output, room, way, progress)
-            room.enter("done")
-        output.finish()
+            room.finish(output.mark())
+        output.finish(room.result)
         room.remove()
     return np.load(output.path, mmap_mode="r")  # type: ignore[no-any-return]
 
@@ -118,7 +120,7 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
     try:
         if room.layout is None:
             _begin(problem, room, way)
-        output.open(resumed=room.step == "output" and room.done("output", 1) > 0, where=WHERE)
+        output.open(resumed=room.step == "output" and room.done("output", 1) > 0)
         with bar(WHERE, progress) as show:
             RUN[way](problem, room, output, show)
     except NotFiniteError:
@@ -219,7 +221,7 @@ def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
 def _output_path(out: Any, problem: Problem) -> Path:
     if not isinstance(out, str | os.PathLike) or Path(out).suffix != ".npy":
         raise ValueError(f"{WHERE}: `out` must be the path of a .npy file, got {out!r}")
-    path = Path(out)
+    path = Path(os.path.realpath(out))
     if not path.parent.is_dir():
         raise ValueError(f"{WHERE}: `out` must be in a folder that exists, got {path}; make {path.parent}")
     sides = {"x": problem.x, "a": problem.a, "b": problem.b, "phi": problem.phi, "psi": problem.psi}

@@ -73,7 +73,8 @@ class Workspace:
                     f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
                 )
-            return {"format": FORMAT, "identity": identity, "layout": None, "step": self._steps[0], "done": 0}
+            start = {"layout": None, "result": None, "step": self._steps[0], "done": 0}
+            return {"format": FORMAT, "identity": identity} | start
         state: dict[str, Any] = json.loads(path.read_text())
         differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
         if differ:
@@ -92,6 +93,23 @@ class Workspace:
         """How the work is divided, as :meth:`begin` was told; None before."""
         layout: dict[str, Any] | None = self._state["layout"]
         return layout
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the last step made, as :meth:`finish` was told."""
+        result: dict[str, Any] = self._state["result"]
+        return result
+
+    def reset(self) -> None:
+        """Forget all that was done."""
+        self._state |= {"layout": None, "result": None}
+        self._commit(self._steps[0], 0, ())
+        self._wait()
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Say that all is done, and what tells the result from anything else."""
+        self._state["result"] = result
+        self.enter(self._steps[-1])
 
     def begin(self, layout: dict[str, Any]) -> None:
         """Start from the first step with a layout, a dictionary for JSON."""
