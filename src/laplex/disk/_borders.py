@@ -2,7 +2,8 @@
 
 With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
 whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the
-value to the next one that the dtype has; such a bucket may have any size: its rows differ in nothing but phases.
+value to the next one that the dtype has, if it has one; such a bucket may have any size: its rows differ in nothing but
+phases.
 
 Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
 counted: a bucket that is too large gets more borders then, from a sample of that bucket.
@@ -64,10 +65,16 @@ def chosen(
     buckets = expected_buckets(total[-1], capacity)
     cuts = values[np.searchsorted(total, total[-1] * np.arange(1, buckets) / buckets)]
     heavy = values[mass > HEAVY * capacity]
-    above = np.nextafter(heavy, values.dtype.type(np.inf))
-    borders = np.unique(np.concatenate([cuts, heavy, above]))
+    borders = np.unique(np.concatenate([cuts, heavy, _next(heavy)]))
     usable: np.ndarray[Any, Any] = borders[np.isfinite(borders)]
     return usable
+
+
+def _next(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The next number that the dtype has; infinity after the largest."""
+    with np.errstate(over="ignore"):
+        above: np.ndarray[Any, Any] = np.nextafter(values, values.dtype.type(np.inf))
+    return above
 
 
 def expected_buckets(total: float, capacity: float) -> int:
@@ -127,5 +134,6 @@ class Borders:
     def single(self) -> np.ndarray[Any, Any]:
         """Whether each bucket has one value only, its left border."""
         single = np.zeros(self.buckets, bool)
-        single[1:-1] = np.nextafter(self.values[:-1], self.values.dtype.type(np.inf)) == self.values[1:]
+        single[1:-1] = _next(self.values[:-1]) == self.values[1:]
+        single[1:][-1:] = self.values[-1:] == np.finfo(self.values.dtype).max  # nothing is beyond
         return single

@@ -175,7 +175,9 @@ class Workspace:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def scratch(self, name: str, dtype: Any) -> Scratch:
-        """The file of this name, which is made if it is missing."""
+        """The file of this name, which is made if it is missing. Its dtype may change when all is begun again."""
+        if name in self._scratches and self._scratches[name].dtype != dtype:
+            self._scratches.pop(name).close()
         if name not in self._scratches:
             self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
         return self._scratches[name]
