@@ -8,6 +8,7 @@ import pytest
 from disk_cases import MEMORY, TAU, WAYS, arguments, largest_error, truth
 
 import laplex
+from laplex._writing import locked
 from laplex.disk import _borders, _files, _linear, _workspace
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
@@ -193,3 +194,56 @@ def test_more_of_the_largest_number_than_fit_into_memory(multiply, dtype, sign, 
     y = multiply(dict(zip(("x", "a", "b", "phi", "psi"), given, strict=True)), tau=tau)
     want, sizes = truth(*given, tau=tau)
     assert (abs(y - want) / sizes).max() < (5e-7 if dtype is np.float32 else 5e-15)
+
+
+# --- names of files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_written_through(multiply, tmp_path):
+    given = given_for("by rows")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "y.npy").symlink_to(tmp_path / "far" / "result.npy")
+    y = multiply(given)
+    assert (tmp_path / "y.npy").is_symlink()
+    assert np.array_equal(np.load(tmp_path / "far" / "result.npy"), y)
+    assert [path.name for path in (tmp_path / "far").iterdir()] == ["result.npy"]
+
+
+def test_a_workspace_that_cannot_be_deleted(multiply, tmp_path):
+    """A link, or one with files of others: the result is complete, and theirs is left alone."""
+    given, folder = given_for("by rows"), tmp_path / "real"
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    want = np.array(multiply(given, workspace=tmp_path / "link"))
+    assert list(folder.iterdir()) == []
+
+    def intrude(done, total):
+        (folder / "letter.txt").touch()
+
+    assert np.array_equal(multiply(given, workspace=folder, progress=intrude), want)
+    assert [path.name for path in folder.iterdir()] == ["letter.txt"]
+
+
+def test_another_spelling_of_a_path_is_the_same(multiply, tmp_path):
+    given, total = given_for("by rows"), []
+    multiply(given, progress=lambda done, items: total.append(items))
+    (tmp_path / "sub").mkdir()
+    interrupted(multiply, given, 2)
+    left = []
+    multiply(given, "sub/../y.npy", progress=lambda done, total: left.append(total - done))
+    assert left == list(range(total[0] - 4, -1, -1)), "three items were complete"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sub", "y.npy"]
+
+
+def test_the_folder_is_locked_until_it_is_gone(multiply, monkeypatch, tmp_path):
+    locks, rmdir = [], _workspace.Path.rmdir
+
+    def look(folder):
+        with pytest.raises(BlockingIOError):
+            locked(folder, wait=False)
+        locks.append(folder.name)
+        rmdir(folder)
+
+    monkeypatch.setattr(_workspace.Path, "rmdir", look)
+    multiply(given_for("by rows"))
+    assert locks == ["y.npy.work"]

@@ -64,7 +64,7 @@ def linear(
         a (n,): row anchors, float32 or float64, in any order.
         b (k,): column anchors, same dtype.
         tau: positive length scale.
-        out: the path of the .npy file that is written; an older one is replaced at the end.
+        out: the path of the .npy file that is written; an older one is replaced at the end, and a link followed.
         phi (n,), psi (k,): phases, both or neither.
         memory: bytes that the call may take, besides what Python and torch have taken before.
         workspace: the folder for what is not complete, which a finished call deletes; None for one next to ``out``,
@@ -87,11 +87,12 @@ def linear(
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
     """
+    _check_progress(progress)
     traffic = Traffic()
     with ExitStack() as stack:
         problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
         path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
-        folder = path.with_name(f"{path.name}.work") if workspace is None else Path(workspace)
+        folder = _workspace_path(workspace, path)
         about = problem.identity() | {"way": way, "out": str(path)}
         output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
         stack.callback(output.close)
@@ -218,10 +219,28 @@ def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
             raise ValueError(f"{WHERE}: `{name}` must have the shape of `{side}`, {anchors.shape}, got {phase.shape}")
 
 
+def _check_progress(progress: Any) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"{WHERE}: `progress` must be a function of (done, total) or None, got {type(progress).__name__}"
+        )
+
+
+def _workspace_path(workspace: Any, out: Path) -> Path:
+    if workspace is None:
+        return out.with_name(f"{out.name}.work")
+    if not isinstance(workspace, str | os.PathLike):
+        raise TypeError(f"{WHERE}: `workspace` must be the path of a folder, got {type(workspace).__name__}")
+    return Path(workspace)
+
+
 def _output_path(out: Any, problem: Problem) -> Path:
+    """The file that is written: where ``out`` is a link, what it names."""
     if not isinstance(out, str | os.PathLike) or Path(out).suffix != ".npy":
         raise ValueError(f"{WHERE}: `out` must be the path of a .npy file, got {out!r}")
     path = Path(os.path.realpath(out))
+    if path.is_dir():
+        raise ValueError(f"{WHERE}: `out` must be a file, got the folder {path}; give another path")
     if not path.parent.is_dir():
         raise ValueError(f"{WHERE}: `out` must be in a folder that exists, got {path}; make {path.parent}")
     sides = {"x": problem.x, "a": problem.a, "b": problem.b, "phi": problem.phi, "psi": problem.psi}

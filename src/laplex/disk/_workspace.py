@@ -16,6 +16,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -49,7 +50,7 @@ class Workspace:
         self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic, where: str
     ) -> None:
         self.folder, self._where, self._steps, self.traffic = folder, where, steps, traffic
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder, where)
         try:
             self._lock = locked(folder, wait=False)
         except BlockingIOError:
@@ -197,22 +198,27 @@ class Workspace:
 
     def close(self) -> None:
         """Stop, so that the product can be resumed."""
-        self._writer.shutdown(wait=True)
-        for scratch in self._scratches.values():
-            scratch.close()
+        self._close_files()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
+    def _close_files(self) -> None:
+        self._writer.shutdown(wait=True)
+        for scratch in self._scratches.values():
+            scratch.close()
+
     def remove(self) -> None:
         """Delete the folder. The manifest goes last, so that a kill leaves no files that nothing explains."""
-        self.close()
+        self._close_files()
         for path in self.folder.glob("*.bin"):
             path.unlink()
         for path in self.folder.glob(UNFINISHED):
             path.unlink()
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        self.folder.rmdir()
+        with suppress(OSError):  # a link, a mount point, or files of others: the result is complete anyway
+            self.folder.rmdir()
+        self.close()  # the lock last, so that no other call takes the folder meanwhile
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
@@ -221,6 +227,17 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         return [] if before == now else [name]
     names = {key: f"{key} of {name}" if name else key for key in before | now}
     return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+
+
+def _make(folder: Path, where: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{where}: `workspace` must be a folder, got the file {folder}; give another path")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{where}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
+        ) from None
 
 
 def require_space(where: str, argument: str, folder: Path, needed: int) -> None:
