@@ -166,7 +166,9 @@ def test_more_buckets_than_labels_of_a_byte_have(multiply, monkeypatch):
     """The sample gave few borders, and there are too many anchors between them."""
     monkeypatch.setattr(_linear._streams, "fits", lambda problem: None)
     given = dict(zip(("x", "a", "b"), arguments(12000, 100), strict=False))
-    monkeypatch.setattr(_borders, "sample", lambda side, *others: np.repeat(np.arange(5, dtype=side.dtype), 2))
+    monkeypatch.setattr(
+        _borders, "sample", lambda side, *others: _borders.Sample(np.arange(5, dtype=side.dtype), side.size)
+    )
     kinds, labels = [], _borders.Borders.labels
     monkeypatch.setattr(
         _borders.Borders, "labels", lambda self, *all: kinds.append(self.label_dtype) or labels(self, *all)

@@ -91,7 +91,9 @@ def test_buckets_that_the_sample_has_missed(multiply, monkeypatch, sides, dtype)
     """A sample of one value, which is rare, gives borders that do not cut the rest."""
     sizes = (3000, 100 if sides == (0,) else 3000)
     monkeypatch.setattr(_linear._streams, "fits", lambda problem: None)
-    monkeypatch.setattr(_borders, "sample", lambda side, *others: np.full(20, 50, side.dtype))
+    monkeypatch.setattr(
+        _borders, "sample", lambda side, *others: _borders.Sample(np.full(20, 50, side.dtype), side.size)
+    )
     given = arguments(*sizes, dtype=dtype)
     starts = []
     restart = _linear._buckets._restart

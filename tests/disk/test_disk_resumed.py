@@ -124,9 +124,9 @@ def test_a_workspace_of_another_product_is_refused(multiply):
         ({"x": given["x"].astype(float)}, "dtype of x, digest of x"),
         ({"phi": None, "psi": None}, "phi, psi"),
     ):
-        with pytest.raises(ValueError, match=f"is that of another product: {names} differ; give another folder, or"):
+        with pytest.raises(ValueError, match=f"is that of another product: {names} differs?; give another folder, or"):
             multiply(given | change)
-    with pytest.raises(ValueError, match="is that of another product: memory differ;"):
+    with pytest.raises(ValueError, match="is that of another product: memory differs;"):
         multiply(given, memory=MEMORY)
     multiply(given)
 
@@ -136,7 +136,7 @@ def test_a_file_that_was_written_since_is_another(multiply, tmp_path):
     np.save(tmp_path / "a.npy", given["a"])
     interrupted(multiply, given | {"a": tmp_path / "a.npy"})
     os.utime(tmp_path / "a.npy", ns=(5, 5))
-    with pytest.raises(ValueError, match="another product: file time of a differ"):
+    with pytest.raises(ValueError, match="another product: file time of a differs;"):
         multiply(given | {"a": tmp_path / "a.npy"})
 
 

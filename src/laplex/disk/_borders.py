@@ -11,7 +11,7 @@ counted: a bucket that is too large gets more borders then, from a sample of tha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,14 @@ def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[A
     return positive
 
 
-def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[Any, Any]:
+class Sample(NamedTuple):
+    """Anchors (count,) that stand for so many."""
+
+    values: np.ndarray[Any, Any]
+    total: int
+
+
+def sample(anchors: Stored, name: str, where: str, memory: int) -> Sample:
     """Anchors at evenly spaced places; all, if there are few."""
     places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
     if anchors.size <= places * RUN:
@@ -48,16 +55,13 @@ def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[An
     else:
         starts = np.linspace(0, anchors.size - RUN, places).astype(np.int64)
         values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
-    return finite(values, where, name)
+    return Sample(finite(values, where, name), anchors.size)
 
 
-def chosen(
-    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], weights: tuple[float, float], capacity: float
-) -> np.ndarray[Any, Any]:
-    """Borders for samples of rows and columns whose numbers stand for so many bytes each: sorted, without repeats."""
-    both = np.concatenate(samples)
-    masses = np.concatenate([np.full(len(one), weight) for one, weight in zip(samples, weights, strict=True)])
-    values, inverse = np.unique(both, return_inverse=True)
+def chosen(samples: list[Sample], capacity: float) -> np.ndarray[Any, Any]:
+    """Borders that cut the anchors of all samples into buckets: sorted, without repeats."""
+    masses = np.concatenate([np.full(len(one.values), one.total / max(len(one.values), 1)) for one in samples])
+    values, inverse = np.unique(np.concatenate([one.values for one in samples]), return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), masses, len(values))
     total = mass.cumsum()
     if len(values) == 0 or total[-1] <= capacity:

@@ -1,4 +1,4 @@
-"""The public function ``linear``: it checks, chooses a way, and sees to what an interruption leaves."""
+"""The public function ``linear``: it checks, chooses a way, and cleans up or resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
 from laplex.disk._files import Traffic, bytes_on_disk
 from laplex.disk._output import Output
-from laplex.disk._problem import Problem, blocks, span
+from laplex.disk._problem import Problem, blocks
 from laplex.disk._running import PLACES
 from laplex.disk._workspace import Workspace, require_space
 
@@ -132,14 +132,13 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
 
 def _begin(problem: Problem, room: Workspace, way: str) -> None:
     """Divide the work, and write down how."""
-    ends = (problem.a.read(*span(ENDS, item, problem.a.size)) for item in {0, max(problem.a.size - 1, 0) // ENDS})
-    _checks.resolution(WHERE, problem.tau, torch.from_numpy(np.concatenate([*ends], -1)), shifted=True)
+    n = problem.a.size
+    ends = np.concatenate([problem.a.read(0, min(ENDS, n)), problem.a.read(max(n - ENDS, 0), n)], -1)
+    _checks.resolution(WHERE, problem.tau, torch.from_numpy(ends), shifted=True)
     if way != "buckets":
         room.begin({})
         return
-    rows = _borders.sample(problem.a, "a", WHERE, problem.memory)
-    columns = _borders.sample(problem.b, "b", WHERE, problem.memory)
-    _buckets.begin(problem, (rows, columns), room)
+    _buckets.begin(problem, room)
 
 
 def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
@@ -208,15 +207,10 @@ def _check_shapes(x: Any, a: Any, b: Any) -> None:
 
 
 def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
-    if (phi is None) != (psi is None):
-        given, missing = ("phi", "psi") if psi is None else ("psi", "phi")
-        raise ValueError(
-            f"{WHERE}: `phi` and `psi` go together, got `{given}` without `{missing}`; pass zeros for `{missing}` if "
-            "only one side has phases"
-        )
+    _checks.both_phases(WHERE, phi, psi)
     for name, phase, side, anchors in (("phi", phi, "a", a), ("psi", psi, "b", b)):
-        if phase is not None and phase.shape != anchors.shape:
-            raise ValueError(f"{WHERE}: `{name}` must have the shape of `{side}`, {anchors.shape}, got {phase.shape}")
+        if phase is not None:
+            _checks.phase_shape(WHERE, name, phase.shape, side, anchors.shape)
 
 
 def _check_progress(progress: Any) -> None:

@@ -60,8 +60,8 @@ class Output:
         """Make the unfinished file, or open that of an earlier run; no other process may write to it meanwhile."""
         if resumed and not (self.unfinished.exists() and self.unfinished.stat().st_size == self.bytes):
             raise ValueError(
-                f"{self._where}: the unfinished result {self.unfinished} is missing or was changed; delete the workspace to "
-                "start over"
+                f"{self._where}: the unfinished result {self.unfinished} is missing or was changed; delete the "
+                "workspace to start over"
             )
         self.unfinished.touch()
         try:

@@ -80,7 +80,8 @@ class Workspace:
         differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
         if differ:
             raise ValueError(
-                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} differ; "
+                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
+                f"{'differs' if len(differ) == 1 else 'differ'}; "
                 "give another folder, or delete it to start over"
             )
         self.traffic.read += state["read"]
