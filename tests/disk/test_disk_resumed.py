@@ -197,9 +197,9 @@ print(resident("VmHWM:") - before)
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux")
 def test_the_memory_is_what_was_allowed(tmp_path):
-    """Twenty million points are 120 MB of memory-mapped arguments, and would be a gigabyte in one product."""
+    """Twelve million points are 72 MB of memory-mapped arguments, and would be half a gigabyte in one product."""
     for seed, name in enumerate("xab"):
-        np.save(tmp_path / f"{name}.npy", np.random.default_rng(seed).standard_normal(10_000_000, np.float32))
+        np.save(tmp_path / f"{name}.npy", np.random.default_rng(seed).standard_normal(6_000_000, np.float32))
     memory = 100 << 20
     command = [sys.executable, "-c", MEASURE, str(tmp_path), str(memory)]
     taken = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

@@ -4,8 +4,9 @@
     *.bin            numbers of the steps
 
 An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places of files that depend on
-nothing else. So items may be repeated, and the manifest need not know what an unfinished one has written. It names an
-item only when the disk has all that the item wrote; a thread waits for that while the next item is computed.
+nothing else; sums over items have several places (``_running``). So items may be repeated, and the manifest need not
+know what an unfinished one has written. It names an item only when the disk has all that the item wrote; a thread waits
+for that while the next item is computed.
 """
 
 from __future__ import annotations
