@@ -54,7 +54,8 @@ def linear(
     ``laplex.disk.linear(g, b, a, tau, phi=psi, psi=phi, out=...)``. Other gradients are not computed.
 
     A call that was ended, by Ctrl-C, a kill or a power cut, goes on where it was when it is repeated with the same
-    arguments, and its result has the same bits. ``out`` has its name only when it is complete.
+    arguments. Its result has the same bits, with the same number of threads and version of laplex. ``out`` has its name
+    only when it is complete.
 
     An argument is the path of a .npy file; a pair (path of a .safetensors file, name of a tensor); a NumPy memory map
     or a tensor of ``torch.from_file(..., shared=True)``, whose file is then read; or any array or tensor in memory.
@@ -82,7 +83,8 @@ def linear(
 
     Besides, with c buckets, about 1.7 (n + k) over the anchors that fit into memory, the workspace takes 48 c m bytes
     for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each block of a and of b. That is
-    little, unless there are many rows of x and little memory. With phases the sums take twice as much.
+    little, unless there are many rows of x and little memory: then the tables, which are read into memory, may take more
+    than ``memory`` allows. With phases the sums take twice as much.
 
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP

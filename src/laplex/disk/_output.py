@@ -9,7 +9,7 @@ import io
 import json
 import math
 import os
-import zlib
+from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,8 @@ class Output:
         traffic: Traffic,
         where: str,
     ) -> None:
-        digest = zlib.crc32(json.dumps(identity, sort_keys=True).encode())
-        self.path, self.unfinished = path, path.with_name(f".{path.name}.{digest:08x}.unfinished")
+        digest = blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+        self.path, self.unfinished = path, path.with_name(f".{path.name}.{digest}.unfinished")
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
         self._traffic, self._where = traffic, where
         self._file: FileIO | None = None

@@ -82,8 +82,7 @@ class Workspace:
         if differ:
             raise ValueError(
                 f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
-                f"{'differs' if len(differ) == 1 else 'differ'}; "
-                "give another folder, or delete it to start over"
+                f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it to start over"
             )
         self.traffic.read += state["read"]
         self.traffic.written += state["written"]
