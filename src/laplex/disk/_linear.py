@@ -83,7 +83,7 @@ def linear(
 
     Besides, with c buckets, about 1.7 (n + k) over the anchors that fit into memory, the workspace takes 48 c m bytes
     for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each block of a and of b. That is
-    little, unless there are many rows of x and little memory: then the tables, which are read into memory, may take more
+    little, unless there are many rows of x and little memory: then the tables, which are in memory too, may take more
     than ``memory`` allows. With phases the sums take twice as much.
 
     Example:
