@@ -17,7 +17,7 @@ import torch
 
 import laplex
 
-SIZE, MEMORY = 1_000_000, 6_000_000
+SIZE, MEMORY = 300_000, 2_000_000
 
 
 def prepare(folder):

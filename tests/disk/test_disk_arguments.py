@@ -168,17 +168,37 @@ WRONG = {
     "memory": (SHAPE, {"memory": 1000}, r"`memory` must be at least \d+ bytes for 2 rows of x, got 1000"),
     "kind of memory": (KIND, {"memory": "1G"}, r"`memory` must be a whole number of bytes, got str"),
     "name of out": (SHAPE, {"out": "y.bin"}, r"`out` must be the path of a .npy file, got 'y.bin'"),
-    "folder of out": (SHAPE, {"out": "no/y.npy"}, r"`out` must be in a folder that exists, got no/y.npy; make no"),
+    "out is a folder": (
+        SHAPE,
+        {"out": "folder.npy"},
+        r"`out` must be a file, got the folder .*folder.npy; give another",
+    ),
+    "out is nothing": (SHAPE, {"out": None}, r"`out` must be the path of a .npy file, got None"),
+    "kind of workspace": (KIND, {"workspace": 3}, r"`workspace` must be the path of a folder, got int"),
+    "workspace is a file": (
+        SHAPE,
+        {"workspace": "file.txt"},
+        r"`workspace` must be a folder, got the file file.txt; give another path",
+    ),
+    "workspace within a file": (
+        SHAPE,
+        {"workspace": "file.txt/here"},
+        r"`workspace` file.txt/here cannot be made \(Not a directory\); give another path",
+    ),
+    "progress": (KIND, {"progress": 3}, r"`progress` must be a function of \(done, total\) or None, got int"),
+    "folder of out": (SHAPE, {"out": "no/y.npy"}, r"`out` must be in a folder that exists, got .*no/y.npy; make .*no"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
 def test_errors(tmp_path, monkeypatch, given, case):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.npy").mkdir()
+    (tmp_path / "file.txt").touch()
     kind, change, message = WRONG[case]
     with pytest.raises(kind, match=f"^laplex.disk.linear: {message}"):
-        laplex.disk.linear(**({"out": "y.npy", "memory": MEMORY} | given | change), progress=quiet)
-    assert list(tmp_path.iterdir()) == []
+        laplex.disk.linear(**({"out": "y.npy", "memory": MEMORY, "progress": quiet} | given | change))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file.txt", "folder.npy"]
 
 
 @pytest.mark.parametrize("size", [(N, K), (N, 5), (5, K)], ids=["buckets", "by rows", "by columns"])

@@ -6,7 +6,7 @@ import torch
 from disk_cases import KINDS, MEMORY, TAU, WAYS, arguments, largest_error
 
 import laplex
-from laplex.disk import _borders, _linear, _problem
+from laplex.disk import _borders, _linear, _problem, _workspace
 from laplex.disk._borders import Borders
 from laplex.disk._files import Traffic
 
@@ -91,7 +91,9 @@ def test_buckets_that_the_sample_has_missed(multiply, monkeypatch, sides, dtype)
     """A sample of one value, which is rare, gives borders that do not cut the rest."""
     sizes = (3000, 100 if sides == (0,) else 3000)
     monkeypatch.setattr(_linear._streams, "fits", lambda problem: None)
-    monkeypatch.setattr(_borders, "sample", lambda side, *others: np.full(20, 50, side.dtype))
+    monkeypatch.setattr(
+        _borders, "sample", lambda side, *others: _borders.Sample(np.full(20, 50, side.dtype), side.size)
+    )
     given = arguments(*sizes, dtype=dtype)
     starts = []
     restart = _linear._buckets._restart
@@ -152,6 +154,22 @@ def test_bytes_are_as_documented(multiply, monkeypatch, way, phases):
         ends = 4 * min(n, 2 * _linear.ENDS)
         assert inputs <= traffic.read <= inputs + ends + 16 * n * (way == "by columns")
         assert result <= traffic.written <= result + 0.06 * inputs * (way == "by columns")
+
+
+@pytest.mark.parametrize(("way", "m"), [("buckets", 16), ("by rows", 2), ("by columns", 2)])
+@pytest.mark.parametrize("phases", [False, True])
+def test_the_workspace_takes_the_room_that_was_asked_for(multiply, monkeypatch, way, m, phases):
+    rooms, asked, commit, space = [0], [], _workspace.Workspace._commit, _linear.space
+
+    def noted(room, *others):
+        commit(room, *others)
+        rooms.append(sum(path.stat().st_size for path in room.folder.glob("*.bin")))
+
+    monkeypatch.setattr(_workspace.Workspace, "_commit", noted)
+    monkeypatch.setattr(_linear, "space", lambda *all: asked.append(space(*all)) or asked[-1])
+    n, k = (1500, 1500) if way == "buckets" else WAYS[way]
+    multiply(*arguments(n, k, m=m, phases=phases))
+    assert 0.8 * asked[0][0] <= max(rooms) <= asked[0][0]
 
 
 def test_memory_says_what_is_read_at_a_time(multiply, monkeypatch):

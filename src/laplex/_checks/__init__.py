@@ -16,6 +16,7 @@ CUDA a check of values would make the host wait for the device, so there a fault
 
 from laplex._checks.arguments import anchor_pair as anchor_pair
 from laplex._checks.arguments import batch_shape as batch_shape
+from laplex._checks.arguments import both_phases as both_phases
 from laplex._checks.arguments import column_hint as column_hint
 from laplex._checks.arguments import gram_weight as gram_weight
 from laplex._checks.arguments import inner_size as inner_size
@@ -25,6 +26,7 @@ from laplex._checks.arguments import no_transform_in_a_graph as no_transform_in_
 from laplex._checks.arguments import one_by_one as one_by_one
 from laplex._checks.arguments import one_weight as one_weight
 from laplex._checks.arguments import operand as operand
+from laplex._checks.arguments import phase_shape as phase_shape
 from laplex._checks.arguments import phases as phases
 from laplex._checks.arguments import sum_weight as sum_weight
 from laplex._checks.messages import differentiable_once as differentiable_once

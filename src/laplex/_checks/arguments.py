@@ -145,22 +145,30 @@ def one_by_one(where: str, a: Tensor, b: Tensor) -> None:
         )
 
 
-def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | None) -> None:
+def both_phases(where: str, phi: object, psi: object) -> None:
     if (phi is None) != (psi is None):
         given, missing = ("phi", "psi") if psi is None else ("psi", "phi")
         raise ValueError(
             f"{where}: `phi` and `psi` go together, got `{given}` without `{missing}`; "
             f"pass zeros for `{missing}` if only one side has phases"
         )
+
+
+def phase_shape(where: str, name: str, shape: tuple[int, ...], side: str, anchors_shape: tuple[int, ...]) -> None:
+    if shape != anchors_shape:
+        raise ValueError(
+            f"{where}: `{name}` must have the shape of `{side}`, {tuple(anchors_shape)}, got {tuple(shape)}"
+        )
+
+
+def phases(where: str, a: Tensor, b: Tensor, phi: Tensor | None, psi: Tensor | None) -> None:
+    both_phases(where, phi, psi)
     for name, phase, side, anchor in (("phi", phi, "a", a), ("psi", psi, "b", b)):
         if phase is None:
             continue
         anchors(where, name, phase)
         same_device(where, name, phase, side, anchor)
-        if phase.shape != anchor.shape:
-            raise ValueError(
-                f"{where}: `{name}` must have the shape of `{side}`, {tuple(anchor.shape)}, got {tuple(phase.shape)}"
-            )
+        phase_shape(where, name, phase.shape, side, anchor.shape)
 
 
 # --- What the matrix is applied to, and weights ----------------------------------------------------------------------

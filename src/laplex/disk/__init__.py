@@ -16,7 +16,7 @@ The algorithm
     5. For each block of rows read results and labels, and write the result in the caller's order (``_output``).
 
     No index is written: a block is sorted by bucket stably, so the labels alone give the way back. Everything is
-    written in sequence. The parts of a bucket, one in each block, are not read so; each is some hundred kilobytes.
+    written in sequence. The parts of a bucket, one in each block, are not read so; each is a few hundred kilobytes.
     Where one side fits into memory, one pass over the other does (``_streams``).
 
 Faults

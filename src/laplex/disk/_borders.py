@@ -2,7 +2,8 @@
 
 With borders S_1 < S_2 < ..., bucket j has all anchors with S_j <= anchor < S_{j+1}. Equal anchors are in one bucket,
 whatever their side, so no tie crosses a border. A value that many anchors share gets a bucket of its own, from the
-value to the next one that the dtype has; such a bucket may have any size: its rows differ in nothing but phases.
+value to the next one that the dtype has, if it has one; such a bucket may have any size: its rows differ in nothing but
+phases.
 
 Borders come from a sample of numbers at evenly spaced places. What the sample has missed shows when anchors were
 counted: a bucket that is too large gets more borders then, from a sample of that bucket.
@@ -10,7 +11,7 @@ counted: a bucket that is too large gets more borders then, from a sample of tha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,7 +40,14 @@ def finite(anchors: np.ndarray[Any, Any], where: str, name: str) -> np.ndarray[A
     return positive
 
 
-def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[Any, Any]:
+class Sample(NamedTuple):
+    """Anchors (count,) that stand for so many."""
+
+    values: np.ndarray[Any, Any]
+    total: int
+
+
+def sample(anchors: Stored, name: str, where: str, memory: int) -> Sample:
     """Anchors at evenly spaced places; all, if there are few."""
     places = max(LEAST_PLACES, min(PLACES, memory // (RUN * SAMPLED)))
     if anchors.size <= places * RUN:
@@ -47,27 +55,35 @@ def sample(anchors: Stored, name: str, where: str, memory: int) -> np.ndarray[An
     else:
         starts = np.linspace(0, anchors.size - RUN, places).astype(np.int64)
         values = np.concatenate([anchors.read(int(start), int(start) + RUN)[0] for start in starts])
-    return finite(values, where, name)
+    return Sample(finite(values, where, name), anchors.size)
 
 
-def chosen(
-    samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], weights: tuple[float, float], capacity: float
-) -> np.ndarray[Any, Any]:
-    """Borders for samples of rows and columns whose numbers stand for so many bytes each: sorted, without repeats."""
-    both = np.concatenate(samples)
-    masses = np.concatenate([np.full(len(one), weight) for one, weight in zip(samples, weights, strict=True)])
-    values, inverse = np.unique(both, return_inverse=True)
+def chosen(samples: list[Sample], capacity: float) -> np.ndarray[Any, Any]:
+    """Borders that cut the anchors of all samples into buckets: sorted, without repeats."""
+    masses = np.concatenate([np.full(len(one.values), one.total / max(len(one.values), 1)) for one in samples])
+    values, inverse = np.unique(np.concatenate([one.values for one in samples]), return_inverse=True)
     mass = np.bincount(inverse.reshape(-1), masses, len(values))
     total = mass.cumsum()
     if len(values) == 0 or total[-1] <= capacity:
         return values[:0]
-    buckets = int(np.ceil(total[-1] / (FILL * capacity)))
+    buckets = expected_buckets(total[-1], capacity)
     cuts = values[np.searchsorted(total, total[-1] * np.arange(1, buckets) / buckets)]
     heavy = values[mass > HEAVY * capacity]
-    above = np.nextafter(heavy, values.dtype.type(np.inf))
-    borders = np.unique(np.concatenate([cuts, heavy, above]))
+    borders = np.unique(np.concatenate([cuts, heavy, _next(heavy)]))
     usable: np.ndarray[Any, Any] = borders[np.isfinite(borders)]
     return usable
+
+
+def _next(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The next number that the dtype has; infinity after the largest."""
+    with np.errstate(over="ignore"):
+        above: np.ndarray[Any, Any] = np.nextafter(values, values.dtype.type(np.inf))
+    return above
+
+
+def expected_buckets(total: float, capacity: float) -> int:
+    """How many buckets so many anchors get, besides those of one value."""
+    return int(np.ceil(total / (FILL * capacity)))
 
 
 class Borders:
@@ -122,5 +138,6 @@ class Borders:
     def single(self) -> np.ndarray[Any, Any]:
         """Whether each bucket has one value only, its left border."""
         single = np.zeros(self.buckets, bool)
-        single[1:-1] = np.nextafter(self.values[:-1], self.values.dtype.type(np.inf)) == self.values[1:]
+        single[1:-1] = _next(self.values[:-1]) == self.values[1:]
+        single[1:][-1:] = self.values[-1:] == np.finfo(self.values.dtype).max  # nothing is beyond
         return single

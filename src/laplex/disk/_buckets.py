@@ -15,9 +15,9 @@ import numpy as np
 
 from laplex._progress import Progress
 from laplex.disk import _borders
-from laplex.disk._borders import Borders
+from laplex.disk._borders import Borders, Sample
 from laplex.disk._files import Scratch
-from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, total_sums, totals
+from laplex.disk._grouping import Runs, counts_of, distribute_columns, distribute_rows, grouped, sums_of_columns, totals
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
 from laplex.disk._problem import Problem, blocks, span
@@ -29,12 +29,11 @@ SAMPLE = 1 << 18  # anchors of a bucket that is too large, among which its borde
 PIECE = 1 << 20  # results that are written at a time, where there are several rows of x
 
 
-def begin(problem: Problem, samples: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], workspace: Workspace) -> None:
+def begin(problem: Problem, workspace: Workspace) -> None:
     """Choose the first borders."""
-    sides = (problem.a.size, problem.b.size)
-    weights = [size / max(len(one), 1) for one, size in zip(samples, sides, strict=True)]
-    borders = _borders.chosen(samples, (weights[0], weights[1]), problem.capacity)
-    _restart(problem, borders, workspace)
+    sides = {"a": problem.a, "b": problem.b}
+    samples = [_borders.sample(side, name, problem.where, problem.memory) for name, side in sides.items()]
+    _restart(problem, _borders.chosen(samples, problem.capacity), workspace)
 
 
 def run(problem: Problem, workspace: Workspace, output: Output, progress: Progress) -> None:
@@ -53,46 +52,45 @@ def run(problem: Problem, workspace: Workspace, output: Output, progress: Progre
 def _multiplied(
     problem: Problem, borders: Borders, workspace: Workspace, progress: Progress
 ) -> np.ndarray[Any, Any] | None:
-    """The steps up to the products; or more borders, if these do not do."""
+    """The steps up to the products; or more borders, if these are not enough."""
     row_counts = distribute_rows(problem, borders, workspace, progress)
     rows = Runs(row_counts, ~borders.single)
-    more = _split(problem, borders, workspace, (rows,))
+    more = _split(problem, borders, workspace, {"a": rows})
     if more is not None:
         return more
     wanted = ~borders.single & (row_counts.sum(0) > 0)
     columns = Runs(distribute_columns(problem, borders, wanted, workspace, progress), wanted)
-    more = _split(problem, borders, workspace, (rows, columns))
+    more = _split(problem, borders, workspace, {"a": rows, "b": columns})
     if more is None:
         _multiply_buckets(problem, borders, workspace, (row_counts, rows, columns), progress)
     return more
 
 
 def _split(
-    problem: Problem, borders: Borders, workspace: Workspace, sides: tuple[Runs, ...]
+    problem: Problem, borders: Borders, workspace: Workspace, sides: dict[str, Runs]
 ) -> np.ndarray[Any, Any] | None:
     """More borders, if a bucket of several values is larger than the memory; the sample had missed it."""
-    sizes = sum(side.counts.sum(0) for side in sides)
-    samples: tuple[list[Any], list[Any]] = ([], [])
+    sizes = np.sum([side.counts.sum(0) for side in sides.values()], 0)
     chosen = [borders.values]
     for bucket in np.flatnonzero((sizes > problem.capacity) & ~borders.single).tolist():
-        for part, side, name in zip(samples, sides, ("a", "b"), strict=False):
-            part[:] = _sampled(side, workspace.scratch(name, problem.a.dtype), bucket, problem.a.dtype)
-        values = tuple(np.concatenate(part) if part else borders.values[:0] for part in samples)
-        counts = [int(side.counts[:, bucket].sum()) for side in sides] + [0]
-        weights = [count / max(len(one), 1) for count, one in zip(counts, values, strict=False)]
-        chosen.append(_borders.chosen((values[0], values[1]), (weights[0], weights[1]), problem.capacity))
+        samples = [
+            _sampled(side, workspace.scratch(name, problem.a.dtype), bucket, problem.a.dtype)
+            for name, side in sides.items()
+        ]
+        chosen.append(_borders.chosen(samples, problem.capacity))
     return np.unique(np.concatenate(chosen)) if len(chosen) > 1 else None
 
 
-def _sampled(side: Runs, scratch: Scratch, bucket: int, dtype: Any) -> list[np.ndarray[Any, Any]]:
-    """Every so manieth anchor of a bucket."""
-    step = max(1, int(side.counts[:, bucket].sum()) // SAMPLE)
-    parts = []
+def _sampled(side: Runs, scratch: Scratch, bucket: int, dtype: Any) -> Sample:
+    """Every step-th anchor of a bucket."""
+    total = int(side.counts[:, bucket].sum())
+    step = max(1, total // SAMPLE)
+    parts = [np.empty(0, dtype)]
     for start, count in side.pieces(bucket):
         run = np.empty(count, dtype)
         scratch.read(run, start)
         parts.append(run[::step] + run.dtype.type(0))
-    return parts
+    return Sample(np.concatenate(parts), total)
 
 
 def _restart(problem: Problem, borders: np.ndarray[Any, Any], workspace: Workspace) -> None:
@@ -101,7 +99,7 @@ def _restart(problem: Problem, borders: np.ndarray[Any, Any], workspace: Workspa
             f"{problem.where}: `memory` must be larger for as many anchors: {problem.memory} bytes would need "
             f"{len(borders) + 1} buckets, and there are at most {_borders.MOST_BUCKETS}"
         )
-    workspace.begin({"way": "buckets", "borders": base64.b64encode(borders.tobytes()).decode()})
+    workspace.begin({"borders": base64.b64encode(borders.tobytes()).decode()})
 
 
 def _borders_of(problem: Problem, workspace: Workspace) -> Borders:
@@ -121,7 +119,7 @@ def _multiply_buckets(
 ) -> None:
     """Write the results of every bucket, one bucket after the other."""
     row_counts, rows, columns = tables
-    ahead, behind = total_sums(problem, borders, workspace)
+    ahead, behind = sums_of_columns(problem, borders, workspace).values
     left, right = ghosts(ahead, behind, borders, problem.tau)
     results = workspace.scratch("y", problem.x.dtype)
     every_row = Runs(row_counts, np.ones(borders.buckets, bool))

@@ -64,7 +64,9 @@ def read_into(file: FileIO, out: np.ndarray[Any, Any], offset: int, traffic: Tra
     while done < len(view):
         count = file.readinto(view[done : done + MOST])
         if not count:
-            raise OSError(f"laplex.disk: {file.name!r} ends at byte {offset + done}, where numbers were expected")
+            raise OSError(
+                f"laplex.disk.linear: {file.name!s} ends at byte {offset + done}, where numbers were expected"
+            )
         done += count
     traffic.read += done
 

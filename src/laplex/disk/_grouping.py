@@ -16,6 +16,7 @@ from laplex._progress import Progress
 from laplex.disk._borders import Borders
 from laplex.disk._files import Scratch
 from laplex.disk._problem import Problem, blocks, span
+from laplex.disk._running import RunningSum
 from laplex.disk._sums import decayed
 from laplex.disk._workspace import Workspace
 
@@ -107,13 +108,13 @@ def distribute_columns(
 ) -> np.ndarray[Any, Any]:
     """Write the columns of stored buckets in the order of buckets, and sums of all: counts (blocks, buckets).
 
-    What is summed for a block is (2, buckets, channels): ``ahead`` and ``behind`` of ``_sums``.
+    The sums are (2, buckets, channels): ``ahead`` and ``behind`` of ``_sums``.
     """
     size, block, m = problem.b.size, problem.block, problem.x.m
-    table, sums = _table(workspace, "column_counts"), workspace.scratch("sums", np.float64)
+    table, sums = _table(workspace, "column_counts"), sums_of_columns(problem, borders, workspace)
     anchors, x_file = workspace.scratch("b", problem.b.dtype), workspace.scratch("x", problem.x.dtype)
     psi_file = workspace.scratch("psi", problem.psi.dtype) if problem.psi else None
-    files = (table, sums, anchors, x_file, *((psi_file,) if psi_file else ()))
+    files = (table, sums.scratch, anchors, x_file, *((psi_file,) if psi_file else ()))
     place = _anchors_before(workspace, "columns", table, blocks(size, block), stored)
     for item in workspace.items("columns", totals(problem, borders), files, progress):
         first, last = span(block, item, size)
@@ -123,8 +124,8 @@ def distribute_columns(
         x = np.stack([row[order] for row in x]) if m else x
         psi = problem.psi.read(first, last, ahead=block)[0][order] if problem.psi else None
         table.write(counts, item * borders.buckets)
-        part = block_sums(problem, borders, counts, b, x, psi)
-        sums.write(part, item * part.size)
+        sums.values += block_sums(problem, borders, counts, b, x, psi)
+        sums.save(item)
         choice = slice(None) if stored.all() else np.flatnonzero(np.repeat(stored, counts))
         anchors.write(b[choice], place)
         x_file.write(x[0, choice] if m == 1 else x[:, choice].T, place * m)
@@ -163,17 +164,10 @@ def counts_of(workspace: Workspace, name: str, number: int, borders: Borders) ->
     return counts
 
 
-def total_sums(problem: Problem, borders: Borders, workspace: Workspace) -> np.ndarray[Any, Any]:
-    """The sums (2, buckets, channels) of all blocks."""
-    scratch = workspace.scratch("sums", np.float64)
-    total = np.zeros((2, borders.buckets, problem.channels))
-    number = blocks(problem.b.size, problem.block)
-    workspace.require(scratch, number * total.size)
-    part = np.empty_like(total)
-    for item in range(number):
-        scratch.read(part, item * part.size)
-        total += part
-    return total
+def sums_of_columns(problem: Problem, borders: Borders, workspace: Workspace) -> RunningSum:
+    """The sums (2, buckets, channels) of all blocks of columns so far."""
+    shape = (2, borders.buckets, problem.channels)
+    return RunningSum(workspace, "columns", blocks(problem.b.size, problem.block), shape)
 
 
 def _anchors_before(workspace: Workspace, step: str, table: Scratch, total: int, stored: np.ndarray[Any, Any]) -> int:

@@ -1,4 +1,4 @@
-"""The public function ``linear``: it checks, chooses a way, and sees to what an interruption leaves."""
+"""The public function ``linear``: it checks, chooses a way, and cleans up or resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from laplex.disk._arrays import Stored, stored
 from laplex.disk._borders import NotFiniteError
 from laplex.disk._files import Traffic, bytes_on_disk
 from laplex.disk._output import Output
-from laplex.disk._problem import Problem, span
+from laplex.disk._problem import Problem, blocks
+from laplex.disk._running import PLACES
 from laplex.disk._workspace import Workspace, require_space
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 WHERE = "laplex.disk.linear"
 MEMORY = 1 << 30  # bytes
 LEAST_ANCHORS = 64  # that must fit into memory
+RUNNING_SUMS = 8 * PLACES  # bytes for each number of a running sum
 ENDS = 512  # rows at either end that show how large anchors are
 
 
@@ -52,7 +54,8 @@ def linear(
     ``laplex.disk.linear(g, b, a, tau, phi=psi, psi=phi, out=...)``. Other gradients are not computed.
 
     A call that was ended, by Ctrl-C, a kill or a power cut, goes on where it was when it is repeated with the same
-    arguments, and its result has the same bits. ``out`` has its name only when it is complete.
+    arguments. Its result has the same bits, with the same number of threads and version of laplex. ``out`` has its name
+    only when it is complete.
 
     An argument is the path of a .npy file; a pair (path of a .safetensors file, name of a tensor); a NumPy memory map
     or a tensor of ``torch.from_file(..., shared=True)``, whose file is then read; or any array or tensor in memory.
@@ -62,7 +65,7 @@ def linear(
         a (n,): row anchors, float32 or float64, in any order.
         b (k,): column anchors, same dtype.
         tau: positive length scale.
-        out: the path of the .npy file that is written; an older one is replaced at the end.
+        out: the path of the .npy file that is written; an older one is replaced at the end, and a link followed.
         phi (n,), psi (k,): phases, both or neither.
         memory: bytes that the call may take, besides what Python and torch have taken before.
         workspace: the folder for what is not complete, which a finished call deletes; None for one next to ``out``,
@@ -75,25 +78,33 @@ def linear(
     Bytes: with v bytes for a number of x, w for an anchor and m rows of x, each of the n rows takes 2 w + 1 + m v of
     reading and w + 1 + 2 m v of writing, and each of the k columns 2 (w + m v) and w + m v (labels of more than 254
     buckets take one byte more). In float32 with one row of x that is 13 and 13 for a row, 16 and 8 for a column. The
-    workspace takes w + 1 + m v for a row and w + m v for a column. If one side takes at most half of the memory, the
-    arguments are read once and nothing but the result is written.
+    workspace takes w + 1 + m v for a row and w + m v for a column, and with phases theirs. If one side takes at most
+    half of the memory, the arguments are read once, and nothing is written but the result and sums of its size.
+
+    Besides, with c buckets, about 1.7 (n + k) over the anchors that fit into memory, the workspace takes 48 c m bytes
+    for sums, and writes 16 c m for each block of b; tables of counts take 8 c for each block of a and of b. That is
+    little, unless there are many rows of x and little memory: then the tables, which are in memory too, may take more
+    than ``memory`` allows. With phases the sums take twice as much.
 
     Example:
         >>> y = laplex.disk.linear("x.npy", "a.npy", "b.npy", tau=0.5, out="y.npy")  # doctest: +SKIP
     """
+    _check_progress(progress)
     traffic = Traffic()
     with ExitStack() as stack:
         problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
-        output = Output(_output_path(out, problem), (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic)
+        path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
+        folder = _workspace_path(workspace, path)
+        about = problem.identity() | {"way": way, "out": str(path)}
+        output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
         stack.callback(output.close)
-        folder = output.path.with_name(f"{output.path.name}.work") if workspace is None else Path(workspace)
-        way = _streams.fits(problem) or "buckets"
-        about = problem.identity() | {"out": str(output.path.absolute())}
         room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
+        if room.step == "done" and not output.is_complete(room.result):
+            room.reset()
         if room.step != "done":
             _complete(problem, output, room, way, progress)
-            room.enter("done")
-        output.finish()
+            room.finish(output.mark())
+        output.finish(room.result)
         room.remove()
     return np.load(output.path, mmap_mode="r")  # type: ignore[no-any-return]
 
@@ -112,7 +123,7 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
     try:
         if room.layout is None:
             _begin(problem, room, way)
-        output.open(resumed=room.step == "output" and room.done("output", 1) > 0, where=WHERE)
+        output.open(resumed=room.step == "output" and room.done("output", 1) > 0)
         with bar(WHERE, progress) as show:
             RUN[way](problem, room, output, show)
     except NotFiniteError:
@@ -123,14 +134,13 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
 
 def _begin(problem: Problem, room: Workspace, way: str) -> None:
     """Divide the work, and write down how."""
-    ends = (problem.a.read(*span(ENDS, item, problem.a.size)) for item in {0, max(problem.a.size - 1, 0) // ENDS})
-    _checks.resolution(WHERE, problem.tau, torch.from_numpy(np.concatenate([*ends], -1)), shifted=True)
+    n = problem.a.size
+    ends = np.concatenate([problem.a.read(0, min(ENDS, n)), problem.a.read(max(n - ENDS, 0), n)], -1)
+    _checks.resolution(WHERE, problem.tau, torch.from_numpy(ends), shifted=True)
     if way != "buckets":
         room.begin({})
         return
-    rows = _borders.sample(problem.a, "a", WHERE, problem.memory)
-    columns = _borders.sample(problem.b, "b", WHERE, problem.memory)
-    _buckets.begin(problem, (rows, columns), room)
+    _buckets.begin(problem, room)
 
 
 def _require_space(problem: Problem, output: Output, room: Workspace, way: str) -> None:
@@ -149,11 +159,14 @@ def space(problem: Problem, way: str) -> tuple[int, int]:
     n, k, m = problem.a.size, problem.b.size, problem.x.m
     anchor, value = problem.a.dtype.itemsize, problem.x.dtype.itemsize
     if way != "buckets":
-        sums = 16 * n * m if way == "by columns" else 0
+        sums = RUNNING_SUMS * n * m if way == "by columns" else 0
         return sums, sums
+    buckets = _borders.expected_buckets(n + k, problem.capacity)
+    tables = 8 * buckets * (blocks(n, problem.block) + blocks(k, problem.block))
+    sums = RUNNING_SUMS * 2 * buckets * problem.channels
     results = n * (np.dtype(np.uint16).itemsize + value * m)
     phases = n * problem.phi.dtype.itemsize + k * problem.psi.dtype.itemsize if problem.phi and problem.psi else 0
-    return results + n * anchor + k * (anchor + value * m) + phases, results
+    return results + n * anchor + k * (anchor + value * m) + phases + tables + sums, results + tables
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -196,21 +209,34 @@ def _check_shapes(x: Any, a: Any, b: Any) -> None:
 
 
 def _check_phases(a: Any, b: Any, phi: Any, psi: Any) -> None:
-    if (phi is None) != (psi is None):
-        given, missing = ("phi", "psi") if psi is None else ("psi", "phi")
-        raise ValueError(
-            f"{WHERE}: `phi` and `psi` go together, got `{given}` without `{missing}`; pass zeros for `{missing}` if "
-            "only one side has phases"
-        )
+    _checks.both_phases(WHERE, phi, psi)
     for name, phase, side, anchors in (("phi", phi, "a", a), ("psi", psi, "b", b)):
-        if phase is not None and phase.shape != anchors.shape:
-            raise ValueError(f"{WHERE}: `{name}` must have the shape of `{side}`, {anchors.shape}, got {phase.shape}")
+        if phase is not None:
+            _checks.phase_shape(WHERE, name, phase.shape, side, anchors.shape)
+
+
+def _check_progress(progress: Any) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"{WHERE}: `progress` must be a function of (done, total) or None, got {type(progress).__name__}"
+        )
+
+
+def _workspace_path(workspace: Any, out: Path) -> Path:
+    if workspace is None:
+        return out.with_name(f"{out.name}.work")
+    if not isinstance(workspace, str | os.PathLike):
+        raise TypeError(f"{WHERE}: `workspace` must be the path of a folder, got {type(workspace).__name__}")
+    return Path(workspace)
 
 
 def _output_path(out: Any, problem: Problem) -> Path:
+    """The file that is written: where ``out`` is a link, what it names."""
     if not isinstance(out, str | os.PathLike) or Path(out).suffix != ".npy":
         raise ValueError(f"{WHERE}: `out` must be the path of a .npy file, got {out!r}")
-    path = Path(out)
+    path = Path(os.path.realpath(out))
+    if path.is_dir():
+        raise ValueError(f"{WHERE}: `out` must be a file, got the folder {path}; give another path")
     if not path.parent.is_dir():
         raise ValueError(f"{WHERE}: `out` must be in a folder that exists, got {path}; make {path.parent}")
     sides = {"x": problem.x, "a": problem.a, "b": problem.b, "phi": problem.phi, "psi": problem.psi}

@@ -1,16 +1,22 @@
-"""The .npy file of the result, which has its name only when it is complete."""
+"""The .npy file of the result, which has its name only when it is complete.
+
+Its name before that depends on what the product is, so that two products with one ``out`` do not write into one file.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
+from hashlib import blake2b
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from laplex._writing import locked
 from laplex.disk._files import Traffic, write_from
 
 
@@ -19,15 +25,27 @@ class Output:
 
     Args:
         path: its name when it is complete.
+        identity: what the product is, as a dictionary for JSON.
         shape, dtype: those of the array.
         traffic: counts the bytes that are written.
+        where: the name of what the user called.
     """
 
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], traffic: Traffic) -> None:
-        self.path, self.unfinished = path, path.with_name(f".{path.name}.unfinished")
+    def __init__(
+        self,
+        path: Path,
+        identity: dict[str, Any],
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        traffic: Traffic,
+        where: str,
+    ) -> None:
+        digest = blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+        self.path, self.unfinished = path, path.with_name(f".{path.name}.{digest}.unfinished")
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
-        self._traffic = traffic
+        self._traffic, self._where = traffic, where
         self._file: FileIO | None = None
+        self._lock: int | None = None
         header = io.BytesIO()
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(header, about)
@@ -38,14 +56,21 @@ class Output:
         """The size of the complete file."""
         return len(self._header) + self.m * self.n * self.dtype.itemsize
 
-    def open(self, *, resumed: bool, where: str) -> None:
-        """Make the unfinished file, or open that of an earlier run."""
+    def open(self, *, resumed: bool) -> None:
+        """Make the unfinished file, or open that of an earlier run; no other process may write to it meanwhile."""
         if resumed and not (self.unfinished.exists() and self.unfinished.stat().st_size == self.bytes):
             raise ValueError(
-                f"{where}: the unfinished result {self.unfinished} is missing or was changed; delete the workspace to "
-                "start over"
+                f"{self._where}: the unfinished result {self.unfinished} is missing or was changed; delete the "
+                "workspace to start over"
             )
         self.unfinished.touch()
+        try:
+            self._lock = locked(self.unfinished, wait=False)
+        except BlockingIOError:
+            raise ValueError(
+                f"{self._where}: `out` {self.path} is being written by another process; wait for it, or give another "
+                "path"
+            ) from None
         self._file = FileIO(self.unfinished, "r+")
         self._file.truncate(self.bytes)
         self._file.write(self._header)
@@ -61,23 +86,43 @@ class Output:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def finish(self) -> None:
-        """Give the complete file its name; again, if that was done before."""
+    def mark(self) -> dict[str, int]:
+        """What tells the unfinished file from all others, also when it has its final name."""
         self.sync()
-        self.close()
-        if self.unfinished.exists():
+        return _mark(self.unfinished)
+
+    def is_complete(self, mark: dict[str, int]) -> bool:
+        """Whether the file of this mark is still there, under either name."""
+        return any(path.is_file() and _mark(path) == mark for path in (self.unfinished, self.path))
+
+    def finish(self, mark: dict[str, int]) -> None:
+        """Give the complete file, which has this mark, its name, unless that was done before."""
+        if self._file is not None:
+            self._file.close()  # but not the lock, so that nobody opens what is renamed
+            self._file = None
+        if self.unfinished.exists() and _mark(self.unfinished) == mark:
             os.replace(self.unfinished, self.path)
             _sync_folder(self.path.parent)
+        self.close()
 
     def discard(self) -> None:
         """Delete the unfinished file."""
-        self.close()
         self.unfinished.unlink(missing_ok=True)
+        self.close()
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+def _mark(path: Path) -> dict[str, int]:
+    """A new name changes neither of these."""
+    status = path.stat()
+    return {"inode": status.st_ino, "file time": status.st_mtime_ns}
 
 
 def _sync_folder(folder: Path) -> None:

@@ -15,6 +15,7 @@ from laplex.disk._borders import finite
 from laplex.disk._multiply import multiply
 from laplex.disk._output import Output
 from laplex.disk._problem import CHANNELS, MOST_BLOCK, Problem, blocks, span
+from laplex.disk._running import RunningSum
 from laplex.disk._workspace import Workspace
 
 STEPS = {"by rows": ("output",), "by columns": ("columns", "output")}
@@ -45,20 +46,15 @@ def run_by_columns(problem: Problem, workspace: Workspace, output: Output, progr
     a = finite(problem.a.read(0, problem.a.size)[0], problem.where, "a")
     phi = problem.phi.read(0, problem.phi.size)[0] if problem.phi else None
     block = min(MOST_BLOCK, _wide_capacity(problem) - len(a))
-    sums = workspace.scratch("sums", np.float64)
-    total: np.ndarray[Any, Any] = np.zeros((problem.x.m, len(a)))
     parts = _parts(problem, block)
     totals = {"columns": len(parts), "output": 1}
-    done = workspace.done("columns", len(parts))
-    if done:  # one of two places has the sums of the last complete item; the other may be half written
-        workspace.require(sums, total.size)
-        sums.read(total, (done - 1) % 2 * total.size)
-    for item in workspace.items("columns", totals, (sums,), progress):
+    y = RunningSum(workspace, "columns", len(parts), (problem.x.m, len(a)))
+    for item in workspace.items("columns", totals, (y.scratch,), progress):
         for first in range(*parts[item], block):
-            total += _part(problem, a, phi, (first, min(first + block, parts[item][1])))
-        sums.write(total, item % 2 * total.size)
+            y.values += _part(problem, a, phi, (first, min(first + block, parts[item][1])))
+        y.save(item)
     for _ in workspace.items("output", totals, (output,), progress):
-        output.write(total.astype(problem.x.dtype), 0)
+        output.write(y.values.astype(problem.x.dtype), 0)
 
 
 def _part(problem: Problem, a: np.ndarray[Any, Any], phi: Any, columns: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -66,5 +66,7 @@ def _decay(s: np.ndarray[Any, Any], border: float, tau: float) -> np.ndarray[Any
 
 def at_border(right: np.ndarray[Any, Any], borders: Borders, bucket: int, tau: float) -> Any:
     """What the higher buckets are at the left border of a bucket, from what they are at its right one."""
+    if bucket == borders.buckets - 1:  # none is higher
+        return right
     ends = borders.values[bucket - 1 : bucket + 1].astype(np.float64)
     return right * _decay(ends[:1], ends[1], tau)

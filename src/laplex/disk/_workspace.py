@@ -4,8 +4,9 @@
     *.bin            numbers of the steps
 
 An item (a block of numbers, or a bucket) reads what earlier steps wrote, and writes at places of files that depend on
-nothing else. So items may be repeated, and the manifest need not know what an unfinished one has written. It names an
-item only when the disk has all that the item wrote; a thread waits for that while the next item is computed.
+nothing else; sums over items have several places (``_running``). So items may be repeated, and the manifest need not
+know what an unfinished one has written. It names an item only when the disk has all that the item wrote; a thread waits
+for that while the next item is computed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +27,7 @@ from laplex.disk._files import Scratch, Traffic, bytes_on_disk
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
-FORMAT = 1  # of the workspace; another one is refused
+FORMAT = 2  # of the workspace; another one is refused
 
 
 class Lasting(Protocol):
@@ -49,7 +51,7 @@ class Workspace:
         self, folder: Path, identity: dict[str, Any], steps: tuple[str, ...], traffic: Traffic, where: str
     ) -> None:
         self.folder, self._where, self._steps, self.traffic = folder, where, steps, traffic
-        folder.mkdir(parents=True, exist_ok=True)
+        _make(folder, where)
         try:
             self._lock = locked(folder, wait=False)
         except BlockingIOError:
@@ -73,13 +75,14 @@ class Workspace:
                     f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
                     "files; give another folder"
                 )
-            return {"format": FORMAT, "identity": identity, "layout": None, "step": self._steps[0], "done": 0}
+            start = {"layout": None, "result": None, "step": self._steps[0], "done": 0}
+            return {"format": FORMAT, "identity": identity} | start
         state: dict[str, Any] = json.loads(path.read_text())
         differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
         if differ:
             raise ValueError(
-                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} differ; "
-                "give another folder, or delete it to start over"
+                f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
+                f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it to start over"
             )
         self.traffic.read += state["read"]
         self.traffic.written += state["written"]
@@ -92,6 +95,23 @@ class Workspace:
         """How the work is divided, as :meth:`begin` was told; None before."""
         layout: dict[str, Any] | None = self._state["layout"]
         return layout
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What the last step made, as :meth:`finish` was told."""
+        result: dict[str, Any] = self._state["result"]
+        return result
+
+    def reset(self) -> None:
+        """Forget all that was done."""
+        self._state |= {"layout": None, "result": None}
+        self._commit(self._steps[0], 0, ())
+        self._wait()
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Say that all is done, and what tells the result from anything else."""
+        self._state["result"] = result
+        self.enter(self._steps[-1])
 
     def begin(self, layout: dict[str, Any]) -> None:
         """Start from the first step with a layout, a dictionary for JSON."""
@@ -157,7 +177,9 @@ class Workspace:
     # --- files --------------------------------------------------------------------------------------------------------
 
     def scratch(self, name: str, dtype: Any) -> Scratch:
-        """The file of this name, which is made if it is missing."""
+        """The file of this name, which is made if it is missing. Its dtype may change when all is begun again."""
+        if name in self._scratches and self._scratches[name].dtype != dtype:
+            self._scratches.pop(name).close()
         if name not in self._scratches:
             self._scratches[name] = Scratch(self.folder / f"{name}.bin", dtype, self.traffic)
         return self._scratches[name]
@@ -177,22 +199,27 @@ class Workspace:
 
     def close(self) -> None:
         """Stop, so that the product can be resumed."""
-        self._writer.shutdown(wait=True)
-        for scratch in self._scratches.values():
-            scratch.close()
+        self._close_files()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
+    def _close_files(self) -> None:
+        self._writer.shutdown(wait=True)
+        for scratch in self._scratches.values():
+            scratch.close()
+
     def remove(self) -> None:
         """Delete the folder. The manifest goes last, so that a kill leaves no files that nothing explains."""
-        self.close()
+        self._close_files()
         for path in self.folder.glob("*.bin"):
             path.unlink()
         for path in self.folder.glob(UNFINISHED):
             path.unlink()
         (self.folder / MANIFEST).unlink(missing_ok=True)
-        self.folder.rmdir()
+        with suppress(OSError):  # a link, a mount point, or files of others: the result is complete anyway
+            self.folder.rmdir()
+        self.close()  # the lock last, so that no other call takes the folder meanwhile
 
 
 def differences(before: Any, now: Any, name: str = "") -> list[str]:
@@ -201,6 +228,17 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         return [] if before == now else [name]
     names = {key: f"{key} of {name}" if name else key for key in before | now}
     return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+
+
+def _make(folder: Path, where: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{where}: `workspace` must be a folder, got the file {folder}; give another path")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{where}: `workspace` {folder} cannot be made ({error.strerror or error}); give another path"
+        ) from None
 
 
 def require_space(where: str, argument: str, folder: Path, needed: int) -> None:

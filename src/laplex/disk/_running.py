@@ -1,0 +1,39 @@
+"""A sum over the items of a step, on the disk after each of them, so that an interruption costs one item.
+
+While the sum after item i is written, the manifest is that of item i - 1, or, as it is saved while the next item is
+computed, still that of item i - 2. A kill or a full disk may leave either. So the last two sums have to be whole, and
+the third has a place of its own: three places, used in turn. Room does not grow with the number of items.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from laplex.disk._workspace import Workspace
+
+PLACES = 3
+
+
+class RunningSum:
+    """An array of float64 to which the items of a step add.
+
+    Args:
+        workspace: has the file "sums".
+        step: the name of the step.
+        items: how many it has.
+        shape: that of the array, ``values``, which is that after the last complete item.
+    """
+
+    def __init__(self, workspace: Workspace, step: str, items: int, shape: tuple[int, ...]) -> None:
+        self.values: np.ndarray[Any, Any] = np.zeros(shape)
+        self.scratch = workspace.scratch("sums", np.float64)
+        done = workspace.done(step, items)
+        if done:
+            workspace.require(self.scratch, min(done, PLACES) * self.values.size)
+            self.scratch.read(self.values, (done - 1) % PLACES * self.values.size)
+
+    def save(self, item: int) -> None:
+        """Write the sum after an item."""
+        self.scratch.write(self.values, item % PLACES * self.values.size)
