@@ -86,7 +86,8 @@ def a_plan_found_stale_late(n, m, dtype):
     stale, fresh = Here(*moved, *here[2:]), Here.planned(*moved, laplex.Plan(*moved))
     x_bars = []
     for plan in (stale, fresh):
-        call = threading.Thread(target=lambda: x_bars.append(pullback_with_ghosts(g, tail, x, odd_x, plan, tau)[0]))
+        arguments = g, tail, x, odd_x, plan, tau
+        call = threading.Thread(target=lambda given=arguments: x_bars.append(pullback_with_ghosts(*given)[0]))
         call.start()
         call.join()
     assert torch.equal(*x_bars)
