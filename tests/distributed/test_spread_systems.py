@@ -210,8 +210,7 @@ SYSTEMS = {
 for ties_name, made in TIES.items():
     for kind in ("intervals", "uneven"):
         given = {"kind": kind, "ties": made, "phased": kind == "uneven"}
-        # The derivative of |t| at 0, taken twice, is 0 in the definition and not in one device's recurrences.
-        SYSTEMS[f"solve, {ties_name}, {kind}"] = functools.partial(solved, second=False, **given)
+        SYSTEMS[f"solve, {ties_name}, {kind}"] = functools.partial(solved, **given)
         SYSTEMS[f"density, {ties_name}, {kind}"] = functools.partial(density, **given)
 
 
