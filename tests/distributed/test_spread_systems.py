@@ -207,9 +207,9 @@ SYSTEMS = {
     "density, one point": lambda: density(points=1),
     "tight clusters": tight_clusters,
 }
-for ties_name, made in TIES.items():
+for ties_name, tied in TIES.items():
     for kind in ("intervals", "uneven"):
-        given = {"kind": kind, "ties": made, "phased": kind == "uneven"}
+        given = {"kind": kind, "ties": tied, "phased": kind == "uneven"}
         SYSTEMS[f"solve, {ties_name}, {kind}"] = functools.partial(solved, **given)
         SYSTEMS[f"density, {ties_name}, {kind}"] = functools.partial(density, **given)
 
