@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laplex import _autocast
 from laplex._checks import counts
+from laplex._eager import is_dtensor
 from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
 from laplex.distributed._ranks import Ranks
@@ -172,9 +173,7 @@ def _require_shared(where: str, model: nn.Module, examples: Examples) -> None:
     """Raise where every process would train a model of its own, on the examples that it has."""
     if examples.ranks is None or examples.ranks.size == 1 or isinstance(model, DistributedDataParallel):
         return
-    from torch.distributed.tensor import DTensor  # it takes a second
-
-    if not any(isinstance(one, DTensor) for one in model.parameters()):
+    if not any(is_dtensor(one) for one in model.parameters()):
         raise TypeError(
             f"{where}: `model` must be trained by all processes together where `examples` have a group, got "
             f"{type(model).__name__}; wrap it in torch.nn.parallel.DistributedDataParallel"
