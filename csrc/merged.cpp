@@ -139,8 +139,9 @@ void right_state(const Sources<T, ROWS, 0>& src, int64_t j, double* state) {
 }
 
 // Correct the odd sums of the tied targets among [begin, begin + count). Their right sum so far is the even sum's,
-// which includes the ties; the odd sum's starts after the run of tied sources (see Ties in recurrence.h). Returns false if the plan's ties are not
-// those of the anchors. left and right are the states of chunk c, to_left the decays to the left neighbours.
+// which includes the ties; the odd sum's starts after the run of tied sources (see Ties in recurrence.h). Returns false
+// if the plan's ties are not those of the anchors. left and right are the states of chunk c, to_left the decays to the
+// left neighbours.
 template <class T, int ROWS>
 bool correct_ties(const Problem<T>& p, const Sources<T, ROWS, 0>& src, const T* t, int64_t begin, int64_t count,
                   int64_t c, const double* left, const double* right, const double* to_left,
@@ -307,7 +308,7 @@ Status merged(const Problem<T>& p, int threads) {
     if (p.target_values && p.source_values && *p.target == *p.target_values && *p.source == *p.source_values) {
         const Status status = merged_product(p, p.source_values + p.k, p.target_values + p.n, true, threads);
         if (status != STALE_PLAN) return status;
-        if (p.pull) std::memset(p.pull, 0, sizeof(double) * p.n);
+        if (p.pull) std::memset(p.pull, 0, sizeof(double) * (p.n - p.pads));
     }
     Buffer<T> sorted(p.k + p.n);
     if (!sorted) return OUT_OF_MEMORY;

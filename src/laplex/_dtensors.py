@@ -51,6 +51,12 @@ def _local(name: str, value: Any, x: Any, batch: int) -> Any:
             raise TypeError(
                 f"{WHERE}: `{name}` must be a DTensor where `x` is sharded over matrices; use distribute_tensor"
             )
+        sharded = any(place.is_shard() for place in x.placements)
+        if sharded and isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
+            raise TypeError(
+                f"{WHERE}: `{name}` must be a DTensor where `x` is sharded and `{name}` requires gradients: those of a "
+                "plain tensor would be of this rank's rows alone; use distribute_tensor"
+            )
         return value
     if value.device_mesh != x.device_mesh:
         raise ValueError(f"{WHERE}: `{name}` must be on the mesh of `x`, {x.device_mesh}, got {value.device_mesh}")

@@ -79,6 +79,11 @@ def linear(
     if type(x) is not Tensor and is_dtensor(x):
         options = {"tau": tau, "weight": weight, "phi": phi, "psi": psi, "plan": plan, "backend": backend}
         return dtensor_product(linear, x, {"a": a, "b": b, **options})
+    if is_dtensor(a) or is_dtensor(b):
+        name = "a" if is_dtensor(a) else "b"
+        raise TypeError(
+            f"laplex.linear: `x` must be a DTensor where `{name}` is one, got {type(x).__name__}; use distribute_tensor"
+        )
     arguments = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
     route = find_route(arguments)  # checks the arguments and chooses the backend, once for every form of them
     check_plan("laplex.linear", plan, (a, b), route.batch)

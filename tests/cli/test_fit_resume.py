@@ -80,6 +80,23 @@ def test_two_fits_in_one_folder(laplex, data, tmp_path):
     assert laplex("fit", data, "--out", tmp_path, *SMALL)[0] == 0
 
 
+def test_a_folder_is_locked_before_its_checkpoint_is_read(laplex, data, tmp_path):
+    """Another fit may write it at that moment: what is wrong is the folder, not the checkpoint."""
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"of something else")
+    held = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
+    finally:
+        os.close(held)
+    assert status == 2
+    assert "another fit writes into" in errors
+    status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
+    assert status == 2
+    assert "the checkpoint cannot be used" in errors
+
+
 def test_a_finished_fit_is_not_repeated(laplex, data, uninterrupted, tmp_path, monkeypatch):
     assert laplex("fit", data, "--out", tmp_path, *BOTH)[0] == 0
     monkeypatch.setattr(fitting.Trainer, "step", lambda *_: pytest.fail("a finished epoch was repeated"))

@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import math
 import mmap
+import threading
 
 import torch
 
@@ -11,6 +12,8 @@ import laplex
 from laplex import _backends
 from laplex._scan import cpp
 from laplex._scan.order import Matrix, Order
+from laplex.distributed._local import Here
+from laplex.distributed._local import pullback as pullback_with_ghosts
 
 scan, pullback = torch.ops.laplex.scan, torch.ops.laplex.pullback
 
@@ -67,6 +70,29 @@ def plan_of_another_dtype(made_for, used_with):
     assert torch.equal(y, laplex.linear(x, a, b, plan=plan.update(a, b), backend="cpp"))
 
 
+def a_plan_found_stale_late(n, m, dtype):
+    """Anchors with ghosts, of which all but the first have moved since the plan: what was added is cleared again.
+
+    The core's sums are in its own memory, which no guard page follows. But a thread that is new has none in store: the
+    sums end where, for an odd n, malloc's own record begins, and malloc aborts when it finds that overwritten.
+    """
+    ghosts = torch.tensor([[-5.0, -5.0, 5.0, 5.0]])
+    a, b = (torch.cat([torch.randn(1, n), ghosts], -1).to(dtype) for _ in range(2))
+    here = Here.planned(a, b, laplex.Plan(a, b))
+    assert here.takes_tail
+    moved = [torch.cat([side[:, : n - 1], side[:, n - 1 :] + 1e-6], -1) for side in (a, b)]
+    tau, tail = torch.ones(1).double(), torch.randn(1, m, 4, dtype=dtype)
+    g, x, odd_x = torch.randn(3, 1, m, n, dtype=dtype)
+    stale, fresh = Here(*moved, *here[2:]), Here.planned(*moved, laplex.Plan(*moved))
+    x_bars = []
+    for plan in (stale, fresh):
+        arguments = g, tail, x, odd_x, plan, tau
+        call = threading.Thread(target=lambda given=arguments: x_bars.append(pullback_with_ghosts(*given)[0]))
+        call.start()
+        call.join()
+    assert torch.equal(*x_bars)
+
+
 if __name__ == "__main__":
     torch.manual_seed(0)
     guard_what_the_library_allocates()
@@ -78,3 +104,6 @@ if __name__ == "__main__":
     plan_of_another_dtype(torch.float32, torch.float64)
     plan_of_another_dtype(torch.float64, torch.float32)
     print("plans done", flush=True)
+    for n, m, dtype in itertools.product((99, 401, 3001), (1, 3), (torch.float32, torch.float64)):
+        a_plan_found_stale_late(n, m, dtype)
+    print("stale plans done", flush=True)

@@ -12,4 +12,5 @@ def test_no_access_past_the_end():
     script = Path(__file__).with_name("guarded.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     reached = done.stdout.splitlines()
-    assert reached == ["kernels done", "plans done"], f"exit {done.returncode} after {reached}\n{done.stderr}"
+    fault = f"exit {done.returncode} after {reached}\n{done.stderr}"
+    assert reached == ["kernels done", "plans done", "stale plans done"], fault

@@ -94,6 +94,11 @@ def share_of_a_part():
     return caught(lambda: density.Trainer(density.LaplexGaussian(90, 6), examples, share=(0, 2)))
 
 
+def a_model_of_its_own():
+    examples = Examples(own(smooth(), 4), group=dist.group.WORLD)
+    return caught(lambda: density.Trainer(density.LaplexGaussian(90, 6), examples, batch=8))
+
+
 APART = {
     f"{size} processes, {dtype}, {places}": (size, dtype, places)
     for size, dtype, places in (
@@ -105,6 +110,7 @@ FAULTS = {
     other_features: r"the number of features and the dtype of `values` must be the same on all ranks, got \(90",
     not_finite_on_one: "`values` must be finite; 1 of 90 features have NaN or infinity in some example",
     two_groups: "`group` must be None where `examples` have a group of their own",
+    a_model_of_its_own: "`model` must be trained by all processes .* got LaplexGaussian; wrap it in .*DataParallel",
     share_of_a_part: "`share` must be left out where `examples` have a group of their own",
 }
 

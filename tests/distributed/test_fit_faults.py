@@ -100,6 +100,12 @@ def test_processes_do_not_meet_the_dead():
     assert name != names[0]
 
 
+@pytest.mark.parametrize(("rank", "missing"), [(0, "process 1 of 2"), (1, "the answer of process 0 of 2")])
+def test_nobody_waits_for_ever_for_a_process_that_does_not_come(rank, missing):
+    with pytest.raises(ConnectionError, match=f"{missing} did not come in 0.05 s; start as many processes"):
+        team._meeting(dist.HashStore(), rank, 2, patience=0.05)
+
+
 def test_a_run_is_known_by_its_name_and_parent(monkeypatch):
     alone = team.Team(0, 1, "cpu")
     for name in ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):

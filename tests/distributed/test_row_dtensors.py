@@ -73,15 +73,30 @@ PRODUCTS = {
 
 
 def plain_anchors():
-    """Anchors that are ordinary tensors: each rank has the gradient of its own rows."""
+    """Anchors that are ordinary tensors, where nothing or every row of x is on all ranks, and without gradients."""
     values = single()
-    b = values["b"].clone().requires_grad_()
-    x = distribute_tensor(values["x"], mesh(), [FIRST])
-    laplex.linear(x, values["a"], b, 0.6).to_local().sum().backward()
-    dist.all_reduce(b.grad)
+    want = laplex.linear(**values)
+    for placement in (FIRST, COPIED):
+        x = distribute_tensor(values["x"], mesh(), [placement])
+        assert error(laplex.linear(**values | {"x": x}).full_tensor(), want) <= 1e-14
+        b = values["b"].clone().requires_grad_(placement == COPIED)
+        y = laplex.linear(**values | {"x": x, "b": b})
+    y.to_local().sum().backward()
     alone = values["b"].clone().requires_grad_()
-    laplex.linear(values["x"], values["a"], alone, 0.6).sum().backward()
+    laplex.linear(**values | {"b": alone}).sum().backward()
     assert error(b.grad, alone.grad) <= 1e-13
+
+
+def plain_trained(name):
+    values = single()
+    return values | {
+        "x": distribute_tensor(values["x"], mesh(), [FIRST]), name: values[name].clone().requires_grad_(),
+    }  # fmt: skip
+
+
+def plain_operand():
+    values = single()
+    return placed(values, {}) | {"x": values["x"]}
 
 
 def placed(values, placements):
@@ -96,6 +111,11 @@ REFUSED = {
         lambda: batched() | {"x": distribute_tensor(batched()["x"], mesh(), [FIRST])}, TypeError,
         "`a` must be a DTensor where `x` is sharded over matrices",
     ),
+    "plain anchors with gradients": (
+        lambda: plain_trained("a"), TypeError, "`a` must be a DTensor where `x` is sharded and `a` requires gradients",
+    ),
+    "a plain tau with gradients": (lambda: plain_trained("tau"), TypeError, "`tau` must be a DTensor where `x` is"),
+    "a plain x": (plain_operand, TypeError, "`x` must be a DTensor where `a` is"),
     "fewer dimensions": (
         lambda: placed(batched() | {"x": random(4, 8)}, {"x": FIRST}), ValueError, "must have all dimensions",
     ),
@@ -154,11 +174,24 @@ def trained_with(way, **options):
     assert "rank" in repr(spread)
 
 
+def copied():
+    """A layer with a group is copied with it: for averages of weights, for example."""
+    spread = SpreadLinear(made_layers()[0], group=dist.group.WORLD)
+    other = copy.deepcopy(Head(spread, torch.nn.Linear(6, 4).double())).spread
+    x = torch.randn(5, 31).double()[:, spread.features]
+    assert torch.equal(other(x), spread(x))
+    with torch.no_grad():
+        other.part.a += 1
+    assert not torch.equal(other(x), spread(x))
+    assert other._ranks == spread._ranks
+
+
 LAYERS = {
     "ddp": lambda: trained_with("ddp"),
     "fsdp": lambda: trained_with("fsdp"),
     "ddp, phases and tau": lambda: trained_with("ddp", phase=True, train_tau=True),
     "fsdp, no bias": lambda: trained_with("fsdp", bias=False),
+    "copied": copied,
 }
 
 

@@ -60,7 +60,7 @@ def state_of_another_size():
 def caught(call):
     try:
         call()
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         return [str(error)]
     return ["nothing was raised"]
 

@@ -120,10 +120,9 @@ class Keeper:
     def begin(self, *, fresh: bool = False) -> None:
         """Make the log that of the checkpoint, and remove what a kill has left of unfinished files.
 
-        A fresh fit removes the checkpoint itself. ValueError where another fit writes into the folder now.
+        A fresh fit removes the checkpoint itself. The folder must be locked.
         """
         if self._writes:
-            self._lock()
             if fresh:
                 (self.folder / CHECKPOINT).unlink(missing_ok=True)
             for name in (CHECKPOINT, LOG, MODEL, LAST_GOOD, SUMMARY, *PICTURES):
@@ -131,8 +130,14 @@ class Keeper:
                     unfinished.unlink()
             write_whole(self.folder / LOG, "".join(json.dumps(entry) + "\n" for entry in self.log))
 
-    def _lock(self) -> None:
-        """Keep other fits out of the folder until this process ends, however it ends."""
+    def lock(self) -> None:
+        """Make the folder, and keep other fits out of it until this process ends, however it ends.
+
+        ValueError where another fit writes into it now.
+        """
+        if not self._writes:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._lock_descriptor = locked(self.folder, wait=False)
         except BlockingIOError:

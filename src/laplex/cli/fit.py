@@ -72,22 +72,27 @@ def _run(options: argparse.Namespace, processes: team.Team) -> int:
     _refuse_for(settings, data)
     known = asdict(settings) | {"laplex": __version__}
     keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads, run=processes.run)
-    fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not begin again
-    point = None if fresh else keeper.restore()
-    if point is not None:
-        settings = _continued(settings, point, options.out)
-    processes.wait()  # all must have read the checkpoint before it is replaced
-    keeper.folder.mkdir(parents=True, exist_ok=True)
-    job = Job(data, settings, keeper, processes)
     try:
-        keeper.begin(fresh=fresh)
+        keeper.lock()
+        processes.wait()  # from here on no other fit replaces the checkpoint
+        fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not begin again
+        point = None if fresh else keeper.restore()
+        if point is not None:
+            settings = _continued(settings, point, options.out)
+        processes.wait()  # all must have read the checkpoint before it is replaced
+        return _begun(options, Job(data, settings, keeper, processes), point, fresh=fresh)
+    finally:
+        keeper.close()
+
+
+def _begun(options: argparse.Namespace, job: Job, point: Checkpoint | None, *, fresh: bool) -> int:
+    try:
+        job.keeper.begin(fresh=fresh)
         _fit(job, point)
     except DivergedError as error:
         return _diverged(job, error)
     except KeyboardInterrupt as error:
         raise _Ended(_interrupted(options, job, error)) from None
-    finally:
-        keeper.close()
     return 0
 
 

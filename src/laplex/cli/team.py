@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laplex.cli import signals
 
+PATIENCE = 1800.0  # seconds for other processes to come, as a process group has them
 POLL = 0.01  # seconds between two looks at a store: a look that waits would hear no signal
 
 
@@ -117,7 +118,7 @@ def _meet(backend: str) -> None:
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
 
 
-def _meeting(store: Any, rank: int, size: int) -> str:
+def _meeting(store: Any, rank: int, size: int, patience: float = PATIENCE) -> str:
     """A name that the processes that run now share, and none that ran before.
 
     After a restart the store of `torchrun` still has what the dead have written (seen in torch 2.13), and a process
@@ -125,11 +126,12 @@ def _meeting(store: Any, rank: int, size: int) -> str:
     number drawn at random, and is in once the first, which must be alive for that, has confirmed that number.
     """
     drawn = uuid.uuid4().hex
+    end = time.monotonic() + patience
     if rank == 0:
         store.set("laplex", drawn)
         for other in range(1, size):
             while not store.check([f"{drawn} {other}"]):
-                time.sleep(POLL)
+                _wait(end, f"process {other} of {size}", patience)
             store.set(f"{drawn} {store.get(f'{drawn} {other}').decode()}", "")
         return drawn
     proposed = ""
@@ -137,5 +139,14 @@ def _meeting(store: Any, rank: int, size: int) -> str:
         if store.check(["laplex"]):
             proposed = store.get("laplex").decode()
             store.set(f"{proposed} {rank}", drawn)
-        time.sleep(POLL)
+        _wait(end, f"the answer of process 0 of {size}", patience)
     return proposed
+
+
+def _wait(end: float, missing: str, patience: float) -> None:
+    """Until the next look. ConnectionError after the time `end`."""
+    if time.monotonic() > end:
+        raise ConnectionError(
+            f"{missing} did not come in {patience:g} s; start as many processes as torchrun was told, on all nodes"
+        )
+    time.sleep(POLL)

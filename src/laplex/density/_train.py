@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from laplex import _autocast
 from laplex._checks import counts
+from laplex._eager import is_dtensor
 from laplex.density._examples import Examples, check_examples
 from laplex.density._gaussian import LaplexGaussian
 from laplex.distributed._ranks import Ranks
@@ -25,7 +26,8 @@ class Trainer:
 
     Args:
         model: a density: a module whose forward gives log-likelihoods (B,) of x (B, n), such as
-            :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one.
+            :class:`laplex.density.LaplexGaussian`, or a DistributedDataParallel of one. Where ``examples`` are apart
+            it is one that processes train together: a DistributedDataParallel, or with DTensors as parameters.
         examples: what is fitted. Its mean must be the model's, which ``start`` sees to, or
             ``model.mean.copy_(examples.mean)``.
         lr: the learning rate.
@@ -60,6 +62,7 @@ class Trainer:
         rate = counts.positive(where, "lr", lr.item() if isinstance(lr, Tensor) else lr)
         self.batch = counts.integer(where, "batch", batch)
         share = _share(where, share, examples)
+        _require_shared(where, model, examples)
         if not 0 <= share[0] < share[1]:
             raise ValueError(f"{where}: `share` must be (index, count) with index from 0 to count - 1, got {share}")
         if batch % share[1]:
@@ -83,6 +86,8 @@ class Trainer:
 
     def epoch(self) -> float:
         """One step for each full batch of the examples; the mean log-likelihood, each before its step.
+
+        It is that of this process's part of every batch, where several train together.
 
         Raises:
             FloatingPointError: the gradients of a batch are not finite; the parameters are those before its step. Or an
@@ -162,6 +167,17 @@ def _share(where: str, share: tuple[int, int], examples: Examples) -> tuple[int,
     if share != (0, 1):
         raise ValueError(f"{where}: `share` must be left out where `examples` have a group of their own, got {share}")
     return examples.ranks.rank, examples.ranks.size
+
+
+def _require_shared(where: str, model: nn.Module, examples: Examples) -> None:
+    """Raise where every process would train a model of its own, on the examples that it has."""
+    if examples.ranks is None or examples.ranks.size == 1 or isinstance(model, DistributedDataParallel):
+        return
+    if not any(is_dtensor(one) for one in model.parameters()):
+        raise TypeError(
+            f"{where}: `model` must be trained by all processes together where `examples` have a group, got "
+            f"{type(model).__name__}; wrap it in torch.nn.parallel.DistributedDataParallel"
+        )
 
 
 def _fewest(ranks: Ranks, own: int) -> int:

@@ -75,9 +75,8 @@ def edges(values: Tensor, spans: Sequence[Sequence[tuple[int, int]]]) -> Edges:
     for i, parts in enumerate(spans):
         pieces = [values[i, begin:end] for begin, end in parts if end > begin]
         if pieces:
-            first, last = (
-                torch.stack([piece[place] for piece in pieces]).aminmax()[j] for j, place in enumerate((0, -1))
-            )
+            first = torch.stack([piece[0] for piece in pieces]).amin()
+            last = torch.stack([piece[-1] for piece in pieces]).amax()
             following, previous = _neighbours(pieces, first, last)
             apart = bool(first < last)
             positions[i, 0], positions[i, 3] = first, last

@@ -6,6 +6,8 @@ of the samples, the splitters, cut the line into w intervals of about equally ma
 is moved to make them equal. Where the shards already are intervals in the order of ranks, and no rank holds much more
 than its share, every rank owns what it holds, and nothing is moved at all.
 
+Where runs of equal anchors must stay together, they are cut by value alone: a splitter's run goes to its right.
+
     D. J. DeWitt, J. F. Naughton, D. A. Schneider, Parallel sorting on a shared-nothing architecture using
         probabilistic splitting, Parallel and Distributed Information Systems (1991).
 """
@@ -40,22 +42,28 @@ class Splitters(NamedTuple):
     place: Tensor
 
 
-def shared(a: Tensor, b: Tensor, ranks: Ranks) -> tuple[Share, Share]:
-    """The shares of a (h, n) and b (h, k)."""
+def shared(a: Tensor, b: Tensor, ranks: Ranks, *, together: bool = False) -> tuple[Share, Share]:
+    """The shares of a (h, n) and b (h, k). With `together` equal anchors have one owner."""
     sides = [Sorted(*side.sort(dim=-1, stable=True)) for side in (a, b)]
-    if _in_order(sides, ranks):
+    if _in_order(sides, ranks, together):
         cuts = [_own_cuts(side, ranks) for side in sides]
         stays = True
     else:
         splitters = _splitters(sides, ranks)
-        cuts = [_cuts(side, number, splitters, ranks) for number, side in enumerate(sides)]
+        if together:
+            cuts = [_cuts_by_value(side, splitters) for side in sides]
+        else:
+            cuts = [_cuts(side, number, splitters, ranks) for number, side in enumerate(sides)]
         stays = False
     rows = _share(a, sides[0].places, cuts[0], ranks, stays)
     return rows, _share(b, sides[1].places, cuts[1], ranks, stays)
 
 
-def _in_order(sides: list[Sorted], ranks: Ranks) -> bool:
-    """Whether the shards are intervals of the line in the order of ranks, none much longer than the mean."""
+def _in_order(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
+    """Whether the shards are intervals of the line in the order of ranks, none much longer than the mean.
+
+    With `together` no two of them may meet in a point.
+    """
     h = sides[0].values.shape[0]
     held = sum(side.values.shape[-1] for side in sides)
     ends = torch.tensor([torch.inf, -torch.inf], dtype=torch.float64, device=sides[0].values.device).repeat(h, 1)
@@ -68,7 +76,7 @@ def _in_order(sides: list[Sorted], ranks: Ranks) -> bool:
     if float(counts.max()) > CROWDED * float(counts.mean()):
         return False
     low, high = everyone[counts > 0, :-1].unflatten(-1, (h, 2)).unbind(-1)
-    return bool((high[:-1] <= low[1:]).all())
+    return bool((high[:-1] < low[1:] if together else high[:-1] <= low[1:]).all())
 
 
 def _own_cuts(side: Sorted, ranks: Ranks) -> Tensor:
@@ -117,6 +125,16 @@ def _cuts(side: Sorted, number: int, splitters: Splitters, ranks: Ranks) -> Tens
     for i, j in mine.nonzero().tolist():  # ties are in the order of their places
         tied = places[i, below[i, j] : upto[i, j]]
         cuts[i, j] = below[i, j] + int(torch.searchsorted(tied, int(key_place[i, j])))
+    return _with_ends(cuts, values)
+
+
+def _cuts_by_value(side: Sorted, splitters: Splitters) -> Tensor:
+    """The same, without a cut between anchors that are equal."""
+    keys = splitters.value.to(side.values.dtype).contiguous()
+    return _with_ends(torch.searchsorted(side.values, keys).cpu(), side.values)
+
+
+def _with_ends(cuts: Tensor, values: Tensor) -> Tensor:
     return torch.nn.functional.pad(torch.nn.functional.pad(cuts, (1, 0)), (0, 1), value=values.shape[-1])
 
 

@@ -15,6 +15,9 @@ factors in the middle, whose diagonal blocks are 0,
 device (``laplex._quasisep``), and all ranks exchange Q_r, of 2 x 2 numbers, and V_r^T B_r^-1 y. With phases, K_rs has
 the factor e_i^T e_j, e = (cos phi, sin phi): V_r has a column for each of the two, and H the factor I.
 
+Equal points have one owner. Between ranks |a_i - a_j| then is smooth, so the three factors, each differentiated by
+itself, have the right gradients; where equal points were on two ranks it would be 0, which no factor knows.
+
 No exponent is positive. What is lost: S is found with errors of eps, and it is as close to singular as the points at
 the borders between ranks are to being tied and without noise. So a log determinant has errors of about eps over the
 smallest diag, where one device has fewer.
@@ -76,6 +79,7 @@ class KernelSystem:
     _coupling: Tensor  # H (2 c w, 2 c w)
     _small: Tensor  # S
     _logdet: Tensor
+    _size: int
     _dtype: torch.dtype
 
     def __init__(
@@ -84,7 +88,7 @@ class KernelSystem:
         where = "laplex.distributed.KernelSystem"
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: _terms(where, a, tau, diag, phi))
-        share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks)
+        share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks, together=True)
         scale = flat_tau(tau, (), a.device).reshape(())
         scale = same(scale, ranks) if scale.requires_grad else scale
         columns = _in_order(a, diag, phi, share, ranks)
@@ -115,13 +119,14 @@ class KernelSystem:
             _coupling=coupling,
             _small=small,
             _logdet=logdet + between,
+            _size=int(ranks.total(torch.tensor(a.numel(), device=ranks.device))),
             _dtype=a.dtype,
         )
 
     @property
     def size(self) -> int:
         """How many points there are on all ranks."""
-        return int(self._ranks.total(torch.tensor(self._share.size, device=self._ranks.device)))
+        return self._size
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for the shard y (..., n of this rank): a tensor like y. Differentiable to any order."""
@@ -142,7 +147,7 @@ class KernelSystem:
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         square = total((held * self._solved(held)).sum(-1), self._ranks)
-        density = -0.5 * (square + self._logdet + self.size * math.log(2 * math.pi))
+        density = -0.5 * (square + self._logdet + self._size * math.log(2 * math.pi))
         return density.reshape(y.shape[:-1]).to(y.dtype)
 
     def _held(self, y: Tensor) -> Tensor:
@@ -190,6 +195,11 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     _checks.positive_on_cpu(where, tau, ())
     _checks.phases(where, a, a, phi, phi)
     _checks.diagonal(where, diag, a, (), optional=False)
+    if _sharded(diag) and diag.shape != a.shape:
+        raise ValueError(
+            f"{where}: `diag` must be a number, or ({a.numel()},) as the points of this rank, got shape "
+            f"{tuple(diag.shape)}; for one number give diag.reshape(())"
+        )
     for name, value in (("a", a), ("phi", phi)):
         if value is not None and not bool(torch.isfinite(value).all()):
             raise ValueError(_checks.not_finite(where, name))

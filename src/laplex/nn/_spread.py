@@ -92,6 +92,14 @@ class SpreadLinear(nn.Module):
             "the choice of what requires gradients": trained,
         }
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
+        """A layer of its own on the same group, which cannot be copied."""
+        memo[id(self._ranks)] = self._ranks
+        other = self.__new__(type(self))
+        memo[id(self)] = other
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
     def extra_repr(self) -> str:
         return f"features {self.features.start} to {self.features.stop}, rank {self._ranks.rank} of {self._ranks.size}"
 
