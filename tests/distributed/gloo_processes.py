@@ -1,6 +1,7 @@
 """Processes of a gloo group that run many checks each, because starting them takes longer than any check."""
 
 import os
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -41,3 +42,14 @@ def failures(results: list[dict], name: str) -> dict[int, str]:
     """What a check raised, by rank."""
     outcomes = {rank: mine.get(name, "it was not reached") for rank, mine in enumerate(results)}
     return {rank: outcome for rank, outcome in outcomes.items() if isinstance(outcome, str)}
+
+
+def caught(call: Callable[[], object]) -> tuple[type | None, str, float]:
+    """The type and the text of what a call raises on this process, and after how many seconds."""
+    dist.barrier()
+    begin = time.monotonic()
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(error), time.monotonic() - begin
+    return None, "nothing was raised", 0.0

@@ -91,28 +91,17 @@ WRONG = {
 }  # fmt: skip
 
 
-def caught(call):
-    """The type and the text of what a call raises, and after how many seconds."""
-    dist.barrier()
-    begin = time.monotonic()
-    try:
-        call()
-    except Exception as error:
-        return type(error), str(error), time.monotonic() - begin
-    return None, "nothing was raised", 0.0
-
-
 def wrong_argument(name):
     arguments = good()
     if dist.get_rank() == AT_FAULT:
         change = WRONG[name][0]
         arguments |= {key: value() if value is local_plan else value for key, value in change.items()}
-    return caught(lambda: distributed.linear(**arguments))
+    return gloo_processes.caught(lambda: distributed.linear(**arguments))
 
 
 def wrong_plan():
     plan, arguments = plan_of_others(), good()
-    return caught(lambda: distributed.linear(**arguments | {"plan": plan}))
+    return gloo_processes.caught(lambda: distributed.linear(**arguments | {"plan": plan}))
 
 
 def plan_on_one_rank():
@@ -121,43 +110,43 @@ def plan_on_one_rank():
     assert plan.shape == (2, 12, 18)
     if dist.get_rank() == AT_FAULT:
         arguments["plan"] = None
-    return caught(lambda: distributed.linear(**arguments))
+    return gloo_processes.caught(lambda: distributed.linear(**arguments))
 
 
 def another_function():
     arguments = good()
     if dist.get_rank() == AT_FAULT:
-        return caught(lambda: distributed.Plan(arguments["a"], arguments["b"]))
-    return caught(lambda: distributed.linear(**arguments))
+        return gloo_processes.caught(lambda: distributed.Plan(arguments["a"], arguments["b"]))
+    return gloo_processes.caught(lambda: distributed.linear(**arguments))
 
 
 def wrong_values():
     plan = distributed.Plan(torch.zeros(4).double(), torch.zeros(3).double())
     size = 5 if dist.get_rank() == AT_FAULT else 4
-    return caught(lambda: plan.arrange_rows(torch.zeros(size)))
+    return gloo_processes.caught(lambda: plan.arrange_rows(torch.zeros(size)))
 
 
 def wrong_owned_values():
     plan = distributed.Plan(torch.zeros(4).double(), torch.zeros(3).double())
     size = 5 + (dist.get_rank() == AT_FAULT) * 90
-    return caught(lambda: plan.restore_columns(torch.zeros(size)))
+    return gloo_processes.caught(lambda: plan.restore_columns(torch.zeros(size)))
 
 
 def values_of_a_batch():
     plan = distributed.Plan(torch.zeros(2, 4).double(), torch.zeros(2, 3).double())
-    return caught(lambda: plan.arrange_columns(torch.zeros(3)))
+    return gloo_processes.caught(lambda: plan.arrange_columns(torch.zeros(3)))
 
 
 def plan_of_another_group():
     plan, group = distributed.Plan(torch.zeros(4).double(), torch.zeros(3).double()), dist.new_group([0, 1, 2])
     x, a, b = torch.zeros(3).double(), torch.zeros(4).double(), torch.zeros(3).double()
-    return caught(lambda: distributed.linear(x, a, b, plan=plan, group=group))
+    return gloo_processes.caught(lambda: distributed.linear(x, a, b, plan=plan, group=group))
 
 
 def not_in_the_group():
     group = dist.new_group([0, 2])
     x, a, b = torch.zeros(3).double(), torch.zeros(4).double(), torch.zeros(3).double()
-    return caught(lambda: distributed.linear(x, a, b, group=group))
+    return gloo_processes.caught(lambda: distributed.linear(x, a, b, group=group))
 
 
 def still_works():

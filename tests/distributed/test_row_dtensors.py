@@ -2,7 +2,6 @@
 
 import copy
 import re
-import time
 
 import gloo_processes
 import pytest
@@ -227,15 +226,8 @@ FAULTS = {
 }  # fmt: skip
 
 
-def caught(name):
-    call = FAULTS[name][0]()
-    dist.barrier()
-    begin = time.monotonic()
-    try:
-        call()
-    except Exception as error:
-        return type(error), str(error), time.monotonic() - begin
-    return None, "nothing was raised", 0.0
+def fault(name):
+    return gloo_processes.caught(FAULTS[name][0]())
 
 
 def checks():
@@ -244,7 +236,7 @@ def checks():
 
 
 def all_checks():
-    return checks() | {name: lambda name=name: caught(name) for name in FAULTS}
+    return checks() | {name: lambda name=name: fault(name) for name in FAULTS}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import time
 
 import gloo_processes
 import pytest
@@ -272,26 +271,18 @@ OPERANDS = {
 }
 
 
-def caught(call):
-    dist.barrier()
-    begin = time.monotonic()
-    try:
-        call()
-    except Exception as error:
-        return type(error), str(error), time.monotonic() - begin
-    return None, "nothing was raised", 0.0
-
-
 def wrong(name):
     good, change, *_ = WRONG[name]
     given = good | (change if dist.get_rank() == AT_FAULT else {})
-    return caught(lambda: (distributed.gram if good.keys() >= GRAM.keys() else distributed.KernelSystem)(**given))
+    return gloo_processes.caught(
+        lambda: (distributed.gram if good.keys() >= GRAM.keys() else distributed.KernelSystem)(**given)
+    )
 
 
 def wrong_operand(name, method):
     system = distributed.KernelSystem(**SYSTEM)
     y = OPERANDS[name][0] if dist.get_rank() == AT_FAULT else A
-    return caught(lambda: getattr(system, method)(y))
+    return gloo_processes.caught(lambda: getattr(system, method)(y))
 
 
 FAULTS = {name: (lambda name=name: wrong(name), *row[2:]) for name, row in WRONG.items()} | {
