@@ -45,3 +45,11 @@ def unbroken(cell: str) -> str:
     if len(cell) > LONGEST_FIGURE:
         return cell
     return cell.replace(" ", "\N{NO-BREAK SPACE}").replace("e-", "e\N{NON-BREAKING HYPHEN}")
+
+
+def rival_cell(row: dict[str, Any], name: str) -> str:
+    """Milliseconds of a rival, and those of laplex over them, bold where laplex is slower."""
+    if name not in row["ms"]:
+        return ""
+    ratio = row["ratio"][name]
+    return f"{row['ms'][name]:.3g}: {f'{ratio:.2g}' if ratio <= 1 else f'**{ratio:.2g}**'}"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.committed import content, source, table
+from benchmarks.committed import content, rival_cell, source, table
 
 TIMES, OLDER, GPU_TIMES = "time-series-cpu-later.json", "time-series-cpu.json", "time-series-nvidia-h200.json"
 NAMES = {
@@ -15,16 +15,8 @@ NAMES = {
 }
 
 
-def _cell(row: dict[str, Any], name: str) -> str:
-    """Milliseconds of one, and those of laplex over them, bold where laplex is slower."""
-    if name not in row["ms"]:
-        return ""
-    ratio = row["ratio"][name]
-    return f"{row['ms'][name]:.3g}: {f'{ratio:.2g}' if ratio < 1 else f'**{ratio:.2g}**'}"
-
-
 def _older_cell(row: dict[str, Any] | None) -> str:
-    return "" if row is None else _cell(row, "tinygp")
+    return "" if row is None else rival_cell(row, "tinygp")
 
 
 NOTE = "tinygp's cells are of an earlier run, over the laplex of then, which took longer."
@@ -36,7 +28,7 @@ def process_times() -> str:
     rows = [
         (
             NAMES[row["what"]], row["kernel"], f"{row['n']:,}".replace(",", " "), f"{row['ms']['laplex']:.3g}",
-            _cell(row, "celerite2"), _older_cell(older.get((row["what"], row["kernel"], row["n"]))),
+            rival_cell(row, "celerite2"), _older_cell(older.get((row["what"], row["kernel"], row["n"]))),
         )
         for row in content(TIMES)["rows"]
     ]  # fmt: skip

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.committed import content, source, table
+from benchmarks.committed import content, rival_cell, source, table
 
 SOFT, SOFT_GPU, STATS, DIGITS = "soft-cpu.json", "soft-nvidia-h200.json", "stats-cpu.json", "digits-sorted.json"
 RIVALS = {
@@ -15,14 +15,6 @@ RIVALS = {
 }
 
 
-def _cell(row: dict[str, Any], name: str) -> str:
-    """Milliseconds of one, and those of laplex over them, bold where laplex is slower."""
-    if name not in row["ms"]:
-        return ""
-    ratio = row["ratio"][name]
-    return f"{row['ms'][name]:.3g}: {f'{ratio:.2g}' if ratio <= 1 else f'**{ratio:.2g}**'}"
-
-
 def _sizes(row: dict[str, Any]) -> str:
     return f"{row['rows']:,} x {row['n']:,}".replace(",", " ")
 
@@ -30,7 +22,7 @@ def _sizes(row: dict[str, Any]) -> str:
 def soft_times() -> str:
     """Forward and backward on the CPU, by function and size."""
     rows = [
-        (f"`{row['what']}`", _sizes(row), f"{row['ms']['laplex']:.3g}", *(_cell(row, name) for name in RIVALS))
+        (f"`{row['what']}`", _sizes(row), f"{row['ms']['laplex']:.3g}", *(rival_cell(row, name) for name in RIVALS))
         for row in content(SOFT)["rows"]
     ]
     note = "Forward and backward on two cores; `torch.sort` forward alone. Bold: laplex takes longer."
@@ -40,7 +32,7 @@ def soft_times() -> str:
 def soft_times_gpu() -> str:
     """Forward and backward on a GPU beside torch.sort."""
     rows = [
-        (f"`{row['what']}`", _sizes(row), f"{row['ms']['laplex']:.3g}", _cell(row, "torch.sort"))
+        (f"`{row['what']}`", _sizes(row), f"{row['ms']['laplex']:.3g}", rival_cell(row, "torch.sort"))
         for row in content(SOFT_GPU)["rows"]
     ]
     return table(("function", "rows x numbers", "laplex, ms", RIVALS["torch.sort"]), rows, source(SOFT_GPU))
