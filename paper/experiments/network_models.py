@@ -20,8 +20,8 @@ from paper.methods import layers
 METHODS = ("dense", "laplex", "laplex-phased", "dense-narrow", "low-rank", "monarch", "btt", "kronecker")
 EXCESS = 1.03  # the most parameters in the blocks, relative to those of LAPLEX
 BYTES = 256  # values of a byte
-# Not cuDNN's attention: in bfloat16, on an H200 with torch 2.11, its gradients became NaN after some 100 steps of
-# every second run on images (heads of 48 features), dense networks included; the same runs with these three are finite.
+# Not cuDNN's attention: in bfloat16, on an H200 with torch 2.11, its gradients became NaN in the middle of many runs on
+# images (heads of 48 features), of dense networks too. The same steps are finite with these three.
 ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 Make = Callable[[int, int], nn.Module]  # a linear map from in to out features
