@@ -75,7 +75,10 @@ def kill_and_resume(kills, seed=0):
                 furthest = max(furthest, reached)
             if (folder / "y.npy").exists():
                 assert (folder / "y.npy").read_bytes() == want, "the file is not what it should be"
-                if not (folder / "y.npy.work").exists():  # complete, and maybe killed after that
+                workspace = folder / "y.npy.work"
+                if not (workspace / "manifest.json").exists():  # complete; killed after that, its folder may be left
+                    if workspace.exists():
+                        workspace.rmdir()
                     assert len(list(folder.iterdir())) == 6, "something is left"
                     (folder / "y.npy").unlink()
                     furthest = 0

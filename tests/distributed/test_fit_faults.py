@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,8 +66,9 @@ def test_a_fit_outlives_the_faults_of_its_processes(data, uninterrupted, tmp_pat
     for mine, other in zip(log(uninterrupted), log(out), strict=True):
         if "log_likelihood" in mine:
             assert mine["log_likelihood"] == pytest.approx(other["log_likelihood"], rel=1e-5)
-    assert "interrupted after 3 of 4 rounds; saving a checkpoint\n" in done.stderr
-    assert "cannot continue (the error is above); the same command without --fresh resumes" in done.stderr
+    # Whether the first process hears of the killed one or of torchrun's signal first is a matter of chance.
+    assert re.search(r"interrupted after \d of 4 rounds; saving a checkpoint\n", done.stderr)
+    assert "; the same command without --fresh resumes" in done.stderr
     assert json.loads((out / "summary.json").read_text())
 
 
