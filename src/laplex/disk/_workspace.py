@@ -27,7 +27,7 @@ from laplex.disk._files import Scratch, Traffic, bytes_on_disk
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
-FORMAT = 2  # of the workspace; another one is refused
+FORMAT = 3  # of the workspace; another one is refused
 
 
 class Lasting(Protocol):
