@@ -213,12 +213,32 @@ def copied():
     assert other._ranks == spread._ranks
 
 
+def half_precision():
+    """Results and gradients are added in float32, on however many ranks, and rounded once."""
+    spread, added, right = SpreadLinear(made_layers()[0].float()), [], dist.all_reduce
+    x = torch.randn(5, 31).bfloat16()[:, spread.features].requires_grad_()
+
+    def noted(tensor, **options):
+        added.append(tensor.dtype)
+        return right(tensor, **options)
+
+    dist.all_reduce = noted
+    try:
+        y = spread(x)
+        y.sum().backward()
+    finally:
+        dist.all_reduce = right
+    assert y.dtype == x.grad.dtype == torch.bfloat16
+    assert set(added) == {torch.float32}
+
+
 LAYERS = {
     "ddp": lambda: trained_with("ddp"),
     "fsdp": lambda: trained_with("fsdp"),
     "ddp, phases and tau": lambda: trained_with("ddp", phase=True, train_tau=True),
     "fsdp, no bias": lambda: trained_with("fsdp", bias=False),
     "copied": copied,
+    "half precision": half_precision,
 }
 
 
