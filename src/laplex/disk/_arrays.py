@@ -88,7 +88,7 @@ class Stored:
         if self._file is None:
             for row in self._numbers:
                 for first in range(0, self.size, DIGESTED):
-                    digest = zlib.crc32(np.ascontiguousarray(row[first : first + DIGESTED]).view(np.uint8), digest)
+                    digest = zlib.crc32(np.ascontiguousarray(row[first : first + DIGESTED]).view(np.uint8).data, digest)
             return digest
         starts = np.linspace(0, max(self.size - PROBE, 0), PROBES).astype(np.int64)
         for start in starts if self.m else ():
