@@ -11,7 +11,7 @@ from test_shared_fits import caught, smooth
 
 from helpers import error
 from laplex import density
-from laplex.density import _em
+from laplex.density import _examples
 from laplex.density._examples import Examples
 
 RANKS = 4
@@ -83,12 +83,12 @@ def numbers_at_a_time():
         read.append(values.numel())
         return values
 
-    Examples.features, before, _em.BLOCK = noted, _em.BLOCK, bound
+    Examples.features, before, _examples.BLOCK = noted, _examples.BLOCK, bound
     try:
         for _ in em:
             pass
     finally:
-        Examples.features, _em.BLOCK = features, before
+        Examples.features, _examples.BLOCK = features, before
     return max(read), len(read), bound
 
 

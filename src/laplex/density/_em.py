@@ -34,7 +34,7 @@ from torch import Tensor
 from laplex import _autocast
 from laplex._functional import gram, linear
 from laplex._plan import Plan
-from laplex.density._examples import BLOCK, Examples
+from laplex.density._examples import Examples
 from laplex.density._gaussian import PlacedGaussian
 from laplex.density._places import Line
 from laplex.density._sharing import ALONE, Sharing
@@ -163,7 +163,7 @@ def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing
     ranks = sharing.ranks
     size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
     wide = means.double()
-    several = max(1, min(few, EXCHANGED // (size * means.shape[1]), BLOCK // examples.most))  # the same on all
+    several = max(1, min(few, EXCHANGED // (size * means.shape[1]), examples.features_at_once))
     for pieces in zip(*sharing.pieces(examples.dim, few, several), strict=True):
         sums = [examples.features(piece).double().mT @ wide for piece in pieces]
         yield pieces[rank], sharing.scattered(torch.cat(sums), [len(one) for one in sums]) / examples.count

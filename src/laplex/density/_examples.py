@@ -104,7 +104,12 @@ class Examples:
 
     def feature_parts(self, most: int, within: slice | None = None) -> list[slice]:
         """Slices of features that are read at a time, each of at most ``most``, of all or of those within a slice."""
-        return _parts(within or slice(0, self.dim), max(1, min(most, BLOCK // len(self))))
+        return _parts(within or slice(0, self.dim), min(most, self.features_at_once))
+
+    @property
+    def features_at_once(self) -> int:
+        """How many features are read at a time at most, the same number on all processes."""
+        return max(1, BLOCK // self.most)
 
     def sample(self, most: int) -> Tensor:
         """Up to about ``most`` values (few, n), evenly from those of all processes, the same on each."""
