@@ -45,7 +45,8 @@ def linear(
     Args:
         x (..., k): the input, in float16, bfloat16, float32, float64 or complex. With batched anchors and no weight
             it is (*H, m, k), or anything that broadcasts to that. It may be a DTensor that is sharded over leading
-            dimensions: then the anchors are replicated DTensors (over H: sharded alike), and y is placed like x.
+            dimensions: then the anchors are replicated DTensors, sharded alike where they differ over a dimension of H
+            that x is sharded over, and y is placed like x.
         a (*H, n): row anchors, float32 or float64, in any order. Leading dimensions H are a batch of matrices.
         b (*H, k): column anchors, same dtype.
         tau: positive length scale: a number, a tensor of one element, or a tensor that broadcasts to H, one per matrix.
@@ -79,11 +80,6 @@ def linear(
     if type(x) is not Tensor and is_dtensor(x):
         options = {"tau": tau, "weight": weight, "phi": phi, "psi": psi, "plan": plan, "backend": backend}
         return dtensor_product(linear, x, {"a": a, "b": b, **options})
-    if is_dtensor(a) or is_dtensor(b):
-        name = "a" if is_dtensor(a) else "b"
-        raise TypeError(
-            f"laplex.linear: `x` must be a DTensor where `{name}` is one, got {type(x).__name__}; use distribute_tensor"
-        )
     arguments = Arguments(x, a, b, tau, weight, phi, psi, plan, backend)
     route = find_route(arguments)  # checks the arguments and chooses the backend, once for every form of them
     check_plan("laplex.linear", plan, (a, b), route.batch)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from laplex import _backends, _checks
 from laplex._backends import Backend
 from laplex._backends.cost import Work
-from laplex._eager import plain, plainly_eager
+from laplex._eager import is_dtensor, plain, plainly_eager
 
 MOST_ROUTES = 512
 _has_storage = torch._C._has_storage
@@ -82,6 +82,11 @@ def _form(value: Any) -> Any:
 def _check_and_choose(arguments: Arguments) -> Route:
     where = "laplex.linear"
     x, a, b, tau, weight, phi, psi, plan, backend = arguments
+    for name, value in zip(arguments._fields, arguments, strict=True):
+        if is_dtensor(value):
+            raise TypeError(
+                f"{where}: `x` must be a DTensor where `{name}` is one, got {type(x).__name__}; use distribute_tensor"
+            )
     _checks.anchor_pair(where, a, b)
     _checks.length_scale(where, tau, a)
     batch = _checks.batch_shape(where, a, b, tau)

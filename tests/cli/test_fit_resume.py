@@ -365,6 +365,14 @@ def test_two_processes_with_half_of_the_examples_each(data, laplex, uninterrupte
     status, _, errors = laplex("fit", data, "--out", tmp_path, *SMALL)
     assert (status, "apart True there and False here" in errors) == (2, True)
     assert log(tmp_path)[4]["train"]["count"] == log(uninterrupted)[4]["train"]["count"]
+    adam = ("--epochs", 1, "--batch", 16)
+    done = in_two_processes("fit", data, "--out", tmp_path / "both", "--apart", *SMALL, *adam)
+    assert done.returncode == 0, done.stderr
+    status, _, errors = laplex("fit", data, "--out", tmp_path / "both", "--apart", *SMALL, *adam[2:], "--epochs", 2)
+    assert status == 0, errors  # one process goes on, with all examples
+    status, _, errors = laplex("fit", data, "--out", tmp_path, "--apart", *SMALL, "--rounds", 5)
+    assert status == 0, errors
+    assert [entry["round"] for entry in log(tmp_path) if "round" in entry] == [0, 1, 2, 3, 4]
 
 
 def test_two_processes_fit_as_one(data, uninterrupted, tmp_path, laplex):

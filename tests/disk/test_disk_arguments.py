@@ -245,6 +245,7 @@ def test_room_is_asked_for_first(tmp_path, monkeypatch, given):
         OSError, match=r"`workspace` needs 0.00 GB on the disk of .*, which has 0.00 GB left; make room"
     ):
         laplex.disk.linear(**given, out=tmp_path / "y.npy", memory=MEMORY, progress=quiet)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_workspace_of_others_is_refused(tmp_path, given):
@@ -263,3 +264,7 @@ def test_a_workspace_of_others_is_refused(tmp_path, given):
     (folder / "letter.txt").write_text("dear reader")
     refused(r"`workspace` .* must be empty or a workspace, got a folder with other files")
     assert (folder / "letter.txt").exists()
+    for text in ('{"name": "a web app"}', "[]", "no JSON", "\xe4", '{"format": 1}', '{"format": 3, "identity": 5}'):
+        (folder / "manifest.json").write_text(text, "latin-1")
+        refused(r"`workspace` .* must be empty or a workspace, got a folder with other files")
+        assert (folder / "manifest.json").read_text("latin-1") == text

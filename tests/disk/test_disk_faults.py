@@ -2,6 +2,9 @@
 
 import errno
 import json
+import re
+import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -157,6 +160,32 @@ def test_a_complete_result_is_not_computed_again(multiply, monkeypatch, tmp_path
     multiply(given, progress=lambda *each: done.append(each))
     assert done == []
     assert [path.name for path in tmp_path.iterdir()] == ["y.npy"]
+
+
+# --- in the last step -------------------------------------------------------------------------------------------------
+
+
+def test_starting_over_says_what_is_left(multiply, tmp_path):
+    """The unfinished result of another product is named with the folder that is to be deleted."""
+    given, work = given_for("by rows"), tmp_path / "y.npy.work"
+    interrupted(multiply, given, 2)
+    (unfinished,) = tmp_path.glob(".y.npy.*.unfinished")
+    deleted = re.escape(f"delete it, and {unfinished}, to start over")
+    with pytest.raises(ValueError, match=f"another product: tau differs; give another folder, or {deleted}$"):
+        multiply(given, tau=2 * TAU)
+    state = json.loads((work / "manifest.json").read_text())
+    (work / "manifest.json").write_text(json.dumps(state | {"format": 1}))
+    with pytest.raises(ValueError, match=f"another product: the version of laplex differs; .*{deleted}$"):
+        multiply(given)
+
+
+def test_the_last_step_asks_for_no_room_of_earlier_ones(multiply, monkeypatch, tmp_path):
+    given, total = dict(zip(("x", "a", "b"), arguments(*WAYS["buckets"]), strict=False)), []
+    want = np.array(multiply(given, "z.npy", progress=lambda done, items: total.append(items)))
+    interrupted(multiply, given, total[0] - 2)
+    assert json.loads((tmp_path / "y.npy.work" / "manifest.json").read_text())["step"] == "output"
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=want.nbytes + 128))
+    assert np.array_equal(multiply(given), want)
 
 
 # --- buckets ----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,13 @@ def test_ways(multiply, way, m, phases, dtype):
     assert largest_error(multiply(*given), given) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_phases_narrower_than_x(multiply, way):
+    x, a, b, phi, psi = arguments(*WAYS[way], m=2, phases=True, dtype=np.float64)
+    given = (x, a, b, phi.astype(np.float32), psi.astype(np.float32))
+    assert largest_error(multiply(*given), given) < TOLERANCE[np.float64]
+
+
 @pytest.mark.parametrize(("n", "k"), [(0, 0), (0, 3000), (3000, 0), (1, 1), (1500, 1500)])
 @pytest.mark.parametrize("m", [None, 0, 2])
 def test_sizes(multiply, n, k, m):

@@ -131,6 +131,19 @@ def test_a_workspace_of_another_product_is_refused(multiply):
     multiply(given)
 
 
+def test_one_changed_number_in_memory_makes_another_product(multiply):
+    """Memory has no time of writing, so all of it is compared."""
+    given = dict(zip(("x", "a", "b"), arguments(7, 40_000, m=2), strict=False))
+    interrupted(multiply, given)
+    for name, place in (("x", (1, 1500)), ("b", 1500)):
+        changed = given[name].copy()
+        changed[place] += 1
+        with pytest.raises(ValueError, match=f"is that of another product: digest of {name} differs;"):
+            multiply(given | {name: changed})
+    strided = {name: np.stack([value, value], -1)[..., 0] for name, value in given.items()}
+    multiply(strided)
+
+
 def test_a_file_that_was_written_since_is_another(multiply, tmp_path):
     given = given_for("buckets")
     np.save(tmp_path / "a.npy", given["a"])

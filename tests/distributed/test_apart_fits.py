@@ -11,6 +11,7 @@ from test_shared_fits import caught, smooth
 
 from helpers import error
 from laplex import density
+from laplex.density import _examples
 from laplex.density._examples import Examples
 
 RANKS = 4
@@ -71,6 +72,41 @@ def adam():
     return {"likelihoods": likelihoods, "evaluation": evaluated(model, examples), "model": dict(model.state_dict())}
 
 
+def numbers_at_a_time():
+    """The most that is read at once in a round, where parts differ in size, and the bound."""
+    read, features, bound = [], Examples.features, 1 << 8
+    examples = Examples(own(smooth(), 2 if dist.get_rank() < 2 else 4)[:40], group=dist.group.WORLD)
+    em = density.EM(examples, density.start(examples, 12), 1)
+
+    def noted(self, part):
+        values = features(self, part)
+        read.append(values.numel())
+        return values
+
+    Examples.features, before, _examples.BLOCK = noted, _examples.BLOCK, bound
+    try:
+        for _ in em:
+            pass
+    finally:
+        Examples.features, _examples.BLOCK = features, before
+    return max(read), len(read), bound
+
+
+def unreadable_on_one():
+    """An error while the values are read, as of a disk that is gone."""
+    values = own(smooth(), 4)
+    some = Examples.some
+
+    def failing(self, rows):
+        raise ValueError("the disk is gone")
+
+    Examples.some = failing if dist.get_rank() == 2 else some
+    try:
+        return caught(lambda: Examples(values, group=dist.group.WORLD))
+    finally:
+        Examples.some = some
+
+
 def other_features():
     values = smooth(dim=90 - dist.get_rank())
     return caught(lambda: Examples(own(values, 4), group=dist.group.WORLD))
@@ -108,6 +144,7 @@ APART = {
 }  # fmt: skip
 FAULTS = {
     other_features: r"the number of features and the dtype of `values` must be the same on all ranks, got \(90",
+    unreadable_on_one: "rank 2: the disk is gone",
     not_finite_on_one: "`values` must be finite; 1 of 90 features have NaN or infinity in some example",
     two_groups: "`group` must be None where `examples` have a group of their own",
     a_model_of_its_own: "`model` must be trained by all processes .* got LaplexGaussian; wrap it in .*DataParallel",
@@ -117,7 +154,7 @@ FAULTS = {
 
 def checks():
     table = {name: functools.partial(apart, *row) for name, row in APART.items()}
-    return table | {check.__name__: check for check in (far_from_zero, adam, *FAULTS)}
+    return table | {check.__name__: check for check in (far_from_zero, adam, numbers_at_a_time, *FAULTS)}
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +200,13 @@ def test_adam_over_parts(results):
     assert first["evaluation"] == second["evaluation"]
     assert all(torch.equal(value, second["model"][name]) for name, value in first["model"].items())
     assert sum(first["likelihoods"][-1:]) > first["likelihoods"][0]
+
+
+def test_what_is_read_at_a_time_is_bounded(results):
+    assert gloo_processes.failures(results, "numbers_at_a_time") == {}
+    figures = [mine["numbers_at_a_time"] for mine in results]
+    assert all(most <= bound for most, _, bound in figures)
+    assert len({number for _, number, _ in figures}) == 1, "all take the same steps"
 
 
 @pytest.mark.parametrize("check", FAULTS)

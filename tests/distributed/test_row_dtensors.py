@@ -55,6 +55,12 @@ def batched():
     return {"x": random(3, 4, 8), **sides, "phi": random(3, 10), "psi": random(3, 8)}
 
 
+def shared(name, **value):
+    """Matrices of a batch are spread, and all share one argument, which every rank has."""
+    values = {"x": random(3, 4, 8), "a": random(3, 10), "b": random(3, 8), "tau": torch.rand(3).double() + 0.3} | value
+    compare(values, {one: COPIED if one == name else FIRST for one in values})
+
+
 PRODUCTS = {
     "rows": lambda: compare(single(), {"x": FIRST}),
     "rows, scanned": lambda: compare(single(), {"x": FIRST}, backend="cpp"),
@@ -68,6 +74,16 @@ PRODUCTS = {
     "weighted": lambda: compare(
         {"x": random(5, 8), "a": random(3, 10), "b": random(3, 8), "weight": random(3)}, {"x": FIRST}
     ),
+    "a shared by all matrices": lambda: shared("a", a=random(10)),
+    "b of one matrix for all": lambda: shared("b", b=random(1, 8)),
+    "tau of one element for all": lambda: shared("tau", tau=torch.tensor([0.6]).double()),
+    "second matrices of a batch": lambda: compare(
+        {"x": random(3, 4, 2, 8), "a": random(4, 10), "b": random(3, 1, 8), "tau": torch.rand(4).double() + 0.3},
+        {"x": SECOND, "a": FIRST, "tau": FIRST},
+    ),
+    "fewer dimensions, replicated": lambda: compare(batched() | {"x": random(4, 8)}, {"x": COPIED}),
+    "one for all matrices, replicated": lambda: compare(batched() | {"x": random(1, 4, 8)}, {"x": COPIED}),
+    "rows before a batch, replicated": lambda: compare(batched() | {"x": random(2, 1, 4, 8)}, {"x": COPIED}),
 }
 
 
@@ -93,9 +109,11 @@ def plain_trained(name):
     }  # fmt: skip
 
 
-def plain_operand():
-    values = single()
-    return placed(values, {}) | {"x": values["x"]}
+def plain_but(name):
+    """Phases and a weight, too; all plain but one."""
+    values = single() | {"a": random(1, 10), "b": random(1, 8), "phi": random(1, 10), "psi": random(1, 8)}
+    values["weight"] = random(1)
+    return values | {name: placed(values, {})[name]}
 
 
 def placed(values, placements):
@@ -114,7 +132,17 @@ REFUSED = {
         lambda: plain_trained("a"), TypeError, "`a` must be a DTensor where `x` is sharded and `a` requires gradients",
     ),
     "a plain tau with gradients": (lambda: plain_trained("tau"), TypeError, "`tau` must be a DTensor where `x` is"),
-    "a plain x": (plain_operand, TypeError, "`x` must be a DTensor where `a` is"),
+    **{
+        f"a plain x, and {name}": (lambda name=name: plain_but(name), TypeError, f"be a DTensor where `{name}` is one")
+        for name in ("a", "b", "tau", "weight", "phi", "psi")
+    },
+    "a shared by all matrices, sharded": (
+        lambda: placed(batched() | {"a": random(10), "phi": random(10)}, {"x": FIRST, "a": FIRST}), ValueError,
+        "`a` must be placed as [Replicate()]",
+    ),
+    "one for all matrices": (
+        lambda: placed(batched() | {"x": random(1, 4, 8)}, {"x": FIRST}), ValueError, "matrices H = (3,), got shape (1",
+    ),
     "fewer dimensions": (
         lambda: placed(batched() | {"x": random(4, 8)}, {"x": FIRST}), ValueError, "must have all dimensions",
     ),
@@ -185,12 +213,32 @@ def copied():
     assert other._ranks == spread._ranks
 
 
+def half_precision():
+    """Results and gradients are added in float32, on however many ranks, and rounded once."""
+    spread, added, right = SpreadLinear(made_layers()[0].float()), [], dist.all_reduce
+    x = torch.randn(5, 31).bfloat16()[:, spread.features].requires_grad_()
+
+    def noted(tensor, **options):
+        added.append(tensor.dtype)
+        return right(tensor, **options)
+
+    dist.all_reduce = noted
+    try:
+        y = spread(x)
+        y.sum().backward()
+    finally:
+        dist.all_reduce = right
+    assert y.dtype == x.grad.dtype == torch.bfloat16
+    assert set(added) == {torch.float32}
+
+
 LAYERS = {
     "ddp": lambda: trained_with("ddp"),
     "fsdp": lambda: trained_with("fsdp"),
     "ddp, phases and tau": lambda: trained_with("ddp", phase=True, train_tau=True),
     "fsdp, no bias": lambda: trained_with("fsdp", bias=False),
     "copied": copied,
+    "half precision": half_precision,
 }
 
 

@@ -98,6 +98,8 @@ GRAMS = {
     "gram with phases": lambda: grams(phased=True),
     "gram with several weights": lambda: grams(lead=(2, 3)),
     "gram of a batch": lambda: grams(batch=(2,), lead=(2, 1), phased=True),
+    "gram of a batch of two dimensions": lambda: grams(batch=(2, 3), lead=(2, 3, 1)),
+    "gram of a batch, one of them of size 1": lambda: grams(batch=(1, 3), weighted=False, phased=True),
     "gram with ties": lambda: grams(tied=True),
     "gram in float32": gram_of_float32,
 }

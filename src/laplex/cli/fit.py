@@ -180,7 +180,7 @@ def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
         seed=options.seed,
         device=processes.device.type,
         processes=processes.size,
-        apart=options.apart and processes.size > 1,
+        apart=options.apart,
     )
 
 

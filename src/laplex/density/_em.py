@@ -163,7 +163,7 @@ def _joint_targets(examples: Examples, means: Tensor, few: int, sharing: Sharing
     ranks = sharing.ranks
     size, rank = (1, 0) if ranks is None else (ranks.size, ranks.rank)
     wide = means.double()
-    several = max(1, min(few, EXCHANGED // (size * means.shape[1])))
+    several = max(1, min(few, EXCHANGED // (size * means.shape[1]), examples.features_at_once))
     for pieces in zip(*sharing.pieces(examples.dim, few, several), strict=True):
         sums = [examples.features(piece).double().mT @ wide for piece in pieces]
         yield pieces[rank], sharing.scattered(torch.cat(sums), [len(one) for one in sums]) / examples.count

@@ -39,6 +39,7 @@ class Examples:
         mean, variance (n,): float32, or float64 for such values. The variance is around the mean. Those of all
             processes, where they have a part each.
         count: N, of all processes; ``len`` counts those of this one.
+        most: how many the process with the most of them has.
         ranks: the processes that have a part each, or None.
     """
 
@@ -59,8 +60,8 @@ class Examples:
         self.values = values
         self.device = values.device if device is None else torch.device(device)
         self.dtype = torch.float64 if values.dtype == torch.float64 else torch.float32
-        self.count = len(values)
-        own, variance = welford(self.some(part) for part in self.row_parts())
+        self.count = self.most = len(values)
+        own, variance = self._own_moments(where)
         if self.ranks is not None:
             own, variance = self._joined(self.ranks, own, variance)
         self.mean = own.to(self.dtype) if mean is None else mean.to(self.device, self.dtype)
@@ -103,7 +104,12 @@ class Examples:
 
     def feature_parts(self, most: int, within: slice | None = None) -> list[slice]:
         """Slices of features that are read at a time, each of at most ``most``, of all or of those within a slice."""
-        return _parts(within or slice(0, self.dim), max(1, min(most, BLOCK // len(self))))
+        return _parts(within or slice(0, self.dim), min(most, self.features_at_once))
+
+    @property
+    def features_at_once(self) -> int:
+        """How many features are read at a time at most, the same number on all processes."""
+        return max(1, BLOCK // self.most)
 
     def sample(self, most: int) -> Tensor:
         """Up to about ``most`` values (few, n), evenly from those of all processes, the same on each."""
@@ -114,10 +120,25 @@ class Examples:
         everyone = self.ranks.gathered(pad(few, (0, 0, 0, max(sizes) - len(few))))
         return torch.cat([theirs[:size] for theirs, size in zip(everyone, sizes, strict=True)])
 
+    def _own_moments(self, where: str) -> tuple[Tensor, Tensor]:
+        """The mean and the variance of this process's values. If one cannot read its own, all processes hear of it."""
+        moments: list[Tensor] = []
+
+        def read() -> dict[str, Any]:
+            moments.extend(welford(self.some(part) for part in self.row_parts()))
+            return {}
+
+        if self.ranks is None:
+            read()
+        else:
+            agree(where, self.ranks, read)
+        return moments[0], moments[1]
+
     def _joined(self, ranks: Ranks, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         """The mean and the variance of all processes, from those of this one, as ``welford`` joins its parts."""
         own = len(self)
-        self.count = int(ranks.total(torch.tensor(own, device=self.device)))
+        counts = ranks.gathered(torch.tensor(own, device=self.device))
+        self.count, self.most = int(counts.sum()), int(counts.max())
         joint = ranks.total(mean * (own / self.count))
         apart = (mean - joint).square_()
         return joint, ranks.total((variance + apart) * (own / self.count))

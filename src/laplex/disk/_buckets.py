@@ -154,7 +154,7 @@ def _operand(
 ) -> tuple[Any, Any, Any]:
     """x (m, count), b and psi (count,) of a bucket's sources and of what stands for all others.
 
-    C cos(phi) + S sin(phi) is that of two sources, of phases 0 and pi / 2.
+    C cos(phi) + S sin(phi) is that of two sources, of phases 0 and pi / 2; psi has the digits that x has of these.
     """
     channels = [0.0] if problem.psi is None else [0.0, np.pi / 2]
     extra = [
@@ -166,11 +166,11 @@ def _operand(
     count = int(columns.counts[:, bucket].sum())
     x = np.empty((problem.x.m, count + len(extra)), problem.x.dtype)
     b = np.empty(count + len(extra), problem.b.dtype)
-    psi = None if problem.psi is None else np.empty(len(b), problem.psi.dtype)
     columns.read(workspace.scratch("x", x.dtype), bucket, x)
     columns.read(workspace.scratch("b", b.dtype), bucket, b)
+    psi = _bucket_numbers(workspace, "psi", problem.psi, columns, bucket)
     if psi is not None:
-        columns.read(workspace.scratch("psi", psi.dtype), bucket, psi)
+        psi = np.append(psi, np.zeros(len(extra), np.promote_types(psi.dtype, x.dtype)))
     for place, (border, channel, phase) in enumerate(extra, count):
         b[place], x[:, place] = border, channel
         if psi is not None:

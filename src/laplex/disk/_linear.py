@@ -119,8 +119,8 @@ STEPS = {"buckets": _buckets.STEPS, **_streams.STEPS}
 
 def _complete(problem: Problem, output: Output, room: Workspace, way: str, progress: Progress | None) -> None:
     """Write the unfinished output, from where the workspace is."""
-    _require_space(problem, output, room, way)
     try:
+        _require_space(problem, output, room, way)
         if room.layout is None:
             _begin(problem, room, way)
         output.open(resumed=room.step == "output" and room.done("output", 1) > 0)
@@ -129,6 +129,10 @@ def _complete(problem: Problem, output: Output, room: Workspace, way: str, progr
     except NotFiniteError:
         output.discard()
         room.remove()
+        raise
+    except (OSError, ValueError):
+        if room.layout is None:  # refused before anything was done
+            room.remove()
         raise
 
 
@@ -147,7 +151,9 @@ def _require_space(problem: Problem, output: Output, room: Workspace, way: str) 
     """Raise unless what is still to be written has room, on one disk or on two."""
     during, after = space(problem, way)
     left = output.bytes - bytes_on_disk(output.unfinished)
-    if room.folder.stat().st_dev == output.path.parent.stat().st_dev:
+    if room.step == "output":  # nothing more is written into the workspace
+        require_space(WHERE, "out", output.path.parent, left)
+    elif room.folder.stat().st_dev == output.path.parent.stat().st_dev:
         require_space(WHERE, "workspace", room.folder, max(during, after + left) - room.present)
     else:
         require_space(WHERE, "workspace", room.folder, max(during, after) - room.present)

@@ -25,7 +25,7 @@ class Output:
 
     Args:
         path: its name when it is complete.
-        identity: what the product is, as a dictionary for JSON.
+        identity: what the product is, as a dictionary for JSON; its "out" is the path.
         shape, dtype: those of the array.
         traffic: counts the bytes that are written.
         where: the name of what the user called.
@@ -40,8 +40,7 @@ class Output:
         traffic: Traffic,
         where: str,
     ) -> None:
-        digest = blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
-        self.path, self.unfinished = path, path.with_name(f".{path.name}.{digest}.unfinished")
+        self.path, self.unfinished = path, unfinished_path(identity)
         self.m, self.n, self.dtype = math.prod(shape[:-1]), shape[-1], dtype
         self._traffic, self._where = traffic, where
         self._file: FileIO | None = None
@@ -117,6 +116,13 @@ class Output:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def unfinished_path(identity: dict[str, Any]) -> Path:
+    """Where the result of this product is before it is complete."""
+    digest = blake2b(json.dumps(identity, sort_keys=True).encode(), digest_size=8).hexdigest()
+    path = Path(identity["out"])
+    return path.with_name(f".{path.name}.{digest}.unfinished")
 
 
 def _mark(path: Path) -> dict[str, int]:

@@ -24,10 +24,11 @@ from typing import Any, Protocol
 from laplex._progress import Progress
 from laplex._writing import locked, write_whole
 from laplex.disk._files import Scratch, Traffic, bytes_on_disk
+from laplex.disk._output import unfinished_path
 
 MANIFEST = "manifest.json"
 UNFINISHED = f".{MANIFEST}.*.tmp"  # what a kill leaves of a manifest
-FORMAT = 2  # of the workspace; another one is refused
+FORMAT = 3  # of the workspace; another one is refused
 
 
 class Lasting(Protocol):
@@ -68,8 +69,8 @@ class Workspace:
             raise
 
     def _restored(self, identity: dict[str, Any]) -> dict[str, Any]:
-        path = self.folder / MANIFEST
-        if not path.exists():
+        state = _manifest(self.folder / MANIFEST)
+        if state is None:
             if any(not path.match(UNFINISHED) for path in self.folder.iterdir()):
                 raise ValueError(
                     f"{self._where}: `workspace` {self.folder} must be empty or a workspace, got a folder with other "
@@ -77,12 +78,13 @@ class Workspace:
                 )
             start = {"layout": None, "result": None, "step": self._steps[0], "done": 0}
             return {"format": FORMAT, "identity": identity} | start
-        state: dict[str, Any] = json.loads(path.read_text())
         differ = differences(state["identity"], identity) if state["format"] == FORMAT else ["the version of laplex"]
         if differ:
+            unfinished = unfinished_path(state["identity"])  # no other product reads it, so nothing else deletes it
+            left = f", and {unfinished}," if unfinished.exists() else ""
             raise ValueError(
                 f"{self._where}: `workspace` {self.folder} is that of another product: {', '.join(differ)} "
-                f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it to start over"
+                f"{'differs' if len(differ) == 1 else 'differ'}; give another folder, or delete it{left} to start over"
             )
         self.traffic.read += state["read"]
         self.traffic.written += state["written"]
@@ -228,6 +230,17 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
         return [] if before == now else [name]
     names = {key: f"{key} of {name}" if name else key for key in before | now}
     return [each for key in names for each in differences(before.get(key), now.get(key), names[key])]
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    """What the manifest of a workspace says; None if there is none, or a file of others that has its name."""
+    try:
+        state = json.loads(path.read_text()) if path.is_file() else None
+    except ValueError:
+        return None
+    if not isinstance(state, dict) or "format" not in state or not isinstance(state.get("identity"), dict):
+        return None
+    return state if isinstance(state["identity"].get("out"), str) else None
 
 
 def _make(folder: Path, where: str) -> None:

@@ -75,7 +75,7 @@ def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **given: Any) ->
     a, b, weight, tau, phi, psi = given.values()
     batch = _checks.batch_shape(where, a, b, tau)
     wide = a.new_ones(b.shape[-1], dtype=torch.float64) if weight is None else weight.double()
-    scale = flat_tau(tau, batch, a.device)
+    scale = flat_tau(tau, batch, a.device).reshape(batch)
     scale = same(scale, ranks) if scale.requires_grad else scale
     rows = same(a, ranks) if a.requires_grad else a
     turn = same(phi, ranks) if phi is not None and phi.requires_grad else phi

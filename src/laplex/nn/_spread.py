@@ -70,10 +70,14 @@ class SpreadLinear(nn.Module):
         }
         if "bias" in parameters:  # once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
-        y = total(functional_call(self.part, parameters, (x,)), ranks)
+        part = functional_call(self.part, parameters, (x,))
+        wide = (
+            part.float() if part.dtype.itemsize < 4 else part
+        )  # half precision is rounded once, not by every addition
+        y = total(wide, ranks)
         if y.requires_grad:
             y.register_hook(lambda g: g / ranks.size)
-        return y
+        return y.to(part.dtype)
 
     def _check(self, where: str, x: Any) -> dict[str, Any]:
         size = self.features.stop - self.features.start
