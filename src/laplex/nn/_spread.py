@@ -71,10 +71,8 @@ class SpreadLinear(nn.Module):
         if "bias" in parameters:  # once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
         part = functional_call(self.part, parameters, (x,))
-        wide = (
-            part.float() if part.dtype.itemsize < 4 else part
-        )  # half precision is rounded once, not by every addition
-        y = total(wide, ranks)
+        half = part.dtype.itemsize < 4  # rounded once, and not by every addition
+        y = total(part.float() if half else part, ranks)
         if y.requires_grad:
             y.register_hook(lambda g: g / ranks.size)
         return y.to(part.dtype)
