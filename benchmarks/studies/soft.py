@@ -35,7 +35,7 @@ except ImportError:
 TAU, SHARE = 0.1, 0.3  # softness of standard normal numbers, and the share that top-k selects
 SHORT, QUICK = ((1024, 100), (1024, 1000)), ((1, 1000), (4, 3000), (64, 100))
 LONG = tuple((1, 10**power) for power in range(3, 7))
-ON_GPU = ((1, 1 << 20), *SHORT, (1, 1 << 24), *LONG, (1, 1 << 22), (1, 10**7))  # what matters first: time may run out
+ON_GPU = ((1, 1 << 24), (1, 1 << 20), (1, 1 << 22), *SHORT, *LONG, (1, 10**7))  # what matters first: time may run out
 FORMED = 1 << 26  # entries of a matrix that softsort may form
 COMPARED = 1 << 22  # entries of the matrices with which all values are compared
 AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 26}  # entries of one of them
