@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness
+from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness, unshared
 
 
 class Sorted(NamedTuple):
@@ -62,7 +62,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     flag(where, "descending", descending)
     check_finite(where, rows)
     tau = softness(where, tau, rows)
-    return SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending)
+    return SoftPermutation(unshared(rows), rows.detach().argsort(-1), tau, descending=descending)
 
 
 def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, hard: bool = False) -> Sorted:
@@ -83,11 +83,12 @@ def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descendi
     module = fused(rows, tau)
     if module is None:
         check_finite(where, rows)
-        permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
+        order = rows.detach().argsort(-1)
+        permutation = SoftPermutation(unshared(rows), order, tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
         values, order, factors = _FusedSort.apply(where, rows, tau, descending, k, module)
-        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k, factors=factors)
+        permutation = SoftPermutation(unshared(rows), order, tau, descending=descending, rows=k, factors=factors)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
     return Sorted(restored(values, x, dim), permutation)
