@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from laplex._compiled import core
-from laplex._eager import apart, plain, plainly_eager
+from laplex._eager import plain, plainly_eager
+from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
 from laplex._states.numbers import Number, Real
@@ -180,9 +181,9 @@ class _Walk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
         t, diag, y, saved, *parameters = ctx.saved_tensors
-        walk, needed = ctx.walk, ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():
-            return None, *_chain_bars(walk.chain, [t, diag, y, *parameters], needed, value_bar)
+        walk, needed, value_bar = ctx.walk, ctx.needs_input_grad[1:], value_bar.resolve_neg()
+        if builds_graph() or not plain(value_bar):  # a batch of cotangents has no memory
+            return None, *bars_through(walk.chain, (t, diag, y, *parameters), value_bar, needed)
         # Beyond the counts nothing is written.
         fresh = torch.empty if walk.counts is None else torch.zeros
         bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
@@ -191,16 +192,6 @@ class _Walk(torch.autograd.Function):
         addresses = saved.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
         raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
         return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
-
-
-def _chain_bars(chain: Chain, tensors: list[Tensor], needed: Sequence[bool], value_bar: Tensor) -> list[Tensor | None]:
-    """The gradients, as differentiable functions of everything."""
-    with torch.enable_grad():
-        inputs = apart(tensors)
-        wanted = [one for one, need in zip(inputs, needed, strict=True) if need]
-        bars = torch.autograd.grad(chain(*inputs), wanted, value_bar, create_graph=True, allow_unused=True)
-    rest = iter(bars)
-    return [next(rest) if need else None for need in needed]
 
 
 def steady(diag: Tensor) -> Tensor:
