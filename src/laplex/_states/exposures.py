@@ -162,7 +162,7 @@ class System(NamedTuple):
         units = self._units()
         ratios = units[:, None, :] / units[:, :, None]
         shape = len(generator), *(1,) * (gaps.dim() - 1), *generator.shape[1:]
-        exponential = torch.linalg.matrix_exp((generator * ratios).reshape(shape) * gaps[..., None, None])
+        exponential: Tensor = torch.linalg.matrix_exp((generator * ratios).reshape(shape) * gaps[..., None, None])
         return exponential / ratios.reshape(shape)
 
     def _units(self) -> Tensor:
