@@ -202,6 +202,24 @@ def test_types(call, message):
         call()
 
 
+DRAWS = {
+    "GaussianProcess.sample": lambda generator: process().sample(generator=generator),
+    "Conditional.sample": lambda generator: process().condition(Y).sample(generator=generator),
+}
+
+
+class Elsewhere(torch.Generator):
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_on_another_device(name):
+    """The message names the argument that a process has."""
+    message = f"{name}: `generator` must be on cpu, where `t` is, got one on cuda; use torch.Generator('cpu')"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DRAWS[name](Elsewhere())
+
+
 def test_sizes_of_a_batch_may_be_integers_of_numpy():
     assert gp.trainable(KERNEL, batch_shape=(numpy.int64(3),)).batch_shape == (3,)
 

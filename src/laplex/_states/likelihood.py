@@ -58,7 +58,7 @@ class Result(NamedTuple):
     quad: Tensor  # (h,): y^T A^-1 y
     logdet: Tensor  # (h,): log det A
     loss: Tensor  # (h,): the sum of k(0) / d, to which rounding errors of log det A are proportional
-    failed: Tensor  # (h,): the first point without a positive pivot, or -1
+    failed: Tensor  # (h,): the first point without a positive pivot, or -1; int64, but float64 from Triton
 
 
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:

@@ -19,36 +19,10 @@ from laplex._eager import plain, plainly_eager
 from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
+from laplex._states.density import Density
 from laplex._states.numbers import Number, Real
 
 Chain = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likelihood, differentiable to any order
-
-
-class Density(NamedTuple):
-    """For each of h series."""
-
-    value: Tensor  # (*batch): the logarithm of the density
-    loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
-    failed: Tensor | array[int]  # (h,): the first point without a positive pivot, or -1
-    variance: Real | Tensor  # k(0), a number or (h,)
-
-    def read(self) -> list[Any]:
-        """The values, losses, failures and k(0): lists, but k(0) as it is if it is not a tensor."""
-        value, loss, failed, variance = self
-        if isinstance(failed, Tensor) and isinstance(loss, Tensor):
-            if isinstance(variance, Tensor):
-                return list(read(value.reshape(-1), loss, failed, variance))
-            return [*read(value.reshape(-1), loss, failed), variance]
-        values = [value.item()] if value.numel() == 1 else value.reshape(-1).tolist()
-        return [values, loss.tolist(), list(failed), variance]
-
-
-def read(*values: Tensor) -> list[list[float]]:
-    """The numbers of tensors of one shape, (h,) each: on a GPU with one wait for all."""
-    if values[0].device.type == "cpu":
-        return [one.tolist() for one in values]
-    lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()
-    return lists
 
 
 def walkable(*tensors: Tensor) -> bool:

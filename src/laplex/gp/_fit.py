@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from laplex._checks.counts import generator as generator_on
-from laplex._checks.counts import integer, positive
+from laplex._checks.counts import any_generator, integer, positive
 from laplex._eager import normal_mode
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
@@ -118,7 +117,7 @@ def fit(
         raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
     integer(WHERE, "restarts", restarts, 0)
     integer(WHERE, "max_iter", max_iter)
-    generator_on(WHERE, generator, getattr(generator, "device", process.t.device))
+    any_generator(WHERE, generator)
     with normal_mode():
         return _best(
             _Search(process, y, None if noise is None else positive(WHERE, "noise", noise)),

@@ -55,8 +55,7 @@ def rank(
     rows = rows_along(where, x, dim)
     if method not in METHODS:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}")
-    flag(where, "descending", descending)
-    flag(where, "hard", hard)
+    descending, hard = flag(where, "descending", descending), flag(where, "hard", hard)
     if x.shape[dim] > FLOAT16_ENDS and x.dtype == torch.float16:
         raise ValueError(
             f"{where}: ranks of `x` are in its dtype, and float16 ends at {FLOAT16_ENDS}, got {x.shape[dim]} numbers "

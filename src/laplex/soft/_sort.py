@@ -43,7 +43,7 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
-    flag(where, "descending", descending)
+    descending = flag(where, "descending", descending)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
 
 
@@ -59,7 +59,7 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
-    flag(where, "descending", descending)
+    descending = flag(where, "descending", descending)
     check_finite(where, rows)
     tau = softness(where, tau, rows)
     return SoftPermutation(unshared(rows), rows.detach().argsort(-1), tau, descending=descending)
@@ -74,12 +74,12 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     rows = rows_along(where, x, dim)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
-    flag(where, "largest", largest)
+    largest = flag(where, "largest", largest)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
 
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
-    flag(where, "hard", hard)
+    hard = flag(where, "hard", hard)
     module = fused(rows, tau)
     if module is None:
         check_finite(where, rows)

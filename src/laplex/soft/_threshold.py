@@ -59,7 +59,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     rows = rows_along(where, x, dim)
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
-    flag(where, "hard", hard)
+    hard = flag(where, "hard", hard)
     module = fused(rows, tau, count)
     mask: Tensor
     if module is None:
