@@ -84,11 +84,12 @@ def average_ranks(y: Tensor) -> Tensor:
 def _softsort_ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """(P @ places) in the order of x: row i of P has the weights of the i-th smallest number."""
     n, order = x.shape[-1], x.detach().argsort(-1)
-    places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape)
+    middle = (n + 1) / 2  # places around 0 lose fewer digits in sums
+    places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape) - middle
     place = torch.zeros_like(x).scatter(-1, order, places)
     sorted_ranks = SoftPermutation(x, order, tau).__matmul__(place)  # torch.compile does not trace the sign
     ranks = torch.zeros_like(sorted_ranks).scatter(-1, order, sorted_ranks)
-    return n + 1 - ranks if descending else ranks
+    return middle - ranks if descending else middle + ranks
 
 
 def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
