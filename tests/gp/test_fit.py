@@ -217,8 +217,8 @@ def test_a_search_that_gets_lost_is_turned_back(kernel, by, noise, restarts):
     t = torch.linspace(0, 10, 20, dtype=torch.float64)
     y = by * (torch.sin(t) + 0.1 * torch.randn(20, generator=seeded(0), dtype=torch.float64))
     start = gp.GaussianProcess(kernel(1.0), t, diag=noise**2).log_likelihood(y)
-    _, found, value = gp.fit(
+    _, fitted_noise, value = gp.fit(
         gp.GaussianProcess(kernel(1.0), t, diag=0.0), y, noise=noise, restarts=restarts, generator=seeded(1)
     )
-    assert math.isfinite(found)
+    assert math.isfinite(fitted_noise)
     assert value > start
