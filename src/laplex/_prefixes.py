@@ -27,11 +27,11 @@ def prefixes(compose: Compose, maps: Maps) -> Maps:
     if n < 2:
         return maps
     even, odd = tuple(part[:, 0::2] for part in maps), tuple(part[:, 1::2] for part in maps)
-    up_to_odd = prefixes(compose, compose(tuple(part[:, : n // 2] for part in even), odd))
-    earlier = tuple(part[:, : (n - 1) // 2] for part in up_to_odd)
+    up_to_odd = prefixes(compose, compose(tuple(_first(n // 2, part) for part in even), odd))
+    earlier = tuple(_first((n - 1) // 2, part) for part in up_to_odd)
     up_to_even = compose(earlier, tuple(part[:, 1:] for part in even))
     return tuple(
-        _interleaved(torch.cat([part[:, :1], evens], 1), odds)
+        _interleaved(torch.cat([_first(1, part), evens], 1), odds)
         for part, evens, odds in zip(even, up_to_even, up_to_odd, strict=True)
     )
 
@@ -69,6 +69,11 @@ def following(states: Tensor) -> Tensor:
     return torch.cat([states[:, 1:], torch.zeros_like(states[:, :1])], 1)
 
 
+def _first(count: int, maps: Tensor) -> Tensor:
+    """The first maps of (h, n, ...). Not by a slice, which is_grads_batched does not know where it is all."""
+    return maps.narrow(1, 0, count)
+
+
 def _inverse(matrices: Tensor) -> Tensor:
     """The inverses of (..., s, s); not finite, and no error, if singular. Libraries are slow with very small ones."""
     size = matrices.shape[-1]
@@ -84,5 +89,6 @@ def _inverse(matrices: Tensor) -> Tensor:
 
 def _interleaved(even: Tensor, odd: Tensor) -> Tensor:
     """The rows of dimension 1 in turn; ``even`` may have one more."""
-    pairs = torch.stack([even[:, : odd.shape[1]], odd], 2).flatten(1, 2)
+    count = odd.shape[1]
+    pairs = torch.stack([_first(count, even), odd], 2).reshape(odd.shape[0], 2 * count, *odd.shape[2:])
     return pairs if even.shape[1] == odd.shape[1] else torch.cat([pairs, even[:, -1:]], 1)

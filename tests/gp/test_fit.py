@@ -206,3 +206,19 @@ def test_a_kernel_that_leaves_its_domain_is_turned_back():
     process, _, value = gp.fit(gp.GaussianProcess(gp.Celerite(1.0, 0.9, 1.0, 1.0), t, yerr=0.3), y)
     assert math.isfinite(float(value))
     assert torch.linalg.eigvalsh(process.kernel(t) + 0.09 * torch.eye(200)).min() > 0
+
+
+@pytest.mark.filterwarnings("ignore::laplex.PrecisionWarning")
+@pytest.mark.parametrize("restarts", [0, 2])
+@pytest.mark.parametrize("kernel", [gp.Exponential, gp.Matern32, gp.SHO], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(("by", "noise"), [(1e-10, 1e-60), (1e-10, 1e-140), (1.0, 1e-140)])
+def test_a_search_that_gets_lost_is_turned_back(kernel, by, noise, restarts):
+    """With hardly any noise gradients overflow, and parameters become NaN."""
+    t = torch.linspace(0, 10, 20, dtype=torch.float64)
+    y = by * (torch.sin(t) + 0.1 * torch.randn(20, generator=seeded(0), dtype=torch.float64))
+    start = gp.GaussianProcess(kernel(1.0), t, diag=noise**2).log_likelihood(y)
+    _, fitted_noise, value = gp.fit(
+        gp.GaussianProcess(kernel(1.0), t, diag=0.0), y, noise=noise, restarts=restarts, generator=seeded(1)
+    )
+    assert math.isfinite(fitted_noise)
+    assert value > start

@@ -28,13 +28,13 @@ def data():
     return t, torch.sin(t) + 0.1 * torch.randn(N, dtype=torch.float64)
 
 
-def results(make, by):
+def results(make, by, **options):
     """Of a process with everything ``by`` times as large, in units in which they do not depend on it."""
     t, y = data()
     t, y = t.requires_grad_(), (by * y).requires_grad_()
     diag = torch.full((N,), 0.1 * by * by, dtype=torch.float64, requires_grad=True)
     sigma = torch.tensor(by, dtype=torch.float64, requires_grad=True)
-    process = gp.GaussianProcess(make(sigma), t, diag=diag)
+    process = gp.GaussianProcess(make(sigma), t, diag=diag, **options)
     value = process.log_likelihood(y)
     t_bar, y_bar, diag_bar, sigma_bar = torch.autograd.grad(value, (t, y, diag, sigma))
     mean, variance = process.predict(y, torch.linspace(0, 10, 7, dtype=torch.float64), return_var=True)
@@ -47,6 +47,33 @@ def results(make, by):
 def test_units_of_all_sizes(make, by):
     for got, want in zip(results(make, by), results(make, 1.0), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.parametrize("by", [1e-74, 1e-40, 1e3, 1e6, 1e10, 1e40, 1e74])
+@pytest.mark.parametrize("name", sorted(set(KERNELS) - {"sum with a line"}))  # a line has no means over exposures
+def test_units_of_all_sizes_over_exposures(name, by):
+    """They had been wrong in the second digit at 1e6, and not positive definite beyond."""
+    make = KERNELS[name]
+    for got, want in zip(results(make, by, exposure=0.5), results(make, 1.0, exposure=0.5), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-11)
+
+
+TIMED = {
+    "exponential": lambda u: gp.Exponential(2.0 * u),
+    "matern32": lambda u: gp.Matern32(2.0 * u),
+    "matern52": lambda u: gp.Matern52(2.0 * u),
+    "sho": lambda u: gp.SHO(3.0 * u, 2.0),
+    "cosine and a state that stays": lambda u: gp.Cosine(3.0 * u) * gp.Matern32(4.0 * u) + 2.0 * gp.Cosine(1e9 * u),
+    "carma": lambda u: gp.CARMA(as_tensor([0.7 / u**2, 1.2 / u]), as_tensor([0.5 / u**1.5])),
+}
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e-6, 86400.0, 1e9])
+@pytest.mark.parametrize("make", TIMED.values(), ids=TIMED)
+def test_exposures_in_all_units_of_time(make, unit):
+    t, y = data()
+    got, want = (gp.GaussianProcess(make(u), u * t, diag=0.1, exposure=0.5 * u).log_likelihood(y) for u in (unit, 1.0))
+    torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
 
 
 @pytest.mark.parametrize("sigma", [1e-100, 1e-160, 1e77, 1e160])
@@ -173,6 +200,24 @@ def test_values(call, message):
 def test_types(call, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         call()
+
+
+DRAWS = {
+    "GaussianProcess.sample": lambda generator: process().sample(generator=generator),
+    "Conditional.sample": lambda generator: process().condition(Y).sample(generator=generator),
+}
+
+
+class Elsewhere(torch.Generator):
+    device = torch.device("cuda")
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_on_another_device(name):
+    """The message names the argument that a process has."""
+    message = f"{name}: `generator` must be on cpu, where `t` is, got one on cuda; use torch.Generator('cpu')"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        DRAWS[name](Elsewhere())
 
 
 def test_sizes_of_a_batch_may_be_integers_of_numpy():

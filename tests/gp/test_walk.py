@@ -1,8 +1,11 @@
 """The likelihood in C++: memory of all kinds, halves that meet in the middle, segments; numbers with derivatives."""
 
+import contextlib
+
 import pytest
 import torch
 from torch.linalg import LinAlgError
+from torch.utils.flop_counter import FlopCounterMode
 
 from laplex import gp
 from laplex._states import walk
@@ -204,3 +207,19 @@ def test_which_kernels_are_walked(case):
         chained = ("linear", "trend", "fading", "carma", "state_space", "many", "product")
         expected = not any(word in case.name for word in chained)
         assert (numbers is not None) == expected
+
+
+@pytest.mark.parametrize("start", [0.05, 0.3])
+def test_derivatives_have_the_blocks_of_the_value(start):
+    """Where calls are watched nobody looks at a quality, which chooses the blocks of an oscillator. (Observations that
+    are lazily negated go the way of a GPU.)"""
+    t, y = torch.rand(2, 9, dtype=torch.float64).unbind()
+    derivatives = []
+    for watched, sign in ((True, -1), (False, 1)):
+        quality = as_tensor(start).requires_grad_()
+        observations = torch._neg_view(-y) if sign < 0 else y
+        value = gp.GaussianProcess(gp.SHO(3.0, quality), t, diag=0.1).log_likelihood(observations)
+        with FlopCounterMode(display=False) if watched else contextlib.nullcontext():
+            (first,) = torch.autograd.grad(value, quality, create_graph=True)
+            derivatives.append((first.detach(), *torch.autograd.grad(first, quality)))
+    torch.testing.assert_close(*derivatives)

@@ -75,6 +75,15 @@ def test_values_and_gradients(kernel, n, on):
         torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12)
 
 
+def test_cotangents_that_are_lazily_negated(on):
+    t, y, noise = drawn(9)
+    on(launch)
+    value = gp.GaussianProcess(gp.Matern32(2.0), t, diag=noise).log_likelihood(y.requires_grad_())
+    (want,) = torch.autograd.grad(-value.sum(), y, retain_graph=True)
+    (got,) = torch.autograd.grad(value, y, torch._neg_view(torch.ones_like(value)))
+    torch.testing.assert_close(got, want)
+
+
 def second_derivatives(t, y, noise):
     """Of a likelihood whose observations are its noise: one tensor in two places."""
     t, y = t.clone().requires_grad_(), y.abs().add(0.1).requires_grad_()

@@ -3,6 +3,7 @@
 import math
 import re
 
+import numpy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -142,6 +143,7 @@ FLAGS = {
     "rank: `descending`": lambda flag: soft.rank(X, tau=1.0, descending=flag),
     "rank: `hard`": lambda flag: soft.rank(X, tau=1.0, hard=flag),
     "topk_mask: `hard`": lambda flag: soft.topk_mask(X, 1, tau=1.0, hard=flag),
+    "cross_entropy: `descending`": lambda flag: soft.cross_entropy(X, X.argsort(), tau=1.0, descending=flag),
 }
 
 
@@ -150,6 +152,19 @@ FLAGS = {
 def test_flags(name, flag):
     with pytest.raises(TypeError, match=re.escape(f"laplex.soft.{name} must be True or False, got {flag!r}")):
         FLAGS[name](flag)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_flags_of_numpy(name):
+    """Such as a comparison has."""
+
+    def numbers(result):
+        if isinstance(result, torch.Tensor):
+            return result
+        return result.to_dense() if isinstance(result, soft.SoftPermutation) else result.values
+
+    for flag in (True, False):
+        assert numbers(FLAGS[name](numpy.bool_(flag))).equal(numbers(FLAGS[name](flag)))
 
 
 def test_ranks_that_float16_does_not_have():

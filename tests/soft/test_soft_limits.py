@@ -1,5 +1,7 @@
 """Sums that hold for every tau, and what remains as tau goes to 0: torch.sort, torch.topk, scipy's ranks."""
 
+import math
+
 import pytest
 import scipy.stats
 import torch
@@ -108,3 +110,50 @@ def test_the_median_of_a_huge_tau_is_the_mean(tau):
         assert float(value.detach()) == pytest.approx(mean, rel=20 / tau + 1e-14)
         (bar,) = torch.autograd.grad(value, x)
         torch.testing.assert_close(bar, share, rtol=20 / tau + 1e-14, atol=0)
+
+
+FEW = torch.tensor([0.1, 0.5, 0.2, 0.9, 0.7], dtype=torch.float64)
+
+
+def tail(x, k, tau):
+    """The mask where the threshold is above all numbers, as it is for a small k."""
+    return k * torch.softmax(x / tau, -1)
+
+
+def composed(x, k, tau):
+    """By products, which vmap, compilation and forward mode take."""
+    return torch.vmap(lambda x: soft.topk_mask(x, k, tau=tau))(x[None])[0]
+
+
+@pytest.mark.parametrize("k", [10.0**i for i in range(-14, -6)])
+@pytest.mark.parametrize("tau", [0.1, 2.0, 100.0])
+def test_tiny_counts_keep_their_digits(k, tau):
+    for mask in (composed, lambda x, k, tau: soft.topk_mask(x, k, tau=tau)):
+        torch.testing.assert_close(mask(FEW, k, tau), tail(FEW, k, tau), rtol=1e-13, atol=0)
+        torch.testing.assert_close(1 - mask(FEW, 5 - k, tau), tail(-FEW, k, tau), rtol=0, atol=1e-15)
+
+
+def derivatives(mask, k):
+    """Of the first and the second order, in x and k."""
+    direction = torch.tensor([0.3, -0.2, 1.0, 0.5, -0.7], dtype=torch.float64)
+    x, k = FEW.clone().requires_grad_(), torch.tensor(k, dtype=torch.float64, requires_grad=True)
+    first = torch.autograd.grad((direction * mask(x, k)).sum(), (x, k), create_graph=True)
+    return *(bar.detach() for bar in first), *torch.autograd.grad((first[0] * direction).sum(), (x, k))
+
+
+@pytest.mark.parametrize("k", [1e-13, 1e-10, 1e-7])
+@pytest.mark.parametrize("tau", [0.1, 2.0])
+def test_derivatives_of_tiny_counts_keep_their_digits(k, tau):
+    pairs = (k, lambda x, k: tail(x, k, tau)), (5 - k, lambda x, k: 1 - tail(-x, 5 - k, tau))
+    for count, exact in pairs:
+        got = derivatives(lambda x, k: soft.topk_mask(x, k, tau=tau), count)
+        for bar, want in zip(got, derivatives(exact, count), strict=True):
+            torch.testing.assert_close(bar, want, rtol=1e-11, atol=1e-13 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("q", [1e-12, 1e-10, 1e-8, 1e-6])
+@pytest.mark.parametrize("tau", [2.0, 100.0])
+def test_quantiles_of_tiny_shares_keep_their_digits(q, tau):
+    """The threshold is below all numbers."""
+    want = tau * (math.log(2 * q * len(FEW)) - torch.logsumexp(-FEW / tau, 0))
+    torch.testing.assert_close(soft.quantile(FEW, q, tau=tau) / tau, want / tau, rtol=0, atol=1e-14)

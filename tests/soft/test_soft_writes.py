@@ -44,6 +44,38 @@ def test_the_matrix_is_lost(use, name, used):
     assert P.order.equal(order)
 
 
+TRANSFORMS = {
+    "vmap": lambda use: torch.vmap(use)(torch.ones(1, 6)),
+    "grad": lambda use: torch.func.grad(lambda v: use(v).sum())(torch.ones(6)),
+    "jvp": lambda use: torch.func.jvp(use, (torch.ones(6),), (torch.ones(6),)),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("name", ["x", "tau"])
+@pytest.mark.parametrize("used", [False, True], ids=["unused", "used"])
+def test_the_matrix_is_lost_in_transforms(transform, name, used):
+    x, tau = torch.randn(6), torch.tensor(0.3, dtype=torch.float64)
+    P = soft.sort(x, tau=tau).permutation
+    if used:
+        TRANSFORMS[transform](lambda v: P @ v)
+    {"x": x, "tau": tau}[name].mul_(3)
+    with pytest.raises(RuntimeError, match=f"`{name}` was written to in place since the sort"):
+        TRANSFORMS[transform](lambda v: P @ v)
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_numbers_next_to_those_that_were_sorted_may_be_written_to(sort):
+    data, taus = torch.randn(2, 6), torch.full((2,), 0.3, dtype=torch.float64)
+    P = SORTS[sort](data[0], taus[0])
+    dense = P.to_dense()
+    data[1], taus[1] = 0.0, 0.0
+    torch.testing.assert_close(P.to_dense(), dense)
+    torch.testing.assert_close(P @ torch.ones(P.shape[:-1]), torch.ones(P.shape[:-1]))
+    data[0], taus[0] = 0.0, 0.0  # nor those themselves: P has a copy of a view
+    torch.testing.assert_close(P.to_dense(), dense)
+
+
 @pytest.mark.parametrize("sort", SORTS)
 def test_an_optimizer_moves_the_numbers(sort):
     w = torch.nn.Parameter(torch.randn(6))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 
+import numpy
 import torch
 
 from laplex._checks.arguments import as_float
@@ -22,25 +23,31 @@ def integer(where: str, name: str, value: object, least: int = 1) -> int:
 
 
 def flag(where: str, name: str, value: object) -> bool:
-    """True or False. Any other number was most likely meant for another argument."""
-    if not isinstance(value, bool):
+    """True or False, NumPy's too. Any other number was most likely meant for another argument."""
+    if not isinstance(value, bool | numpy.bool_):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}")
-    return value
+    return bool(value)
 
 
-def generator(where: str, value: object, device: torch.device) -> torch.Generator | None:
-    """A generator of random numbers on the device where they are drawn, or None."""
+def any_generator(where: str, value: object) -> torch.Generator | None:
+    """A generator of random numbers, or None."""
     if value is not None and not isinstance(value, torch.Generator):
         got = type(value).__name__
         raise TypeError(
             f"{where}: `generator` must be None or a torch.Generator, got {got}; use torch.Generator().manual_seed(0)"
         )
-    if value is not None and value.device.type != device.type:
+    return value
+
+
+def generator(where: str, value: object, device: torch.device, data: str = "x") -> torch.Generator | None:
+    """The same, on the device where they are drawn: that of the argument ``data``."""
+    given = any_generator(where, value)
+    if given is not None and given.device.type != device.type:
         raise ValueError(
-            f"{where}: `generator` must be on {device}, where `x` is, got one on {value.device}; use "
+            f"{where}: `generator` must be on {device}, where `{data}` is, got one on {given.device}; use "
             f"torch.Generator({device.type!r})"
         )
-    return value
+    return given
 
 
 def seed(where: str, value: object) -> int:

@@ -11,11 +11,13 @@ from torch.autograd import forward_ad
 
 def scaled(tensor: Any, factor: float) -> Any:
     """The tensor itself, but its gradient is multiplied by a factor; None for none."""
-    if tensor is None or factor == 1.0 or not torch.is_grad_enabled() or not tensor.requires_grad:
+    if tensor is None or factor == 1.0 or not torch.is_grad_enabled():
         return tensor
-    if torch.compiler.is_compiling():
-        return _Scaled.apply(tensor, factor)
-    transformed = torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    compiles = torch.compiler.is_compiling()
+    in_transform = not compiles and torch._C._are_functorch_transforms_active()
+    if not (in_transform or tensor.requires_grad):  # within vmap a tensor does not say that something differentiates it
+        return tensor
+    transformed = in_transform or (not compiles and forward_ad._current_level >= 0)
     return (_TransformableScaled if transformed else _Scaled).apply(tensor, factor)
 
 

@@ -6,6 +6,7 @@ This file holds the mathematics; the code is in
     blocks.py              components of one to three states, which the fast likelihood knows
     order.py               the order of times
     walk.py, numbers.py    the likelihood of blocks in C++ (csrc/state*.cpp), with the kernel's arithmetic: one node
+    density.py             its result, and how it is read
     likelihood.py          the likelihood of blocks by Triton, on CUDA, and that of the chain
     chain.py               any chain of states: factor, solve, predict, sample, and their derivatives
     torch.py, cpp.py       the chain's three recursions: the same functions in the same order

@@ -6,6 +6,7 @@ the likelihood of 10^5 points. So all parameters are read at once, and ``numbers
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,12 +16,15 @@ from torch import Tensor
 
 from laplex._eager import apart, plain
 from laplex._scan.autograd import bars_through
-from laplex._states.blocks import Blocks, blocks_only, numbers_of, stacked, variance_of
+from laplex._states.blocks import Block, Blocks, blocks_only, numbers_of, stacked, variance_of
 from laplex._states.components import Component
 from laplex._states.fast import module_for
 from laplex._states.numbers import Number
 
-Components = Callable[[Callable[[Tensor], Any]], Sequence[Component]]  # read -> the components of a kernel
+# (read, size) -> the components of a kernel, as ``Kernel.components_by`` has them.
+Components = Callable[[Callable[[Tensor], Any], Callable[[float], float] | None], Sequence[Component]]
+
+BlocksOf = Callable[..., Sequence[Block]]  # parameters -> blocks
 
 
 def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[Blocks, float] | None:
@@ -38,12 +42,18 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
         parameters.append(tensor)
         return Number(math.nan, {})
 
+    sizes: list[float] = []  # by which the kernel chooses its blocks: backward has to make the same choices
+
+    def keep(size: float) -> float:
+        sizes.append(size)
+        return size
+
     try:
-        if blocks_only(components(collect)) is None or not parameters:
+        if blocks_only(components(collect, None)) is None or not parameters:
             return None
         values: list[float] = torch.stack([one.detach().double().reshape(()) for one in parameters]).tolist()
         numbers = iter([Number(value, {i: 1.0}) for i, value in enumerate(values)])
-        blocks = blocks_only(components(lambda _: next(numbers)))
+        blocks = blocks_only(components(lambda _: next(numbers), keep))
     except (ArithmeticError, TypeError):
         return None  # tensors, which the kernel is then given, divide by 0, and more
     if blocks is None:
@@ -51,8 +61,15 @@ def blocks_of_numbers(components: Components, sample: Tensor, h: int) -> tuple[B
     kinds, columns = numbers_of(blocks)
     if any(isinstance(one, Tensor) for one in columns):
         return None
-    parts = _Arithmetic.apply(_rows(columns, len(parameters), sample), kinds, components, *parameters)
+    rows = _rows(columns, len(parameters), sample)
+    parts = _Arithmetic.apply(rows, kinds, functools.partial(_chosen, components, sizes), *parameters)
     return Blocks(kinds, *(part.expand(h, -1) for part in parts)), variance_of(blocks)
+
+
+def _chosen(components: Components, sizes: Sequence[float], *parameters: Tensor) -> Sequence[Block]:
+    """The blocks for other values of the parameters, with the choices that were made before."""
+    values, known = iter(parameters), iter(sizes)
+    return blocks_only(components(lambda _: next(values), lambda _: next(known))) or []
 
 
 def _rows(columns: Sequence[Any], count: int, sample: Tensor) -> Tensor:
@@ -66,9 +83,9 @@ class _Arithmetic(torch.autograd.Function):
     """Rates, squares and g, (1, size) each, of rows as above. Second derivatives are those of the tensors."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, kinds: tuple[int, ...], components: Components, *parameters: Tensor) -> Any:
+    def forward(ctx: Any, rows: Tensor, kinds: tuple[int, ...], blocks_of: BlocksOf, *parameters: Tensor) -> Any:
         ctx.save_for_backward(rows, *parameters)
-        ctx.components = components
+        ctx.blocks_of = blocks_of
         return rows[:1].split([len(kinds), len(kinds), sum(kinds)], -1)
 
     @staticmethod
@@ -76,21 +93,20 @@ class _Arithmetic(torch.autograd.Function):
         rows, *parameters = ctx.saved_tensors
         joined, needed = torch.cat(bars, -1)[0], ctx.needs_input_grad[3:]
         if torch.is_grad_enabled():
-            return None, None, None, *_differentiable(ctx.components, parameters, joined, needed)
+            return None, None, None, *_differentiable(ctx.blocks_of, parameters, joined, needed)
         sums = (rows[1:] @ joined).unbind()
         shaped = [one.reshape(parameter.shape).to(parameter.dtype) for one, parameter in zip(sums, parameters)]
         return None, None, None, *(one if need else None for one, need in zip(shaped, needed, strict=True))
 
 
 def _differentiable(
-    components: Components, parameters: list[Tensor], bar: Tensor, needed: Sequence[bool]
+    blocks_of: BlocksOf, parameters: list[Tensor], bar: Tensor, needed: Sequence[bool]
 ) -> list[Tensor | None]:
     """The gradients, as differentiable functions of the parameters."""
 
     def numbers(*given: Tensor) -> Tensor:
-        rest = iter(given)  # on the host, too: a kernel may look at them to choose its blocks
-        blocks = blocks_only(components(lambda _: next(rest).cpu().double().reshape(())))
-        parts = stacked(blocks or [], lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
+        blocks = blocks_of(*(one.cpu().double().reshape(()) for one in given))  # on the host, as the first time
+        parts = stacked(blocks, lambda value: torch.as_tensor(value, dtype=bar.dtype).reshape(1))
         return torch.cat(parts[1:], -1)[0].to(bar.device)
 
     return bars_through(numbers, tuple(apart(parameters)), bar, needed)

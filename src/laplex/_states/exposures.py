@@ -23,6 +23,8 @@ from torch import Tensor
 from laplex._states.chain import Chain
 from laplex._states.components import Component, Reading, Spread, joined_readings
 
+ROUNDS = 16  # each takes a quarter from the logarithms of what is left to balance
+
 
 class Events:
     """The starts and ends of n exposures of each of h series, in order. Takes the place of a ``Line``."""
@@ -157,9 +159,28 @@ class System(NamedTuple):
         top = torch.nn.functional.pad(self.p[:, None], (1, 1))
         middle = torch.nn.functional.pad(torch.cat([self.feedback, self.q[..., None]], -1), (1, 0))
         generator = torch.cat([top, middle, torch.zeros_like(top)], 1)
+        units = self._units()
+        ratios = units[:, None, :] / units[:, :, None]
         shape = len(generator), *(1,) * (gaps.dim() - 1), *generator.shape[1:]
-        result: Tensor = torch.linalg.matrix_exp(generator.reshape(shape) * gaps[..., None, None])
-        return result
+        exponential: Tensor = torch.linalg.matrix_exp((generator * ratios).reshape(shape) * gaps[..., None, None])
+        return exponential / ratios.reshape(shape)
+
+    def _units(self) -> Tensor:
+        """Units (h, s + 2) of the integral, the states and the observation, powers of 2, without a graph.
+
+        The exponential loses the digits of what is small next to the largest entry of G. So those of F are made alike,
+        rows with columns, whatever the unit of time is; and those of p and q, with the unit of y, as large as these.
+        """
+        sizes, p, q = (part.detach().abs() for part in self)
+        units = torch.ones_like(p)
+        for _ in range(ROUNDS):
+            scaled = sizes * units[:, None, :] / units[:, :, None]
+            rows, cols = scaled.sum(-1), scaled.sum(-2)
+            units = units * torch.where((rows > 0) & (cols > 0), rows / cols, 1.0) ** 0.25
+        rate = (sizes * units[:, None, :] / units[:, :, None]).amax((-2, -1))
+        first, last = (p * units).amax(-1) / rate, rate / (q / units).amax(-1)
+        first, last = (torch.where((one > 0) & one.isfinite(), one, 1.0) for one in (first, last))
+        return torch.cat([first[:, None], units, last[:, None]], -1).log2().round().exp2()
 
     def integrals(self, gaps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """v (h, ..., s), u (h, ..., s) and kappa (h, ...)."""

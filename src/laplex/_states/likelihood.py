@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._eager import plainly_eager
-from laplex._scan.autograd import bars_through
+from laplex._eager import plain, plainly_eager
+from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import Blocks
 from laplex._states.chain import Chain, factorise
 from laplex._states.components import joined_readings, joined_steps
@@ -58,7 +58,7 @@ class Result(NamedTuple):
     quad: Tensor  # (h,): y^T A^-1 y
     logdet: Tensor  # (h,): log det A
     loss: Tensor  # (h,): the sum of k(0) / d, to which rounding errors of log det A are proportional
-    failed: Tensor  # (h,): the first point without a positive pivot, or -1
+    failed: Tensor  # (h,): the first point without a positive pivot, or -1; int64, but float64 from Triton
 
 
 def block_likelihood(line: Line, blocks: Blocks, diag: Tensor, y: Tensor) -> Result:
@@ -110,10 +110,10 @@ class _Likelihood(torch.autograd.Function):
     def backward(ctx: Any, quad_bar: Tensor | None, logdet_bar: Tensor | None, *_: Any) -> tuple[Any, ...]:
         tensors, others = ctx.saved_tensors[:6], iter(ctx.saved_tensors[6:])
         quad_bar, logdet_bar = (
-            tensors[0].new_zeros(len(tensors[0])) if g is None else g for g in (quad_bar, logdet_bar)
+            tensors[0].new_zeros(len(tensors[0])) if g is None else g.resolve_neg() for g in (quad_bar, logdet_bar)
         )
         order, counts = (next(others) if given else None for given in ctx.given)
-        if torch.is_grad_enabled():
+        if builds_graph() or not (plain(quad_bar) and plain(logdet_bar)):  # batches of cotangents have no memory
             return *_chain_bars(tensors, ctx.kinds, order, counts, quad_bar, logdet_bar), None, None, None, None
         held, gradients = ([one.contiguous() for one in some] for some in (tensors, (quad_bar, logdet_bar)))
         bars = ctx.walker.pullback(held, ctx.kinds, order, counts, list(others), *gradients)

@@ -15,39 +15,14 @@ import torch
 from torch import Tensor
 
 from laplex._compiled import core
-from laplex._eager import apart, plain, plainly_eager
+from laplex._eager import plain, plainly_eager
+from laplex._scan.autograd import bars_through, builds_graph
 from laplex._states.blocks import blocks_only, numbers_of, variance_of
 from laplex._states.components import Component
+from laplex._states.density import Density
 from laplex._states.numbers import Number, Real
 
 Chain = Callable[..., Tensor]  # (t, diag, y, *parameters) -> the same log likelihood, differentiable to any order
-
-
-class Density(NamedTuple):
-    """For each of h series."""
-
-    value: Tensor  # (*batch): the logarithm of the density
-    loss: Tensor | array[float]  # (h,): the sum of k(0) / d, to which rounding errors are proportional
-    failed: Tensor | array[int]  # (h,): the first point without a positive pivot, or -1
-    variance: Real | Tensor  # k(0), a number or (h,)
-
-    def read(self) -> list[Any]:
-        """The values, losses, failures and k(0): lists, but k(0) as it is if it is not a tensor."""
-        value, loss, failed, variance = self
-        if isinstance(failed, Tensor) and isinstance(loss, Tensor):
-            if isinstance(variance, Tensor):
-                return list(read(value.reshape(-1), loss, failed, variance))
-            return [*read(value.reshape(-1), loss, failed), variance]
-        values = [value.item()] if value.numel() == 1 else value.reshape(-1).tolist()
-        return [values, loss.tolist(), list(failed), variance]
-
-
-def read(*values: Tensor) -> list[list[float]]:
-    """The numbers of tensors of one shape, (h,) each: on a GPU with one wait for all."""
-    if values[0].device.type == "cpu":
-        return [one.tolist() for one in values]
-    lists: list[list[float]] = torch.stack([one.detach().double() for one in values]).tolist()
-    return lists
 
 
 def walkable(*tensors: Tensor) -> bool:
@@ -180,9 +155,9 @@ class _Walk(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, value_bar: Tensor, *_: Any) -> tuple[Any, ...]:
         t, diag, y, saved, *parameters = ctx.saved_tensors
-        walk, needed = ctx.walk, ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():
-            return None, *_chain_bars(walk.chain, [t, diag, y, *parameters], needed, value_bar)
+        walk, needed, value_bar = ctx.walk, ctx.needs_input_grad[1:], value_bar.resolve_neg()
+        if builds_graph() or not plain(value_bar):  # a batch of cotangents has no memory
+            return None, *bars_through(walk.chain, (t, diag, y, *parameters), value_bar, needed)
         # Beyond the counts nothing is written.
         fresh = torch.empty if walk.counts is None else torch.zeros
         bars = [fresh(one.shape, dtype=y.dtype) if need else None for one, need in zip((t, diag, y), needed)]
@@ -191,16 +166,6 @@ class _Walk(torch.autograd.Function):
         addresses = saved.data_ptr(), value_bar.data_ptr(), *map(_place, bars)
         raise_for(core.state_pullback(walk.problem(diag, y), *addresses, _address(matrix_bar)))
         return None, *bars, *(walk.numbers.pull(matrix_bar) if any(needed[3:]) else [None] * len(parameters))
-
-
-def _chain_bars(chain: Chain, tensors: list[Tensor], needed: Sequence[bool], value_bar: Tensor) -> list[Tensor | None]:
-    """The gradients, as differentiable functions of everything."""
-    with torch.enable_grad():
-        inputs = apart(tensors)
-        wanted = [one for one, need in zip(inputs, needed, strict=True) if need]
-        bars = torch.autograd.grad(chain(*inputs), wanted, value_bar, create_graph=True, allow_unused=True)
-    rest = iter(bars)
-    return [next(rest) if need else None for need in needed]
 
 
 def steady(diag: Tensor) -> Tensor:

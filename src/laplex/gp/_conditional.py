@@ -109,7 +109,7 @@ class Conditional:
         """
         where = "laplex.gp.Conditional.sample"
         draws = checks.draws(where, size)
-        generator_on(where, generator, self.process.t.device)
+        generator_on(where, generator, self.process.t.device, "t")
         checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
         n, device = self.process.series.n, self.process.t.device

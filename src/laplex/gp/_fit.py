@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from laplex._checks.counts import generator as generator_on
-from laplex._checks.counts import integer, positive
+from laplex._checks.counts import any_generator, integer, positive
 from laplex._eager import normal_mode
 from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
@@ -118,7 +117,7 @@ def fit(
         raise TypeError(f"{WHERE}: `process` must be a laplex.gp.GaussianProcess, got {type(process).__name__}")
     integer(WHERE, "restarts", restarts, 0)
     integer(WHERE, "max_iter", max_iter)
-    generator_on(WHERE, generator, getattr(generator, "device", process.t.device))
+    any_generator(WHERE, generator)
     with normal_mode():
         return _best(
             _Search(process, y, None if noise is None else positive(WHERE, "noise", noise)),
@@ -129,13 +128,13 @@ def fit(
 
 
 def _best(search: _Search, restarts: int, max_iter: int, generator: torch.Generator | None) -> Fitted:
-    search.run(max_iter)
-    begin, best, least = search.begin, search.values(), search.loss()
+    least = search.run(max_iter)
+    best = search.values()
     for _ in range(restarts):
-        search.load(search.scattered(begin, generator))
-        search.run(max_iter)
-        if search.loss() < least:
-            best, least = search.values(), search.loss()
+        search.load(search.scattered(search.begin, generator))
+        loss = search.run(max_iter)
+        if loss < least:
+            best, least = search.values(), loss
     search.load(best)
     return search.fitted()
 
@@ -191,13 +190,12 @@ class _Search:
         parameters = self.parameters()
         with torch.set_grad_enabled(gradients):
             process = self.process
-            if self.log_noise is not None:
-                process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
-            residual, _ = process._residual(WHERE, self.y)
-            try:
-                density = process._density(residual)
+            try:  # a kernel refuses some parameters, such as CARMA where its states would grow; and noise may be NaN
+                if self.log_noise is not None:
+                    process = _changed(process, diag=self.diag + (2 * self.log_noise).exp())
+                density = process._density(process._residual(WHERE, self.y)[0])
                 process._check_variance(density.variance)
-            except ValueError:  # of a kernel that refuses these parameters, such as CARMA where its states would grow
+            except ValueError:
                 return self._refuse()
             series = self.process.series
             points = series.batch.numel() * series.n if series.counts is None else series.counts.sum()
@@ -215,11 +213,26 @@ class _Search:
             one.grad = torch.zeros_like(one)
         return REFUSED
 
-    def run(self, max_iter: int) -> None:
-        """Search from where the parameters are."""
+    def run(self, max_iter: int) -> float:
+        """Search from where the parameters are. The loss where it ends; a search that gets lost, as L-BFGS does with
+        gradients that overflow, ends at the best parameters on its way."""
+        least, best = math.inf, self.values()
+
+        def step() -> float:
+            nonlocal least, best
+            loss = self.loss(gradients=True)
+            if loss < least:
+                least, best = loss, self.values()
+            return loss
+
         if self.parameters():
             optimizer = torch.optim.LBFGS(self.parameters(), max_iter=max_iter, line_search_fn="strong_wolfe")
-            optimizer.step(lambda: self.loss(gradients=True))
+            optimizer.step(step)
+        end = self.loss()
+        if end < REFUSED:
+            return end
+        self.load(best)
+        return least
 
     def fitted(self) -> Fitted:
         noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))

@@ -18,9 +18,10 @@ from laplex._states.numbers import Number
 
 
 class _Reading(threading.local):
-    """What this thread's kernels make of their tensors; None for tensors in float64."""
+    """What this thread's kernels make of their tensors, None for tensors in float64; and of what ``largest`` finds."""
 
     read: Callable[[Tensor], Any] | None = None
+    size: Callable[[float], float] | None = None
 
 
 _reading = _Reading()
@@ -56,13 +57,17 @@ class Kernel(nn.Module, ABC):
         other = t1 if t2 is None else t2
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
-    def components_by(self, read: Callable[[Tensor], Any]) -> list[Component]:
-        """The same, with ``read(tensor)`` in place of every tensor, in the order in which they are read."""
-        before, _reading.read = _reading.read, read
+    def components_by(
+        self, read: Callable[[Tensor], Any], size: Callable[[float], float] | None = None
+    ) -> list[Component]:
+        """The same, with ``read(tensor)`` in place of every tensor, in the order in which they are read, and with
+        ``size(number)`` in place of every number that ``largest`` finds, by which a kernel chooses its components."""
+        before = _reading.read, _reading.size
+        _reading.read, _reading.size = read, size
         try:
             return self.components()
         finally:
-            _reading.read = before
+            _reading.read, _reading.size = before
 
     def terms(self) -> list[Kernel]:
         """The kernels of which this one is the sum."""
@@ -225,9 +230,9 @@ class Scale(Kernel):
 
 def largest(value: Any) -> float:
     """The largest of a parameter's values; infinite where they cannot be read without a wait."""
-    if isinstance(value, Number):
-        return float(numpy.max(value.value))
-    return max(_extremes(value), default=math.inf)
+    known = [float(numpy.max(value.value))] if isinstance(value, Number) else _extremes(value)
+    number = max(known, default=math.inf)
+    return number if _reading.size is None else _reading.size(number)
 
 
 def _extremes(value: Any) -> list[float]:

@@ -17,10 +17,11 @@ from laplex._states.arithmetic import blocks_of_numbers
 from laplex._states.blocks import blocks_only, stacked, variance_of
 from laplex._states.chain import Chain, Factored, factorise
 from laplex._states.components import Component, joined_readings, joined_steps
+from laplex._states.density import Density, read
 from laplex._states.exposures import Events
 from laplex._states.likelihood import Line, Result, block_likelihood, chain_likelihood, line_between
 from laplex._states.order import extremes
-from laplex._states.walk import Density, Numbers, Reader, Walk, numbers, read, walkable
+from laplex._states.walk import Numbers, Reader, Walk, numbers, walkable
 from laplex.gp import _checks as checks
 from laplex.gp._conditional import Conditional
 from laplex.gp._distribution import ProcessDistribution
@@ -330,7 +331,7 @@ class GaussianProcess:
         """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
         where = f"{checks.WHERE}.sample"
         draws = checks.draws(where, size)
-        generator_on(where, generator, self.t.device)
+        generator_on(where, generator, self.t.device, "t")
         factored, line = self._factored(where)
         drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
         values = self.series.shaped(drawn).movedim(-1, 0)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import flag
 from laplex.soft._rank import average_ranks, rank
 from laplex.soft._rows import check_finite, readable, rows_along
 from laplex.soft._sort import argsort
@@ -117,7 +118,7 @@ def cross_entropy(x: Tensor, order: Tensor, dim: int = -1, *, tau: Any, descendi
     if readable(order) and not bool(((order >= 0) & (order < n)).all()):
         got = f"{int(order.min())} to {int(order.max())}"
         raise ValueError(f"{where}: `order` must have indices from 0 to {n - 1}, got {got}")
-    permutation = argsort(x, dim, tau=tau, descending=descending)
+    permutation = argsort(x, dim, tau=tau, descending=flag(where, "descending", descending))
     wanted = permutation.scores.gather(-1, order.movedim(dim, -1))
     distance = (permutation.targets - wanted).abs() / permutation.tau[..., None]
     return (distance + permutation.row_sums.log()).sum(-1).div(n).to(x.dtype)

@@ -13,12 +13,13 @@ again. With few rows that costs more than it saves on the CPU: there v stays as 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from laplex._eager import plain, plainly_eager
+from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
@@ -30,9 +31,10 @@ class SoftPermutation:
 
     ``P @ v`` permutes any values softly, ``P.mT @ v`` goes back, ``P[rows, cols]`` are single entries.
 
-    P is computed from the numbers and tau when it is used, and is that of the ones that were sorted. If they were
-    written to in place since, as an optimizer does, using P raises RuntimeError, as a backward would; ``P.order``
-    remains. (torch does not count the writes of fused optimizers and those through ``.data``: use P before them.)
+    P is computed from the numbers and tau when it is used, and is that of the ones that were sorted. Of views without
+    a graph, such as a row of a matrix, it has copies. If the numbers were written to in place since, as an optimizer
+    does, using P raises RuntimeError, as a backward would; ``P.order`` remains. (torch does not count the writes of
+    fused optimizers and those through ``.data``: use P before them.)
     """
 
     __module__ = "laplex.soft"
@@ -67,9 +69,7 @@ class SoftPermutation:
     @property
     def order(self) -> Tensor:
         """The hard argsort, (*batch, m): the index of the number at every place."""
-        if "order" not in self._known:
-            self._known["order"] = self._placed(self._first(self._ascending)).long()
-        index: Tensor = self._known["order"]
+        index: Tensor = self._keep("order", lambda: self._placed(self._first(self._ascending)).long())
         return index
 
     @property
@@ -85,9 +85,7 @@ class SoftPermutation:
         self._check_unwritten()
         if not self._remembers():
             return self._row_sums()
-        if "sums" not in self._known:
-            self._known["sums"] = self._row_sums()
-        sums: Tensor = self._known["sums"]
+        sums: Tensor = self._keep("sums", self._row_sums)
         return sums
 
     def _row_sums(self) -> Tensor:
@@ -141,23 +139,29 @@ class SoftPermutation:
     @property
     def _plan(self) -> Plan:
         """The plan of K between both sides, built at the first product, by no sort of all scores."""
-        if "plan" not in self._known:
-            targets, sources = self._sides()
-            self._known["plan"] = Plan(targets.detach(), sources.detach())
-        plan: Plan = self._known["plan"]
+        plan: Plan = self._keep("plan", lambda: Plan(*self._sides()))  # which it knows again, if they are kept
         return plan
 
     @property
     def _index(self) -> Tensor:
         """The ascending order, in the dtype that torch takes for an index."""
-        if "index" not in self._known:
-            self._known["index"] = self._ascending.long()
-        index: Tensor = self._known["index"]
+        index: Tensor = self._keep("index", self._ascending.long)
         return index
+
+    def _keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """What was computed once, or else is now. What a graph or a transform makes is good there only, and what
+        inference mode makes cannot be saved for a backward."""
+        if name in self._known:
+            return self._known[name]
+        if not plainly_eager():
+            return make()
+        with normal_mode(), torch.no_grad():
+            value = self._known[name] = make()
+        return value
 
     def _count_writes(self) -> tuple[int | None, ...]:
         """How often the scores and tau were written to in place; None where that is not known."""
-        if not plainly_eager():
+        if torch.compiler.is_compiling():
             return None, None
         return tuple(t._version if plain(t) and not t.is_inference() else None for t in (self.scores, self.tau))
 
@@ -170,8 +174,10 @@ class SoftPermutation:
                 )
 
     def _remembers(self) -> bool:
-        """Whether what was computed from the numbers may be used again. It has no graph; and fused optimizers write to
-        their parameters without raising the counter."""
+        """Whether what was computed from the numbers may be used again. It has no graph, which in a transform a tensor
+        may have without saying so; and fused optimizers write to their parameters without raising the counter."""
+        if torch.compiler.is_compiling() or not (plain(self.scores) and plain(self.tau)):
+            return False
         return not (differentiates(self.scores, self.tau) or _is_trained(self.scores) or _is_trained(self.tau))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -187,11 +193,13 @@ class SoftPermutation:
         self._check_unwritten()
         if not self._remembers():
             return self._gathered(self.scores)
-        if "sides" not in self._known:  # the same tensors for all products: a plan then knows them
-            targets, sources = self._gathered(self.scores.detach())
-            self._known["sides"] = targets.contiguous(), sources
-        sides: tuple[Tensor, Tensor] = self._known["sides"]
+        sides: tuple[Tensor, Tensor] = self._keep("sides", self._fixed_sides)
         return sides
+
+    def _fixed_sides(self) -> tuple[Tensor, Tensor]:
+        """Without a graph; the same tensors for all products, so that a plan knows them."""
+        targets, sources = self._gathered(self.scores.detach())
+        return targets.contiguous(), sources
 
     def _gathered(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self._is_short:

@@ -55,8 +55,7 @@ def rank(
     rows = rows_along(where, x, dim)
     if method not in METHODS:
         raise ValueError(f"{where}: `method` must be one of {', '.join(METHODS)}, got {method!r}")
-    flag(where, "descending", descending)
-    flag(where, "hard", hard)
+    descending, hard = flag(where, "descending", descending), flag(where, "hard", hard)
     if x.shape[dim] > FLOAT16_ENDS and x.dtype == torch.float16:
         raise ValueError(
             f"{where}: ranks of `x` are in its dtype, and float16 ends at {FLOAT16_ENDS}, got {x.shape[dim]} numbers "
@@ -85,11 +84,12 @@ def average_ranks(y: Tensor) -> Tensor:
 def _softsort_ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:
     """(P @ places) in the order of x: row i of P has the weights of the i-th smallest number."""
     n, order = x.shape[-1], x.detach().argsort(-1)
-    places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape)
+    middle = (n + 1) / 2  # places around 0 lose fewer digits in sums
+    places = torch.arange(1, n + 1, device=x.device, dtype=x.dtype).expand(order.shape) - middle
     place = torch.zeros_like(x).scatter(-1, order, places)
     sorted_ranks = SoftPermutation(x, order, tau).__matmul__(place)  # torch.compile does not trace the sign
     ranks = torch.zeros_like(sorted_ranks).scatter(-1, order, sorted_ranks)
-    return n + 1 - ranks if descending else ranks
+    return middle - ranks if descending else middle + ranks
 
 
 def _ranks(x: Tensor, tau: Tensor, descending: bool) -> Tensor:

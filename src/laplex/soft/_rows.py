@@ -44,6 +44,12 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
     return moved if x.dtype in (torch.float32, torch.float64) else moved.float()
 
 
+def unshared(x: Tensor) -> Tensor:
+    """x, or a copy of it where it is a view without a graph: torch counts the writes to a view and to all that it
+    shares memory with as one, so that nobody could tell whether these numbers were written to."""
+    return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
+
+
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
     """Raise if x is not finite. What runs in one piece does so by itself, and on a GPU gives NaN."""
     if readable(x) and not bool(x.isfinite().all()):
@@ -70,7 +76,7 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
         if not 0 < tau < float("inf"):
             raise ValueError(f"{where}: `tau` must be positive and finite, got {tau:g}")
         return number_per_row(tau, rows)
-    value = tau.to(dtype=torch.float64, device=rows.device)
+    value = unshared(tau).to(dtype=torch.float64, device=rows.device)
     try:
         value = value.expand(batch)
     except RuntimeError:

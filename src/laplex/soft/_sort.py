@@ -11,7 +11,7 @@ from torch import Tensor
 from laplex._checks.counts import flag
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
-from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness
+from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness, unshared
 
 
 class Sorted(NamedTuple):
@@ -43,7 +43,7 @@ def sort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False, hard: 
     """
     where = "laplex.soft.sort"
     rows = rows_along(where, x, dim)
-    flag(where, "descending", descending)
+    descending = flag(where, "descending", descending)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), descending, rows.shape[-1], hard)
 
 
@@ -59,10 +59,10 @@ def argsort(x: Tensor, dim: int = -1, *, tau: Any, descending: bool = False) -> 
     """
     where = "laplex.soft.argsort"
     rows = rows_along(where, x, dim)
-    flag(where, "descending", descending)
+    descending = flag(where, "descending", descending)
     check_finite(where, rows)
     tau = softness(where, tau, rows)
-    return SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending)
+    return SoftPermutation(unshared(rows), rows.detach().argsort(-1), tau, descending=descending)
 
 
 def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, hard: bool = False) -> Sorted:
@@ -74,20 +74,21 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     rows = rows_along(where, x, dim)
     if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
-    flag(where, "largest", largest)
+    largest = flag(where, "largest", largest)
     return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
 
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:
-    flag(where, "hard", hard)
+    hard = flag(where, "hard", hard)
     module = fused(rows, tau)
     if module is None:
         check_finite(where, rows)
-        permutation = SoftPermutation(rows, rows.detach().argsort(-1), tau, descending=descending, rows=k)
+        order = rows.detach().argsort(-1)
+        permutation = SoftPermutation(unshared(rows), order, tau, descending=descending, rows=k)
         values = _mean(permutation)
     else:
         values, order, factors = _FusedSort.apply(where, rows, tau, descending, k, module)
-        permutation = SoftPermutation(rows, order, tau, descending=descending, rows=k, factors=factors)
+        permutation = SoftPermutation(unshared(rows), order, tau, descending=descending, rows=k, factors=factors)
     if hard:
         values = permutation.targets.detach() + (values - values.detach())
     return Sorted(restored(values, x, dim), permutation)

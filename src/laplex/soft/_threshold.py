@@ -59,7 +59,7 @@ def topk_mask(x: Tensor, k: Any, dim: int = -1, *, tau: Any, hard: bool = False)
     rows = rows_along(where, x, dim)
     tau = softness(where, tau, rows)
     count = _counts(where, "k", k, rows, rows.shape[-1])
-    flag(where, "hard", hard)
+    hard = flag(where, "hard", hard)
     module = fused(rows, tau, count)
     mask: Tensor
     if module is None:
@@ -150,22 +150,24 @@ def _threshold(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Tenso
 
     The closed form has no derivatives; two steps of Newton's method give those of the first and the second order, and
     remove its rounding errors. Both terms of a step have the factor e^(distance to the nearest x). Where that makes
-    rounding errors of k large, the sum is flat, and b stays where it is. Where tau is larger than the range of x, F is
+    rounding errors of k large, the sum is flat, and b stays where it is. Weights are compared on the side of b that has
+    less of them: on the other side a k near 0 or the total would lose its digits. Where all x are within tau of b, F is
     measured from 1/2, which sums of F lose: for a huge tau the median is the mean.
     """
     anchor, b = _closed_form(x.detach(), mass.detach(), (sides[0].detach(), sides[1].detach()), tau.detach())
     moved, (k, rest) = x - anchor[:, None], sides
-    is_wide = x.detach().amax(-1) - x.detach().amin(-1) < tau.detach()
     for _ in range(2):
         u = (moved - b[:, None]) / tau[:, None]
         nearest = u.detach().abs().masked_fill(mass.detach() == 0, math.inf).amin(-1)
         density = mass * torch.exp(torch.clamp(nearest[:, None] + _minus_distance(u), max=0.0))
-        above = torch.where(u < 0, 0.0, mass).sum(-1)
+        below, above = torch.where(u < 0, mass, 0.0).sum(-1), torch.where(u < 0, 0.0, mass).sum(-1)
         scale = nearest.clamp(max=700.0).exp()
-        excess = (above - k) * scale + torch.where(u < 0, density, -density).sum(-1) / 2
+        excess = torch.where(below < above, rest - below, above - k) * scale
+        excess = excess + torch.where(u < 0, density, -density).sum(-1) / 2
         from_half = torch.expm1(_minus_distance(u))
         odd = (mass * torch.where(u < 0, from_half, -from_half)).sum(-1)
-        excess = torch.where(is_wide, ((rest - k) + odd) / 2 * scale, excess)
+        is_near = u.detach().abs().amax(-1) < 1
+        excess = torch.where(is_near, ((rest - k) + odd) / 2 * scale, excess)
         noise = torch.where(excess.abs() < 0.05 * density.sum(-1), 0.0, excess).detach()
         b = b + 2 * tau * (excess - noise) / density.sum(-1)
     return anchor, b
