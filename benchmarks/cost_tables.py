@@ -29,13 +29,11 @@ def predicted_costs() -> str:
     rows = []
     for name, prediction in content(COSTS)["predicted"].items():
         by_count = {row["GPUs"]: row for row in prediction["rows"]}
-        totals = [
-            scaled(by_count[count]["call"] + by_count[count]["work"] + by_count[count]["exchange"], "s")
-            for count in SHOWN
-        ]
+        totals = [sum(by_count[count][part] for part in ("call", "work", "exchange")) for count in SHOWN]
+        about = [scaled(float(f"{seconds:.2g}"), "s") for seconds in totals]  # a model has no more digits
         sent = by_count[64]
         first = prediction["exchange takes longer than the work from"]
-        rows.append((name, *totals, str(first or "-"), f"{scaled(sent['bytes'], 'bytes')}, {sent['messages']:.0f}"))
+        rows.append((name, *about, str(first or "-"), f"{scaled(sent['bytes'], 'bytes')}, {sent['messages']:.0f}"))
     header = (
         "",
         *(f"{count} GPU{'s' if count > 1 else ''}" for count in SHOWN),
