@@ -3,6 +3,7 @@
 import math
 
 import dense_stats as dense
+import mpmath
 import pytest
 import torch
 
@@ -70,6 +71,51 @@ def test_means_far_away_are_those_of_the_nearest():
     got = stats.local_linear(x, y, far, tau=1.0)
     slopes = (got - got.new_tensor([5.0, 9.0])) / (far - far.new_tensor([0.0, 3.0]))
     assert 1.0 < float(slopes[1]) < float(slopes[0]) < 2.0  # between those of the last two pairs
+
+
+def line_of_best_fit(x, y, w, p, tau, left_out=None):
+    """The local line by its definition, with so many digits that weights of e^-2500 count."""
+    with mpmath.workdps(3000):
+        sums = [mpmath.mpf(0)] * 5
+        for j, (place, value, weight) in enumerate(zip(x.tolist(), y.tolist(), w.tolist(), strict=True)):
+            if j != left_out:
+                d = mpmath.mpf(place) - mpmath.mpf(p)
+                mass = weight * mpmath.exp(-abs(d) / mpmath.mpf(tau))
+                terms = (1, d, d * d, value, d * value)
+                sums = [total + mass * term for total, term in zip(sums, terms, strict=True)]
+        w0, w1, w2, y0, y1 = sums
+        determinant = w0 * w2 - w1 * w1
+        return float((w2 * y0 - w1 * y1) / determinant if determinant else y0 / w0)
+
+
+@pytest.mark.parametrize("tau", [1e-3, 3e-3])
+@pytest.mark.parametrize("samples", ["apart", "tied", "of weight 0"])
+def test_local_lines_between_samples_far_apart(samples, tau):
+    """A line is decided by the samples beyond the nearest, however little they weigh."""
+    random = torch.Generator().manual_seed(1)
+    x, y, w = (torch.rand(7, generator=random, dtype=torch.float64) for _ in range(3))
+    if samples == "tied":
+        x = (3 * x).round() / 3
+    if samples == "of weight 0":
+        w[::3] = 0
+    p = torch.cat([2 * torch.rand(4, generator=random, dtype=torch.float64) - 0.5, x[:2]])
+    got = stats.local_linear(x, y, p, tau=tau, weights=w)
+    want = torch.tensor([line_of_best_fit(x, y, w, place, tau) for place in p.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+    got = stats.local_linear(x, y, tau=tau, weights=w)
+    want = [line_of_best_fit(x, y, w, place, tau, left_out=j) for j, place in enumerate(x.tolist())]
+    torch.testing.assert_close(got, torch.tensor(want, dtype=torch.float64), rtol=1e-13, atol=1e-13)
+
+
+def test_gradients_of_local_lines_between_samples_far_apart():
+    x = torch.tensor([0.0, 1.0, 2.5, 2.5], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([1.0, 3.0, 0.0, 2.0], dtype=torch.float64, requires_grad=True)
+    p = torch.tensor([-3.0, 0.2, 0.9, 1.8, 7.0], dtype=torch.float64, requires_grad=True)
+    torch.autograd.gradcheck(lambda *given: stats.local_linear(*given, tau=1e-3), (x[:3], y[:3], p))
+    straight = stats.local_linear(x, 2 * x + 1, p, tau=1e-3)
+    torch.testing.assert_close(straight, 2 * p + 1)
+    (slopes,) = torch.autograd.grad(straight.sum(), p)
+    torch.testing.assert_close(slopes, torch.full_like(p, 2))
 
 
 def test_one_sample():

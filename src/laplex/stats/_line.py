@@ -69,6 +69,10 @@ class Terms(NamedTuple):
     distances: tuple[Tensor, Tensor]  # (h, q) each: to the samples where left and right are taken, over tau
     faint: Tensor | None  # (h, q, c): sums over samples of weight 0 that no other term has, relative to e^m
 
+    def log_weight(self) -> Tensor:
+        """The logarithm of the sum of all weights, (h, q), as a constant."""
+        return self.log_scale + torch.stack(self.shares).detach().sum(0).log()
+
     def sums(self) -> Tensor:
         """All sums relative to e^m, (h, q, c)."""
         all_sums = self.shares[0][..., None] * self.left + self.tied + self.shares[2][..., None] * self.right

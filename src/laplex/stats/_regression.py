@@ -25,17 +25,20 @@ with the terms a b (...)^2 as its sources. At a point the samples to its left, t
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from laplex._prefixes import previous
 from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import FLOOR, Line, one_sided, read, running
+from laplex.stats._line import Line, Places, Terms, one_sided, read, running
 from laplex.stats._samples import numbers
 
-SMALLEST_VARIANCE = 1e-290  # of z; with less all samples that count are in one place, as far as float64 can tell
+SMALLEST = 1e-290  # of sums and of variances of z: smaller ones lose digits
+ALONE = 1e-60  # of the weight of the nearest samples; where all others have less, a line goes through the nearest
 
 
 def nadaraya_watson(
@@ -77,7 +80,7 @@ def local_linear(
 
     The line has the least sum over j of w_j e^{-|p - x_j| / tau} (y_j - line)^2. A straight line is reproduced exactly,
     also at the ends of the data, where the mean of :func:`nadaraya_watson` is biased. Beyond them it extrapolates the
-    line of the last samples. Where all samples that count are in one place, the line is flat.
+    line of the last samples. Where all samples are in one place, the line is flat.
 
     Arguments, results and derivatives are those of :func:`nadaraya_watson`. (There the gradient of a weight that is 0
     is always right; here it is 0 for points beyond all samples of positive weight on its side.)
@@ -98,10 +101,35 @@ def constant(line: Line, find: Find) -> Tensor:
     return sums[..., 1] / sums[..., 0]
 
 
+class _Moments(NamedTuple):
+    """What a place (h, q) sees of samples, by their weights there. z is measured from the place, over tau."""
+
+    mean_z: Tensor
+    mean_y: Tensor
+    var: Tensor  # of z
+    cov: Tensor  # of z and y
+
+
 def linear(line: Line, find: Find) -> Tensor:
     """The value of the local line at every place, (h, q)."""
     places = find(line._replace(mass=_with_places(line)))
-    terms = read(line, _moments(line), places)
+    states = _moments(line)
+    terms = read(line, states, places)
+    others = _beyond_nearest(line, terms, places)
+    other_terms = read(line, states, others)
+    near, far = _merged(line, terms, places), _merged(line, other_terms, others)
+    # Others whose weight is lost beside that of the nearest place still decide the slope of the line through it.
+    z, y = far.mean_z - near.mean_z, far.mean_y - near.mean_y
+    alone = other_terms.log_weight() - terms.log_weight() < math.log(ALONE)
+    var = torch.where(alone, far.var + z.square(), near.var)
+    cov = torch.where(alone, far.cov + z * y, near.cov)
+    sloped = var > SMALLEST
+    slope = torch.where(sloped, cov / torch.where(sloped, var, 1.0), 0.0)
+    return near.mean_y - near.mean_z * slope
+
+
+def _merged(line: Line, terms: Terms, places: Places) -> _Moments:
+    """The moments of the samples to the left, the tied ones and those to the right together."""
     total = terms.shares[0] + terms.shares[1] + terms.shares[2]
     a, t, b = (share / total for share in terms.shares)
     (_, y_left, u_left, var_left, cov_left), (_, y_right, u_right, var_right, cov_right) = (
@@ -115,10 +143,32 @@ def linear(line: Line, find: Find) -> Tensor:
     for share, z, y in ((a, z_left, y_left), (b, z_right, y_right)):
         var = var + share * (tied[3] - 2 * z * tied[1] + t * z.square())
         cov = cov + share * (tied[2] - y * tied[1] + z * (t * y - tied[0]))
-    spread = var > SMALLEST_VARIANCE
-    slope = torch.where(spread, cov / torch.where(spread, var, 1.0), 0.0)
-    mean_y, mean_z = a * y_left + tied[0] + b * y_right, a * z_left + tied[1] + b * z_right
-    return mean_y - mean_z * slope
+    return _Moments(a * z_left + tied[1] + b * z_right, a * y_left + tied[0] + b * y_right, var, cov)
+
+
+def _beyond_nearest(line: Line, terms: Terms, places: Places) -> Places:
+    """The places without the samples that are nearest to each: those at one point of the line, on one side of it.
+
+    A place that would see no sample keeps all it has.
+    """
+    s, n = line.s.detach(), line.s.shape[-1]
+    counted, index = line.mass[..., 0].detach() > 0, torch.arange(n, device=s.device)
+    last = pad(torch.where(counted, index, -1).cummax(-1).values, (1, 0), value=-1)  # of the first 0, 1 ... n samples
+    first = pad(torch.where(counted, index, n).flip(-1).cummin(-1).values.flip(-1), (0, 1), value=n)  # from there on
+    from_left, from_right = (s.gather(-1, side.clamp(0, n - 1)) for side in (last, first))
+    nearest = torch.stack(terms.shares).detach().argmax(0)  # 0: on the left, 1: tied, 2: on the right
+    below = torch.searchsorted(s, from_left.gather(-1, places.below))
+    upto = torch.searchsorted(s, from_right.gather(-1, places.upto), right=True)
+    below = torch.where(nearest == 0, below, places.below)
+    upto = torch.where(nearest == 2, upto, places.upto)
+    tied = torch.where((nearest == 1)[..., None], 0.0, places.tied)
+    some = (last.gather(-1, below) >= 0) | (first.gather(-1, upto) < n) | (tied[..., 0] > 0)
+    return Places(
+        places.p,
+        torch.where(some, below, places.below),
+        torch.where(some, upto, places.upto),
+        torch.where(some[..., None], tied, places.tied),
+    )
 
 
 def _with_places(line: Line) -> Tensor:
@@ -145,7 +195,7 @@ def _moments(line: Line) -> Tensor:
     sums = running(decay, mass)
     weight = sums[..., 0]
     arriving = decay * previous(weight)  # the weight of all samples before, as the next one sees it
-    usable = weight > FLOOR
+    usable = weight > SMALLEST
     safe = torch.where(usable, weight, 1.0)
     stretch = running(decay, (u * arriving)[..., None])
     distance = u + previous(stretch[..., 0] / safe)  # of the mean place of the samples before
