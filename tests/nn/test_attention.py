@@ -405,6 +405,18 @@ def test_parameters_and_state():
     assert empty(x).isfinite().all()
 
 
+@pytest.mark.parametrize("order", [iter, reversed], ids=["parents first", "children first"])
+def test_the_start_is_the_same_if_every_module_is_asked(order):
+    """As training frameworks do after ``to_empty``."""
+    attention = LaplaceAttention(12, 3, device="meta").to_empty(device="cpu")
+    for module in order(list(attention.modules())):
+        module.reset_parameters()
+    assert torch.equal(attention.k_proj.weight, attention.q_proj.weight)
+    for layer in (attention.q_proj, attention.k_proj, attention.v_proj, attention.out_proj):
+        assert layer.weight.std() > 0
+        assert not layer.bias.any()
+
+
 def test_training_moves_every_parameter():
     attention = LaplaceAttention(12, 3)
     attention(torch.randn(2, 20, 12)).square().sum().backward()

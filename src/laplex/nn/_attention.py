@@ -77,6 +77,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, tau: Tensor, mask: Tensor | None, b
     return means.reshape(*batch, q.shape[-1], d).to(v.dtype)
 
 
+class _Projection(nn.Linear):
+    """A linear layer whose parameters the attention that it belongs to starts.
+
+    So they are the same if every module of a model is asked to reset its parameters, as after ``to_empty``.
+    """
+
+    def reset_parameters(self) -> None:
+        pass
+
+
 class LaplaceAttention(nn.Module):
     r"""Attention of several heads, each of which compares one number of every query with one of every key.
 
@@ -139,10 +149,10 @@ class LaplaceAttention(nn.Module):
         self.batch_first = batch_first
         self._first_tau = None if tau is None else positive(where, "tau", tau, "None")
         single = at_least_single(where, dtype)
-        self.q_proj = nn.Linear(self.embed_dim, self.num_heads, bias, device, single)
-        self.k_proj = nn.Linear(self.kdim, self.num_heads, bias, device, single)
-        self.v_proj = nn.Linear(self.vdim, self.embed_dim, bias, device, dtype)
-        self.out_proj = nn.Linear(self.embed_dim, self.embed_dim, bias, device, dtype)
+        self.q_proj = _Projection(self.embed_dim, self.num_heads, bias, device, single)
+        self.k_proj = _Projection(self.kdim, self.num_heads, bias, device, single)
+        self.v_proj = _Projection(self.vdim, self.embed_dim, bias, device, dtype)
+        self.out_proj = _Projection(self.embed_dim, self.embed_dim, bias, device, dtype)
         self.log_tau = nn.Parameter(torch.empty(self.num_heads, device=device, dtype=single))
         self.reset_parameters()
 
