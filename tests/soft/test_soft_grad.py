@@ -1,5 +1,7 @@
 """Gradients, by name, against autograd through the dense definitions in float64; and at ties, from the formula."""
 
+import warnings
+
 import dense_soft
 import pytest
 import torch
@@ -134,6 +136,19 @@ def test_both_orders_of_derivative(pair):
     inputs = leaves(5, 2)
     assert gradcheck(ours, [inputs[name] for name in names], check_forward_ad=True)
     assert gradgradcheck(ours, [inputs[name] for name in names])
+
+
+def test_vmap_with_one_k_for_all_does_not_warn():
+    """torch warns of tensors that are not in one piece, once in a process."""
+    x = torch.randn(3, 6)
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            got = torch.func.vmap(lambda row: soft.topk_mask(row, 2, tau=0.1))(x)
+    finally:
+        torch.set_warn_always(False)
+    torch.testing.assert_close(got, soft.topk_mask(x, 2, tau=0.1))
 
 
 def test_transforms(pair):

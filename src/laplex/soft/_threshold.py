@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import flag
+from laplex._checks.counts import flag, is_number
 from laplex._scan.autograd import bars_through, scan
 from laplex.soft._rows import (
     check_finite,
@@ -185,7 +185,8 @@ def _closed_form(x: Tensor, mass: Tensor, sides: tuple[Tensor, Tensor], tau: Ten
     log_above, log_below = (((even + ties + s * odd) / 2).clamp(min=tiny).log() for s in (1, -1))  # A and B, with x_j
     total = up_to[:, -1:]
     sums = total - up_to.gather(-1, last) + ties / 2 - odd / 2  # of the smoothed weight above every number
-    m = torch.searchsorted(-sums, -k, right=True) - 1  # the last number above which there is at least k
+    wanted = torch.zeros_like(total) - k  # in one piece under vmap, too, where k may be one number for all rows
+    m = torch.searchsorted(-sums, wanted, right=True) - 1  # the last number above which there is at least k
     n = x.shape[-1]
     low, high = m.clamp(min=0), (m + 1).clamp(max=n - 1)
     c = k - (total - up_to.gather(-1, low))
@@ -214,12 +215,12 @@ def _minus_distance(u: Tensor) -> Tensor:
 def _counts(where: str, name: str, value: Any, rows: Tensor, most: int) -> Tensor:
     """k or q as (*batch), in float64."""
     batch = rows.shape[:-1]
-    if isinstance(value, bool) or not isinstance(value, int | float | Tensor):
+    if not (is_number(value) or isinstance(value, Tensor)):
         raise TypeError(f"{where}: `{name}` must be a number or a tensor, got {type(value).__name__}")
     if not isinstance(value, Tensor):
         if not 0 <= value <= most:
             raise ValueError(f"{where}: `{name}` must be between 0 and {most}, got {value:g}")
-        return number_per_row(value, rows)
+        return number_per_row(float(value), rows)
     numbers = value.to(dtype=torch.float64, device=rows.device)
     try:
         numbers = numbers.expand(batch)
