@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -250,6 +251,17 @@ def test_output_that_nobody_reads_loses_no_file(data, tmp_path):
     ended.stderr.close()
     assert ended.wait(60) != 0
     assert sorted(os.listdir(tmp_path)) == WRITTEN
+
+
+def test_a_folder_that_cannot_be_made(laplex, data, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    status, _, errors = laplex("fit", data, "--out", tmp_path / "fit", *SMALL)
+    assert status == 2
+    message = f"--out: cannot write into {tmp_path / 'fit'}: [Errno 28] No space left on device; give another folder"
+    assert errors.endswith(f"laplex fit: {message}\n")
 
 
 def test_a_folder_that_may_not_be_written(laplex, data, tmp_path, monkeypatch):

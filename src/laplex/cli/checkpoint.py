@@ -137,13 +137,15 @@ class Keeper:
         """
         if not self._writes:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             self._lock_descriptor = locked(self.folder, wait=False)
         except BlockingIOError:
             raise ValueError(
                 f"--out: another fit writes into {self.folder} now; wait for it, or give another folder"
             ) from None
+        except OSError as error:
+            raise ValueError(f"--out: cannot write into {self.folder}: {error}; give another folder") from None
 
     def close(self) -> None:
         """Let others write into the folder."""
