@@ -17,6 +17,11 @@ def test_welford_is_exact_far_from_zero(wide, monkeypatch):
     assert error(variance, near.var(0, correction=0)) <= 1e-7
 
 
+def test_repr():
+    examples = _examples.Examples(torch.zeros(5, 7, dtype=torch.uint8) + torch.arange(5, dtype=torch.uint8)[:, None])
+    assert repr(examples) == "Examples(5 of 7 features, torch.uint8, device=cpu)"
+
+
 def test_welford_reads_bytes_and_float32_in_float64():
     values = torch.randint(256, (50, 9), dtype=torch.uint8)
     for stored in (values, values.float()):

@@ -1,6 +1,7 @@
 """Plans over ranks: what they exchange, whose anchors they describe, and the layouts they make."""
 
 import contextlib
+import copy
 
 import gloo_processes
 import pytest
@@ -66,6 +67,7 @@ def exchanges_little():
         *_, rows, cols, operand = arranged()
         plan = distributed.Plan(rows, cols)
         assert "as they are" in repr(plan)
+        assert copy.deepcopy([plan])[0] is plan
         operand = operand[:m].requires_grad_()
         with counted() as calls:
             y = distributed.linear(operand, rows, cols, 0.3, plan=plan)

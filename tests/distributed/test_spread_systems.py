@@ -186,6 +186,7 @@ def tight_clusters():
     a = (torch.arange(60) // 20).double() * 1e-9 + torch.randn(60).double() * 1e-10
     here, y = parts(60, "even"), torch.randn(60).double()
     system = distributed.KernelSystem(a[here], 1.0, 1e-4)
+    assert repr(system).startswith(f"KernelSystem({system.size} points, {a[here].numel()} of them on rank ")
     one = laplex.LaplaceOperator(a, tau=1.0)
     return {
         "clusters: solve": error(system.solve(y[here]), one.solve(y, 1e-4)[here]) / 1e4,  # its condition number is 6e5

@@ -68,6 +68,10 @@ class Examples:
         self.variance = (variance + (own - self.mean).square_()).to(self.dtype)  # around the mean that is subtracted
         _refuse_not_finite(where, own, self.mean, self.variance)
 
+    def __repr__(self) -> str:
+        here = "" if self.ranks is None else f", {len(self)} of them on rank {self.ranks.rank} of {self.ranks.size}"
+        return f"Examples({self.count} of {self.dim} features, {self.values.dtype}{here}, device={self.device})"
+
     def __len__(self) -> int:
         return len(self.values)
 

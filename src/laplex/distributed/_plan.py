@@ -176,6 +176,9 @@ class Plan:
         cols = owned(b, settled.cols, self._shares[1], self._ranks)
         return Matrix(rows, cols, tau, settled.order, SPREAD)  # type: ignore[arg-type]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+        return self  # nothing in it changes, and a group of processes cannot be copied
+
     def __repr__(self) -> str:
         *batch, n, k = self.shape
         matrices = f", batch={tuple(batch)}" if batch else ""

@@ -123,6 +123,10 @@ class KernelSystem:
             _dtype=a.dtype,
         )
 
+    def __repr__(self) -> str:
+        ranks = self._ranks
+        return f"KernelSystem({self.size} points, {self._share.size} of them on rank {ranks.rank} of {ranks.size})"
+
     @property
     def size(self) -> int:
         """How many points there are on all ranks."""
