@@ -130,7 +130,8 @@ def test_works_with_what_torch_makes_of_distributions():
     scaled = TransformedDistribution(process.distribution(), AffineTransform(0.0, 2.0, event_dim=1))
     want = dense(matrix).log_prob(value / 2) - 17 * math.log(2)
     assert_close(scaled.log_prob(value), want, 1e-9)
-    assert "ProcessDistribution" in repr(process.distribution())
+    assert repr(process.distribution()).startswith("ProcessDistribution(GaussianProcess(")
+    assert repr(process.condition(torch.zeros_like(process.t))).startswith("Conditional(GaussianProcess(")
 
 
 class Mixin:

@@ -211,6 +211,11 @@ def test_batch_shapes_of_sums():
 def test_reprs_show_parameters():
     assert repr(gp.Matern32(2.0, sigma=0.5)) == "Matern32(scale=2, sigma=0.5)"
     assert repr(gp.SHO(as_tensor(3.0), as_tensor([1.0, 2.0]))) == "SHO(period=3, quality=tensor(2,), sigma=1)"
+    pair, square = torch.ones(2), torch.eye(2)
+    assert repr(gp.CARMA(pair, pair[:1])) == "CARMA(alpha=tensor(2,), beta=1)"
+    text = "StateSpace(feedback=tensor(2, 2), noise=tensor(2, 2), readout=tensor(2,))"
+    assert repr(gp.StateSpace(-square, square, pair)) == text
+    assert "value=tensor(2,), slope=tensor(2,)" in repr(gp.Bands(gp.Matern32(1.0), pair, pair))
     shown = repr(2.0 * gp.Exponential(1.0) + gp.Cosine(3.0) * gp.Constant())
     for part in ("Sum(", "Scale(", "factor=2", "Exponential(scale=1, sigma=1)", "Product(", "Constant(sigma=1)"):
         assert part in shown

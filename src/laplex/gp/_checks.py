@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import is_integer, is_number
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.order import extremes, survey
 from laplex.gp._kernel import Kernel
@@ -204,19 +205,18 @@ def same_device(where: str, name: str, value: Tensor, t: Tensor) -> None:
         )
 
 
-def finite_observations(where: str, y: Tensor) -> None:
-    """Raise if a value is NaN or infinite, where values can be read."""
-    if not readable(y):
+def finite_observations(where: str, residual: Tensor, mean: Callable[[], Tensor | float]) -> None:
+    """Raise if observations, or the mean that was subtracted from them, are NaN or infinite and can be read."""
+    if not readable(residual) or all_finite(residual.double()):
         return
-    if not all_finite(y.double()):
-        raise ValueError(
-            f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out"
-        )
+    if not bool(torch.as_tensor(mean()).isfinite().all()):
+        raise ValueError(f"{where}: `mean` must be finite at all times, got NaN or infinity")
+    raise ValueError(f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out")
 
 
 def is_mean(where: str, mean: Any) -> None:
     """Raise unless it is a number, a tensor, a function, or a list of tensors."""
-    number = isinstance(mean, int | float) and not isinstance(mean, bool)
+    number = is_number(mean)
     real = isinstance(mean, Tensor) and not mean.is_complex()
     if not (number or real or callable(mean) or isinstance(mean, list | tuple)):
         got = f"a tensor of {mean.dtype}" if isinstance(mean, Tensor) else type(mean).__name__
@@ -329,9 +329,9 @@ def draws(where: str, size: Any) -> int:
     """The number of draws; None is one."""
     if size is None:
         return 1
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not is_integer(size) or size < 1:
         raise ValueError(f"{where}: `size` must be a positive integer or None, got {size!r}")
-    return size
+    return int(size)
 
 
 def not_ragged(where: str, counts: list[int] | None) -> None:

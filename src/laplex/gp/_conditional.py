@@ -61,6 +61,9 @@ class Conditional:
         self._held_information: Tensor | None = None
         self._held_gathered: Tensor | None = None
 
+    def __repr__(self) -> str:
+        return f"Conditional({self.process})"
+
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
         """(*batch, m)."""
         points = self._points("mean", t, kernel, band)

@@ -56,6 +56,10 @@ class ProcessDistribution(Distribution):
         expanded._validate_args = self._validate_args
         return expanded  # type: ignore[no-any-return]
 
+    def __repr__(self) -> str:
+        shapes = f"batch_shape={tuple(self.batch_shape)}, event_shape={tuple(self.event_shape)}"
+        return f"ProcessDistribution({self.process}, {shapes})"
+
     @property
     def mean(self) -> Tensor:
         """Of the process, (*batch, n)."""

@@ -151,7 +151,7 @@ class _Search:
         self.log_noise = None if noise is None else _parameter((), math.log(noise), process.t.device)
         self.begin = self.values()
         residual = self.process._residual(WHERE, y)[0]
-        checks.finite_observations(WHERE, residual.detach())
+        checks.finite_observations(WHERE, residual.detach(), lambda: self.process._mean_at(WHERE))
         # Raises what the search would take for a refusal.
         check_observations(WHERE, residual.detach())
         self.process._check_variance(self.process._density(residual).variance)

@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from laplex._checks.counts import is_number
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Component, Value
 from laplex._states.numbers import Number
@@ -36,6 +37,7 @@ class Kernel(nn.Module, ABC):
     """
 
     __module__ = "laplex.gp"
+    __array_ufunc__ = None  # so that a number of NumPy times a kernel is a kernel
     names: tuple[str, ...] = ()  # of the parameters
     signed: tuple[str, ...] = ()  # of those that need not be positive
 
@@ -85,12 +87,12 @@ class Kernel(nn.Module, ABC):
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __radd__(self, other: object) -> Kernel:
-        return self if isinstance(other, int) and other == 0 else NotImplemented  # so that sum(kernels) works
+        return self if is_number(other) and other == 0 else NotImplemented  # so that sum(kernels) works
 
     def __mul__(self, other: object) -> Kernel:
         if isinstance(other, Kernel):
             return Product(self, other)
-        return Scale(self, other) if isinstance(other, int | float | Tensor) else NotImplemented
+        return Scale(self, other) if is_number(other) or isinstance(other, Tensor) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -110,7 +112,7 @@ class Kernel(nn.Module, ABC):
         elif isinstance(value, Tensor):
             self._buffers[name] = value  # register_buffer first searches for the name, which takes longer than all else
         else:
-            setattr(self, name, value)
+            setattr(self, name, float(value) if isinstance(value, numpy.generic) else value)
 
     def _held(self, name: str) -> Any:
         """A parameter. Tensors are found here at once, and otherwise only after everything else."""
@@ -139,7 +141,7 @@ class Kernel(nn.Module, ABC):
 
     def _check_number(self, name: str, value: Any) -> None:
         numeric = isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
-        if not numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
+        if not (numeric or is_number(value)):
             got = f"a tensor of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
             got += ", which is sparse" if isinstance(value, Tensor) and value.layout != torch.strided else ""
             raise TypeError(
@@ -165,7 +167,7 @@ class Kernel(nn.Module, ABC):
         return values
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{name}={_shown(getattr(self, name))}" for name in self.names)
+        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in self.names)
 
 
 class Sum(Kernel):
@@ -244,7 +246,7 @@ def _extremes(value: Any) -> list[float]:
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     if not isinstance(value, Tensor):
         return f"{value:g}"
     return f"{float(value.detach()):g}" if value.numel() == 1 and plain(value) else f"tensor{tuple(value.shape)}"

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from laplex._checks.counts import generator as generator_on
+from laplex._checks.counts import is_number
 from laplex._checks.solves import warn_of_lost_digits
 from laplex._eager import normal_mode
 from laplex._states.arithmetic import blocks_of_numbers
@@ -136,7 +137,7 @@ class GaussianProcess:
             values, loss, failed, variance = density.read()
             self._check_variance(variance)
             if not all(map(math.isfinite, values)):
-                checks.finite_observations(where, residual)
+                checks.finite_observations(where, residual, lambda: self._mean_at(where))
                 check_observations(where, residual)
             self._check_pivots(where, failed)
             if any(map(math.isnan, values)) and is_finite(self.kernel):
@@ -270,7 +271,7 @@ class GaussianProcess:
         """
         where = f"{checks.WHERE}.condition"
         residual, dtype = self._residual(where, y)
-        checks.finite_observations(where, residual)
+        checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
         factored, line = self._factored(where)
         return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
@@ -312,7 +313,7 @@ class GaussianProcess:
         """Mean and variance of every observation, noise included, given all others, (*batch, n) each, in O(n)."""
         where = f"{checks.WHERE}.leave_one_out"
         residual, dtype = self._residual(where, y)
-        checks.finite_observations(where, residual)
+        checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
         factored, line = self._factored(where)
         variance = 1 / torch.where(
@@ -376,7 +377,7 @@ class GaussianProcess:
         values = checks.observations(where, self._padded("y", y), self.series.batch, self.t.shape)
         checks.same_device(where, "y", values, self.t)
         residual = values.double()
-        if not isinstance(self.mean, int | float) or self.mean != 0:
+        if not is_number(self.mean) or self.mean != 0:
             residual = residual - self._mean_at(where)
         return residual, values.dtype
 

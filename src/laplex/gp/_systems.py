@@ -7,7 +7,7 @@ from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Banded, Component, Feedback
-from laplex.gp._kernel import Kernel
+from laplex.gp._kernel import Kernel, shown
 
 
 class StateSpace(Kernel):
@@ -38,6 +38,9 @@ class StateSpace(Kernel):
                 needed = "(*batch, s)" if len(shape) == 1 else "(*batch, s, s) with the s of `readout`"
                 raise ValueError(f"laplex.gp.StateSpace: `{name}` must be a tensor of shape {needed}, got {got}")
             self._hold(name, value)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={shown(getattr(self, name))}" for name in ("feedback", "noise", "readout"))
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -90,6 +93,9 @@ class CARMA(Kernel):
             )
         self._hold("alpha", alpha)
         self._hold("beta", beta)
+
+    def extra_repr(self) -> str:
+        return f"alpha={shown(self.alpha)}, beta={shown(self.beta)}"
 
     @property
     def batch_shape(self) -> torch.Size:
@@ -148,6 +154,9 @@ class Bands(Kernel):
 
     def components(self) -> list[Component]:
         return [Banded(component, self.value, self.slope) for component in self.kernel.components()]
+
+    def extra_repr(self) -> str:
+        return f"value={shown(self.value)}" + ("" if self.slope is None else f", slope={shown(self.slope)}")
 
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         raise ValueError("laplex.gp.Bands: the matrix depends on bands, too; use a GaussianProcess with `band`")
