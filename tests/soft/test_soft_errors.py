@@ -118,7 +118,10 @@ def test_products_and_entries():
             P @ v
         with pytest.raises(ValueError, match=r"in P\.mT @ v v must be \(2, 3\) or \(2, 3, columns\), got"):
             P.mT @ v
-    for key in (0, (0, 1, 2)):
+    for product in (P.__matmul__, P.mT.__matmul__):
+        with pytest.raises(TypeError, match=r"v needs a floating-point tensor, got torch.int64; use v.float\(\)"):
+            product(torch.ones(2, 3, dtype=torch.int64))
+    for key in (0, (0, 1, 2), (0, slice(None)), (..., 0), (None, 0)):
         with pytest.raises(TypeError, match=r"entries are P\[rows, cols\]"):
             P[key]
 

@@ -57,7 +57,7 @@ def real_instead(name: str, value: Tensor) -> str:
     return f"use {name}.real, or whatever real numbers are meant"
 
 
-def as_float(number: numbers.Real) -> float:
+def as_float(number: numbers.Real | float) -> float:
     try:
         return float(number)
     except OverflowError:  # an int that no float can hold

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from typing import TypeGuard
 
 import numpy
 import torch
@@ -13,9 +14,19 @@ from laplex._checks.arguments import as_float
 MOST_SEED = 2**63 - 1
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a real number, of Python or of NumPy, and no tensor."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number of any integer type."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def integer(where: str, name: str, value: object, least: int = 1) -> int:
     """A whole number of at least ``least``, of any integer type."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+    if not is_integer(value):
         raise TypeError(f"{where}: `{name}` must be a whole number, got {value!r}; use int({name}) if it is one")
     if value < least:
         raise ValueError(f"{where}: `{name}` must be at least {least}, got {value}; use a larger one")
@@ -60,10 +71,10 @@ def seed(where: str, value: object) -> int:
 
 def positive(where: str, name: str, value: object, instead: str | None = None) -> float:
     """A positive, finite number; ``instead`` is what else may be given."""
-    other = f" or {instead}" if instead else ""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{where}: `{name}` must be a positive number{other}, got {value!r}; leave it out")
+    other, to_do = (f" or {instead}", "leave it out") if instead else ("", "use a number above 0")
+    if not is_number(value):
+        raise TypeError(f"{where}: `{name}` must be a positive number{other}, got {value!r}; {to_do}")
     if not 0 < as_float(value) < math.inf:
         also = f",{other}" if other else ""
-        raise ValueError(f"{where}: `{name}` must be positive and finite{also}, got {value}; leave it out")
+        raise ValueError(f"{where}: `{name}` must be positive and finite{also}, got {value}; {to_do}")
     return as_float(value)

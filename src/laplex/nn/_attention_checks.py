@@ -10,6 +10,7 @@ from torch import Tensor
 
 from laplex import _checks
 from laplex._checks.arguments import same_device
+from laplex._checks.counts import is_number
 from laplex._checks.tau import is_length
 from laplex._eager import plain, plainly_eager
 
@@ -62,7 +63,7 @@ def batch_shape(where: str, q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
 
 def length(where: str, scale: Any, batch: tuple[int, ...], q: Tensor) -> Tensor:
     """The length scale as a tensor in float64 that broadcasts to B."""
-    if isinstance(scale, bool) or not isinstance(scale, int | float | Tensor):
+    if not (is_number(scale) or isinstance(scale, Tensor)):
         raise TypeError(f"{where}: `scale` must be a positive number or a tensor, got {type(scale).__name__}")
     if isinstance(scale, Tensor):
         same_device(where, "scale", scale, "q", q)

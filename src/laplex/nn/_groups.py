@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from laplex._checks.counts import is_number
 from laplex.nn._anchored import Anchored
 
 MIXED = ("mix", "weight", "bias")  # parameters of an anchored module that are weights as any other layer has them
@@ -41,7 +42,7 @@ def parameter_groups(
         )
     rates = {"lr": lr, "anchor_lr": lr if anchor_lr is None else anchor_lr, "weight_decay": weight_decay}
     for name, value in rates.items():
-        if not (isinstance(value, int | float) and 0 <= value < math.inf):
+        if not (is_number(value) and 0 <= value < math.inf):
             raise ValueError(f"{where}: `{name}` must be a number that is not negative, got {value!r}")
     anchors = {
         id(parameter): parameter

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from laplex._checks.counts import integer
+from laplex._checks.counts import integer, is_number
 from laplex.nn._fitting import Fit, Snapshot
 from laplex.nn._linear import LaplexLinear
 
@@ -124,5 +124,5 @@ def _independent(where: str) -> str:
 
 def _check_steps(where: str, steps: object) -> None:
     values = steps if isinstance(steps, Sequence) and not isinstance(steps, str) else [None]
-    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
+    if not all(is_number(value) and math.isfinite(value) for value in values):
         raise ValueError(f"{where}: `steps` must be a sequence of finite numbers, got {steps!r}; leave it out")

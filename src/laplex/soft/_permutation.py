@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -24,6 +25,11 @@ from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
 from laplex._scan.order import layout_of_sides
+
+NOT_INDICES = (
+    "laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each; for whole rows use "
+    "P.mT @ v with v = 1 there and 0 elsewhere, or P[rows[:, None], torch.arange(n)]"
+)
 
 
 class SoftPermutation:
@@ -116,7 +122,9 @@ class SoftPermutation:
     def __getitem__(self, key: tuple[Any, Any]) -> Tensor:
         """Single entries: P[rows, cols], with indices that broadcast against each other."""
         if not isinstance(key, tuple) or len(key) != 2:
-            raise TypeError("laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each")
+            raise TypeError(NOT_INDICES)
+        if not all(isinstance(part, int | list | Tensor | numpy.ndarray | numpy.generic) for part in key):
+            raise TypeError(NOT_INDICES)
         rows, cols = (torch.as_tensor(part, device=self.scores.device) for part in key)
         rows, cols = torch.broadcast_tensors(rows, cols)
         return torch.exp(self._logarithms(rows, cols))
@@ -231,6 +239,8 @@ class SoftPermutation:
     def _columns(self, what: str, v: Any, side: torch.Size) -> tuple[Tensor, bool]:
         if not isinstance(v, Tensor):
             raise TypeError(f"laplex.soft: {what} needs a tensor, got {type(v).__name__}")
+        if not (v.is_floating_point() or v.is_complex()):
+            raise TypeError(f"laplex.soft: {what} needs a floating-point tensor, got {v.dtype}; use v.float()")
         vector = v.dim() == len(side)
         columns = v[..., None] if vector else v
         fits = columns.dim() == len(side) + 1 and columns.shape[-2] == side[-1]

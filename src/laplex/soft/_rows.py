@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _backends
+from laplex._checks.counts import is_integer, is_number
 from laplex._checks.messages import not_finite
 from laplex._eager import plain, plainly_eager
 from laplex._plan import planned_matrix
@@ -34,7 +35,7 @@ def rows_along(where: str, x: Any, dim: int, name: str = "x") -> Tensor:
         )
     if x.dim() == 0:
         raise ValueError(f"{where}: `{name}` must have at least one dimension, got a single number")
-    if isinstance(dim, bool) or not isinstance(dim, int):
+    if not is_integer(dim):
         raise TypeError(f"{where}: `dim` must be an integer, got {type(dim).__name__}")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{where}: `dim` must be between {-x.dim()} and {x.dim() - 1}, got {dim}")
@@ -70,12 +71,12 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
         if tau != "auto":
             raise ValueError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {tau!r}')
         return automatic_softness(rows.detach())
-    if isinstance(tau, bool) or not isinstance(tau, int | float | Tensor):
+    if not (is_number(tau) or isinstance(tau, Tensor)):
         raise TypeError(f'{where}: `tau` must be a positive number, a tensor or "auto", got {type(tau).__name__}')
     if not isinstance(tau, Tensor):
         if not 0 < tau < float("inf"):
             raise ValueError(f"{where}: `tau` must be positive and finite, got {tau:g}")
-        return number_per_row(tau, rows)
+        return number_per_row(float(tau), rows)
     value = unshared(tau).to(dtype=torch.float64, device=rows.device)
     try:
         value = value.expand(batch)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from laplex._checks.counts import flag
+from laplex._checks.counts import flag, is_integer
 from laplex._scan.autograd import bars_through
 from laplex.soft._permutation import SoftPermutation
 from laplex.soft._rows import check_finite, fused, pulled_in_one_piece, restored, rows_along, softness, unshared
@@ -72,10 +72,10 @@ def topk(x: Tensor, k: int, dim: int = -1, *, tau: Any, largest: bool = True, ha
     """
     where = "laplex.soft.topk"
     rows = rows_along(where, x, dim)
-    if isinstance(k, bool) or not isinstance(k, int) or not 0 < k <= rows.shape[-1]:
+    if not is_integer(k) or not 0 < k <= rows.shape[-1]:
         raise ValueError(f"{where}: `k` must be an integer from 1 to {rows.shape[-1]}, got {k!r}")
     largest = flag(where, "largest", largest)
-    return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, k, hard)
+    return _sorted(where, x, dim, rows, softness(where, tau, rows), largest, int(k), hard)
 
 
 def _sorted(where: str, x: Tensor, dim: int, rows: Tensor, tau: Tensor, descending: bool, k: int, hard: bool) -> Sorted:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from laplex._checks.counts import is_number
 from laplex.stats._density import log_density
 from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
@@ -63,7 +64,7 @@ def bandwidth(
         raise ValueError(
             f"{where}: `y` goes with the kinds 'constant' and 'linear', got kind={kind!r} and y={type(y).__name__}"
         )
-    if not isinstance(rtol, int | float) or not SMALLEST_RTOL <= rtol < 1:
+    if not is_number(rtol) or not SMALLEST_RTOL <= rtol < 1:
         raise ValueError(f"{where}: `rtol` must be between {SMALLEST_RTOL:g} and 1, got {rtol!r}")
     y = values(where, y, x)
     w = masses(where, "weights", weights, x)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks import SMALLEST_TAU
+from laplex._checks.counts import is_number
 from laplex._eager import plain, plainly_eager
 
 Shape = tuple[int, ...]
@@ -63,7 +64,7 @@ def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -
 def batch_shape(where: str, tau: Any = None, **tensors: Tensor | None) -> Shape:
     """The shape to which the leading dimensions of all tensors, and tau, broadcast."""
     shapes = {name: tuple(value.shape[:-1]) for name, value in tensors.items() if value is not None}
-    if isinstance(tau, Tensor):
+    if isinstance(tau, Tensor) and tau.dim():
         shapes["tau"] = tuple(tau.shape)
     try:
         return tuple(torch.broadcast_shapes(*shapes.values()))
@@ -80,7 +81,7 @@ def rows(value: Tensor, batch: Shape) -> Tensor:
 
 def length_scale(where: str, tau: Any, like: Tensor) -> Tensor:
     """tau as a tensor in float64, with the shape it has."""
-    if isinstance(tau, bool) or not isinstance(tau, int | float | Tensor):
+    if not (is_number(tau) or isinstance(tau, Tensor)):
         raise TypeError(f"{where}: `tau` must be a positive number or a tensor, got {type(tau).__name__}")
     if isinstance(tau, Tensor) and not tau.is_floating_point():
         raise TypeError(f"{where}: `tau` must be a positive number or a floating-point tensor, got {tau.dtype}")
