@@ -171,7 +171,7 @@ def measure_sums(n: int) -> dict[str, float]:
 
 
 def measure_fit(n: int) -> dict[str, float]:
-    """A round of EM for 512 examples of n features, of rank 256, and the likelihood that four rounds reach.
+    """A round of EM for 512 examples of n features, of rank 256, and the likelihood that twelve rounds reach.
 
     Where all processes have the same examples, and where each has a part of them.
     """
@@ -186,7 +186,7 @@ def measure_fit(n: int) -> dict[str, float]:
     ):
         state = laplex.density.start(examples, 64 if n < 1000 else 256, places="raster")
         begin = time.perf_counter()
-        history = list(laplex.density.EM(examples, state, 4, group=group))
+        history = list(laplex.density.EM(examples, state, 12, group=group))
         seconds = [done.seconds for done in history[1:]] + [time.perf_counter() - begin]
         rounds = sorted(later - earlier for earlier, later in itertools.pairwise(seconds))
         figures[f"round{name}"] = round(1e3 * rounds[len(rounds) // 2], 1)
