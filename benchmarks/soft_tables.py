@@ -65,7 +65,7 @@ def statistics_times() -> str:
         rows.append((row["what"], f"{row['n']:,}".replace(",", " "), f"{row['seconds']:.3g}", rival, ratio))
     note = (
         "A rival that would need more than two minutes gets the part that is named; its time for all is longer, so "
-        "that the ratio is a bound. Other work shared both cores, so that single times are several times too long."
+        "that the ratio is a bound."
     )
     return table(("what", "n", "laplex, s", "rival, s", "ratio"), rows, note, source(STATS))
 
