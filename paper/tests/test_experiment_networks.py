@@ -115,7 +115,7 @@ def test_packed_images_are_the_same_and_small_networks_learn_them(command, folde
     assert torch.equal(one.train.pixels, two.train.pixels)
     assert one.facts == {"train_images": 400, "validation_images": 400, "side": SIDE}
     net = two.network(Candidate("laplex", 2, 2))
-    result = train(net, two, Recipe(1e-2, 60, warm_up=5), 0, "laplex")
+    result = train(net, two, Recipe(3e-3, 120, warm_up=5), 0, "laplex")
     assert result["accuracy"] > 0.5
     status, _, errors = command(*options, "--images", packed, "--quick", "--methods", "laplex", "dense", "--steps", 2)
     assert status == 0, errors

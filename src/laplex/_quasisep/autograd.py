@@ -78,7 +78,11 @@ def decays(t: Tensor, tau: Tensor, mass: Tensor) -> Tensor:
     decay = torch.empty_like(t)
     decay[:, :1] = -1.0 if mass.shape[-1] == 0 else 0.0
     steps = torch.sub(t[:, :-1], t[:, 1:], out=decay[:, 1:]).div_(tau[:, None])
-    steps.expm1_() if mass.shape[-1] == 0 else steps.exp_()
+    if mass.shape[-1] == 0:
+        steps.expm1_()
+    else:
+        # Some processors' exp rounds down more often than up just below 1, and such errors add up over the points.
+        steps.copy_(torch.where(steps > -0.5, torch.expm1(steps) + 1.0, torch.exp(steps)))
     return decay
 
 
