@@ -41,6 +41,15 @@ def plain(x: Tensor) -> bool:
     return torch._C._has_storage(x) and not (x.is_neg() or x.is_meta or x._is_zerotensor())
 
 
+def is_trained(x: Tensor) -> bool:
+    """Whether x is a leaf that requires gradients, or a view of one: fused optimizers write to such a tensor without
+    raising its version counter."""
+    if not plainly_eager():
+        return False
+    base = x if x._base is None else x._base
+    return base.requires_grad and base.is_leaf
+
+
 def is_dtensor(x: object) -> bool:
     """Whether x is a DTensor. What they need is not imported for this: it takes a second."""
     if torch.compiler.is_compiling() or "torch.distributed.tensor" not in sys.modules:

@@ -222,3 +222,22 @@ def test_a_search_that_gets_lost_is_turned_back(kernel, by, noise, restarts):
     )
     assert math.isfinite(fitted_noise)
     assert value > start
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_fit_of_data_made_in_inference_mode(dtype):
+    with torch.inference_mode():
+        t = torch.linspace(0, 5, 30, dtype=dtype)
+        y, mean = torch.sin(t), torch.zeros(30, dtype=dtype)
+        process = gp.GaussianProcess(gp.Matern32(1.0), t, yerr=torch.full((30,), 0.1, dtype=dtype), mean=mean)
+        inside = gp.fit(process, y, noise=0.1)
+    assert torch.isfinite(gp.fit(process, y, noise=0.1).log_likelihood)
+    assert torch.isfinite(inside.log_likelihood)
+
+
+def test_a_mean_that_is_computed_is_not_trained_and_can_be_copied():
+    t = torch.linspace(0, 5, 30).double()
+    mean = 2 * torch.nn.Parameter(torch.ones(30).double())
+    fitted = gp.fit(gp.GaussianProcess(gp.Matern32(1.0), t, yerr=0.1, mean=mean), torch.sin(t))
+    assert not fitted.process.mean.requires_grad
+    copy.deepcopy(fitted.process)

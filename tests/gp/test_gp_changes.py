@@ -1,5 +1,8 @@
 """A process whose times or noise change after it was made: results follow, they never mix old and new."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -74,3 +77,89 @@ def test_components_are_asked_for_once_as_numbers_and_once_as_tensors():
     fresh_process = gp.GaussianProcess(kernel, torch.linspace(0, 1, 5).double(), diag=0.1)
     fresh_process.log_likelihood(torch.ones(5))
     assert kernel.asked == 2
+
+
+# --- Writes that torch does not count ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_times_that_a_fused_optimizer_moves(view):
+    torch.manual_seed(0)
+    t = torch.nn.Parameter(5 * torch.rand(6, dtype=torch.float64))
+    y = torch.sin(t.detach())
+    process = gp.GaussianProcess(gp.Matern32(1.0), t[:] if view else t, diag=0.1)
+    optimizer = torch.optim.Adam([t], lr=0.5, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = -gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1).log_likelihood(y)
+        assert process.log_likelihood(y) == -loss
+        torch.testing.assert_close(process.predict(y), gp.GaussianProcess(gp.Matern32(1.0), t, diag=0.1).predict(y))
+        loss.backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda process: pickle.loads(pickle.dumps(process))])
+def test_copies_of_a_process_whose_times_and_noise_were_moved(copied):
+    torch.manual_seed(0)
+    y = torch.randn(8).double()
+    for trained in (False, True):
+        t, diag = 5 * torch.rand(8).double(), torch.rand(8).double()
+        with torch.no_grad():
+            t.mul_(1.5)  # so that the numbers of writes of the original and of its copy agree in the end
+            diag.add_(0.1)
+        process = gp.GaussianProcess(gp.Matern32(1.0), t.requires_grad_(trained), diag=diag)
+        process.predict(y)
+        with torch.no_grad():
+            t.copy_(5 * torch.rand(8))
+            diag.add_(0.3)
+        torch.testing.assert_close(copied(process).log_likelihood(y), fresh(t, y, diag))
+        torch.testing.assert_close(copied(process).predict(y), process.predict(y))
+
+
+# --- What was conditioned stays ---------------------------------------------------------------------------------------
+
+
+def number(value):
+    return torch.tensor(value, dtype=torch.float64)
+
+
+STABLE = number([[-1.0, 0.0], [0.3, -2.0]]), torch.eye(2).double(), number([1.0, 0.5])
+KERNELS = {  # a kernel, and the name of a tensor in it
+    "Matern32": (lambda: gp.Matern32(number(1.0)), "scale"),
+    "Celerite": (lambda: gp.Celerite(1.0, 0.1, number(0.5), 2.0), "c"),
+    "StateSpace": (lambda: gp.StateSpace(STABLE[0].clone(), *STABLE[1:]), "feedback"),
+    "CARMA": (lambda: gp.CARMA(number([2.0, 3.0]), number([1.0])), "alpha"),
+    "Linear": (lambda: gp.Linear(number(1.0), number(1.0)), "center"),
+    "Bands": (lambda: gp.Bands(gp.Matern32(1.0), number([1.0, 0.5])), "value"),
+    "Matern32, exposures": (lambda: gp.Matern32(number(1.0)), "scale"),
+    "StateSpace, exposures": (lambda: gp.StateSpace(STABLE[0].clone(), *STABLE[1:]), "feedback"),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_conditional_stays_as_it_was(name):
+    """Kernel, times, noise and observations are written to after they were worked in."""
+    torch.manual_seed(0)
+    kernel, parameter = KERNELS[name][0](), KERNELS[name][1]
+    t, new = torch.linspace(0, 5, 10).double(), number([2.3, 6.0])
+    y, diag, exposure = torch.sin(t), torch.full((10,), 0.01).double(), torch.full((10,), 0.1).double()
+    bands = {"band": torch.arange(10) % 2} if name == "Bands" else {}
+    asked = {"band": torch.tensor([0, 1])} if name == "Bands" else {}
+    exposed = {"exposure": exposure} if "exposures" in name else {}
+    process = gp.GaussianProcess(kernel, t, diag=diag, mean=torch.cos, **bands, **exposed)
+    given = process.condition(y)
+
+    def results():
+        values = [given.mean(new, **asked), given.variance(new, **asked), given.mean(), given.variance()]
+        if not exposed:
+            values += [
+                given.sample(t=new, **asked, generator=torch.Generator().manual_seed(0)),
+                given.covariance(new, **asked),
+            ]
+        return values
+
+    before = results()
+    for tensor in (getattr(kernel, parameter), y, diag, exposure, t):
+        tensor.mul_(1.3)
+    for one, other in zip(before, results(), strict=True):
+        assert torch.equal(one, other)

@@ -65,6 +65,30 @@ TYPES = {
         lambda: process(BANDED, band=1),
         "`band` must be a tensor of integers, got int",
     ),
+    "a list as the mean of one series": (
+        lambda: process(mean=[1.0, 2.0]),
+        "`mean` must be a number, a tensor or a function of times, got list",
+    ),
+    "a kernel of a list": (
+        lambda: KERNEL([0.0, 1.0]),
+        "Matern32: `t1` must be a tensor of floating-point times (*batch, n), got list; use torch.as_tensor(t1)",
+    ),
+    "a kernel of one number": (
+        lambda: KERNEL(T, T[0]),
+        "Matern32: `t2` must be a tensor of floating-point times (*batch, n), got a tensor of torch.float64, (); use",
+    ),
+    "a state space of integers": (
+        lambda: gp.StateSpace(**SYSTEM | {"feedback": torch.tensor([[-1]])}),
+        "StateSpace: `feedback` must be of floating point, got torch.int64",
+    ),
+    "include_mean as a word": (
+        lambda: PROCESS.predict(Y, include_mean="no"),
+        "`include_mean` must be True or False, got 'no'",
+    ),
+    "return_var as a word": (
+        lambda: PROCESS.predict(Y, return_var="a"),
+        "predict: `return_var` must be True or False, got 'a'",
+    ),
     "a mean that returns a number": (
         lambda: process(mean=lambda t: 1.0).log_likelihood(Y),
         "log_likelihood: `mean` must return a tensor of the shape of the times, got float",
@@ -111,7 +135,7 @@ TYPES = {
     ),
     "a kernel plus a number": (
         lambda: KERNEL + 1.0,
-        "unsupported operand",
+        "a number cannot be added to a kernel; add laplex.gp.Constant(sigma), got 1.0",
     ),
     "a kernel times a string": (
         lambda: KERNEL * "a",
@@ -132,6 +156,34 @@ VALUES = {
         lambda: process(t=T[:, None]),
         "`t` must have shape (n,) or (*batch, n), got (3, 1), which would be 3 series of one time each; pass "
         "t.squeeze(-1)",
+    ),
+    "a mean that is NaN": (
+        lambda: process(mean=float("nan")),
+        "`mean` must be finite, got nan",
+    ),
+    "a scale beyond all floats": (
+        lambda: gp.Matern32(10**400),
+        "Matern32: `scale` must be positive and finite, got inf",
+    ),
+    "columns that are NaN": (
+        lambda: PROCESS.apply_inverse(Y * torch.nan),
+        "apply_inverse: `y` must be finite, got NaN or infinity",
+    ),
+    "noise of states that is not symmetric": (
+        lambda: gp.StateSpace(-torch.eye(2), as_tensor([[1.0, 0.5], [0.0, 1.0]]), torch.ones(2)),
+        "StateSpace: `noise` must be symmetric and positive semidefinite, got one that is not symmetric",
+    ),
+    "negative noise of states": (
+        lambda: gp.StateSpace(**SYSTEM | {"noise": as_tensor([[-1.0]])}),
+        "StateSpace: `noise` must be symmetric and positive semidefinite, got one with a negative eigenvalue",
+    ),
+    "one y for series of different sizes": (
+        lambda: RAGGED.log_likelihood(Y),
+        "`y` must be a list of 2 tensors, one for each series, got Tensor",
+    ),
+    "one yerr for series of different sizes": (
+        lambda: gp.GaussianProcess(KERNEL, [T, T[:2]], yerr=Y.abs()),
+        "`yerr` must be a list of 2 tensors, one for each series, got Tensor",
     ),
     "times that are NaN": (
         lambda: process(t=T * torch.nan),

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+import laplex
 from laplex import gp
 from processes import (
     FEW,
@@ -480,3 +481,29 @@ def test_moments_of_samples_in_bands():
     given = process.condition(draws[0])
     mean, covariance = posterior(matrix + 0.1 * torch.eye(6), matrix, matrix, draws[0])
     assert_moments(given.sample(DRAWS, generator=seeded(2)), mean, covariance)
+
+
+def test_one_new_time_for_each_series():
+    t = torch.linspace(0, 5, 30).double().reshape(3, 10)
+    y, new = torch.sin(t), torch.tensor([[0.1], [2.2], [6.3]]).double()
+    mean, variance = gp.GaussianProcess(gp.Matern32(1.0), t, yerr=0.1).predict(y, new, return_var=True)
+    assert mean.shape == variance.shape == (3, 1)
+    for i in range(3):
+        alone = gp.GaussianProcess(gp.Matern32(1.0), t[i], yerr=0.1).predict(y[i], new[i], return_var=True)
+        torch.testing.assert_close((mean[i], variance[i]), tuple(alone))
+
+
+def test_new_times_as_a_column():
+    process = gp.GaussianProcess(gp.Matern32(1.0), torch.linspace(0, 5, 10).double(), yerr=0.1)
+    with pytest.raises(ValueError, match=r"got \(4, 1\); pass t.squeeze\(-1\)"):
+        process.predict(torch.ones(10).double(), torch.rand(4, 1).double())
+
+
+def test_predictions_that_lose_digits_warn():
+    torch.manual_seed(0)
+    t = torch.rand(40).double().sort().values
+    process = gp.GaussianProcess(gp.Matern52(50.0), t, diag=1e-15)
+    y = torch.sin(3 * t)
+    for call in (process.predict, process.condition, process.leave_one_out, process.apply_inverse):
+        with pytest.warns(laplex.PrecisionWarning, match="nearly singular.*what is solved loses digits, too; raise"):
+            call(y)

@@ -16,8 +16,9 @@ from laplex._errors import PrecisionWarning, warn
 LOST = 1e-6  # of a log determinant, by rounding errors: above it a warning is given
 
 
-def warn_of_lost_digits(where: str, ratios: float) -> None:
-    """Warn if a matrix A is nearly singular; ``ratios`` is the sum of A_ii / d_i over its pivots d.
+def warn_of_lost_digits(where: str, ratios: float, others: str = "") -> None:
+    """Warn if a matrix A is nearly singular; ``ratios`` is the sum of A_ii / d_i over its pivots d, and ``others`` says
+    what else suffers.
 
     A factorisation finds d_i with an error of about eps A_ii, so that log det A has one of about eps times the sum.
     """
@@ -25,7 +26,7 @@ def warn_of_lost_digits(where: str, ratios: float) -> None:
     if lost > LOST:
         warn(
             f"{where}: the matrix is nearly singular: errors of up to about {lost:.1g} are in its log determinant, by "
-            "rounding; raise `diag`",
+            f"rounding{others}; raise `diag`",
             PrecisionWarning,
         )
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from laplex._checks.arguments import as_float
 from laplex._checks.counts import is_integer, is_number
 from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._states.order import extremes, survey
@@ -61,12 +62,18 @@ def shaped_times(where: str, name: str, t: Any) -> Tensor:
     dense_real(where, name, t)
     if t.dim() == 0 or t.numel() == 0:
         raise ValueError(f"{where}: `{name}` must have shape (n,) or (*batch, n) with n >= 1, got {tuple(t.shape)}")
+    return t.double()
+
+
+def observed_times(t: Any) -> Tensor:
+    """Times (*batch, n) of observations, in float64: not a column, as other libraries take them."""
+    checked = shaped_times(WHERE, "t", t)
     if t.dim() > 1 and t.shape[-1] == 1:
         raise ValueError(
-            f"{where}: `{name}` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
-            f"{t.shape[:-1].numel()} series of one time each; pass {name}.squeeze(-1)"
+            f"{WHERE}: `t` must have shape (n,) or (*batch, n), got {tuple(t.shape)}, which would be "
+            f"{t.shape[:-1].numel()} series of one time each; pass t.squeeze(-1)"
         )
-    return t.double()
+    return checked
 
 
 def nonempty(t: Sequence[Any]) -> Sequence[Any]:
@@ -92,17 +99,19 @@ def batch(t: Tensor, of_kernel: torch.Size) -> torch.Size:
         ) from None
 
 
-def new_times(where: str, t: Any, observed: torch.Size) -> Tensor:
-    """Times (*batch, m) of predictions, for the batch of the observed ones."""
+def new_times(where: str, t: Any, observed: torch.Size, other: Tensor) -> Tensor:
+    """Times (*batch, m) of predictions, for the batch of the observed ones, where that other tensor is."""
     checked = times(where, "t", t)
+    same_device(where, "t", checked, other)
     try:
         lead = torch.broadcast_shapes(checked.shape[:-1], observed)
     except RuntimeError:
         lead = None
     if lead != observed:
+        column = "; pass t.squeeze(-1)" if t.shape[-1] == 1 else ""
         raise ValueError(
             f"{where}: `t` must have the shape (m,), or the leading dimensions {tuple(observed)} of the observed "
-            f"times, got {tuple(t.shape)}"
+            f"times, got {tuple(t.shape)}{column}"
         )
     return checked
 
@@ -214,13 +223,14 @@ def finite_observations(where: str, residual: Tensor, mean: Callable[[], Tensor 
     raise ValueError(f"{where}: `y` must be finite, got NaN or infinity; leave such observations and their times out")
 
 
-def is_mean(where: str, mean: Any) -> None:
-    """Raise unless it is a number, a tensor, a function, or a list of tensors."""
-    number = is_number(mean)
+def is_mean(where: str, mean: Any, *, many: bool) -> None:
+    """Raise unless it is a number, a tensor or a function; of many series it may be a list."""
     real = isinstance(mean, Tensor) and not mean.is_complex()
-    if not (number or real or callable(mean) or isinstance(mean, list | tuple)):
+    if not (is_number(mean) or real or callable(mean) or (many and isinstance(mean, list | tuple))):
         got = f"a tensor of {mean.dtype}" if isinstance(mean, Tensor) else type(mean).__name__
         raise TypeError(f"{where}: `mean` must be a number, a tensor or a function of times, got {got}")
+    if is_number(mean) and not math.isfinite(as_float(mean)):
+        raise ValueError(f"{where}: `mean` must be finite, got {as_float(mean)}")
 
 
 def observations(where: str, y: Any, batch: torch.Size, shape: torch.Size) -> Tensor:
@@ -251,13 +261,15 @@ def columns(where: str, y: Any, shape: tuple[int, ...]) -> Tensor:
     """y (*batch, n) or (*batch, n, m), as (*batch, n, m)."""
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(f"{where}: `y` must be a tensor of floating-point numbers, got {type(y).__name__}")
-    if y.shape == shape:
-        return y[..., None]
-    if y.shape[:-1] == shape:
-        return y
-    raise ValueError(
-        f"{where}: `y` must have the shape {shape} of the times, or {(*shape, 'm')} for m columns, got {tuple(y.shape)}"
-    )
+    dense_real(where, "y", y)
+    if y.shape != shape and y.shape[:-1] != shape:
+        raise ValueError(
+            f"{where}: `y` must have the shape {shape} of the times, or {(*shape, 'm')} for m columns, got "
+            f"{tuple(y.shape)}"
+        )
+    if readable(y) and not all_finite(y.double()):
+        raise ValueError(f"{where}: `y` must be finite, got NaN or infinity")
+    return y[..., None] if y.shape == shape else y
 
 
 def bands(where: str, band: Any, t: Tensor) -> Tensor | None:
@@ -338,6 +350,12 @@ def not_ragged(where: str, counts: list[int] | None) -> None:
     """Raise where series of different sizes are not supported."""
     if counts is not None:
         raise ValueError(f"{where}: needs times in one tensor, got a list of series; make a process of each series")
+
+
+def last_size(values: Any) -> int:
+    """The size of the last dimension of a tensor or an array; 1 for numbers."""
+    shape = tuple(getattr(values, "shape", ()))
+    return shape[-1] if shape else 1
 
 
 def as_many(name: str, values: Any, counts: Sequence[int]) -> list[Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from laplex._checks.counts import flag
 from laplex._checks.counts import generator as generator_on
 from laplex._small import product, times
 from laplex._states.chain import Chain, Factored, factorise
@@ -50,10 +51,13 @@ class Conditional:
         self, process: GaussianProcess, factored: Factored, line: Line | Events, y: Tensor, dtype: torch.dtype
     ) -> None:
         """``y`` (h, n, m): observations minus the mean, in the order of the line."""
-        self.process, self._factored, self._line, self._y, self._dtype = process, factored, line, y, dtype
+        # Everything as it is now: the caller may write to it later.
+        chain = factored.chain._replace(diag=factored.chain.diag.clone())
+        self.process, self._factored, self._line = _snapshot(process), factored._replace(chain=chain), line
+        self._y, self._dtype = y.clone(), dtype
         self._z, self._f = factored.whiten(y)
-        # As they are now: the times and the kernel's parameters may change later.
-        self._components, self._t = process.kernel.components(), process.series.t.clone()
+        self._components = process.kernel.components_by(lambda parameter: parameter.double().clone())
+        self._t = process.series.t.clone()
         self._times = line.times if isinstance(line, Events) else line.take(self._t)
         observed = None if isinstance(line, Events) else line.observed()
         known = self._times.detach()
@@ -66,9 +70,10 @@ class Conditional:
 
     def mean(self, t: Any = None, *, include_mean: bool = True, kernel: Kernel | None = None, band: Any = None) -> Any:
         """(*batch, m)."""
+        with_mean = flag("laplex.gp.Conditional.mean", "include_mean", include_mean)
         points = self._points("mean", t, kernel, band)
         values = points.series.shaped(self._means(points)[..., 0])
-        if include_mean:
+        if with_mean:
             values = values + self._prior_mean("mean", points)
         return points.given_back(values.to(self._dtype))
 
@@ -111,7 +116,7 @@ class Conditional:
         A draw of the process before it was observed is corrected by what the observations differ from it.
         """
         where = "laplex.gp.Conditional.sample"
-        draws = checks.draws(where, size)
+        draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
         generator_on(where, generator, self.process.t.device, "t")
         checks.not_exposed(where, self.process.exposure)
         points = self._points("sample", t, kernel, band)
@@ -124,7 +129,7 @@ class Conditional:
         noise = noise * torch.where(diag.isinf(), 0.0, diag).sqrt()[..., None]
         correction = self._given(self._y - self._line.take(prior[:, :n]) - noise)._means(points)
         values = points.series.shaped(prior[:, n:] + correction).movedim(-1, 0)
-        if include_mean:
+        if with_mean:
             values = values + self._prior_mean("sample", points)
         values = values.to(self._dtype)
         return points.given_back(values if size is not None else values[0])
@@ -184,11 +189,12 @@ class Conditional:
         if t is None:
             times, band = process.series.shaped(self._t), process.band if band is None else band
         elif process.counts is not None:
-            given = [checks.times(where, "t", one) for one in checks.as_many("t", t, process.counts)]
+            single = torch.Size()
+            given = [checks.new_times(where, one, single, process.t) for one in checks.as_many("t", t, process.counts)]
             times, sizes = padded(given)
             counts = sizes.tolist()
         else:
-            times = checks.new_times(where, t, process.series.batch)
+            times = checks.new_times(where, t, process.series.batch, process.t)
         if isinstance(band, list | tuple) and counts is not None:
             band = padded(checks.as_long("band", band, counts))[0]
         batch = torch.broadcast_shapes(times.shape[:-1], process.series.batch)
@@ -196,6 +202,13 @@ class Conditional:
         bands = checks.bands(where, band, times)
         mask = checks.term_mask(where, process.kernel, kernel)
         return Points.located(self, series, times, bands, mask, counts, t is None)
+
+
+def _snapshot(process: GaussianProcess) -> GaussianProcess:
+    """The process with its times and mean of now. A mean that is a function is called when it is needed."""
+    copied, mean = copy.copy(process), process.mean
+    copied.t, copied.mean = process.t.clone(), mean.clone() if isinstance(mean, Tensor) else mean
+    return copied
 
 
 class Points(NamedTuple):

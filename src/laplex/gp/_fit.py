@@ -16,6 +16,7 @@ from laplex.gp import _checks as checks
 from laplex.gp._kernel import Kernel
 from laplex.gp._process import GaussianProcess
 from laplex.gp._range import check_observations
+from laplex.gp._series import Series
 
 WHERE = "laplex.gp.fit"
 SPREAD = 2.0  # the standard deviation, in logarithms, of the parameters from which a restart begins
@@ -143,7 +144,8 @@ class _Search:
     """A copy of a process, whose parameters are changed in place."""
 
     def __init__(self, process: GaussianProcess, y: Any, noise: float | None) -> None:
-        self.y, self.diag = y, process.diag.detach()
+        process = _with_savable_data(process)
+        self.y, self.diag = _savable(y), _savable(process.diag.detach())
         detached = {id(one): one.detach().clone() for one in process.kernel.buffers()}
         kernel = trainable(copy.deepcopy(process.kernel, detached)).to(process.t.device)
         mean = copy.deepcopy(process.mean) if isinstance(process.mean, nn.Module | nn.Parameter) else process.mean
@@ -237,7 +239,7 @@ class _Search:
     def fitted(self) -> Fitted:
         noise = 0.0 if self.log_noise is None else math.exp(float(self.log_noise.detach()))
         mean = self.process.mean
-        mean = mean.detach() if isinstance(mean, nn.Parameter) else mean
+        mean = mean.detach() if isinstance(mean, Tensor) else mean
         process = _changed(self.process, kernel=fixed(self.process.kernel), mean=mean, diag=self.diag + noise**2)
         with torch.no_grad():
             return Fitted(process, noise, process.log_likelihood(self.y))
@@ -249,6 +251,23 @@ def _changed(process: GaussianProcess, **parts: Any) -> GaussianProcess:
     for name, value in parts.items():
         setattr(changed, name, value)
     return changed
+
+
+def _with_savable_data(process: GaussianProcess) -> GaussianProcess:
+    """The process, or a copy of one that was made in inference mode."""
+    t, mean, series = _savable(process.t), _savable(process.mean), process.series
+    if t is process.t and mean is process.mean:
+        return process
+    series = Series(t, series.batch, _savable(series.counts))
+    band, exposure = _savable(process.band), _savable(process.exposure)
+    return _changed(process, t=t, mean=mean, series=series, band=band, exposure=exposure, diag=_savable(process.diag))
+
+
+def _savable(value: Any) -> Any:
+    """A value, whose tensors autograd may save: those made in inference mode are copied."""
+    if isinstance(value, list | tuple):
+        return [_savable(one) for one in value]
+    return value.clone() if isinstance(value, Tensor) and value.is_inference() else value
 
 
 def _parameter(shape: Sequence[int], value: float, device: torch.device | None = None) -> nn.Parameter:

@@ -12,6 +12,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
+from laplex._checks.arguments import as_float
 from laplex._checks.counts import is_number
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Component, Value
@@ -57,6 +58,13 @@ class Kernel(nn.Module, ABC):
     def forward(self, t1: Tensor, t2: Tensor | None = None) -> Tensor:
         """The dense matrix k(t1, t2), (*batch, n, m), for t1 (*batch, n) and t2 (*batch, m), or t1 itself."""
         other = t1 if t2 is None else t2
+        for name, t in (("t1", t1), ("t2", other)):
+            if not isinstance(t, Tensor) or not t.is_floating_point() or t.dim() == 0:
+                got = f"a tensor of {t.dtype}, {tuple(t.shape)}" if isinstance(t, Tensor) else type(t).__name__
+                raise TypeError(
+                    f"laplex.gp.{type(self).__name__}: `{name}` must be a tensor of floating-point times (*batch, n), "
+                    f"got {got}; use torch.as_tensor({name}).double()"
+                )
         return self.evaluate((t1[..., :, None] - other[..., None, :]).abs())
 
     def components_by(
@@ -84,10 +92,14 @@ class Kernel(nn.Module, ABC):
         return torch.Size(torch.broadcast_shapes(*shapes)) if shapes else torch.Size()
 
     def __add__(self, other: object) -> Kernel:
+        if is_number(other):
+            raise TypeError(
+                f"laplex.gp: a number cannot be added to a kernel; add laplex.gp.Constant(sigma), got {other}"
+            )
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
 
     def __radd__(self, other: object) -> Kernel:
-        return self if is_number(other) and other == 0 else NotImplemented  # so that sum(kernels) works
+        return self if is_number(other) and other == 0 else self.__add__(other)  # so that sum(kernels) works
 
     def __mul__(self, other: object) -> Kernel:
         if isinstance(other, Kernel):
@@ -240,7 +252,7 @@ def largest(value: Any) -> float:
 def _extremes(value: Any) -> list[float]:
     """The smallest and the largest value, NaN if there is one; none where they cannot be read without a wait."""
     if not isinstance(value, Tensor):
-        return [float(value)]
+        return [as_float(value)]
     if not value.is_cpu or not plainly_eager() or not plain(value) or not value.numel():
         return []
     return [value.item()] if value.numel() == 1 else [one.item() for one in value.detach().aminmax()]

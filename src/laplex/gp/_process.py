@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from laplex._checks.counts import flag, is_number
 from laplex._checks.counts import generator as generator_on
-from laplex._checks.counts import is_number
 from laplex._checks.solves import warn_of_lost_digits
 from laplex._eager import normal_mode
 from laplex._states.arithmetic import blocks_of_numbers
@@ -51,8 +51,9 @@ class GaussianProcess:
     Args:
         kernel: of :mod:`laplex.gp`, or a sum or product of such.
         t (*batch, n): times, in any order; some may be equal. They may move later if they are in float64; else they
-            are copied. Leading dimensions are independent series of n times. A
-            list of tensors (n_i,) are series of different sizes; y and results are such lists, too.
+            are copied. (Torch does not count writes through NumPy or ``.data``: results would mix old and new.)
+            Leading dimensions are independent series of n times. A list of tensors (n_i,) are series of different
+            sizes; y and results are such lists, too.
         diag: the variance of the noise, a number or a tensor that broadcasts to t (or a list of tensors).
         yerr: its standard deviation instead; not both.
         mean: the mean of the process: a number, a tensor that broadcasts to t, or a function of times, such as a
@@ -86,15 +87,15 @@ class GaussianProcess:
         exposure: Any = None,
     ) -> None:
         checks.is_kernel(checks.WHERE, kernel)
-        checks.is_mean(checks.WHERE, mean)
+        checks.is_mean(checks.WHERE, mean, many=isinstance(t, list | tuple))
         self.kernel, self.mean = kernel, mean
         self.counts: list[int] | None = None
         sizes = None
         if isinstance(t, list | tuple):
-            t, sizes = padded([checks.shaped_times(checks.WHERE, "t", one) for one in checks.nonempty(t)])
+            t, sizes = padded([checks.observed_times(one) for one in checks.nonempty(t)])
             self.t, self.counts = t, sizes.tolist()
         else:
-            self.t = checks.shaped_times(checks.WHERE, "t", t)
+            self.t = checks.observed_times(t)
         batch = checks.batch(self.t, kernel.batch_shape)
         noise = checks.noise(self._padded("diag", diag), self._padded("yerr", yerr), self.t, batch)
         ordered = checks.check_values(self.t, noise)
@@ -104,6 +105,9 @@ class GaussianProcess:
         counts = None if sizes is None else sizes.expand(batch).reshape(-1).contiguous()
         self.series = Series(self.t, batch, counts, ordered=ordered)
         self._held_diag: tuple[Tensor, int, Tensor] | None = None  # the noise, its version, and diag (h, n)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held_diag": None}  # a copy's noise is another tensor, with other writes
 
     def __repr__(self) -> str:
         sizes = f"{len(self.counts)} series of {self.counts} times" if self.counts else f"times {tuple(self.t.shape)}"
@@ -236,6 +240,14 @@ class GaussianProcess:
             self._check_pivots(where, points)
         return factored, line
 
+    def _solver(self, where: str) -> tuple[Factored, Line | Events]:
+        """The same for solves, with a warning where the matrix is nearly singular."""
+        factored, line = self._factored(where)
+        loss = (factored.chain.variance()[:, None] * factored.over_d).detach().sum(-1)
+        if checks.readable(loss):
+            warn_of_lost_digits(where, max(loss.tolist()), "; what is solved loses digits, too")
+        return factored, line
+
     def _components(self) -> list[Component]:
         """Of the kernel."""
         try:
@@ -267,13 +279,14 @@ class GaussianProcess:
         """The process, without noise, given observations y (*batch, n).
 
         The observations are worked in once, in O(n). Mean, variance, covariance and samples at any times then take
-        O(m), and can be asked for again and again.
+        O(m), and can be asked for again and again. What is given here stays as it is now, whatever is written to
+        times, noise, mean or kernel later; but a mean that is a function is called each time.
         """
         where = f"{checks.WHERE}.condition"
         residual, dtype = self._residual(where, y)
         checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
-        factored, line = self._factored(where)
+        factored, line = self._solver(where)
         return Conditional(self, factored, line, line.take(flat)[..., None], dtype)
 
     def predict(
@@ -301,8 +314,9 @@ class GaussianProcess:
         Returns:
             The mean (*batch, m), or a tuple of mean and variance or covariance, in the dtype of y.
         """
-        if return_var and return_cov:
-            raise ValueError(f"{checks.WHERE}.predict: `return_var` and `return_cov` exclude each other, got both")
+        where = f"{checks.WHERE}.predict"
+        if flag(where, "return_var", return_var) and flag(where, "return_cov", return_cov):
+            raise ValueError(f"{where}: `return_var` and `return_cov` exclude each other, got both")
         given = self.condition(y)
         mean = given.mean(t, include_mean=include_mean, kernel=kernel, band=band)
         if return_var:
@@ -315,7 +329,7 @@ class GaussianProcess:
         residual, dtype = self._residual(where, y)
         checks.finite_observations(where, residual, lambda: self._mean_at(where))
         flat = self.series.flat(residual)
-        factored, line = self._factored(where)
+        factored, line = self._solver(where)
         variance = 1 / torch.where(
             factored.over_d == 0, 1.0, factored.inverse_diagonal()
         )  # 1 where nothing is observed
@@ -331,12 +345,12 @@ class GaussianProcess:
     ) -> Any:
         """Draws from the process with its noise, at its times: (*batch, n), or (size, *batch, n). In float64."""
         where = f"{checks.WHERE}.sample"
-        draws = checks.draws(where, size)
+        draws, with_mean = checks.draws(where, size), flag(where, "include_mean", include_mean)
         generator_on(where, generator, self.t.device, "t")
         factored, line = self._factored(where)
         drawn = self._coloured(factored, line, draws, generator)  # (h, n, draws)
         values = self.series.shaped(drawn).movedim(-1, 0)
-        if include_mean:
+        if with_mean:
             values = values + self._mean_at(where)
         return self._given_back(values if size is not None else values[0])
 
@@ -346,19 +360,27 @@ class GaussianProcess:
 
     def apply_inverse(self, y: Tensor) -> Tensor:
         """(K + diag)^-1 y for y (*batch, n), or for columns (*batch, n, m)."""
-        return self._columns("apply_inverse", y, lambda factored, x: factored.solve(x))
+        return self._columns("apply_inverse", y, self._solver, lambda factored, x: factored.solve(x))
 
     def dot_tril(self, y: Tensor) -> Tensor:
         """L y, where L L^T = K + diag and L is lower triangular in the order of time: y (*batch, n) or columns."""
-        return self._columns("dot_tril", y, lambda factored, x: factored.colour(factored.roots()[..., None] * x))
+        return self._columns(
+            "dot_tril", y, self._factored, lambda factored, x: factored.colour(factored.roots()[..., None] * x)
+        )
 
-    def _columns(self, name: str, y: Tensor, function: Callable[[Factored, Tensor], Tensor]) -> Tensor:
+    def _columns(
+        self,
+        name: str,
+        y: Tensor,
+        factor: Callable[[str], tuple[Factored, Line | Events]],
+        function: Callable[[Factored, Tensor], Tensor],
+    ) -> Tensor:
         where = f"{checks.WHERE}.{name}"
         checks.not_ragged(where, self.counts)
         columns = checks.columns(where, y, (*self.series.batch, self.series.n))
         shape = *self.series.batch, *columns.shape[-2:]
         flat = columns.double().expand(shape).reshape(-1, *columns.shape[-2:])
-        factored, line = self._factored(where)
+        factored, line = factor(where)
         result = self.series.shaped(line.put(function(factored, line.take(flat)))).to(y.dtype)
         return result if columns is y else result[..., 0]
 
@@ -391,10 +413,13 @@ class GaussianProcess:
         return float(mean)
 
     def _padded(self, name: str, values: Any) -> Any:
-        """A list with a tensor for each of several series, as one tensor."""
-        if self.counts is None or not isinstance(values, list | tuple):
+        """A list with a tensor for each of several series, as one tensor. Series of different sizes need a list."""
+        if self.counts is None:
             return values
-        return padded(checks.as_long(name, values, self.counts))[0]
+        one_for_all = len(set(self.counts)) > 1 and checks.last_size(values) > 1
+        if isinstance(values, list | tuple) or one_for_all:
+            return padded(checks.as_long(name, values, self.counts))[0]
+        return values
 
     def _given_back(self, values: Tensor) -> Any:
         """Values (..., n) as the caller's times are: one tensor, or one for each series."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from laplex._eager import normal_mode, plainly_eager
+from laplex._eager import is_trained, normal_mode, plainly_eager
 from laplex._states.components import Value
 from laplex._states.likelihood import Line, line_between
 from laplex._states.order import sort_times
@@ -43,7 +44,11 @@ class Series:
         self._line: Line | None = None
         self._version: int | None = 0  # how often the times were changed in place; None if that is not known
         if plainly_eager():
-            self._version = None if self._given.is_inference() else self._given._version
+            unknown = self._given.is_inference() or is_trained(self._given)
+            self._version = None if unknown else self._given._version
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_line": None, "_version": -1}  # a copy's times are another tensor, with other writes
 
     def _is_differentiated(self) -> bool:
         """Whether it may be, now or later. In forward mode this does not show on a tensor."""

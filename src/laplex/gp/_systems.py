@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from laplex._eager import plain, plainly_eager
 from laplex._states.components import Banded, Component, Feedback
 from laplex.gp._kernel import Kernel, shown
+
+ROUNDING = 1e-6  # what a covariance may lack, over its largest entry: it may have been computed in float32
 
 
 class StateSpace(Kernel):
@@ -37,7 +41,11 @@ class StateSpace(Kernel):
                 got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
                 needed = "(*batch, s)" if len(shape) == 1 else "(*batch, s, s) with the s of `readout`"
                 raise ValueError(f"laplex.gp.StateSpace: `{name}` must be a tensor of shape {needed}, got {got}")
+            if not value.is_floating_point():
+                raise TypeError(f"laplex.gp.StateSpace: `{name}` must be of floating point, got {value.dtype}")
             self._hold(name, value)
+        if plainly_eager() and plain(noise):
+            _check_covariance("laplex.gp.StateSpace", "noise", noise.detach().double())
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={shown(getattr(self, name))}" for name in ("feedback", "noise", "readout"))
@@ -51,7 +59,8 @@ class StateSpace(Kernel):
         return [self._component()]
 
     def _component(self) -> Feedback:
-        feedback, noise, readout = (part.double() for part in (self.feedback, self.noise, self.readout))
+        parts = self.feedback, self.noise, self.readout
+        feedback, noise, readout = (part.double().clone() for part in parts)  # a conditional keeps the component
         p = stationary_covariance("laplex.gp.StateSpace", feedback, noise)
         turned = (readout[..., None, :] @ feedback)[..., 0, :]  # F^T h
         # The slope is white noise, and does not exist, unless h^T Q h = 0.
@@ -153,7 +162,8 @@ class Bands(Kernel):
         self._hold("slope", slope)
 
     def components(self) -> list[Component]:
-        return [Banded(component, self.value, self.slope) for component in self.kernel.components()]
+        value, slope = self.value.clone(), None if self.slope is None else self.slope.clone()
+        return [Banded(component, value, slope) for component in self.kernel.components()]
 
     def extra_repr(self) -> str:
         return f"value={shown(self.value)}" + ("" if self.slope is None else f", slope={shown(self.slope)}")
@@ -163,6 +173,17 @@ class Bands(Kernel):
 
     def evaluate(self, distance: Tensor) -> Tensor:
         return self.forward(distance)
+
+
+def _check_covariance(where: str, name: str, matrix: Tensor) -> None:
+    """Raise unless it is symmetric and positive semidefinite, but for rounding errors. (NaN is found later.)"""
+    largest = float(matrix.abs().max())
+    if not math.isfinite(largest):
+        return
+    symmetric = float((matrix - matrix.mT).abs().max()) <= ROUNDING * largest
+    if not (symmetric and float(torch.linalg.eigvalsh(matrix).min()) >= -ROUNDING * largest):
+        got = "one with a negative eigenvalue" if symmetric else "one that is not symmetric"
+        raise ValueError(f"{where}: `{name}` must be symmetric and positive semidefinite, got {got}")
 
 
 def stationary_covariance(where: str, feedback: Tensor, noise: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from laplex._eager import normal_mode, plain, plainly_eager
+from laplex._eager import is_trained, normal_mode, plain, plainly_eager
 from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
@@ -186,7 +186,7 @@ class SoftPermutation:
         may have without saying so; and fused optimizers write to their parameters without raising the counter."""
         if torch.compiler.is_compiling() or not (plain(self.scores) and plain(self.tau)):
             return False
-        return not (differentiates(self.scores, self.tau) or _is_trained(self.scores) or _is_trained(self.tau))
+        return not (differentiates(self.scores, self.tau) or is_trained(self.scores) or is_trained(self.tau))
 
     def __getstate__(self) -> dict[str, Any]:
         self._check_unwritten()
@@ -291,11 +291,3 @@ class TransposedPermutation:
 
 def _described(shape: torch.Size, scores: Tensor) -> str:
     return f"{' x '.join(map(str, shape))}, {scores.dtype}, device={scores.device}"
-
-
-def _is_trained(tensor: Tensor) -> bool:
-    """Whether it is a leaf that requires gradients, or a view of one."""
-    if not plainly_eager():
-        return False
-    base = tensor if tensor._base is None else tensor._base
-    return base.requires_grad and base.is_leaf
