@@ -116,8 +116,16 @@ def sequences(where: str, module: Any, sides: tuple[Any, Any, Any]) -> None:
                 f"{where}: `{name}` must be (batch, sequence, {width}) or (sequence, {width}), got shape "
                 f"{tuple(side.shape)}"
             )
+        if not side.is_floating_point():
+            raise TypeError(f"{where}: `{name}` must be of a floating-point type, got {side.dtype}; use {name}.float()")
+    kept = module.v_proj.weight.dtype
+    if value.dtype != kept and not torch._C._is_any_autocast_enabled():
+        raise TypeError(
+            f"{where}: `value` must be {kept}, as the layer is, got {value.dtype}; use value.to({kept}), or convert "
+            "the layer"
+        )
     place = 0 if module.batch_first else 1
-    if len({side.dim() for side in sides}) > 1 or (query.dim() == 3 and query.shape[place] != key.shape[place]):
+    if query.dim() != key.dim() or (query.dim() == 3 and query.shape[place] != key.shape[place]):
         raise ValueError(
             f"{where}: `query` and `key` must have the same batch, got shapes {tuple(query.shape)} and "
             f"{tuple(key.shape)}; batch_first is {module.batch_first}"

@@ -11,6 +11,8 @@ from laplex._eager import plain
 def at_least_single(where: str, dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of parameters: anchors are never kept in half precision."""
     dtype = torch.get_default_dtype() if dtype is None else dtype
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{where}: `dtype` must be a torch.dtype, got {dtype!r}; use torch.float32")
     if not dtype.is_floating_point:
         raise TypeError(f"{where}: `dtype` must be a floating-point type, got {dtype}; use torch.float32")
     return dtype if dtype.itemsize >= 4 else torch.float32
