@@ -6,6 +6,7 @@ import dense_soft
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import jacfwd, jacrev
 
 from laplex import soft
 
@@ -162,6 +163,48 @@ def test_transforms(pair):
     bars = torch.func.vjp(ours, *values)[1](direction)
     pulled = sum((bar * change).sum() for bar, change in zip(bars, tangents, strict=True))
     torch.testing.assert_close((direction * tangent).sum(), pulled)
+
+
+def forward_over_forward(loss, values):
+    """The second derivatives of a number, by forward mode alone."""
+    places = tuple(range(len(values)))
+    return jacfwd(jacfwd(loss, places), places)(*values)
+
+
+def test_forward_mode_over_forward_mode(pair):
+    """torch runs a Function's jvp with forward mode off, which alone would make the outer derivative 0."""
+    names, ours, _ = pair
+    inputs = leaves(5, 2)
+    values = tuple(inputs[name].detach() for name in names)
+    direction = torch.randn_like(ours(*values))
+
+    def loss(*values):
+        return (direction * ours(*values)).sum()
+
+    torch.testing.assert_close(forward_over_forward(loss, values), torch.autograd.functional.hessian(loss, values))
+
+
+def test_third_derivatives_of_ranks_by_forward_mode_alone():
+    x, direction = torch.randn(4, dtype=torch.float64), torch.randn(4, dtype=torch.float64)
+
+    def loss(x):
+        return (direction * soft.rank(x, tau=0.5)).sum()
+
+    torch.testing.assert_close(jacfwd(jacfwd(jacfwd(loss)))(x), jacrev(jacrev(jacrev(loss)))(x))
+
+
+LOSSES = {
+    "spearman": lambda x: soft.spearman(x, torch.arange(6.0), tau=0.4),
+    "ndcg": lambda x: soft.ndcg(x, torch.arange(6.0), tau=0.4, k=3),
+    "cross_entropy": lambda x: soft.cross_entropy(x, torch.arange(6), tau=0.4),
+    "quantile_normalize": lambda x: soft.quantile_normalize(x, x[:4].sin(), tau=0.4).square().sum(),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_forward_mode_over_forward_mode_of_losses(name):
+    x, loss = torch.randn(6, dtype=torch.float64), LOSSES[name]
+    torch.testing.assert_close(forward_over_forward(loss, (x,))[0][0], torch.autograd.functional.hessian(loss, x))
 
 
 def test_ranks_at_ties():

@@ -16,16 +16,16 @@ MATRICES = {
 }
 USES = {
     "product": lambda P, v: P @ v,
-    "transposed product": lambda P, v: P.mT @ v[: P.shape[0]],
-    "row sums": lambda P, v: P.row_sums * v[: P.shape[0]],
-    "targets": lambda P, v: P.targets * v[: P.shape[0]],
-    "diagonal": lambda P, v: P.log_diagonal() * v[: P.shape[0]],
+    "transposed product": lambda P, v: P.mT @ v[..., : P.shape[-2]],
+    "row sums": lambda P, v: P.row_sums * v[..., : P.shape[-2]],
+    "targets": lambda P, v: P.targets * v[..., : P.shape[-2]],
+    "diagonal": lambda P, v: P.log_diagonal() * v[..., : P.shape[-2]],
 }
 
 
 def inference(use, v):
     with torch.inference_mode():
-        use(v)
+        return use(v)
 
 
 FIRST = {
@@ -61,6 +61,50 @@ def test_ordinary_use_after_another_mode(matrix, use, mode):
     torch.testing.assert_close(torch.autograd.grad((P @ w).sum(), w)[0], dense.sum(0))
     torch.testing.assert_close(P.mT @ w[: P.shape[0]], dense.mT @ v[: P.shape[0]])
     torch.testing.assert_close(USES[use](P, w), USES[use](MATRICES[matrix](x), v))
+
+
+SORTS = {
+    "sort": lambda x, tau: soft.sort(x, tau=tau).permutation,
+    "argsort": lambda x, tau: soft.argsort(x, tau=tau),
+    "topk": lambda x, tau: soft.topk(x, 3, tau=tau).permutation,
+}
+TAUS = {
+    "a number": 0.1,
+    "a tensor": torch.tensor([0.1, 0.2], dtype=torch.float64),
+    "a tensor in float32": torch.tensor([0.1, 0.2]),
+    "auto": "auto",
+}
+SCORES = {
+    "ordinary": lambda x: x,
+    "a view": lambda x: torch.stack([x, x])[1],
+    "in half precision": lambda x: x.bfloat16(),
+    "of inference mode": lambda x: inference(torch.clone, x),
+}
+
+
+@pytest.mark.usefixtures("backend")
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("tau", TAUS)
+@pytest.mark.parametrize("matrix", SORTS)
+def test_a_matrix_that_inference_mode_made(matrix, tau, scores):
+    """It multiplies what requires gradients, though autograd cannot save what it was made with."""
+    x, v = SCORES[scores](torch.randn(2, N, dtype=torch.float64)), torch.randn(2, N, dtype=torch.float64)
+    P = inference(lambda x: SORTS[matrix](x, TAUS[tau]), x)
+    same = SORTS[matrix](x.clone(), TAUS[tau])
+    for use in USES.values():
+        w, ordinary = v.clone().requires_grad_(), v.clone().requires_grad_()
+        (bar,) = torch.autograd.grad(use(P, w).square().sum(), w)
+        (want,) = torch.autograd.grad(use(same, ordinary).square().sum(), ordinary)
+        torch.testing.assert_close(bar, want)
+
+
+def test_a_matrix_of_a_leaf_that_inference_mode_made():
+    x, v = torch.randn(N, dtype=torch.float64, requires_grad=True), torch.randn(N, dtype=torch.float64)
+    P = inference(lambda x: soft.argsort(x, tau=0.1), x)
+    for use in USES.values():
+        (bar,) = torch.autograd.grad(use(P, v).square().sum(), x)
+        (want,) = torch.autograd.grad(use(soft.argsort(x, tau=0.1), v).square().sum(), x)
+        torch.testing.assert_close(bar, want)
 
 
 @pytest.mark.parametrize("matrix", MATRICES)

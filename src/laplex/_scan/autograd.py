@@ -38,7 +38,8 @@ Every product below is a call of the same differentiable ``scan``, so all orders
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -82,6 +83,20 @@ def builds_graph() -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+
+
+@contextmanager
+def forward_mode_again(saved: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The saved tensors of a Function, and forward mode on, for a jvp that an outer forward mode can differentiate.
+
+    torch runs a Function's jvp with forward mode off, so that an outer forward mode would take everything for constants
+    (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
+    """
+    if not torch._C._are_functorch_transforms_active():
+        yield saved
+        return
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield [forward_ad.unpack_dual(tensor, level=0).primal for tensor in saved]
 
 
 def bars_through(
@@ -290,19 +305,10 @@ class _TransformableScan(_Scan):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Tensor, Tensor | None]:
-        if torch._C._are_functorch_transforms_active():
-            # torch runs a Function's jvp with forward mode off, so that an outer forward mode would take everything for
-            # constants (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
-            with forward_ad._set_fwd_grad_enabled(True):
-                primals = [forward_ad.unpack_dual(v, level=0).primal for v in ctx.saved_tensors[:4]]
-                return _pushforward(ctx, *_of_saved(ctx, primals), tangents[:4])
-        return _pushforward(ctx, *_of_saved(ctx, ctx.saved_tensors[:4]), tangents[:4])
-
-
-def _of_saved(ctx: Any, primals: Any) -> tuple[Tensor, Matrix]:
-    """x and the matrix, of these and of the order that was saved with them."""
-    x, *anchors = primals
-    return x, ops.matrix_from((*anchors, *ctx.saved_tensors[4:TENSORS], ctx.layout, ctx.backend))
+        saved = ctx.saved_tensors
+        with forward_mode_again(saved[:4]) as (x, *anchors):
+            matrix = ops.matrix_from((*anchors, *saved[4:TENSORS], ctx.layout, ctx.backend))
+            return _pushforward(ctx, x, matrix, tangents[:4])
 
 
 def _pushforward(ctx: Any, x: Tensor, matrix: Matrix, tangents: Any) -> tuple[Tensor, Tensor | None]:

@@ -25,6 +25,7 @@ from laplex._functional import linear
 from laplex._plan import Plan
 from laplex._scan.autograd import differentiates
 from laplex._scan.order import layout_of_sides
+from laplex.soft._rows import savable
 
 NOT_INDICES = (
     "laplex.soft: entries are P[rows, cols], with a tensor of indices, or a number, for each; for whole rows use "
@@ -60,7 +61,7 @@ class SoftPermutation:
         P has the places in this order or, with ``descending``, in the opposite one; ``rows`` are the first of them.
         ``factors`` (h, 3, n) are those of ``laplex._sorted``: the first are the inverse row sums in ascending order.
         """
-        self.scores, self.tau = scores, tau
+        self.scores, self.tau = scores, savable(tau)
         self._ascending, self._descending = order, descending
         self._rows = scores.shape[-1] if rows is None else rows
         self._known: dict[str, Any] = {}  # what was computed once, and has no graph
@@ -75,7 +76,7 @@ class SoftPermutation:
     @property
     def order(self) -> Tensor:
         """The hard argsort, (*batch, m): the index of the number at every place."""
-        index: Tensor = self._keep("order", lambda: self._placed(self._first(self._ascending)).long())
+        index: Tensor = self._keep("order", lambda: savable(self._placed(self._first(self._ascending)).long()))
         return index
 
     @property
@@ -153,7 +154,7 @@ class SoftPermutation:
     @property
     def _index(self) -> Tensor:
         """The ascending order, in the dtype that torch takes for an index."""
-        index: Tensor = self._keep("index", self._ascending.long)
+        index: Tensor = self._keep("index", lambda: savable(self._ascending.long()))
         return index
 
     def _keep(self, name: str, make: Callable[[], Any]) -> Any:
@@ -207,7 +208,7 @@ class SoftPermutation:
     def _fixed_sides(self) -> tuple[Tensor, Tensor]:
         """Without a graph; the same tensors for all products, so that a plan knows them."""
         targets, sources = self._gathered(self.scores.detach())
-        return targets.contiguous(), sources
+        return targets.contiguous(), savable(sources)
 
     def _gathered(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         if self._is_short:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import scan
+from laplex._scan.autograd import forward_mode_again, scan
 from laplex.soft._permutation import SoftPermutation
 from laplex.soft._rows import check_finite, flat, fused, pulled_in_one_piece, restored, rows_along, softness, symmetric
 
@@ -167,13 +167,13 @@ class _TransformableRanks(_Ranks):
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor | None, dtau: Tensor | None) -> Tensor:
-        x, tau = ctx.saved_tensors
-        change = torch.zeros_like(x, dtype=torch.float64)
-        if dx is not None:
-            change = change + _differences(dx.double(), x, tau)
-        if dtau is not None:
-            change = change + _stretches(x, tau) * dtau[:, None]
-        return change
+        with forward_mode_again(ctx.saved_tensors) as (x, tau):
+            change = torch.zeros_like(x, dtype=torch.float64)
+            if dx is not None:
+                change = change + _differences(dx.double(), x, tau)
+            if dtau is not None:
+                change = change + _stretches(x, tau) * dtau[:, None]
+            return change
 
 
 def _differences(v: Tensor, x: Tensor, tau: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from laplex import _backends
 from laplex._checks.counts import is_integer, is_number
 from laplex._checks.messages import not_finite
-from laplex._eager import plain, plainly_eager
+from laplex._eager import normal_mode, plain, plainly_eager
 from laplex._plan import planned_matrix
 from laplex._scan.autograd import builds_graph
 from laplex._scan.order import Matrix
@@ -49,6 +49,14 @@ def unshared(x: Tensor) -> Tensor:
     """x, or a copy of it where it is a view without a graph: torch counts the writes to a view and to all that it
     shares memory with as one, so that nobody could tell whether these numbers were written to."""
     return x.clone() if plainly_eager() and x._is_view() and not x.requires_grad else x
+
+
+def savable(x: Tensor) -> Tensor:
+    """x, or a copy of it where inference mode made it, which autograd does not save for a backward."""
+    if torch.compiler.is_compiling() or not x.is_inference():
+        return x
+    with normal_mode():
+        return x.clone()
 
 
 def check_finite(where: str, x: Tensor, name: str = "x") -> None:
@@ -95,7 +103,8 @@ def softness(where: str, tau: Any, rows: Tensor) -> Tensor:
 def number_per_row(number: float, rows: Tensor) -> Tensor:
     """A number for each of the rows (*batch, n), in float64: (*batch)."""
     batch = tuple(rows.shape[:-1])
-    numbers = flat_tau(number, batch, rows.device)
+    with normal_mode():  # what is made of it may be used in another mode, and differentiated
+        numbers = flat_tau(number, batch, rows.device)
     return numbers if len(batch) < 2 else numbers.view(batch)
 
 

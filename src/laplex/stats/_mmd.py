@@ -35,7 +35,7 @@ from torch.nn.functional import pad
 from laplex import _backends
 from laplex._plan import planned_matrix
 from laplex._prefixes import previous
-from laplex._scan.autograd import scan
+from laplex._scan.autograd import forward_mode_again, scan
 from laplex.stats._line import cumulative, running
 from laplex.stats._order import sort
 from laplex.stats._samples import merged
@@ -151,12 +151,12 @@ class _TransformableForm(_Form):
 
     @staticmethod
     def jvp(ctx: Any, dz: Tensor | None, ds: Tensor | None, dtau: Tensor | None, _: None) -> Tensor:
-        z, s, tau = ctx.saved_tensors
-        in_z, in_s, in_tau = _slopes(z, s, tau, ctx.missing, dtau is not None)
-        change = torch.zeros_like(tau)
-        for tangent, slope in ((dz, in_z), (ds, in_s)):
-            change = change if tangent is None else change + (tangent * slope).sum(-1)
-        return change if dtau is None or in_tau is None else change + dtau * in_tau
+        with forward_mode_again(ctx.saved_tensors) as (z, s, tau):
+            in_z, in_s, in_tau = _slopes(z, s, tau, ctx.missing, dtau is not None)
+            change = torch.zeros_like(tau)
+            for tangent, slope in ((dz, in_z), (ds, in_s)):
+                change = change if tangent is None else change + (tangent * slope).sum(-1)
+            return change if dtau is None or in_tau is None else change + dtau * in_tau
 
 
 def _slopes(z: Tensor, s: Tensor, tau: Tensor, missing: bool, to_tau: bool) -> tuple[Tensor, Tensor, Tensor | None]:
