@@ -1,10 +1,12 @@
 """Losses against their dense formulas in float64, their limits, gradients and messages."""
 
+import math
+
 import dense_soft
 import pytest
 import scipy.stats
 import torch
-from torch.autograd import gradcheck
+from torch.autograd import gradcheck, gradgradcheck
 
 from laplex import soft
 
@@ -47,11 +49,65 @@ def test_spearman_of_equal_numbers():
     assert x.grad.equal(torch.zeros(4))
 
 
+def test_spearman_of_millions_of_float32_numbers():
+    """The product of the sums of squares of their ranks is beyond the largest float32 number."""
+    x = torch.arange(6_100_000.0)
+    assert float(soft.spearman(x, x, tau=1e-9)) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("tau", [1e2, 1e4, 1e8])
+def test_spearman_of_a_large_tau_keeps_its_digits_in_float32(tau):
+    """All ranks are close to the middle; their distances from it decide. They become proportional to those of x."""
+    x = torch.randn(1000, requires_grad=True)
+    y = x.detach() + torch.randn(1000)
+    wide = x.detach().double().requires_grad_()
+    loss, exact = soft.spearman(x, y, tau=tau), soft.spearman(wide, y, tau=tau)
+    assert (loss.dtype, exact.dtype) == (torch.float32, torch.float64)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-6, atol=0)
+    (bar,), (exact_bar,) = torch.autograd.grad(loss, x), torch.autograd.grad(exact, wide)
+    assert (bar - exact_bar).norm() <= 1e-6 * exact_bar.norm()
+    ranks = torch.from_numpy(scipy.stats.rankdata(y.numpy()))
+    limit = 1 - float(torch.corrcoef(torch.stack([wide.detach(), ranks]))[0, 1])
+    assert float(loss.detach()) == pytest.approx(limit, rel=10 / tau + 1e-6)
+
+
 def test_ndcg():
     scores, relevance = pair()[0], torch.randint(4, (3, 9)).double()
     torch.testing.assert_close(soft.ndcg(scores, relevance, tau=TAU), dense_ndcg(scores, relevance))
     torch.testing.assert_close(soft.ndcg(scores.mT, relevance.mT, 0, tau=TAU), dense_ndcg(scores, relevance))
     assert soft.ndcg(scores, 0 * relevance, tau=TAU).equal(torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("unit", [1e-30, 1e-9, 1e-3, 1.0])
+def test_ndcg_of_small_relevances_keeps_its_digits(unit, dtype):
+    """2^r - 1 is r log 2 where r is small, and the logarithm cancels."""
+    scores = torch.tensor([0.2, 3.0, 1.0, 0.5], dtype=dtype)
+    grades = torch.tensor([3.0, 0.0, 2.0, 1.0], dtype=dtype) * unit
+    ranks = torch.tensor([4.0, 1.0, 2.0, 3.0], dtype=torch.float64)
+    gains = torch.expm1(grades.double() * math.log(2))
+    best = gains.sort(descending=True).values / torch.log2(torch.arange(2.0, 6.0).double())
+    want = 1 - (gains / torch.log2(1 + ranks)).sum() / best.sum()
+    torch.testing.assert_close(
+        soft.ndcg(scores, grades, tau=1e-9), want.to(dtype), rtol=4e-6 if dtype == torch.float32 else 1e-13, atol=0
+    )
+
+
+def test_ndcg_of_large_relevances():
+    """Beside 2^1000 the smaller gains are nothing, and nothing overflows."""
+    scores = torch.tensor([0.2, 3.0, 1.0])
+    for relevance in ([1e3, 1.0, 0.0], [1e30, 1.0, 0.0]):
+        loss = soft.ndcg(scores, torch.tensor(relevance), tau=1e-9)
+        assert float(loss) == pytest.approx(1 - 1 / math.log2(4))
+
+
+def test_ndcg_has_the_gradients_of_its_formula_in_relevances():
+    scores, relevance = pair()[0], 3 * torch.rand(3, 9, dtype=torch.float64)
+    relevance[:, 4] = 0
+    relevance.requires_grad_()
+    losses = soft.ndcg(scores, relevance, tau=TAU), dense_ndcg(scores, relevance)
+    torch.testing.assert_close(*(torch.autograd.grad(loss.sum(), relevance)[0] for loss in losses))
+    assert gradgradcheck(lambda r: soft.ndcg(scores, r, tau=TAU), 0.1 + relevance)
 
 
 @pytest.mark.parametrize("k", [1, 3, 9, None])

@@ -10,6 +10,7 @@ with the Laplace distribution function where they have the logistic one.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -44,7 +45,8 @@ def spearman(x: Tensor, y: Tensor, dim: int = -1, *, tau: Any) -> Tensor:
     _same_shape(where, "y", y, "x", x)
     check_finite(where, y, "y")
     middle = (x.shape[dim] + 1) / 2
-    a = rank(rows, tau=tau) - middle
+    # For a large tau all ranks are near the middle: rounded to float32, their distances from it would have no digits.
+    a = rank(rows.double(), tau=tau) - middle
     b = average_ranks(y.movedim(dim, -1)).to(a) - middle
     squares = a.square().sum(-1) * b.square().sum(-1)
     varied = squares > 0
@@ -84,7 +86,7 @@ def ndcg(scores: Tensor, relevance: Tensor, dim: int = -1, *, tau: Any, k: int |
     ranks = rank(rows, tau=tau, descending=True)
     grades = relevance.movedim(dim, -1).to(ranks)
     most = grades.detach().amax(-1, keepdim=True)  # all gains are divided by 2^most, so that none overflows
-    gains = torch.exp2(grades - most) - torch.exp2(-most)
+    gains = -torch.exp2(grades - most) * torch.expm1(-grades * math.log(2))  # 1 - 2^-grade keeps small grades' digits
     discounts = 1 / torch.log2(1 + ranks)
     if k is not None:
         discounts = discounts * topk_mask(rows, k, tau=tau)
