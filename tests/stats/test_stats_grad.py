@@ -4,6 +4,7 @@ import dense_stats as dense
 import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import jacfwd, jacrev
 
 from laplex import stats
 
@@ -148,6 +149,42 @@ def test_gradients_where_weights_are_zero(mean, tied):
         torch.testing.assert_close(bar, expected[name], rtol=1e-9, atol=1e-9, msg=name)
 
 
+ESTIMATES = {
+    "kde": lambda x, y, p, tau, w: stats.kde(x, p, tau=tau, weights=w),
+    "nadaraya_watson": lambda x, y, p, tau, w: stats.nadaraya_watson(x, y, p, tau=tau, weights=w),
+    "local_linear": lambda x, y, p, tau, w: stats.local_linear(x, y, p, tau=tau, weights=w),
+}
+
+
+@pytest.mark.parametrize("order", [2, 3])
+@pytest.mark.parametrize("gap", [100.0, 300.0, 400.0, 450.0, 500.0, 800.0])
+@pytest.mark.parametrize("place", [0.35, 0.7, 1.5, 2.5])
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_higher_derivatives_beside_a_weight_of_zero(name, place, gap, order):
+    """They are those without its sample, at which sums of weights are as small as e^-gap: here to 1e-195, where they
+    are still divided by, and below."""
+    x = gap * torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64)
+    y, w = torch.tensor([1.0, 5.0, 2.0], dtype=torch.float64), torch.tensor([0.5, 0.0, 0.7], dtype=torch.float64)
+    p, tau = torch.tensor([place * gap], dtype=torch.float64), torch.tensor(1.0, dtype=torch.float64)
+
+    def derivatives(keep):
+        """All mixed ones in the places of the samples, their values, the point and tau."""
+        n = len(keep)
+
+        def estimate(v):
+            return ESTIMATES[name](v[:n], v[n : 2 * n], v[2 * n : -1], v[-1], w[keep])[0]
+
+        for _ in range(order):
+            estimate = jacrev(estimate)
+        return estimate(torch.cat([x[keep], y[keep], p, tau[None]]))
+
+    got, want = derivatives([0, 1, 2]), derivatives([0, 2])
+    assert got.isfinite().all()
+    for dim in range(order):
+        got, want = got.index_select(dim, torch.tensor([0, 2, 3, 5, 6])), want.narrow(dim, 0, 5)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-13)  # those in tau have the rounding errors of gap / tau
+
+
 def test_gradients_in_float32(pair):
     names, ours, definition = pair
     rounded = {name: value.detach().float().requires_grad_() for name, value in leaves().items()}
@@ -177,6 +214,30 @@ def test_transforms(pair):
     bars = torch.func.vjp(ours, *values)[1](direction)
     pulled = sum((bar * change).sum() for bar, change in zip(bars, tangents, strict=True))
     torch.testing.assert_close((direction * tangent).sum(), pulled)
+
+
+def test_forward_mode_over_forward_mode(pair):
+    """torch runs a Function's jvp with forward mode off, which alone would make the outer derivative 0."""
+    names, ours, _ = pair
+    inputs = leaves(4, 3, 2)
+    values = tuple(inputs[name].detach() for name in names)
+    direction = torch.randn_like(ours(*values))
+    places = tuple(range(len(values)))
+
+    def loss(*values):
+        return (direction * ours(*values)).sum()
+
+    got = jacfwd(jacfwd(loss, places), places)(*values)
+    torch.testing.assert_close(got, torch.autograd.functional.hessian(loss, values))
+
+
+def test_third_derivatives_of_the_mmd_by_forward_mode_alone():
+    x, y = torch.randn(4, dtype=torch.float64), torch.randn(3, dtype=torch.float64)
+
+    def loss(x):
+        return stats.mmd(x, y, tau=0.5, unbiased=True)
+
+    torch.testing.assert_close(jacfwd(jacfwd(jacfwd(loss)))(x), jacrev(jacrev(jacrev(loss)))(x))
 
 
 def test_gradients_far_away():

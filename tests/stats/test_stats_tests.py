@@ -118,6 +118,15 @@ def test_bandwidth_of_repeated_samples_is_the_bound():
     assert float(stats.bandwidth(x, bounds=(1e-3, 10.0))) == pytest.approx(1e-3, rel=1e-2)
 
 
+@pytest.mark.parametrize("unit", [1e-280, 1e-100, 1.0, 1e280])
+def test_bandwidth_of_the_smallest_tolerance(unit):
+    """Neighbours among the logarithms of tau are up to 1.1e-13 apart: a narrower search would never end."""
+    x = torch.randn(3, 20, generator=seeded()).double()
+    torch.testing.assert_close(
+        stats.bandwidth(x * unit, rtol=1e-13) / unit, stats.bandwidth(x, rtol=1e-7), rtol=1e-6, atol=0
+    )
+
+
 TYPES = {
     "integers": (1, 2),
     "a list": [1.0, 2.0],

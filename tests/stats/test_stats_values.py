@@ -171,7 +171,41 @@ def test_half_precision_is_rounded_once(dtype):
         torch.testing.assert_close(got, want.to(dtype), msg=name, rtol=0, atol=0)
 
 
-def test_mixed_dtypes():
-    x, p = torch.randn(20), torch.randn(5).double()
-    assert stats.kde(x, p, tau=0.5).dtype == torch.float64
-    torch.testing.assert_close(stats.kde(x, p, tau=0.5), stats.kde(x.double(), p, tau=0.5))
+MIXED = {  # of two or three tensors of samples, values and points
+    "kde": lambda x, p: stats.kde(x, p, tau=0.5),
+    "nadaraya_watson": lambda x, y, p: stats.nadaraya_watson(x, y, p, tau=0.5),
+    "local_linear": lambda x, y, p: stats.local_linear(x, y, p, tau=0.5),
+    "nadaraya_watson left out": lambda x, y: stats.nadaraya_watson(x, y, tau=0.5),
+    "bandwidth": lambda x, y: stats.bandwidth(x, y, kind="constant"),
+    "mmd": lambda x, y: stats.mmd(x, y, tau=0.5),
+    "energy_distance": lambda x, y: stats.energy_distance(x, y),
+    "crps": lambda y, x: stats.crps(y[0], x),
+    "permutation_test": lambda x, y: stats.permutation_test(x, y, tau=0.5, permutations=9).statistic,
+    "sliced_mmd": lambda x, y: stats.sliced_mmd(x[:, None], y[:, None], tau=0.5, projections=torch.ones(1, 1)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_dtypes(name):
+    """Results have the dtype that samples, values and points promote to, whichever of them is the widest."""
+    call = MIXED[name]
+    given = [torch.randn(20) for _ in range(call.__code__.co_argcount)]
+    want = call(*(each.double() for each in given))
+    for wide in range(len(given)):
+        got = call(*(each.double() if place == wide else each for place, each in enumerate(given)))
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-6)
+        halves = [each.bfloat16() if place == wide else each for place, each in enumerate(given)]
+        assert (got.dtype, call(*halves).dtype) == (torch.float64, torch.float32)
+
+
+def test_weights_and_tau_do_not_change_the_dtype():
+    x, w, tau = torch.randn(20), torch.rand(20).double(), torch.tensor(0.5).double()
+    for got in (
+        stats.kde(x, x, tau=tau, weights=w),
+        stats.local_linear(x, x, x, tau=tau, weights=w),
+        stats.kde_sample(x, 3, tau=tau, weights=w),
+        stats.mmd(x, x, tau=tau, weights_x=w),
+        stats.crps(x[0], x, weights=w),
+        stats.bandwidth(x, weights=w),
+    ):
+        assert got.dtype == torch.float32

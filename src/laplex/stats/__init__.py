@@ -8,7 +8,8 @@ r"""Kernel statistics on the line, exact, differentiable and in O(n log n): dens
     laplex.stats.sliced_mmd(x, y, tau=0.1)                    for vectors, by projections
 
 Samples are in the last dimension, and leading dimensions broadcast. tau is in the units of x. All sums are in float64,
-whatever the dtype of the samples. Nothing of size n x m is made.
+whatever the dtype of the samples; results have the dtype that samples, values and points promote to, on which weights
+and tau have no influence. Nothing of size n x m is made.
 
 The mathematics
     Everything is a running sum over sorted samples z_1 <= z_2 <= ..., one pass from the left or from the right:

@@ -15,7 +15,7 @@ from laplex.stats._estimation import line_of, values
 from laplex.stats._line import places_left_out
 from laplex.stats._order import Sorting, sort
 from laplex.stats._regression import constant, linear
-from laplex.stats._samples import at_least_two, batch_shape, masses, numbers, rows
+from laplex.stats._samples import at_least_two, batch_shape, common_dtype, masses, numbers, rows
 
 KINDS = ("density", "constant", "linear")
 TRIED = 24  # bandwidths of the first look, in equal ratios
@@ -74,7 +74,7 @@ def bandwidth(
         sorting = sort(rows(x, batch).to(torch.promote_types(x.dtype, torch.float32)))
         low, high = _bounds(where, sorting.s, bounds)
         score = _score(sorting, y if y is None else rows(y, batch), w if w is None else rows(w, batch), kind)
-        return _largest(score, low, high, rtol).exp().reshape(batch).to(x.dtype)
+        return _largest(score, low, high, rtol).exp().reshape(batch).to(common_dtype(x, y))
 
 
 def _score(sorting: Sorting, y: Tensor | None, w: Tensor | None, kind: str) -> Callable[[Tensor], Tensor]:
@@ -132,7 +132,8 @@ def _largest(score: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, rtol:
     low, high = torch.maximum(best - step, low), torch.minimum(best + step, high)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     left_score, right_score = score(left), score(right)
-    while float((high - low).max()) > rtol:
+    # Numbers may be further apart than rtol: where none is left between the others, nothing is closer.
+    while bool(((high - low > rtol) & (low < left) & (left < right) & (right < high)).any()):
         upper = right_score > left_score
         low, high = torch.where(upper, left, low), torch.where(upper, high, right)
         probe = torch.where(upper, low + GOLDEN * (high - low), high - GOLDEN * (high - low))

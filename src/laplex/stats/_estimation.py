@@ -10,7 +10,16 @@ from torch import Tensor
 
 from laplex.stats._line import Line, Places, places_left_out
 from laplex.stats._order import put_back, sort, sort_and_find
-from laplex.stats._samples import Shape, at_least_two, batch_shape, length_scale, masses, numbers, rows
+from laplex.stats._samples import (
+    Shape,
+    at_least_two,
+    batch_shape,
+    common_dtype,
+    length_scale,
+    masses,
+    numbers,
+    rows,
+)
 
 Find = Callable[[Line], Places]
 
@@ -41,20 +50,16 @@ def estimation(where: str, x: Any, points: Any, tau: Any, weights: Any, y: Any =
         points = numbers(where, "points", points, x)
     batch = batch_shape(where, tau, x=x, y=y, points=points, weights=w)
     flat, length = rows(x, batch), tau.expand(batch).reshape(-1, 1)
-    given = [tensor.dtype for tensor in (x, points, y) if tensor is not None]
-    dtype = given[0] if len(given) == 1 else torch.promote_types(*given[-2:])
-    common = torch.promote_types(
-        torch.float32, x.dtype if points is None else torch.promote_types(x.dtype, points.dtype)
-    )
+    places_dtype = torch.promote_types(torch.float32, common_dtype(x, points))
     order: Tensor | None
     if points is None:
-        sorting = sort(flat.to(common))
+        sorting = sort(flat.to(places_dtype))
         find, order, size = places_left_out, sorting.order, x.shape[-1]
     else:
-        sorting, finding = sort_and_find(flat.to(common), rows(points, batch).to(common))
+        sorting, finding = sort_and_find(flat.to(places_dtype), rows(points, batch).to(places_dtype))
         find, order, size = finding.places, finding.order, points.shape[-1]
     line = line_of(sorting.s, _in_order(w, sorting.order, batch), length, _in_order(y, sorting.order, batch))
-    return Estimation(line, find, order, (*batch, size), dtype)
+    return Estimation(line, find, order, (*batch, size), common_dtype(x, y, points))
 
 
 def values(where: str, y: Any, x: Tensor) -> Tensor | None:

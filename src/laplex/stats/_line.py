@@ -30,7 +30,9 @@ from torch.nn.functional import pad
 from laplex._prefixes import previous
 from laplex._states import chain
 
-FLOOR = 1e-200  # of one-sided sums of weights whose largest is 1: with less, digits would be lost
+# Of one-sided sums of weights whose largest is 1: smaller ones would lose digits, towards 1e-308. Derivatives of any
+# order divide by them, though never by a power of them (``ratio``): 1e200 leaves room for the factors beside it.
+FLOOR = 1e-200
 LARGEST = 700.0  # exponent
 
 
@@ -89,6 +91,17 @@ def cumulative(v: Tensor) -> Tensor:
     return running(torch.ones_like(v[..., 0]), v) if v.is_cuda else v.cumsum(1)
 
 
+def ratio(sums: Tensor, weight: Tensor) -> Tensor:
+    """sums / weight, where the weight may be tiny, and its derivatives to any order.
+
+    Those of a quotient have 1 / weight^2 and higher powers, which overflow before small factors make up for them. Here
+    the weight is 1 times a constant: powers are those of 1, and every change of sums and weight is divided by the
+    constant once.
+    """
+    scale = weight.detach()
+    return (sums / scale) / (weight / scale)
+
+
 def one_sided(line: Line) -> Tensor:
     """L over the samples and over their mirror image, (2 h, n, c)."""
     gaps, mass = line.both_ways()
@@ -135,8 +148,10 @@ def _side(view: View, line: Line) -> _Side:
     u = torch.where(present, p - take(s[..., None], place)[..., 0], 0.0) / line.tau
     sums = take(states, place)
     weight = torch.where(present, sums[..., 0], 1.0)
-    relative = torch.where(present[..., None], sums / weight[..., None], 0.0)
-    return _Side(torch.where(present, weight.log() - u, -torch.inf), relative, u, index)
+    scale = weight.detach()
+    log_weight = scale.log() + (weight / scale).log()  # as in ratio()
+    relative = torch.where(present[..., None], ratio(sums, weight[..., None]), 0.0)
+    return _Side(torch.where(present, log_weight - u, -torch.inf), relative, u, index)
 
 
 def _faint(view: View, side: _Side, log_scale: Tensor, tau: Tensor) -> Tensor:

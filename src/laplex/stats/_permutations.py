@@ -79,7 +79,10 @@ def permutation_test(
     permutations = integer(where, "permutations", permutations)
     with torch.no_grad():
         data = merged(where, x, y, None, None, unbiased, 1.0 if tau is None else tau)
-        values = _of_function(where, statistic, data) if callable(statistic) else _of_name(statistic, data, unbiased)
+        if callable(statistic):
+            values = _callers_statistic(where, statistic, data)
+        else:
+            values = _named_statistic(statistic, data, unbiased)
         blocks = _labels(data, permutations, counts.generator(where, generator, data.z.device))
         observed, null = values(next(blocks))[:, 0], torch.cat([values(labels) for labels in blocks], 1)
         reached = null >= (observed - ROUNDING * observed.abs())[:, None]
@@ -98,24 +101,22 @@ def _labels(data: Merged, permutations: int, generator: torch.Generator | None) 
         yield torch.stack(drawn).reshape(h, count, size).mT
 
 
-def _of_name(name: str, data: Merged, unbiased: bool) -> Callable[[Tensor], Tensor]:
+def _named_statistic(name: str, data: Merged, unbiased: bool) -> Callable[[Tensor], Tensor]:
     """A function of permutations (h, n + m, c): values (h, c) of a statistic."""
     s, order = sort(data.z)
     n, m = data.n, data.z.shape[-1] - data.n
-    u = gaps(s, data.tau)
+    gap, u = s.diff(dim=-1)[..., None], gaps(s, data.tau)
 
-    def energy(signed: Tensor) -> Tensor:
-        return 2 * (signed.cumsum(1)[:, :-1].square() * s.diff(dim=-1)[..., None]).sum(1)
+    def norm(signed: Tensor) -> Tensor:
+        if name == "mmd":
+            return squared_norms_in_order(u, signed)
+        return 2 * (signed.cumsum(1)[:, :-1].square() * gap).sum(1)
 
-    def mean_distance(masses: Tensor) -> Tensor:
+    def excess(masses: Tensor) -> Tensor:
+        if name == "mmd":
+            return spreads_in_order(u, masses)
         after = masses.cumsum(1)[:, :-1]
-        return 2 * (after * (1 - after) * s.diff(dim=-1)[..., None]).sum(1)
-
-    norm, excess = (
-        (lambda signed: squared_norms_in_order(u, signed), lambda masses: spreads_in_order(u, masses))
-        if name == "mmd"
-        else (energy, mean_distance)
-    )
+        return 2 * (after * (1 - after) * gap).sum(1)
 
     def values(permuted: Tensor) -> Tensor:
         first = permuted.gather(1, order[..., None].expand_as(permuted)) < n
@@ -127,7 +128,7 @@ def _of_name(name: str, data: Merged, unbiased: bool) -> Callable[[Tensor], Tens
     return values
 
 
-def _of_function(where: str, statistic: Callable[..., Tensor], data: Merged) -> Callable[[Tensor], Tensor]:
+def _callers_statistic(where: str, statistic: Callable[..., Tensor], data: Merged) -> Callable[[Tensor], Tensor]:
     """The same for a function of samples."""
     n = data.n
 

@@ -34,7 +34,7 @@ from torch.nn.functional import pad
 
 from laplex._prefixes import previous
 from laplex.stats._estimation import Find, estimation
-from laplex.stats._line import Line, Places, Terms, one_sided, read, running
+from laplex.stats._line import Line, Places, Terms, one_sided, ratio, read, running
 from laplex.stats._samples import numbers
 
 SMALLEST = 1e-290  # of sums and of variances of z: smaller ones lose digits
@@ -124,7 +124,7 @@ def linear(line: Line, find: Find) -> Tensor:
     var = torch.where(alone, far.var + z.square(), near.var)
     cov = torch.where(alone, far.cov + z * y, near.cov)
     sloped = var > SMALLEST
-    slope = torch.where(sloped, cov / torch.where(sloped, var, 1.0), 0.0)
+    slope = torch.where(sloped, ratio(cov, torch.where(sloped, var, 1.0)), 0.0)
     return near.mean_y - near.mean_z * slope
 
 
@@ -198,7 +198,7 @@ def _moments(line: Line) -> Tensor:
     usable = weight > SMALLEST
     safe = torch.where(usable, weight, 1.0)
     stretch = running(decay, (u * arriving)[..., None])
-    distance = u + previous(stretch[..., 0] / safe)  # of the mean place of the samples before
-    joint = torch.where(usable, arriving / safe, 0.0)
-    products = torch.stack([w * distance.square(), distance * (w * previous(sums[..., 1] / safe) - wy)], -1)
+    distance = u + previous(ratio(stretch[..., 0], safe))  # of the mean place of the samples before
+    joint = torch.where(usable, ratio(arriving, safe), 0.0)
+    products = torch.stack([w * distance.square(), distance * (w * previous(ratio(sums[..., 1], safe)) - wy)], -1)
     return torch.cat([sums, stretch, running(decay, joint[..., None] * products)], -1)

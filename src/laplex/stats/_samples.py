@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -59,6 +60,11 @@ def masses(where: str, name: str, weights: Any, x: Tensor, of_name: str = "x") -
     wide: Tensor = weights.double()
     scaled: Tensor = wide / wide.detach().amax(-1, keepdim=True)
     return scaled
+
+
+def common_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """What samples, values and points promote to: the dtype of a result. None does not count."""
+    return functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors if tensor is not None])
 
 
 def batch_shape(where: str, tau: Any = None, **tensors: Tensor | None) -> Shape:
@@ -164,7 +170,7 @@ def merged(
             at_least_two(where, y.shape[-1], v, names[1])
     shapes = dict(zip(names, (x, y, w, v), strict=True))
     batch = batch_shape(where, length, **shapes)
-    dtype = torch.promote_types(x.dtype, y.dtype)
+    dtype = common_dtype(x, y)
     z = torch.cat([rows(side, batch).to(torch.promote_types(dtype, torch.float32)) for side in (x, y)], -1)
     weighted = w is not None or v is not None
     w, v = _shares(w, x, batch), _shares(v, y, batch)
