@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from laplex import stats
 from laplex._checks.counts import integer, positive
+from laplex._sklearn_shared import as_tensor, seeded_generator
 
 
 class _OnTheLine(BaseEstimator):  # type: ignore[misc]
@@ -34,11 +33,11 @@ class _OnTheLine(BaseEstimator):  # type: ignore[misc]
             return None
         if not np.asarray(sample_weight).any():
             raise ValueError(f"{self._where}: `sample_weight` must be positive somewhere, got only zeros")
-        return _tensor(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True))
+        return as_tensor(_check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True, copy=True))
 
     def _places(self, X: Any, **options: Any) -> Tensor:
         """The feature of X (n, 1), as (n,)."""
-        return _tensor(self._flat(validate_data(self, X, dtype=np.float64, **options)))
+        return as_tensor(self._flat(validate_data(self, X, dtype=np.float64, **options)))
 
     def _flat(self, data: np.ndarray) -> np.ndarray:
         if data.shape[1] != 1:
@@ -83,7 +82,7 @@ class LaplaceKernelDensity(_OnTheLine):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> LaplaceKernelDensity:
         """Keep the samples X (n, 1) and their weights (n,), and find the bandwidth; y is ignored."""
         self._check_bandwidth()
-        self._x = self._places(X)
+        self._x = self._places(X, copy=True)
         self._w = self._weights(sample_weight, self._x.numpy())
         self.bandwidth_ = self._bandwidth("density")
         return self
@@ -103,8 +102,7 @@ class LaplaceKernelDensity(_OnTheLine):
         """Draws (n_samples, 1) from the density."""
         check_is_fitted(self)
         integer(f"{self._where}.sample", "n_samples", n_samples)
-        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-        generator = torch.Generator().manual_seed(seed)
+        generator = seeded_generator(random_state)
         drawn = stats.kde_sample(self._x, int(n_samples), tau=self.bandwidth_, weights=self._w, generator=generator)
         return np.asarray(drawn.numpy())[:, None]
 
@@ -140,8 +138,8 @@ class LaplaceKernelRegressor(RegressorMixin, _OnTheLine):  # type: ignore[misc]
         self._check_bandwidth()
         if not (isinstance(self.kind, str) and self.kind in ("constant", "linear")):
             raise ValueError(f'{self._where}: `kind` must be "constant" or "linear", got {self.kind!r}')
-        data, values = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
-        self._x, self._y = _tensor(self._flat(data)), _tensor(np.asarray(values, dtype=np.float64))
+        data, values = validate_data(self, X, y, dtype=np.float64, y_numeric=True, copy=True)
+        self._x, self._y = as_tensor(self._flat(data)), as_tensor(np.array(values, dtype=np.float64))
         self._w = self._weights(sample_weight, data)
         self.bandwidth_ = self._bandwidth(self.kind, self._y)
         return self
@@ -153,8 +151,3 @@ class LaplaceKernelRegressor(RegressorMixin, _OnTheLine):  # type: ignore[misc]
         estimate = stats.nadaraya_watson if self.kind == "constant" else stats.local_linear
         predicted: np.ndarray = estimate(self._x, self._y, points, tau=self.bandwidth_, weights=self._w).numpy()
         return predicted
-
-
-def _tensor(data: np.ndarray) -> Tensor:
-    """The array as a tensor, without a copy where torch may write to it: it warns if it may not."""
-    return torch.from_numpy(np.require(data, requirements=["C", "W"]))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from laplex import gp
 from laplex._checks.counts import integer
+from laplex._sklearn_shared import as_tensor, seeded_generator
 
 WHERE = "laplex.sklearn.LaplexGaussianProcess"
 DAY = np.timedelta64(1, "D")
@@ -85,18 +85,18 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         self._check()
         dates = _dates(X)
         self.origin_ = None if dates is None else _origin(dates)
-        data, values = validate_data(self, self._numbers(X, dates), y, y_numeric=True, **ACCEPTED)
+        data, values = validate_data(self, self._numbers(X, dates), y, y_numeric=True, copy=True, **ACCEPTED)
         t, values = self._flat(data), np.asarray(values, dtype=np.float64)
         self.n_features_in_ = 1
         self._shift = float(values.mean()) if self.normalize_y else 0.0
         self._unit = float(values.std() or 1.0) if self.normalize_y else 1.0
         self.X_train_, self.y_train_ = t, (values - self._shift) / self._unit
-        process = gp.GaussianProcess(gp.fixed(self._start()), _tensor(t), diag=self._diag(yerr))
+        process = gp.GaussianProcess(gp.fixed(self._start()), as_tensor(t), diag=self._diag(yerr))
         outcome = self._outcome(process, fitted_noise=self.noise == "fit" or (self.noise == "auto" and yerr is None))
         self.process_, self.kernel_, self.noise_ = outcome.process, outcome.process.kernel, outcome.noise * self._unit
         self.log_marginal_likelihood_value_ = float(outcome.log_likelihood)
         with torch.no_grad():
-            self._given = self.process_.condition(_tensor(self.y_train_))
+            self._given = self.process_.condition(as_tensor(self.y_train_))
         return self
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> Any:
@@ -118,7 +118,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         t = self._new_times(X)
         integer(f"{WHERE}.sample_y", "n_samples", n_samples)
         with torch.no_grad():
-            drawn = self._given.sample(int(n_samples), t, generator=_generator(random_state))
+            drawn = self._given.sample(int(n_samples), t, generator=seeded_generator(random_state))
         values: np.ndarray = np.ascontiguousarray(drawn.numpy().T) * self._unit + self._shift
         return values
 
@@ -133,19 +133,19 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         return gp.Matern32(scale=span / 10, sigma=float(np.sqrt(np.mean(self.y_train_**2))) or 1.0)
 
     def _outcome(self, process: gp.GaussianProcess, fitted_noise: bool) -> gp.Fitted:
-        y = _tensor(self.y_train_)
+        y = as_tensor(self.y_train_)
         if self.optimizer is None:
             with torch.no_grad():
                 return gp.Fitted(process, 0.0, process.log_likelihood(y))
         noise = 0.3 * (float(self.y_train_.std()) or 1.0) if fitted_noise else None
-        generator = _generator(self.random_state)
+        generator = seeded_generator(self.random_state)
         return gp.fit(process, y, noise=noise, restarts=int(self.n_restarts_optimizer), generator=generator)
 
     def _diag(self, yerr: Any) -> Tensor:
         """The variances of noise that is not fitted, (n,)."""
         n = len(self.X_train_)
         alpha = _variances("alpha", self.alpha, n)
-        return _tensor(alpha if yerr is None else alpha + (_variances("yerr", yerr, n) / self._unit) ** 2)
+        return as_tensor(alpha if yerr is None else alpha + (_variances("yerr", yerr, n) / self._unit) ** 2)
 
     # --- Arguments ---------------------------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class LaplexGaussianProcess(RegressorMixin, BaseEstimator):  # type: ignore[misc
         if (dates is None) != (self.origin_ is None):
             needed, got = ("numbers", "dates") if self.origin_ is None else ("dates", "numbers")
             raise TypeError(f"{WHERE}: `X` must be {needed}, as those of `fit`, got {got}")
-        return _tensor(self._flat(validate_data(self, self._numbers(X, dates), reset=False, **ACCEPTED)))
+        return as_tensor(self._flat(validate_data(self, self._numbers(X, dates), reset=False, **ACCEPTED)))
 
     def _numbers(self, X: Any, dates: np.ndarray | None) -> Any:
         """X, with days in place of dates."""
@@ -226,12 +226,3 @@ def _variances(name: str, given: Any, n: int) -> np.ndarray:
     if not bool((values >= 0).all()):
         raise ValueError(f"{WHERE}: `{name}` must not be negative or NaN, got {values.min():g}")
     return np.broadcast_to(values, (n,))
-
-
-def _generator(random_state: Any) -> torch.Generator:
-    seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-    return torch.Generator().manual_seed(seed)
-
-
-def _tensor(data: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.require(data, requirements=["C", "W"]))

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from laplex import _autocast
 from laplex._checks.counts import integer, positive
@@ -14,7 +13,6 @@ from laplex.nn._projection import LaplexProjection
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-    from sklearn.utils import check_random_state
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
     raise ImportError(
@@ -24,6 +22,7 @@ except ImportError as error:
 
 from laplex._sklearn_kernel import LaplaceKernelDensity, LaplaceKernelRegressor
 from laplex._sklearn_process import LaplexGaussianProcess
+from laplex._sklearn_shared import as_tensor, seeded_generator
 
 __all__ = ["LaplaceKernelDensity", "LaplaceKernelRegressor", "LaplexGaussianProcess", "LaplexTransformer"]
 
@@ -74,19 +73,18 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         """Place the features of X (N, d); y is ignored."""
         self._check()
         data = validate_data(self, X, dtype=[np.float64, np.float32])
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.projection_ = LaplexProjection(
             data.shape[1],
             int(self.n_components),
             tau=None if isinstance(self.tau, str) else float(self.tau),
             phase=self.phase,
             signs=self.signs,
-            generator=torch.Generator().manual_seed(seed),
+            generator=seeded_generator(self.random_state),
             device="cpu",
             dtype=torch.float64,
         )
         if self.places == "data":
-            self.projection_.place(_tensor(data))
+            self.projection_.place(as_tensor(data))
         return self
 
     @_autocast.unaffected
@@ -95,7 +93,7 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         check_is_fitted(self)
         data = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
         with torch.no_grad():
-            projected: np.ndarray = self.projection_(_tensor(data)).numpy()
+            projected: np.ndarray = self.projection_(as_tensor(data)).numpy()
         return projected
 
     def _check(self) -> None:
@@ -116,8 +114,3 @@ class LaplexTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _tensor(data: np.ndarray) -> Tensor:
-    """The array as a tensor, without a copy where torch may write to it: it warns if it may not."""
-    return torch.from_numpy(np.require(data, requirements=["C", "W"]))

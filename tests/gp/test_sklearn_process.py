@@ -159,6 +159,19 @@ def test_samples():
     assert not np.array_equal(drawn, model.sample_y(NEW, n_samples=4000, random_state=2))
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)], ids=["(n,)", "(n, 1)"])
+def test_what_is_written_to_the_data_later_changes_nothing(shape):
+    t, y = series()
+    t.sort()
+    noise = np.full(len(t), 0.2)
+    model = LaplexGaussianProcess(gp.Matern32(2.0), alpha=noise**2, optimizer=None).fit(t.reshape(shape), y, yerr=noise)
+    before, times = model.predict(NEW, return_std=True), t.copy()
+    for data in (t, y, noise):
+        data[:] = 0
+    np.testing.assert_array_equal(model.predict(NEW, return_std=True), before)
+    np.testing.assert_array_equal(model.X_train_, times)
+
+
 def test_restarts_follow_the_random_state():
     t, y = series(60)
     one, two = (LaplexGaussianProcess(n_restarts_optimizer=2, random_state=3).fit(t, y) for _ in range(2))

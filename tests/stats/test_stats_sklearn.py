@@ -105,6 +105,17 @@ def test_works_with_the_tools_of_scikit_learn():
     assert clone(fitted).get_params() == {"bandwidth": 0.2, "kind": "linear"}
 
 
+@pytest.mark.parametrize("fitted", [LaplaceKernelDensity(0.5), LaplaceKernelRegressor(0.5)], ids=["density", "mean"])
+def test_what_is_written_to_the_data_later_changes_nothing(fitted):
+    X, y, weights = samples()
+    fitted.fit(X, y, sample_weight=weights)
+    predict = fitted.score_samples if isinstance(fitted, LaplaceKernelDensity) else fitted.predict
+    before = predict(POINTS)
+    for data in (X, y, weights):
+        data[:] = 0
+    assert np.array_equal(predict(POINTS), before)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
