@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from disk_cases import MEMORY, TAU, arguments
 
 import laplex
 from laplex import _writing
-from laplex.disk import _workspace
+from laplex.disk import _arrays, _workspace
 from laplex.disk._arrays import stored
 from laplex.disk._files import Traffic
 
@@ -120,6 +121,36 @@ def test_a_map_whose_file_was_replaced_is_read_as_it_is(tmp_path, given):
     np.save(path, given["b"] + 1)
     side = stored("", "b", array, Traffic())
     assert np.array_equal(side.read(0, K)[0], given["b"])
+
+
+@pytest.mark.parametrize("place", [K // 2, -2])
+@pytest.mark.parametrize("maps", [_arrays.MAPS, Path("none")], ids=["by its name", "by its numbers"])
+def test_a_map_whose_file_was_replaced_by_a_similar_one(tmp_path, monkeypatch, given, place, maps):
+    """Ends are often alike: zeros, for example."""
+    monkeypatch.setattr(_arrays, "MAPS", maps)
+    path = as_path(tmp_path, "b", given["b"])
+    array = np.load(path, mmap_mode="r")
+    path.unlink()
+    other = given["b"].copy()
+    other[place] += 1
+    np.save(path, other)
+    side = stored("", "b", array, Traffic())
+    assert np.array_equal(side.read(0, K)[0], given["b"])
+
+
+def test_a_map_is_read_from_its_file_also_where_the_system_has_no_list_of_maps(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(_arrays, "MAPS", Path("none"))
+    side = stored("", "b", as_map(tmp_path, "b", given["b"]), Traffic())
+    assert side.region is not None
+    side.close()
+
+
+def test_the_imaginary_part_of_a_conjugate_is_an_argument(tmp_path, given):
+    """torch stores it as it was, with a note that its sign is to be changed."""
+    x = torch.complex(torch.zeros(2, K), -torch.from_numpy(given["x"])).conj().imag
+    assert x.is_neg()
+    want = laplex.disk.linear(**given, tau=TAU, out=tmp_path / "y.npy", progress=quiet)
+    assert np.array_equal(laplex.disk.linear(**given | {"x": x}, tau=TAU, out=tmp_path / "z.npy", progress=quiet), want)
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -237,6 +268,17 @@ def test_the_result_is_not_written_over_an_argument(tmp_path, given):
     path = as_path(tmp_path, "a", given["a"])
     with pytest.raises(ValueError, match=r"`out` must be another file than `a`, got .* for both"):
         laplex.disk.linear(given["x"], path, given["b"], out=path, progress=quiet)
+
+
+@pytest.mark.parametrize("workspace", ["work", ".", "y.npy", "work/sub/.."])
+def test_the_result_is_not_written_into_the_workspace(tmp_path, monkeypatch, given, workspace):
+    """Which is deleted, and must not have other files when the product goes on."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work" / "sub").mkdir(parents=True)
+    out = "work/y.npy" if workspace.startswith("work") else "y.npy"
+    with pytest.raises(ValueError, match=r"`out` must be outside of `workspace`, got .*y.npy in .*; give another"):
+        laplex.disk.linear(**given, out=out, workspace=workspace, progress=quiet)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["sub", "work"]
 
 
 def test_room_is_asked_for_first(tmp_path, monkeypatch, given):

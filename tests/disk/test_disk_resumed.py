@@ -4,10 +4,12 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from disk_cases import MEMORY, TAU, WAYS, arguments
 
 import laplex
@@ -15,6 +17,7 @@ from laplex.disk import _files, _linear, _output, _workspace
 
 pytestmark = pytest.mark.usefixtures("one_thread", "quick_disk")
 NAMES = ("x", "a", "b", "phi", "psi")
+FSYNC = os.fsync  # that of the system, which quick_disk replaces
 
 
 class Interruption(BaseException):
@@ -151,6 +154,39 @@ def test_a_file_that_was_written_since_is_another(multiply, tmp_path):
     os.utime(tmp_path / "a.npy", ns=(5, 5))
     with pytest.raises(ValueError, match="another product: file time of a differs;"):
         multiply(given | {"a": tmp_path / "a.npy"})
+
+
+def shared_tensor(path, array):
+    array.tofile(path)
+    return torch.from_file(str(path), shared=True, size=array.size, dtype=torch.float32).view(array.shape)
+
+
+def writes_through_maps_are_timed(folder):
+    """Whether the system notes when synced pages of a map are written again: on disks, but not in memory (tmpfs)."""
+    tensor, times = shared_tensor(folder / "timed", np.zeros(4, np.float32)), []
+    for number in (1.0, 2.0):
+        tensor[0] = number
+        with (folder / "timed").open("rb") as file:
+            FSYNC(file.fileno())
+            times.append(os.fstat(file.fileno()).st_mtime_ns)
+        time.sleep(0.05)
+    (folder / "timed").unlink()
+    return times[0] < times[1]
+
+
+def test_a_number_written_through_a_shared_tensor_makes_another_product(multiply, tmp_path, monkeypatch):
+    """Also where its page had been written to before, and the disk did not have it yet when the product began."""
+    if not writes_through_maps_are_timed(tmp_path):
+        pytest.skip("this file system does not note when pages of a map are written")
+    monkeypatch.setattr(os, "fsync", FSYNC)
+    given = dict(zip(("x", "a", "b"), arguments(7, 40_000, m=2), strict=False))
+    x = shared_tensor(tmp_path / "x", given["x"])
+    x[0, 0], x[1, 1500] = 1.0, 2.0
+    interrupted(multiply, given | {"x": x})
+    time.sleep(0.05)  # more than the clock of files resolves
+    x[1, 1500] = 3.0  # none of the numbers that are compared
+    with pytest.raises(ValueError, match="another product: file time of x differs;"):
+        multiply(given | {"x": x})
 
 
 @pytest.mark.parametrize("name", ["row_counts.bin", "labels.bin"])

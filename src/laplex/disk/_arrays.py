@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import zlib
+from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from laplex.disk._files import Traffic, advise, read_into
+from laplex.disk._files import Traffic, advise, read_into, settle_time
 
 DTYPES = {np.dtype("float32"), np.dtype("float64")}
 SAFETENSORS = {"F32": "float32", "F64": "float64"}
 MOST_HEADER = 100 << 20  # bytes of a safetensors header, as the format has it
 PROBES, PROBE = 16, 1024  # places of a file, and numbers at each, that tell files apart
+MAPS = Path("/proc/self/maps")  # what is mapped into this process, on Linux
 DIGESTED = 1 << 20  # numbers in memory that are digested at a time
 
 
@@ -78,6 +80,7 @@ class Stored:
         """What tells this argument from another of the same name; of a file most of it without reading it."""
         known: dict[str, Any] = {"shape": list(self.shape), "dtype": self.dtype.name, "digest": self._digest()}
         if self._file is not None:
+            settle_time(self._file)
             status = os.fstat(self._file.fileno())
             known |= {"file size": status.st_size, "file time": status.st_mtime_ns}
         return known
@@ -90,10 +93,15 @@ class Stored:
                 for first in range(0, self.size, DIGESTED):
                     digest = zlib.crc32(np.ascontiguousarray(row[first : first + DIGESTED]).view(np.uint8).data, digest)
             return digest
-        starts = np.linspace(0, max(self.size - PROBE, 0), PROBES).astype(np.int64)
-        for start in starts if self.m else ():
-            digest = zlib.crc32(self.read(int(start), min(int(start) + PROBE, self.size)).tobytes(), digest)
+        for first, last in _probes(self.size) if self.m else ():
+            digest = zlib.crc32(self.read(first, last).tobytes(), digest)
         return digest
+
+
+def _probes(size: int) -> Iterator[tuple[int, int]]:
+    """The parts of so many numbers that are compared where not all are: the first, the last, and some in between."""
+    for start in np.linspace(0, max(size - PROBE, 0), PROBES).astype(np.int64).tolist():
+        yield start, min(start + PROBE, size)
 
 
 def stored(where: str, name: str, value: Any, traffic: Traffic) -> Stored:
@@ -123,8 +131,9 @@ def _located(where: str, name: str, value: Any) -> tuple[Region | None, Any]:
             )
         if value.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"{where}: `{name}` must be float32 or float64, got {value.dtype}; call .float()")
-        region = _tensor_region(value)
-        return region, None if region is not None else value.detach().numpy()
+        plain = value.detach().resolve_neg()
+        region = _tensor_region(plain)
+        return region, None if region is not None else plain.numpy()
     if isinstance(value, np.ndarray):
         region = _memmap_region(value)
         return region, None if region is not None else np.asarray(value)
@@ -218,17 +227,38 @@ def _tensor_region(value: torch.Tensor) -> Region | None:
     if path is None or not value.is_contiguous() or value.numel() == 0:
         return None
     offset = int(value.storage_offset()) * value.element_size()
-    array = value.detach().numpy()
+    array = value.numpy()
     return _still_there(Region(Path(path), offset, array.dtype, tuple(value.shape)), array)
 
 
 def _still_there(region: Region, array: np.ndarray[Any, Any]) -> Region | None:
-    """The region, unless its path now names other numbers than those that were mapped: a file may be replaced."""
+    """The region, unless its path now names another file than the one that was mapped: a file may be replaced."""
     if not region.path.is_file() or region.path.stat().st_size < region.offset + array.nbytes:
         return None
-    first, last = (
-        np.fromfile(region.path, region.dtype, 1, offset=region.offset + place)
-        for place in (0, array.nbytes - array.itemsize)
-    )
-    same = first.tobytes() == array.flat[:1].tobytes() and last.tobytes() == array.flat[-1:].tobytes()
+    same = _is_mapped_at(region.path, array.ctypes.data) if MAPS.exists() else _has_numbers(region, array)
     return region if same else None
+
+
+def _is_mapped_at(path: Path, address: int) -> bool:
+    """Whether the memory at an address is a map of the file that has this path now.
+
+    A line of MAPS is: first-last permissions offset device inode path. Of a file that was moved it has the new path.
+    """
+    with MAPS.open(encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            span, *_, name = line.rstrip("\n").split(maxsplit=5)
+            first, last = (int(end, 16) for end in span.split("-"))
+            if first <= address < last:
+                return name == os.path.realpath(path)
+    return False
+
+
+def _has_numbers(region: Region, array: np.ndarray[Any, Any]) -> bool:
+    """Whether a file has some of the numbers of an array where the array was mapped from."""
+    mapped = array.reshape(-1)
+    for first, last in _probes(array.size):
+        offset = region.offset + first * array.itemsize
+        there = np.fromfile(region.path, region.dtype, last - first, offset=offset)
+        if there.tobytes() != mapped[first:last].tobytes():
+            return False
+    return True

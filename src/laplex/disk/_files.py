@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -32,10 +33,6 @@ class Scratch:
     def read(self, out: np.ndarray[Any, Any], place: int) -> None:
         """Fill an array with the numbers that begin at a place."""
         read_into(self._file, out, place * self.dtype.itemsize, self._traffic)
-
-    def advise(self, place: int, count: int) -> None:
-        """Say that these numbers are read next."""
-        advise(self._file, place * self.dtype.itemsize, count * self.dtype.itemsize)
 
     def write(self, values: np.ndarray[Any, Any], place: int) -> None:
         """Write an array, whose numbers then begin at a place."""
@@ -89,6 +86,16 @@ def advise(file: FileIO, offset: int, length: int) -> None:
     """Let the system read a part of a file while something else is computed."""
     if length > 0 and hasattr(os, "posix_fadvise"):
         os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def settle_time(file: FileIO) -> None:
+    """Make the time of a file that of what was written to it through memory maps, too.
+
+    The system notes a time when a page of a map is written to for the first time since the disk has it, and not when it
+    is written to again before that.
+    """
+    with suppress(OSError):  # not every system can sync a file that is open for reading
+        os.fsync(file.fileno())
 
 
 def bytes_on_disk(path: Path) -> int:

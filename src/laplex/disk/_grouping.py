@@ -36,11 +36,6 @@ class Runs:
         starts = (across.cumsum() - across.reshape(-1)).reshape(across.shape)
         self.starts = starts.T if by_bucket else starts
 
-    @property
-    def size(self) -> int:
-        """How many anchors are in the file."""
-        return int(self.counts.sum())
-
     def pieces(self, bucket: int) -> Iterator[tuple[int, int]]:
         """The first place of every run of a bucket, and its length."""
         for start, count in zip(self.starts[:, bucket].tolist(), self.counts[:, bucket].tolist(), strict=True):
@@ -59,10 +54,6 @@ class Runs:
                 scratch.read(piece, start * width)
                 out[:, place : place + count] = piece.T
             place += count
-
-    def advise(self, scratch: Scratch, bucket: int, width: int = 1) -> None:
-        for start, count in self.pieces(bucket):
-            scratch.advise(start * width, count * width)
 
 
 def totals(problem: Problem, borders: Borders) -> dict[str, int]:

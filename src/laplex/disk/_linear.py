@@ -95,12 +95,13 @@ def linear(
         problem = _checked((x, a, b, phi, psi), tau, memory, traffic, stack)
         path, way = _output_path(out, problem), _streams.fits(problem) or "buckets"
         folder = _workspace_path(workspace, path)
+        _check_apart(folder, path)
         about = problem.identity() | {"way": way, "out": str(path)}
         output = Output(path, about, (*problem.x.shape[:-1], problem.a.size), problem.x.dtype, traffic, WHERE)
         stack.callback(output.close)
         room = stack.enter_context(closing(Workspace(folder, about, (*STEPS[way], "done"), traffic, WHERE)))
         if room.step == "done" and not output.is_complete(room.result):
-            room.reset()
+            room.begin(None)
         if room.step != "done":
             _complete(problem, output, room, way, progress)
             room.finish(output.mark())
@@ -234,6 +235,14 @@ def _workspace_path(workspace: Any, out: Path) -> Path:
     if not isinstance(workspace, str | os.PathLike):
         raise TypeError(f"{WHERE}: `workspace` must be the path of a folder, got {type(workspace).__name__}")
     return Path(workspace)
+
+
+def _check_apart(folder: Path, out: Path) -> None:
+    """Raise where the workspace, which is deleted and must have no other files, would have the result."""
+    if Path(os.path.realpath(folder)) in (out, *out.parents):
+        raise ValueError(
+            f"{WHERE}: `out` must be outside of `workspace`, got {out} in {folder}; give another path for one of them"
+        )
 
 
 def _output_path(out: Any, problem: Problem) -> Path:

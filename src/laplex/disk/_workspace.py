@@ -104,20 +104,17 @@ class Workspace:
         result: dict[str, Any] = self._state["result"]
         return result
 
-    def reset(self) -> None:
-        """Forget all that was done."""
-        self._state |= {"layout": None, "result": None}
-        self._commit(self._steps[0], 0, ())
-        self._wait()
-
     def finish(self, result: dict[str, Any]) -> None:
         """Say that all is done, and what tells the result from anything else."""
         self._state["result"] = result
         self.enter(self._steps[-1])
 
-    def begin(self, layout: dict[str, Any]) -> None:
-        """Start from the first step with a layout, a dictionary for JSON."""
-        self._state["layout"] = layout
+    def begin(self, layout: dict[str, Any] | None) -> None:
+        """Forget all that was done, and start from the first step with a layout, a dictionary for JSON.
+
+        With None the layout is yet to be chosen.
+        """
+        self._state |= {"layout": layout, "result": None}
         self._commit(self._steps[0], 0, ())
         self._wait()
 
