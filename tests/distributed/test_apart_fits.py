@@ -135,6 +135,11 @@ def a_model_of_its_own():
     return caught(lambda: density.Trainer(density.LaplexGaussian(90, 6), examples, batch=8))
 
 
+def equal_examples():
+    examples = Examples(torch.ones(5, 8), group=dist.group.WORLD)
+    return caught(lambda: density.start(examples, 4))
+
+
 APART = {
     f"{size} processes, {dtype}, {places}": (size, dtype, places)
     for size, dtype, places in (
@@ -144,6 +149,7 @@ APART = {
 }  # fmt: skip
 FAULTS = {
     other_features: r"the number of features and the dtype of `values` must be the same on all ranks, got \(90",
+    equal_examples: "`examples` must differ from one another, got 20 that are equal",
     unreadable_on_one: "rank 2: the disk is gone",
     not_finite_on_one: "`values` must be finite; 1 of 90 features have NaN or infinity in some example",
     two_groups: "`group` must be None where `examples` have a group of their own",

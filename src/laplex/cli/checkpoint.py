@@ -95,6 +95,12 @@ class Keeper:
         self._settings = self._settings | {"schedule": settings["schedule"]}
         return point
 
+    def described(self, point: Checkpoint | None) -> str:
+        """The folder, in words that tell checkpoints apart, after :meth:`restore`."""
+        if point is None:
+            return "one without a checkpoint"
+        return f"one with a checkpoint after {len(self.log)} entries of the log and {self._before} s"
+
     def is_of(self, run: str | None) -> bool:
         """Whether the checkpoint of the folder was written in this run of `torchrun`."""
         try:

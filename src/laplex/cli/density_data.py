@@ -20,6 +20,7 @@ from laplex.density.files import Model
 from laplex.density.images import Pictures, Shape
 from laplex.distributed._ranks import Ranks, ranks_of
 
+FEW = 16  # examples that all processes compare, where each reads only its part
 BUNDLED = "bundled:"  # and "train" or "val": the set that comes with laplex
 
 
@@ -40,7 +41,23 @@ class FitData:
 
 
 def for_fit(options: argparse.Namespace, team: Team) -> FitData:
-    """The examples of DATA, and those that the fit does not see; one process of the team shows progress."""
+    """The examples of DATA, and those that the fit does not see. All processes must read the same."""
+    pictures, train, held_out = team.attempt(lambda: _for_fit(options, team))
+    device, group = team.device, team.group if options.apart else None
+    ranks = None if group is None else ranks_of(group)
+    requirement = "DATA must give the same examples to all processes"
+    team.agree_on(requirement, _described(train))
+    known = digest(train, ranks)
+    team.agree_on(requirement, f"some with the digest {known}")
+    if ranks is not None:
+        train = _own(train, ranks)
+    examples = Examples(_near(train, device), device, group=group)
+    validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
+    return FitData(examples, validation, pictures.shape, known, len(pictures.skipped))
+
+
+def _for_fit(options: argparse.Namespace, team: Team) -> tuple[Pictures, Tensor, Tensor | None]:
+    """What is in DATA, the examples that are fitted, and others; one process of the team shows progress."""
     size: dict[str, Any] = {"side": options.side, "channels": options.channels}
     if not team.leads:
         size["progress"] = lambda done, total: None
@@ -52,14 +69,13 @@ def for_fit(options: argparse.Namespace, team: Team) -> FitData:
         held_out = others.values
     elif options.hold_out is not None:
         train, held_out = _split(train, options.hold_out, options.seed)
-    device, group = team.device, team.group if options.apart else None
-    ranks = None if group is None else ranks_of(group)
-    known = digest(train, ranks)
-    if ranks is not None:
-        train = _own(train, ranks)
-    examples = Examples(_near(train, device), device, group=group)
-    validation = None if held_out is None else Examples(_near(held_out, device), device, mean=examples.mean)
-    return FitData(examples, validation, pictures.shape, known, len(pictures.skipped))
+    return pictures, train, held_out
+
+
+def _described(values: Tensor) -> str:
+    """Examples, in words that tell others apart by reading a few: where each process has a part, it reads no more."""
+    few = digest(values[:: max(1, len(values) // FEW)])
+    return f"{len(values)} of {values.shape[1]} numbers in {values.dtype}, of some of which the digest is {few}"
 
 
 def _own(values: Tensor, ranks: Ranks) -> Tensor:

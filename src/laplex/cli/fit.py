@@ -35,8 +35,7 @@ def run(options: argparse.Namespace) -> int:
     """The command: 2 where options or data are refused, 1 where the fit diverges, 130 after Ctrl-C, 143 after kill."""
     with signals.raised():
         try:
-            packages.refuse("fit", options.data, options.validation)
-            refuse(options)
+            refuse_device(options.device)
             with team.joined(options.device) as processes:
                 return _run(options, processes)
         except _Ended as ended:
@@ -67,19 +66,19 @@ def _resumed(options: argparse.Namespace) -> str:
 
 
 def _run(options: argparse.Namespace, processes: team.Team) -> int:
+    processes.attempt(lambda: refuse(options))
     data = density_data.for_fit(options, processes)
     settings = _settings(options, processes)
     _refuse_for(settings, data)
     known = asdict(settings) | {"laplex": __version__}
     keeper = Keeper(Path(options.out), known, data.digest, options.every, writes=processes.leads, run=processes.run)
     try:
-        keeper.lock()
-        processes.wait()  # from here on no other fit replaces the checkpoint
+        processes.attempt(keeper.lock)  # from here on no other fit replaces the checkpoint
         fresh = options.fresh and not keeper.is_of(processes.run_to_continue())  # a restart must not begin again
-        point = None if fresh else keeper.restore()
+        point = processes.attempt(lambda: None if fresh else keeper.restore())  # by all, before it is replaced
+        processes.agree_on("--out must be one folder for all processes", keeper.described(point))
         if point is not None:
             settings = _continued(settings, point, options.out)
-        processes.wait()  # all must have read the checkpoint before it is replaced
         return _begun(options, Job(data, settings, keeper, processes), point, fresh=fresh)
     finally:
         keeper.close()
@@ -188,7 +187,8 @@ def _settings(options: argparse.Namespace, processes: team.Team) -> Settings:
 
 
 def refuse(options: argparse.Namespace) -> None:
-    """Raise ValueError where the options make no sense, before anything is read."""
+    """Raise where the options make no sense, or packages are missing that they need, before anything is read."""
+    packages.refuse("fit", options.data, options.validation)
     for name, least in (("rank", 1), ("functions", 1), ("components", 1), ("rounds", 0), ("epochs", 0), ("batch", 1)):
         value = getattr(options, name)
         if value is not None and value < least:
@@ -208,7 +208,6 @@ def refuse(options: argparse.Namespace) -> None:
         raise ValueError("--apart excludes --hold-out: give the examples that are not fitted by --validation")
     if options.hold_out is not None and not 0 < options.hold_out < 1:
         raise ValueError(f"--hold-out must be between 0 and 1, got {options.hold_out:g}")
-    refuse_device(options.device)
     refuse_seed(options.seed)
     refuse_folder("--out", options.out)
 

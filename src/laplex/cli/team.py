@@ -6,10 +6,10 @@ import os
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed
@@ -17,7 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from laplex.cli import signals
+from laplex.cli.parsing import as_command
+from laplex.distributed._ranks import ranks_of
 
+T = TypeVar("T")
 PATIENCE = 1800.0  # seconds for other processes to come, as a process group has them
 POLL = 0.01  # seconds between two looks at a store: a look that waits would hear no signal
 
@@ -57,10 +60,29 @@ class Team:
         torch.distributed.all_reduce(total)
         return float(total) / self.size
 
-    def wait(self) -> None:
-        """Until all are here."""
-        if self.size > 1:
-            torch.distributed.barrier()
+    def attempt(self, work: Callable[[], T]) -> T:
+        """What the work of this process returns, when all are here. If one of them cannot do it, all raise its reason.
+
+        For work that refuses options, data or files, which may differ between machines.
+        """
+        if self.size == 1:
+            return work()
+        result, reason = None, None
+        try:
+            result = work()
+        except (ValueError, TypeError, ImportError, OSError) as error:
+            reason = as_command(error)
+        for process, theirs in enumerate(ranks_of(None).objects(reason)):
+            if theirs is not None:
+                raise ValueError(f"process {process}: {theirs}" if process else theirs)
+        return cast(T, result)
+
+    def agree_on(self, requirement: str, value: str) -> None:
+        """Raise ValueError, on all, where the processes have different values."""
+        everyone = [value] if self.size == 1 else ranks_of(None).objects(value)
+        for process, theirs in enumerate(everyone):
+            if theirs != everyone[0]:
+                raise ValueError(f"{requirement}, got {everyone[0]} in process 0 and {theirs} in process {process}")
 
     def largest(self, value: int) -> int:
         """Over the values of all."""

@@ -224,7 +224,7 @@ def check_fitted(where: str, examples: Examples) -> None:
     check_examples(where, examples)
     if not bool(examples.variance.any()):
         raise ValueError(
-            f"{where}: `examples` must differ from one another, got {len(examples)} that are equal; give more of them"
+            f"{where}: `examples` must differ from one another, got {examples.count} that are equal; give more of them"
         )
 
 
