@@ -126,6 +126,39 @@ def wrong_values():
     return gloo_processes.caught(lambda: plan.arrange_rows(torch.zeros(size)))
 
 
+CHANGES = {
+    "values with gradients on one rank": (
+        lambda values: values.requires_grad_(), ValueError,
+        "{}: the choice of arguments that require gradients must be the same on all ranks",
+    ),
+    "values on another device": (
+        lambda values: values.to("meta"), ValueError, "rank 1: {}: `values` must be on cpu, where the plan is,",
+    ),
+    "sparse values": (lambda values: values.to_sparse(), TypeError, "rank 1: {}: `values` must be a dense tensor"),
+    "values of a subclass": (
+        lambda values: values.as_subclass(SUBCLASS), RuntimeError, "rank 1: {}: it runs eagerly, on plain tensors",
+    ),
+}  # fmt: skip
+MOVES = ("arrange_rows", "arrange_columns", "restore_rows", "restore_columns")
+
+
+def changed_values(change, method):
+    anchors = torch.arange(4.0) + 4 * dist.get_rank()  # every rank owns what it holds
+    plan, values = distributed.Plan(anchors, anchors), torch.zeros(2, 4)
+    if dist.get_rank() == AT_FAULT:
+        values = CHANGES[change][0](values)
+    return gloo_processes.caught(lambda: getattr(plan, method)(values))
+
+
+VALUES = {
+    f"{method}, {change}": (
+        lambda change=change, method=method: changed_values(change, method), kind,
+        text.format(f"laplex.distributed.Plan.{method}"),
+    )
+    for method in MOVES for change, (_, kind, text) in CHANGES.items()
+}  # fmt: skip
+
+
 def wrong_owned_values():
     plan = distributed.Plan(torch.zeros(4).double(), torch.zeros(3).double())
     size = 5 + (dist.get_rank() == AT_FAULT) * 90
@@ -160,15 +193,18 @@ OTHERS = {
     wrong_plan: (ValueError, r"`plan` was built for shards of \(\*H, n, k\) = \(7, 2\)"),
     plan_on_one_rank: (ValueError, "the presence of a plan must be the same on all ranks, got True on rank 0"),
     another_function: (ValueError, "the function that is called must be the same on all ranks"),
-    wrong_values: (ValueError, r"rank 1: Plan.arrange_rows: `values` must have size 4 .* got shape \(5,\)"),
-    wrong_owned_values: (ValueError, "Plan.restore_columns: `values` must have size"),
+    wrong_values: (
+        ValueError, r"rank 1: laplex.distributed.Plan.arrange_rows: `values` must have size 4 .* got shape \(5,\)",
+    ),
+    wrong_owned_values: (ValueError, "laplex.distributed.Plan.restore_columns: `values` must have size"),
     values_of_a_batch: (ValueError, r"the plan must be of one matrix, got a batch of \(2,\)"),
     plan_of_another_group: (ValueError, "`plan` was built for another group than `group`"),
-}
+}  # fmt: skip
 
 
 def checks():
     table = {name: lambda name=name: wrong_argument(name) for name in WRONG}
+    table |= {name: row[0] for name, row in VALUES.items()}
     return table | {check.__name__: check for check in (*OTHERS, not_in_the_group, still_works)}
 
 
@@ -177,7 +213,7 @@ def results(tmp_path_factory):
     return gloo_processes.start(checks, RANKS, tmp_path_factory.mktemp("faults"))
 
 
-EXPECTED = {name: (kind, re.escape(text)) for name, (_, kind, text) in WRONG.items()} | {
+EXPECTED = {name: (kind, re.escape(text)) for name, (_, kind, text) in (WRONG | VALUES).items()} | {
     check.__name__: expected for check, expected in OTHERS.items()
 }
 

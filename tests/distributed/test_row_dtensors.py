@@ -201,6 +201,38 @@ def trained_with(way, **options):
     assert "rank" in repr(spread)
 
 
+def gradients_of_gradients():
+    """Of a loss such as a penalty on the gradients of x: each rank has that of its own features."""
+    layer, _ = made_layers(phase=True, train_tau=True)
+    spread = SpreadLinear(layer)
+    x = torch.randn(5, 31).double()
+    bars = []
+    for model, rows in ((layer, x), (spread, x[:, spread.features])):
+        leaf = rows.clone().requires_grad_()
+        (bar,) = torch.autograd.grad(model(leaf).pow(3).sum(), leaf, create_graph=True)
+        bars.append(bar)
+    every, own = bars
+    assert error(own, every[:, spread.features]) <= 1e-12
+    (every.square().sum() / RANKS).backward()  # the mean of the losses of all ranks
+    own.square().sum().backward()
+    want = {name: value.grad for name, value in layer.named_parameters()}
+    for name, value in spread.part.named_parameters():
+        truth = want[name][:, spread.features] if name in ("b", "psi") else want[name]
+        if truth is not None:  # the bias adds nothing to these
+            assert error(value.grad, truth) <= 1e-11, name
+
+
+def without_gradients():
+    layer, _ = made_layers()
+    spread = SpreadLinear(layer)
+    x = torch.randn(5, 31).double()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            y = spread(x[:, spread.features].clone().requires_grad_())
+            assert not y.requires_grad
+            assert error(y, layer(x)) <= 1e-12
+
+
 def copied():
     """A layer with a group is copied with it: for averages of weights, for example."""
     spread = SpreadLinear(made_layers()[0], group=dist.group.WORLD)
@@ -237,6 +269,8 @@ LAYERS = {
     "fsdp": lambda: trained_with("fsdp"),
     "ddp, phases and tau": lambda: trained_with("ddp", phase=True, train_tau=True),
     "fsdp, no bias": lambda: trained_with("fsdp", bias=False),
+    "gradients of gradients": gradients_of_gradients,
+    "without gradients": without_gradients,
     "copied": copied,
     "half precision": half_precision,
 }
@@ -251,6 +285,15 @@ def wrong_input(change):
     spread = SpreadLinear(made_layers()[0])
     x = torch.randn(5, 31).double()[:, spread.features]
     return lambda: spread(change(x) if dist.get_rank() == 1 else x)
+
+
+def wrong_features():
+    """Not finite on one rank: after training that went wrong, for example."""
+    spread = SpreadLinear(made_layers()[0])
+    if dist.get_rank() == 1:
+        with torch.no_grad():
+            spread.part.b[0, 0] = torch.nan
+    return lambda: spread(torch.randn(5, 31).double()[:, spread.features])
 
 
 def shifted(layer):
@@ -268,9 +311,12 @@ FAULTS = {
     ),
     "fewer rows": (lambda: wrong_input(lambda x: x[:4]), ValueError, "the shape of `x` but for its last dimension"),
     "fewer features": (lambda: wrong_input(lambda x: x[:, 1:]), ValueError, "rank 1: .* features 16 to 31 of the"),
+    "features not finite": (wrong_features, ValueError, "rank 1: .*must be finite"),
     "no tensor": (lambda: wrong_input(lambda x: [1.0]), ValueError, "`x` must be a tensor of size 15 .* got list"),
     "float32": (lambda: wrong_input(lambda x: x.float()), ValueError, "the dtype of `x` must be the same"),
-    "gradients": (lambda: wrong_input(lambda x: x.requires_grad_()), ValueError, "the choice of what requires"),
+    "gradients": (
+        lambda: wrong_input(lambda x: x.requires_grad_()), ValueError, "the choice of arguments that require gradients",
+    ),
 }  # fmt: skip
 
 

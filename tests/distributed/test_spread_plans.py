@@ -177,10 +177,41 @@ def forward_mode():
     assert error(got, mine(truth)) <= 1e-13
 
 
+def made_in_inference_mode():
+    """Then a model is trained with the plan."""
+    for shards in (mine, lambda values: values.sort().values[..., dist.get_rank() * 10 :][..., :10].clone()):
+        a, b, x = map(shards, sample(30, 30))
+        with torch.inference_mode():
+            plan = distributed.Plan(a, b)
+            y = distributed.linear(x.clone(), a.clone(), b.clone(), 0.3)  # tensors of that mode
+        assert torch.equal(y, distributed.linear(x, a, b, 0.3, plan=plan))
+        bars = []
+        for given in ({"plan": plan}, {}):
+            leaves = [value.clone().requires_grad_() for value in (x, a, b)]
+            distributed.linear(*leaves, 0.3, **given).square().sum().backward()
+            bars.append([leaf.grad for leaf in leaves])
+        assert all(torch.equal(one, other) for one, other in zip(*bars, strict=True))
+
+
+def imaginary_parts_of_conjugates():
+    """torch stores them as they were, with a note that their signs are to be changed."""
+    x, a, b = (mine(values) for values in reversed(sample(35, 35)))
+    other = [torch.complex(torch.zeros_like(values), -values).conj().imag for values in (x, a, b)]
+    assert all(values.is_neg() for values in other)
+    assert torch.equal(distributed.linear(*other, 0.3), distributed.linear(x, a, b, 0.3))
+    plan = distributed.Plan(*other[1:])
+    assert torch.equal(plan.arrange_rows(other[1]), distributed.Plan(a, b).arrange_rows(a))
+    assert torch.equal(plan.restore_rows(plan.arrange_rows(other[1])), a)
+    assert torch.equal(distributed.gram(torch.ones(1).double(), other[2]), distributed.gram(torch.ones(1).double(), b))
+    system, negated = (distributed.KernelSystem(values, 0.3, 0.1) for values in (a, other[1]))
+    assert torch.equal(negated.solve(other[1]), system.solve(a))
+
+
 def checks():
     functions = (
         exchanges_little, moves_operand_and_result, arranged_products_agree, shares_are_even, transposed,
-        anchors_that_moved, written_in_place, same_bits, forward_mode,
+        anchors_that_moved, written_in_place, same_bits, forward_mode, made_in_inference_mode,
+        imaginary_parts_of_conjugates,
     )  # fmt: skip
     return {function.__name__: function for function in functions}
 

@@ -250,6 +250,12 @@ WRONG = {
     "gram: a group of text": (GRAM, {"group": "gloo"}, TypeError, "`group` must be a torch.distributed.ProcessGroup"),
     "system: a of two dimensions": (SYSTEM, {"a": A[None]}, ValueError, r"rank 1: .* `a` must be \(n,\)"),
     "system: a not finite": (SYSTEM, {"a": A / 0}, ValueError, "`a` must be finite"),
+    "gram: a and b without values": (
+        GRAM, {"a": A.to("meta"), "b": B.to("meta"), "weight": None}, RuntimeError, "gram: it runs eagerly, on plain",
+    ),
+    "system: a without values": (
+        SYSTEM, {"a": A.to("meta")}, RuntimeError, "rank 1: laplex.distributed.KernelSystem: it runs eagerly, on plain",
+    ),
     "system: a of another dtype": (SYSTEM, {"a": A.float()}, ValueError, "the dtype of `a` must be the same"),
     "system: another tau": (SYSTEM, {"tau": 0.25}, ValueError, r"`tau` must be the same on all ranks, got \[0.5\]"),
     "system: tau not positive": (SYSTEM, {"tau": 0.0}, ValueError, "`tau` must be positive"),
@@ -266,12 +272,16 @@ WRONG = {
     ),
 }  # fmt: skip
 OPERANDS = {
-    "y of another size": (A[:3], ValueError, r"rank 1: .* `y` must be real and have size n = 5 .* got torch.float64"),
-    "y of integers": (torch.ones(5, dtype=torch.int64), ValueError, "`y` must be real"),
+    "y of another size": (
+        A[:3], ValueError, "rank 1: .* `y` must be real floating point and have size n = 5 .* got torch.float64",
+    ),
+    "y of integers": (torch.ones(5, dtype=torch.int64), ValueError, "`y` must be real floating point and"),
+    "y of complex numbers": (A.to(torch.complex128), ValueError, "`y` must be real floating .* torch.complex"),
+    "y on another device": (A.to("meta"), ValueError, "rank 1: .* `y` must be on cpu, where the points are, got meta"),
     "y of no tensor": ([1.0], TypeError, "`y` must be a torch.Tensor"),
     "y of more rows": (A[None], ValueError, "the shape of `y` but for its last dimension must be the same"),
     "y of float32": (A.float(), ValueError, "the dtype of `y` must be the same on all ranks"),
-}
+}  # fmt: skip
 
 
 def wrong(name):

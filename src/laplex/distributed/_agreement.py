@@ -72,8 +72,13 @@ def plain_arguments(where: str, values: Iterable[Any]) -> None:
     if not plainly_eager() or not all(plain(value) for value in values if isinstance(value, Tensor)):
         raise RuntimeError(
             f"{where}: it runs eagerly, on plain tensors; call it outside of torch.compile, torch.func and dispatch "
-            "modes, and pass local tensors of DTensors and other subclasses"
+            "modes, and pass dense tensors that have values, local ones of DTensors and other subclasses"
         )
+
+
+def resolved(value: Any) -> Any:
+    """An argument whose memory has its numbers. The imaginary part of a conjugate has them with another sign."""
+    return value.resolve_neg() if isinstance(value, Tensor) else value
 
 
 def trained(given: dict[str, Any]) -> list[str]:

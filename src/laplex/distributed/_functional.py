@@ -14,7 +14,7 @@ from laplex._scan.autograd import scan
 from laplex._scan.order import Matrix
 from laplex._scan.weighted import mixed
 from laplex._shapes import flat_tau, fold, unfold
-from laplex.distributed._agreement import agree, plain_arguments, ranks_in, trained
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
 from laplex.distributed._moves import moved, moved_back, same
 from laplex.distributed._plan import Plan, anchor_terms, as_matrices, dtensor_parts, planned
 from laplex.distributed._ranks import Ranks
@@ -73,6 +73,7 @@ def linear(
     """
     where = "laplex.distributed.linear"
     given = {"x": x, "a": a, "b": b, "tau": tau, "weight": weight, "phi": phi, "psi": psi}
+    given = {name: resolved(value) for name, value in given.items()}
     parts = dtensor_parts(where, given)
     if parts is not None:
         y: Tensor = parts.wrapped(_linear(where, _Operands(**parts.arguments, plan=plan), parts.group))

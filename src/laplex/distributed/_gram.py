@@ -15,7 +15,7 @@ from laplex import _checks
 from laplex._functional import gram as local_gram
 from laplex._plan import Plan as LocalPlan
 from laplex._shapes import flat_tau
-from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, trained
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
 from laplex.distributed._moves import same, total
 from laplex.distributed._ranks import Ranks
 
@@ -56,6 +56,7 @@ def gram(
     """
     where = "laplex.distributed.gram"
     given = {"a": a, "b": b, "weight": weight, "tau": tau, "phi": phi, "psi": psi}
+    given = {name: resolved(value) for name, value in given.items()}
     ranks = ranks_in(where, group)
     agree(where, ranks, lambda: _terms(where, given | {"plan": plan}))
     results: list[Tensor] = []
@@ -85,6 +86,7 @@ def _of_shard(where: str, ranks: Ranks, plan: LocalPlan | None, **given: Any) ->
 def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
     a, b, weight, tau, phi, psi, plan = given.values()
     _checks.anchor_pair(where, a, b)
+    plain_arguments(where, given.values())
     _checks.length_scale(where, tau, a, _checks.SMALLEST_TAU_OF_SQUARES)
     batch = _checks.batch_shape(where, a, b, tau)
     _checks.phases(where, a, b, phi, psi)
@@ -95,7 +97,6 @@ def _terms(where: str, given: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(_checks.not_finite(where, name))
     if plan is not None and not isinstance(plan, LocalPlan):
         raise TypeError(_checks.not_a_plan(where, plan))
-    plain_arguments(where, given.values())
     return {
         "the shape of `a`": tuple(a.shape),
         "the dtype of `a` and `b`": a.dtype,

@@ -76,7 +76,7 @@ def to_holders(y: Tensor, share: Share, ranks: Ranks) -> Tensor:
     return _placed(arrived, share.given, h, share.size)
 
 
-def in_order(values: Tensor, share: Share) -> Tensor:
+def sorted_here(values: Tensor, share: Share) -> Tensor:
     """Differentiable: values (m, width) of one matrix, as its owner holds them, in order."""
     return torch.empty_like(values).index_copy(-1, share.slots, values[..., : share.counts[0]])
 

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from laplex import _checks
+from laplex._eager import normal_mode
 from laplex._errors import StalePlanError, frozen
 from laplex._plan import Known
 from laplex._plan import Plan as LocalPlan
 from laplex._scan.order import Matrix
 from laplex._shapes import flat_anchors
-from laplex.distributed._agreement import agree, ranks_in
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
 from laplex.distributed._ends import Ghosts, edges, ghosts
 from laplex.distributed._local import Here
-from laplex.distributed._moves import Share, as_held, in_order, moved, moved_back, owned, to_owners
+from laplex.distributed._moves import Share, as_held, moved, moved_back, owned, sorted_here, to_owners
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._scan import SPREAD, Half, SpreadOrder
 from laplex.distributed._sorting import shared
@@ -69,6 +70,7 @@ class Plan:
         parts = dtensor_parts(where, {"a": a, "b": b})
         if parts is not None:
             (a, b), group = parts.arguments.values(), parts.group
+        a, b = resolved(a), resolved(b)
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: anchor_terms(where, a, b, finite=True))
         self.__dict__.update(planned(where, a, b, ranks).__dict__)
@@ -108,35 +110,38 @@ class Plan:
 
     def arrange_rows(self, values: Tensor) -> Tensor:
         """Values (..., n of this rank), one for each row, as the plan has them: each rank's interval, in order."""
-        return self._arranged("Plan.arrange_rows", values, 0)
+        return self._arranged("arrange_rows", values, 0)
 
     def arrange_columns(self, values: Tensor) -> Tensor:
         """Values (..., k of this rank), one for each column, as the plan has them: each rank's interval, in order."""
-        return self._arranged("Plan.arrange_columns", values, 1)
+        return self._arranged("arrange_columns", values, 1)
 
     def restore_rows(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`arrange_rows`."""
-        return self._restored("Plan.restore_rows", values, 0)
+        return self._restored("restore_rows", values, 0)
 
     def restore_columns(self, values: Tensor) -> Tensor:
         """The inverse of :meth:`arrange_columns`."""
-        return self._restored("Plan.restore_columns", values, 1)
+        return self._restored("restore_columns", values, 1)
 
-    def _arranged(self, where: str, values: Tensor, side: int) -> Tensor:
+    def _arranged(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
-        self._agree_on_values(where, values, share.size)
+        values = self._agreed(method, values, share.size)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.size)
-        there = in_order(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
+        there = sorted_here(moved(rows, share, self._ranks)[0], share)[:, : share.counts[0]]
         return there.reshape(*values.shape[:-1], share.counts[0])
 
-    def _restored(self, where: str, values: Tensor, side: int) -> Tensor:
+    def _restored(self, method: str, values: Tensor, side: int) -> Tensor:
         share = self._shares[side]
-        self._agree_on_values(where, values, share.counts[0] if len(share.counts) == 1 else -1)
+        values = self._agreed(method, values, share.counts[0] if len(share.counts) == 1 else -1)
         rows = values.reshape(1, math.prod(values.shape[:-1]), share.counts[0])
         there = as_held(rows[0], share)[None]
         return moved_back(there, share, self._ranks).reshape(*values.shape[:-1], share.size)
 
-    def _agree_on_values(self, where: str, values: Any, size: int) -> None:
+    def _agreed(self, method: str, values: Any, size: int) -> Tensor:
+        """Values of this size on this rank, which all ranks pass in the same form."""
+        where, values = f"laplex.distributed.Plan.{method}", resolved(values)
+
         def check() -> dict[str, Any]:
             if len(self.shape) > 2:
                 raise ValueError(f"{where}: the plan must be of one matrix, got a batch of {self.shape[:-2]}")
@@ -145,9 +150,20 @@ class Plan:
                 raise ValueError(
                     f"{where}: `values` must have size {size} in its last dimension, got shape {tuple(values.shape)}"
                 )
-            return {"the shape of `values` but for its last dimension": values.shape[:-1], "its dtype": values.dtype}
+            if values.device != self.device:
+                raise ValueError(
+                    f"{where}: `values` must be on {self.device}, where the plan is, got {values.device}; use .to()"
+                )
+            plain_arguments(where, [values])
+            return {
+                "the shape of `values` but for its last dimension": tuple(values.shape[:-1]),
+                "the dtype of `values`": values.dtype,
+                "the choice of arguments that require gradients": trained({"values": values}),
+            }
 
         agree(where, self._ranks, check)
+        checked: Tensor = values
+        return checked
 
     def _changed(self, a: Tensor, b: Tensor) -> bool:
         """Whether these anchors of the caller are others than those of the plan, bit for bit."""
@@ -204,6 +220,7 @@ def dtensor_parts(where: str, arguments: dict[str, Any]) -> Any:
 def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
     """Check the anchors of this rank; what must be the same on all ranks."""
     _checks.anchor_pair(where, a, b)
+    plain_arguments(where, (a, b))
     batch = _checks.batch_shape(where, a, b, 1.0)
     for name, side in (("a", a), ("b", b)):
         if finite and not bool(torch.isfinite(side).all()):
@@ -214,7 +231,12 @@ def anchor_terms(where: str, a: Any, b: Any, *, finite: bool) -> dict[str, Any]:
 
 
 def planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
-    """The plan of anchors that were checked."""
+    """The plan of anchors that were checked. It may be made in inference mode, and used where gradients are wanted."""
+    with normal_mode():
+        return _planned(where, a, b, ranks)
+
+
+def _planned(where: str, a: Tensor, b: Tensor, ranks: Ranks) -> Plan:
     batch = _checks.batch_shape(where, a, b, 1.0)
     rows, cols = (as_matrices(side.detach(), batch) for side in (a, b))
     shares = shared(rows, cols, ranks)
@@ -261,7 +283,7 @@ def _settle(
     plans: list[LocalPlan] = []
 
     def check() -> dict[str, Any]:
-        if old is not None and not (_apart(positions) and all(map(_in_order, sides, shares))):
+        if old is not None and not (_apart(positions) and all(map(_are_sorted, sides, shares))):
             raise StalePlanError(_checks.stale_plan(where, "laplex.distributed.Plan"))
         plans.append(LocalPlan(rows, cols) if old is None else old.update(rows, cols))
         return {}
@@ -288,12 +310,12 @@ def _apart(positions: Tensor) -> bool:
     return bool((high.cummax(0).values[:-1] <= low[1:]).all())
 
 
-def _in_order(anchors: Tensor, share: Share) -> bool:
+def _are_sorted(anchors: Tensor, share: Share) -> bool:
     """Whether anchors (h, width) are in the order that they had when they were sorted, where they are owned."""
     if share.ordered or len(share.counts) > 1:
         pieces = [anchors[i, :count] for i, count in enumerate(share.counts)]
     else:
-        pieces = [in_order(anchors, share)[0, : share.counts[0]]]
+        pieces = [sorted_here(anchors, share)[0, : share.counts[0]]]
     return all(bool((piece[1:] >= piece[:-1]).all()) for piece in pieces)
 
 

@@ -45,7 +45,7 @@ class Splitters(NamedTuple):
 def shared(a: Tensor, b: Tensor, ranks: Ranks, *, together: bool = False) -> tuple[Share, Share]:
     """The shares of a (h, n) and b (h, k). With `together` equal anchors have one owner."""
     sides = [Sorted(*side.sort(dim=-1, stable=True)) for side in (a, b)]
-    if _in_order(sides, ranks, together):
+    if _are_intervals(sides, ranks, together):
         cuts = [_own_cuts(side, ranks) for side in sides]
         stays = True
     else:
@@ -59,7 +59,7 @@ def shared(a: Tensor, b: Tensor, ranks: Ranks, *, together: bool = False) -> tup
     return rows, _share(b, sides[1].places, cuts[1], ranks, stays)
 
 
-def _in_order(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
+def _are_intervals(sides: list[Sorted], ranks: Ranks, together: bool) -> bool:
     """Whether the shards are intervals of the line in the order of ranks, none much longer than the mean.
 
     With `together` no two of them may meet in a point.

@@ -36,8 +36,8 @@ from laplex._errors import frozen
 from laplex._operator import LaplaceOperator
 from laplex._quasisep.systems import System
 from laplex._shapes import flat_tau
-from laplex.distributed._agreement import agree, plain_arguments, ranks_in, trained
-from laplex.distributed._moves import Share, as_held, in_order, moved, moved_back, same, total
+from laplex.distributed._agreement import agree, plain_arguments, ranks_in, resolved, trained
+from laplex.distributed._moves import Share, as_held, moved, moved_back, same, sorted_here, total
 from laplex.distributed._ranks import Ranks
 from laplex.distributed._sorting import shared
 
@@ -86,12 +86,13 @@ class KernelSystem:
         self, a: Tensor, tau: float | Tensor, diag: float | Tensor, *, phi: Tensor | None = None, group: Any = None
     ) -> None:
         where = "laplex.distributed.KernelSystem"
+        a, tau, diag, phi = map(resolved, (a, tau, diag, phi))
         ranks = ranks_in(where, group)
         agree(where, ranks, lambda: _terms(where, a, tau, diag, phi))
         share, _ = shared(a.detach()[None], a.detach().new_empty((1, 0)), ranks, together=True)
         scale = flat_tau(tau, (), a.device).reshape(())
         scale = same(scale, ranks) if scale.requires_grad else scale
-        columns = _in_order(a, diag, phi, share, ranks)
+        columns = _own_columns(a, diag, phi, share, ranks)
         blocks: list[Block] = []
 
         def factor() -> dict[str, Any]:
@@ -134,7 +135,7 @@ class KernelSystem:
 
     def solve(self, y: Tensor) -> Tensor:
         """A^-1 y for the shard y (..., n of this rank): a tensor like y. Differentiable to any order."""
-        where = "laplex.distributed.KernelSystem.solve"
+        where, y = "laplex.distributed.KernelSystem.solve", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         solved = self._solved(held)
@@ -147,7 +148,7 @@ class KernelSystem:
 
     def log_density(self, y: Tensor) -> Tensor:
         """log N(y; 0, A) for the shard y (..., n of this rank): (...), the same on all ranks. Differentiable once."""
-        where = "laplex.distributed.KernelSystem.log_density"
+        where, y = "laplex.distributed.KernelSystem.log_density", resolved(y)
         agree(where, self._ranks, lambda: self._terms(where, y))
         held = self._held(y)
         square = total((held * self._solved(held)).sum(-1), self._ranks)
@@ -158,7 +159,7 @@ class KernelSystem:
         """y (..., n of this rank) as (m, owned), in order, in float64."""
         rows = y.double().reshape(1, math.prod(y.shape[:-1]), y.shape[-1])
         there = moved(rows, self._share, self._ranks)[0]
-        return in_order(there, self._share)[:, : self._share.counts[0]]
+        return sorted_here(there, self._share)[:, : self._share.counts[0]]
 
     def _solved(self, y: Tensor) -> Tensor:
         """A^-1 y for y (m, owned), in order."""
@@ -179,8 +180,12 @@ class KernelSystem:
         _checks.is_tensor(where, "y", y)
         if not y.is_floating_point() or y.dim() == 0 or y.shape[-1] != self._share.size:
             raise ValueError(
-                f"{where}: `y` must be real and have size n = {self._share.size} in its last dimension, as the points "
-                f"of this rank, got {y.dtype} of shape {tuple(y.shape)}"
+                f"{where}: `y` must be real floating point and have size n = {self._share.size} in its last dimension, "
+                f"as the points of this rank, got {y.dtype} of shape {tuple(y.shape)}"
+            )
+        if y.device != self._small.device:
+            raise ValueError(
+                f"{where}: `y` must be on {self._small.device}, where the points are, got {y.device}; use .to()"
             )
         plain_arguments(where, [y])
         return {
@@ -192,6 +197,8 @@ class KernelSystem:
 
 def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     _checks.anchor_pair(where, a, a)
+    given = {"a": a, "tau": tau, "diag": diag, "phi": phi}
+    plain_arguments(where, given.values())
     if a.dim() != 1:
         raise ValueError(f"{where}: `a` must be (n,), the points of this rank, got shape {tuple(a.shape)}")
     _checks.length_scale(where, tau, a)
@@ -207,8 +214,6 @@ def _terms(where: str, a: Any, tau: Any, diag: Any, phi: Any) -> dict[str, Any]:
     for name, value in (("a", a), ("phi", phi)):
         if value is not None and not bool(torch.isfinite(value).all()):
             raise ValueError(_checks.not_finite(where, name))
-    given = {"a": a, "tau": tau, "diag": diag, "phi": phi}
-    plain_arguments(where, given.values())
     return {
         "the dtype of `a`": a.dtype,
         "`tau`": tau.detach().flatten().tolist() if isinstance(tau, Tensor) else [float(tau)],
@@ -224,13 +229,13 @@ def _sharded(diag: float | Tensor) -> bool:
     return isinstance(diag, Tensor) and diag.dim() > 0
 
 
-def _in_order(
+def _own_columns(
     a: Tensor, diag: float | Tensor, phi: Tensor | None, share: Share, ranks: Ranks
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Points, diag and phases (owned,) of this rank in order, in float64."""
     shard = diag if isinstance(diag, Tensor) and diag.dim() > 0 else None
     rows = [side.double().expand(a.shape) for side in (a, shard, phi) if side is not None]
-    there = in_order(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
+    there = sorted_here(moved(torch.stack(rows)[None], share, ranks)[0], share)[:, : share.counts[0]]
     points, *others = there.unbind(0)
     turn = None if phi is None else others.pop()
     if others:

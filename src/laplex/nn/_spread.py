@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in
+from laplex.distributed._agreement import agree, digest, plain_arguments, ranks_in, resolved, trained
 from laplex.distributed._moves import same, total
 from laplex.distributed._ranks import Ranks
 from laplex.nn._linear import LaplexLinear
@@ -61,21 +60,30 @@ class SpreadLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The results y (..., out_features), the same on all ranks, for x (..., features of this rank)."""
-        where, ranks = "laplex.nn.SpreadLinear", self._ranks
-        agree(where, ranks, lambda: self._check(where, x))
-        parameters = {
-            name: same(value, ranks) if value.requires_grad else value
-            for name, value in self.part.named_parameters()
-            if name not in SPREAD
-        }
+        where, x, parts = "laplex.nn.SpreadLinear", resolved(x), []
+
+        def compute() -> dict[str, Any]:
+            terms = self._check(where, x)
+            parts.append(self._part_of(x))
+            return terms
+
+        agree(where, self._ranks, compute)  # the layer may refuse its parameters on one rank, or memory be short
+        part = parts[0]
+        half = part.dtype.itemsize < 4  # rounded once, and not by every addition
+        return total(part.float() if half else part, self._ranks).to(part.dtype)
+
+    def _part_of(self, x: Tensor) -> Tensor:
+        """What this rank adds to the results."""
+        ranks = self._ranks
+        parameters: dict[str, Tensor] = dict(self.part.named_parameters())
+        for name, value in parameters.items():
+            if value.requires_grad:  # frozen anchors stay the tensors whose order the layer knows
+                averaged = _averaged(value, ranks)
+                parameters[name] = averaged if name in SPREAD else same(averaged, ranks)
         if "bias" in parameters:  # once in the sum
             parameters["bias"] = parameters["bias"] * float(ranks.rank == 0)
-        part = functional_call(self.part, parameters, (x,))
-        half = part.dtype.itemsize < 4  # rounded once, and not by every addition
-        y = total(part.float() if half else part, ranks)
-        if y.requires_grad:
-            y.register_hook(lambda g: g / ranks.size)
-        return y.to(part.dtype)
+        part: Tensor = functional_call(self.part, parameters, (_averaged(x, ranks),))
+        return part
 
     def _check(self, where: str, x: Any) -> dict[str, Any]:
         size = self.features.stop - self.features.start
@@ -87,11 +95,10 @@ class SpreadLinear(nn.Module):
             )
         plain_arguments(where, [x])
         given = {"x": x, **dict(self.part.named_parameters())}
-        trained = [name for name, value in given.items() if value.requires_grad] if torch.is_grad_enabled() else []
         return {
             "the shape of `x` but for its last dimension": tuple(x.shape[:-1]),
             "the dtype of `x`": x.dtype,
-            "the choice of what requires gradients": trained,
+            "the choice of arguments that require gradients": trained(given),
         }
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpreadLinear:
@@ -104,6 +111,17 @@ class SpreadLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"features {self.features.start} to {self.features.stop}, rank {self._ranks.rank} of {self._ranks.size}"
+
+
+def _averaged(value: Tensor, ranks: Ranks) -> Tensor:
+    """The value; its gradient is divided by the number of ranks, which makes a sum of losses their mean.
+
+    Here and not at the result: a gradient that is differentiated again reaches parameters by other ways than that.
+    """
+    view = value.view_as(value)
+    if view.requires_grad:
+        view.register_hook(lambda g: g / ranks.size)
+    return view
 
 
 def _terms(where: str, layer: Any) -> dict[str, Any]:
