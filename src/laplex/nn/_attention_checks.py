@@ -118,10 +118,10 @@ def sequences(where: str, module: Any, sides: tuple[Any, Any, Any]) -> None:
             )
         if not side.is_floating_point():
             raise TypeError(f"{where}: `{name}` must be of a floating-point type, got {side.dtype}; use {name}.float()")
-    kept = module.v_proj.weight.dtype
-    if value.dtype != kept and not torch._C._is_any_autocast_enabled():
+    own = module.v_proj.weight.dtype
+    if value.dtype != own and not torch._C._is_any_autocast_enabled():
         raise TypeError(
-            f"{where}: `value` must be {kept}, as the layer is, got {value.dtype}; use value.to({kept}), or convert "
+            f"{where}: `value` must be {own}, as the layer is, got {value.dtype}; use value.to({own}), or convert "
             "the layer"
         )
     place = 0 if module.batch_first else 1
