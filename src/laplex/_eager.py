@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 
@@ -68,6 +69,20 @@ def normal_mode() -> AbstractContextManager[object]:
     if torch.compiler.is_compiling() or not torch.is_inference_mode_enabled():
         return nullcontext()
     return torch.inference_mode(False)
+
+
+@contextmanager
+def forward_mode_again(saved: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The saved tensors of a Function, and forward mode on, for a jvp that an outer forward mode can differentiate.
+
+    torch runs a Function's jvp with forward mode off, so that an outer forward mode would take everything for constants
+    (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
+    """
+    if not torch._C._are_functorch_transforms_active():
+        yield saved
+        return
+    with forward_ad._set_fwd_grad_enabled(True):
+        yield [forward_ad.unpack_dual(tensor, level=0).primal for tensor in saved]
 
 
 def exporting() -> bool:

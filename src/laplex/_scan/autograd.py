@@ -38,8 +38,7 @@ Every product below is a call of the same differentiable ``scan``, so all orders
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,7 +46,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from laplex import _checks
-from laplex._eager import apart
+from laplex._eager import apart, forward_mode_again
 from laplex._scan import ops
 from laplex._scan.order import Matrix
 from laplex._shapes import flat, flat_rows
@@ -83,20 +82,6 @@ def builds_graph() -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
-
-
-@contextmanager
-def forward_mode_again(saved: Sequence[Tensor]) -> Iterator[Sequence[Tensor]]:
-    """The saved tensors of a Function, and forward mode on, for a jvp that an outer forward mode can differentiate.
-
-    torch runs a Function's jvp with forward mode off, so that an outer forward mode would take everything for constants
-    (pytorch#197867). With it on again, the saved tensors must show their primal at this level.
-    """
-    if not torch._C._are_functorch_transforms_active():
-        yield saved
-        return
-    with forward_ad._set_fwd_grad_enabled(True):
-        yield [forward_ad.unpack_dual(tensor, level=0).primal for tensor in saved]
 
 
 def bars_through(

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 
 from laplex._checks.counts import flag
-from laplex._scan.autograd import forward_mode_again, scan
+from laplex._eager import forward_mode_again
+from laplex._scan.autograd import scan
 from laplex.soft._permutation import SoftPermutation
 from laplex.soft._rows import check_finite, flat, fused, pulled_in_one_piece, restored, rows_along, softness, symmetric
 

@@ -33,9 +33,10 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from laplex import _backends
+from laplex._eager import forward_mode_again
 from laplex._plan import planned_matrix
 from laplex._prefixes import previous
-from laplex._scan.autograd import forward_mode_again, scan
+from laplex._scan.autograd import scan
 from laplex.stats._line import cumulative, running
 from laplex.stats._order import sort
 from laplex.stats._samples import merged
